@@ -1,0 +1,57 @@
+"""What a routing decision is: the inputs it was made from and the choice, as plain replayable data."""
+
+from typing import Literal
+
+import msgspec
+
+
+class Exclusion(msgspec.Struct, frozen=True):
+    """A tier that was not allowed for this request, and why (an operator reads this at 3 a.m.)."""
+
+    tier: int
+    reason: str
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome model's word on one prompt.
+
+    `p_ok[k-1]` = P(tier k's answer is no worse than the strongest tier's); the last is 1 (DESIGN §4).
+    `kind` is "prior" when the models of this catalogue have no measured outcomes yet, "heuristic" when the classifier failed.
+    `novelty` in [0, 1]: share of training prompts that lie closer to their own neighbours than this one does.
+    `contributions`: the features that moved the decision most, as (name, signed effect on the logit of p_ok of tier 1).
+    """
+
+    p_ok: list[float]
+    kind: Literal["measured", "prior", "heuristic"]
+    novelty: float
+    classifier_version: str
+    contributions: list[tuple[str, float]] = []
+
+
+class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything `decide` looks at; recorded with the request, so that a decision can be replayed.
+
+    `costs[k-1]`: predicted US dollars of answering with tier k, strictly increasing in k.
+    `lambda_`: exchange rate between P(worse answer) and cost relative to the dearest tier.
+    `tau`: threshold of the simple rule. `quality_target` is what the caller asked for, for the record.
+    """
+
+    prediction: Prediction
+    costs: list[float]
+    rule: Literal["lambda", "tau"]
+    quality_target: float
+    lambda_: float
+    tau: float
+    pinned_tier: int | None = None
+    min_tier: int | None = None
+    max_cost_usd: float | None = None
+    exclusions: list[Exclusion] = []
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """The choice and its reason. `scores[k-1]` is the value the rule minimised (None where excluded)."""
+
+    tier: int
+    reason: str
+    scores: list[float | None]
+    inputs: PolicyInputs

@@ -1,0 +1,1 @@
+"""Everything HTTP and operational: API, auth, telemetry, command line; the composition root."""

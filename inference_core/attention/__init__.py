@@ -1,0 +1,1 @@
+"""Attention backends behind one seam: `reference` (plain torch, the oracle) and `cpu` (native)."""

@@ -1,0 +1,42 @@
+"""The asyncio side of a core: one contract, two transports (a thread, a Unix socket)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+
+from inference_core.protocol import AddRequest, CoreStats, Knobs, ModelInfo, SequenceOutput
+
+
+class CoreClient(ABC):
+    """Contract of both transports; `tests/inference_core/test_core_client.py` runs it against each.
+
+    - `generate` yields every output of the request in order and ends after the last choice finished.
+    - Closing the iterator early (`aclose`, cancellation) aborts the request within one step.
+    - All outputs of one step reach the event loop in one wake-up.
+    - When the core dies, every open iterator raises `CoreGoneError`; later calls raise it at once.
+    - A request the core refuses ends with one output whose `finish_reason` is "error".
+    """
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Connect; returns when `models` is known. Raises `CoreGoneError`."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Disconnect; aborts everything this client has in flight. Idempotent."""
+
+    @property
+    @abstractmethod
+    def models(self) -> dict[str, ModelInfo]:
+        """The models of the core by name."""
+
+    @abstractmethod
+    def generate(self, request: AddRequest) -> AsyncIterator[SequenceOutput]:
+        """Submit `request` and iterate over its outputs."""
+
+    @abstractmethod
+    async def stats(self) -> CoreStats:
+        """A snapshot taken between two steps."""
+
+    @abstractmethod
+    async def set_knobs(self, knobs: Knobs) -> Knobs:
+        """Change the live knobs; raises `InvalidRequestError` with the reason if refused."""

@@ -1,0 +1,33 @@
+"""Everything that can go wrong in the core, one type per thing the caller can do about it."""
+
+
+class CoreError(Exception):
+    """Base of all errors raised by `inference_core`."""
+
+
+class ModelFileError(CoreError):
+    """A weight or tokeniser file is missing, corrupt or of an unsupported kind. Fix the file."""
+
+
+class MemoryPlanError(CoreError):
+    """A model or its KV cache does not fit; the message holds the arithmetic. Shrink or add memory."""
+
+
+class InvalidRequestError(CoreError):
+    """The request can never be served as given; `param` names the offending field. Change the request."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class QueueFullError(CoreError):
+    """The core's bounded queue is full. Try later or elsewhere."""
+
+
+class CoreGoneError(CoreError):
+    """The core stopped or its connection broke; requests in flight are lost. Retry elsewhere."""
+
+
+class IntegrityError(CoreError):
+    """An invariant of the engine does not hold: a bug, never the caller's fault."""

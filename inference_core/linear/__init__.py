@@ -1,0 +1,1 @@
+"""Linear schemes behind one seam: how a weight matrix is packed and applied."""

@@ -1,0 +1,1 @@
+"""Decoder architectures on the paged core."""

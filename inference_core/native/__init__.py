@@ -1,0 +1,1 @@
+"""The native CPU kernels (optional: without a compiler the torch path serves)."""

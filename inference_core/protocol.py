@@ -1,0 +1,178 @@
+"""Commands into a core and events out of it: plain msgspec structs, no tensors, no callbacks.
+
+The same structs cross both transports (a thread and a Unix socket). Times are seconds of
+`time.monotonic()`, which Linux shares between processes of one machine.
+"""
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How one request's tokens are drawn (SPEC GW-04).
+
+    The order of application is: logit bias, repetition / frequency / presence penalties, minimum-length
+    mask, temperature, top-k, top-p, min-p. `temperature == 0` is greedy. `seed` makes the draw
+    a function of (seed, choice index, position) alone, whatever else is in the batch.
+    `logprobs`: None for none, k >= 0 for the drawn token and the k most likely ones, always of the
+    model's raw distribution (before bias, penalties and temperature).
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None
+    max_tokens: int = 16
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+
+
+class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
+    """Generate `n` continuations of one prompt. `request_id` is unique among live requests.
+
+    `priority`: 0 interactive-critical, 1 normal, 2 batch; smaller goes first, waiting ages a request upwards.
+    `deadline`: when the first token is due; orders requests of one priority.
+    `salt`: separates prefix-cache entries (tenant, adapter); equal salts may share blocks.
+    """
+
+    request_id: str
+    model: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    n: int = 1
+    priority: int = 1
+    arrival: float = 0.0
+    deadline: float | None = None
+    salt: str = ""
+
+
+class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
+    """Forget a request: its sequences and blocks are free before the next step. Unknown ids are ignored."""
+
+    request_id: str
+
+
+class QueryStats(msgspec.Struct, frozen=True, tag="stats"):
+    """Ask for a `CoreStats` event carrying the same `query_id`."""
+
+    query_id: str
+
+
+class SetKnobs(msgspec.Struct, frozen=True, tag="knobs"):
+    """Replace the live scheduler knobs; answered by `KnobsSet` (validated by the core)."""
+
+    query_id: str
+    knobs: "Knobs"
+
+
+class Knobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Live knobs of a core; every one can change while serving (SPEC FR-04)."""
+
+    max_num_batched_tokens: int = 512
+    max_num_seqs: int = 64
+    prefill_chunk: int = 256
+    prefix_caching: bool = True
+    max_waiting: int = 1000
+    ageing_seconds: float = 5.0
+
+
+Command = AddRequest | AbortRequest | QueryStats | SetKnobs
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Natural log-probability of the drawn token and of the most likely ones, best first."""
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=True):
+    """New tokens of one choice of one request after one step.
+
+    `finish_reason` is set exactly once per choice, on its last output. A token that ended the
+    choice (EOS or a stop token) is not in `token_ids`; it is `stop_token_id`.
+    The three counts are set on the choice's last output.
+    """
+
+    request_id: str
+    index: int
+    token_ids: list[int]
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    error: str | None = None
+    error_param: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    queue_seconds: float = 0.0
+    preemptions: int = 0
+
+
+class ModelStats(msgspec.Struct, kw_only=True):
+    """One model of a core, now: counts of sequences, blocks and totals since start."""
+
+    name: str
+    running: int
+    waiting: int
+    blocks_in_use: int
+    blocks_cached: int
+    blocks_total: int
+    prompt_tokens: int
+    generated_tokens: int
+    prefix_hit_tokens: int
+    prefix_query_tokens: int
+    preemptions: int
+    step_seconds_mean: float
+    predicted_wait_seconds: float
+
+
+class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):
+    """State of a core at one moment."""
+
+    query_id: str
+    steps: int
+    arena_bytes: int
+    slab_bytes: int
+    slabs_free: int
+    models: list[ModelStats]
+    knobs: Knobs
+
+
+class KnobsSet(msgspec.Struct, tag="knobs_set", kw_only=True):
+    """The answer to `SetKnobs`: the knobs in force, and why a change was refused, if it was."""
+
+    query_id: str
+    knobs: Knobs
+    error: str | None = None
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client must know of a loaded model. `model_path` lets it build the tokeniser itself."""
+
+    name: str
+    model_path: str
+    max_context: int
+    vocab_size: int
+    weight_bytes: int
+    compute: str
+
+
+class Hello(msgspec.Struct, tag="hello", kw_only=True):
+    """First event of a connection: what this core serves."""
+
+    models: list[ModelInfo]
+
+
+Event = SequenceOutput | CoreStats | KnobsSet | Hello

@@ -1,0 +1,65 @@
+"""Plain data between scheduler and model runner: what one step computes, and what came of it."""
+
+from dataclasses import dataclass, field
+
+from inference_core.protocol import SamplingParams, TokenLogprob
+
+
+@dataclass(slots=True, frozen=True)
+class SampleSpec:
+    """All that drawing the next token of a sequence depends on besides its logits.
+
+    `prompt_token_ids` and `output_token_ids` are the sequence's own lists (read-only here, for
+    penalties and min_tokens). `seed` is the sequence's effective seed: for an unseeded request the
+    scheduler drew one at admission, so that a preempted sequence repeats its draws. `position` is the
+    number of output tokens before the one to draw. `eos_token_ids` are suppressed below `min_tokens`.
+    """
+
+    params: SamplingParams
+    prompt_token_ids: list[int]
+    output_token_ids: list[int]
+    seed: int
+    position: int
+    eos_token_ids: tuple[int, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class ScheduledSequence:
+    """One sequence's share of a step: compute `token_ids` at positions `start`, `start + 1`, …
+
+    `block_table` covers every position up to `start + len(token_ids)`. `sample` is set when the
+    last of these tokens' logits are to be sampled.
+    """
+
+    sequence_id: str
+    token_ids: list[int]
+    start: int
+    block_table: list[int]
+    sample: SampleSpec | None
+
+
+@dataclass(slots=True, frozen=True)
+class StepPlan:
+    """One ragged batch of one model; decodes come first."""
+
+    step: int
+    model: str
+    sequences: list[ScheduledSequence]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(s.token_ids) for s in self.sequences)
+
+
+@dataclass(slots=True, frozen=True)
+class SampledToken:
+    token_id: int
+    logprob: TokenLogprob | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class StepResult:
+    """Per scheduled sequence the tokens drawn (none, one; several once verification is scheduled)."""
+
+    sampled: list[list[SampledToken]]
+    seconds: float = field(default=0.0, compare=False)

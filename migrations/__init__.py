@@ -1,0 +1,1 @@
+"""The schema: `tables.py` and the alembic revisions that build it."""

@@ -1,0 +1,55 @@
+"""The Record: one served request, complete, as it flows from the gateway to journal, database and monitor."""
+
+from typing import Literal
+
+import msgspec
+
+from classifier.decision import Decision
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One tier that was tried; failed attempts are billed for what they generated."""
+
+    tier: int
+    model: str
+    status: Literal["ok", "error", "aborted"]
+    cost_usd: float
+    error: str | None = None
+
+
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds. `ttft_ms` counts from arrival to the first text; `overhead_ms` is all time outside the tier."""
+
+    route_ms: float
+    ttft_ms: float | None
+    e2e_ms: float
+    overhead_ms: float
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. `messages` and `answer` are None where the key's owner did not consent to storing texts."""
+
+    request_id: str
+    created_at: float
+    api: Literal["chat", "completion"]
+    requested_model: str
+    key_id: str | None
+    stream: bool
+    status: Literal["ok", "error", "aborted"]
+    http_status: int
+    error: str | None
+    decision: Decision
+    tier: int
+    model: str
+    attempts: list[Attempt]
+    messages: list[dict[str, str]] | None
+    answer: str | None
+    reasoning: str | None
+    finish_reason: str | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+    cost_usd: float
+    baseline_cost_usd: float
+    timings: Timings

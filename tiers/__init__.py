@@ -1,0 +1,1 @@
+"""What a tier is: a model, a decoding policy, a price and an objective; local or remote."""

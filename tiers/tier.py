@@ -1,0 +1,119 @@
+"""The seam every tier stands behind: a request goes in, an async iterator of deltas comes out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from typing import Literal
+
+import msgspec
+
+from inference_core.protocol import SamplingParams
+
+FinishReason = Literal["stop", "length", "error"]
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One turn, content already flattened to text."""
+
+    role: str
+    content: str
+    name: str | None = None
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tier needs to answer; exactly one of `messages` and `prompt` is set.
+
+    `prompt` (text, or token ids of the tier's model) is continued raw, without a chat template.
+    `max_tokens` None means as much as the context allows. `sampling.max_tokens` is ignored.
+    `reasoning_budget` bounds the thinking tokens of a chain-of-thought tier; None is its default.
+    """
+
+    request_id: str
+    sampling: SamplingParams
+    messages: list[ChatMessage] | None = None
+    prompt: str | list[int] | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    priority: int = 1
+    arrival: float = 0.0
+    deadline: float | None = None
+    salt: str = ""
+    reasoning_budget: int | None = None
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts to be billed. `completion_tokens` includes `reasoning_tokens` and discarded samples."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class TextLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """One drawn token as text with its log-probability and the most likely alternatives (text, logprob)."""
+
+    token: str
+    token_bytes: bytes
+    logprob: float
+    top: list[tuple[str, bytes, float]]
+
+
+class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A piece of one choice. Order per choice: text deltas, then one with `finish_reason`.
+
+    The last delta of a request, after every choice has finished, carries `usage` (its `index` is 0 and
+    its text empty).
+    """
+
+    index: int = 0
+    text: str = ""
+    reasoning: str = ""
+    token_ids: list[int] = []
+    logprobs: list[TextLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+
+
+class TierLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What routing needs to know of a tier's queue, without I/O."""
+
+    healthy: bool = True
+    running: int = 0
+    waiting: int = 0
+    predicted_wait_seconds: float = 0.0
+
+
+class Tier(ABC):
+    """Contract of local and remote tiers; `tests/tiers/test_tier_contract.py` runs it against both.
+
+    - `generate` raises `TierRequestError` before the first delta if the request can never be served,
+      `TierUnavailableError` if the tier cannot take it now.
+    - Closing the iterator early frees the work within one step.
+    - Text deltas are valid Unicode: never half a character, never part of a stop string.
+    """
+
+    name: str
+    number: int
+    model: str
+    max_context: int
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Connect; returns when requests can be served. Raises `TierUnavailableError`."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release everything. Idempotent."""
+
+    @abstractmethod
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Delta]:
+        """Answer `request`."""
+
+    @abstractmethod
+    def count_prompt_tokens(self, request: GenerationRequest) -> int:
+        """Prompt length in this tier's tokens (an estimate for a remote tier without a local tokeniser)."""
+
+    @abstractmethod
+    def load(self) -> TierLoad:
+        """The latest known load; never blocks."""
