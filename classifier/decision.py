@@ -16,7 +16,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome model's word on one prompt.
 
     `p_ok[k-1]` = P(tier k's answer is no worse than the strongest tier's); the last is 1 (DESIGN §4).
-    `kind` is "prior" when the models of this catalogue have no measured outcomes yet, "heuristic" when the classifier failed.
+    `kind`: "prior" while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed.
     `novelty` in [0, 1]: share of training prompts that lie closer to their own neighbours than this one does.
     `contributions`: the features that moved the decision most, as (name, signed effect on the logit of p_ok of tier 1).
     """
