@@ -1,0 +1,35 @@
+"""What to load: one model file, how to compute with it, and how much context it may use."""
+
+from typing import Literal
+
+import msgspec
+
+from inference_core.kv_layout import KVDtype
+
+Compute = Literal["int4-int8", "int4", "bfloat16", "float32"]
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model of a core.
+
+    `path`: a GGUF file or a Hugging Face folder; `package:NAME/FILE` names a file inside an installed Python package.
+    `compute`: `int4-int8` multiplies packed 4-bit weights by dynamically quantised INT8 activations, `int4` by float32
+    activations (exact dequantisation), `bfloat16` and `float32` are dense.
+    `max_context`: tokens of prompt and answer together; None is what the model was trained for.
+    """
+
+    name: str
+    path: str
+    compute: Compute
+    kv_dtype: KVDtype = "bfloat16"
+    block_size: int = 16
+    max_context: int | None = None
+
+
+class CoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One core: its models and the bytes of its KV arena, cut into slabs. `threads` None is one per CPU."""
+
+    models: list[ModelSpec]
+    arena_bytes: int = 256 * 2**20
+    slab_bytes: int = 16 * 2**20
+    threads: int | None = None
