@@ -1,0 +1,252 @@
+"""The schema: every table of the store, so that quality and gateway read and write the same columns.
+
+Conventions. Times are UTC epoch seconds (float). Money is US dollars (float). A structure that is only ever
+read whole is a JSON column; everything a query filters, groups or sums is a column of its own.
+`key_id` is the pseudonym of the API key a row belongs to, repeated wherever a user's data lives, so that
+erasing a user is one DELETE per table. Rows point at requests by `request_id` without a foreign key,
+because a request reaches the database behind its journal and may arrive after the row that names it.
+
+Alembic revisions in `versions/` create the same schema step by step; a test holds the two equal.
+"""
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    text,
+)
+from sqlalchemy.engine import Dialect
+
+
+class FreeText(TypeDecorator[str]):
+    """Text that people or models wrote; U+0000, which PostgreSQL refuses, is stored as U+FFFD on every database."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return value if value is None else value.replace("\x00", "\ufffd")
+
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only where the key is spelled INTEGER.
+RowId = BigInteger().with_variant(Integer(), "sqlite")
+# Python None is SQL NULL, never the JSON word null. PostgreSQL's json (not jsonb) keeps \u0000 of user texts.
+Json = JSON(none_as_null=True)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("request_id", String(64), primary_key=True),
+    Column("created_at", Double, nullable=False),
+    Column("api", String(16), nullable=False),  # chat | completion
+    Column("requested_model", FreeText, nullable=False),
+    Column("key_id", String(128)),
+    Column("stream", Boolean, nullable=False),
+    Column("status", String(16), nullable=False),  # ok | error | aborted
+    Column("http_status", Integer, nullable=False),
+    Column("error", FreeText),
+    Column("tier", Integer, nullable=False),
+    Column("model", FreeText, nullable=False),
+    Column("attempts", Json, nullable=False),  # list of quality.record.Attempt
+    Column("messages", Json),  # NULL without consent, as are answer and reasoning
+    Column("answer", FreeText),
+    Column("reasoning", FreeText),
+    Column("finish_reason", String(32)),
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("completion_tokens", Integer, nullable=False),
+    Column("cached_tokens", Integer, nullable=False),
+    Column("reasoning_tokens", Integer, nullable=False),
+    Column("cost_usd", Double, nullable=False),
+    Column("baseline_cost_usd", Double, nullable=False),
+    Column("route_ms", Double, nullable=False),
+    Column("ttft_ms", Double),
+    Column("e2e_ms", Double, nullable=False),
+    Column("overhead_ms", Double, nullable=False),
+    Index(None, "created_at"),
+    Index(None, "tier", "created_at"),
+    Index(None, "key_id", "created_at"),
+)
+
+routing_decisions = Table(
+    "routing_decisions",
+    metadata,
+    Column("request_id", ForeignKey("requests.request_id", ondelete="CASCADE"), primary_key=True),
+    Column("created_at", Double, nullable=False),
+    Column("tier", Integer, nullable=False),  # as decided; requests.tier is the one that answered
+    Column("reason", FreeText, nullable=False),
+    Column("classifier_version", String(64), nullable=False),
+    Column("prediction_kind", String(16), nullable=False),  # measured | prior | heuristic
+    Column("novelty", Double, nullable=False),
+    Column("quality_target", Double, nullable=False),
+    Column("p_ok", Json, nullable=False),  # list of float, one per tier
+    Column("scores", Json, nullable=False),  # list of float or null, one per tier
+    Column("inputs", Json, nullable=False),  # classifier.decision.PolicyInputs, from which the decision is replayed
+    Index(None, "created_at"),
+    Index(None, "tier", "created_at"),
+    Index(None, "classifier_version", "created_at"),
+)
+
+verifications = Table(
+    "verifications",
+    metadata,
+    Column("verification_id", RowId, primary_key=True, autoincrement=True),
+    Column("request_id", String(64), nullable=False),
+    Column("key_id", String(128)),
+    Column("tier", Integer, nullable=False),  # whose answer is judged; a probe has one row per tier
+    Column("model", FreeText, nullable=False),
+    Column("sampled_probability", Double, nullable=False),  # of being chosen, for weighting
+    Column("sampled_reason", String(32), nullable=False),  # sample | probe | novelty | feedback
+    Column("status", String(16), nullable=False),  # pending | done | failed
+    Column("verifier_tier", Integer),
+    Column("verifier_model", FreeText),
+    Column("judge", String(64)),
+    Column("judge_reliability", Double),  # balanced accuracy against known outcomes
+    Column("label", String(16)),  # no_worse | worse | tie; NULL: no verdict
+    Column("scores", Json),  # object of floats, by the judge's own names
+    Column("verifier_answer", FreeText),  # NULL without consent
+    Column("cost_usd", Double, nullable=False),
+    Column("error", FreeText),
+    Column("created_at", Double, nullable=False),
+    Column("finished_at", Double),
+    Index("uq_verifications_request_id_tier", "request_id", "tier", unique=True),
+    Index(None, "created_at"),
+    Index(None, "tier", "created_at"),
+    Index(None, "status", "created_at"),
+    Index(None, "key_id", "created_at"),
+)
+
+training_rows = Table(
+    "training_rows",
+    metadata,
+    Column("training_row_id", RowId, primary_key=True, autoincrement=True),
+    Column("request_id", String(64)),  # NULL for rows that no request produced
+    Column("key_id", String(128)),
+    Column("source", String(32), nullable=False),  # verification | probe | feedback | collected
+    Column("feature_spec", String(64), nullable=False),  # names the encoder and features that made the vectors
+    Column("embedding", LargeBinary, nullable=False),  # little-endian float32
+    Column("features", LargeBinary),  # little-endian float32
+    Column("no_worse", Json, nullable=False),  # list of bool or null, one per tier
+    Column("correct", Json),  # the same for verifiable prompts only; the two labels are never mixed
+    Column("weights", Json, nullable=False),  # list of float, one per tier
+    Column("cluster", Integer),
+    Column("created_at", Double, nullable=False),
+    Index("uq_training_rows_request_id_source", "request_id", "source", unique=True),
+    Index(None, "created_at"),
+    Index(None, "source", "created_at"),
+    Index(None, "key_id", "created_at"),
+)
+
+classifier_versions = Table(
+    "classifier_versions",
+    metadata,
+    Column("version", String(64), primary_key=True),
+    Column("parent", String(64)),
+    Column("path", FreeText, nullable=False),
+    Column("status", String(16), nullable=False),  # candidate | promoted | retired | refused
+    Column("reason", FreeText, nullable=False),
+    Column("metrics", Json, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("promoted_at", Double),
+    Column("retired_at", Double),
+    Index(None, "status", "created_at"),
+    Index(None, "created_at"),
+)
+
+retrain_runs = Table(
+    "retrain_runs",
+    metadata,
+    Column("run_id", String(64), primary_key=True),
+    Column("trigger", String(32), nullable=False),  # cron | drift | cli | button
+    Column("status", String(16), nullable=False),  # running | done | failed
+    Column("owner", String(128), nullable=False),
+    Column("lease_until", Double, nullable=False),  # after this another owner may take the run over
+    Column("step", String(64)),  # the last step that finished, where a resumed run goes on
+    Column("data_hash", String(64)),
+    Column("classifier_version", String(64)),  # the candidate it made
+    Column("reason", FreeText),
+    Column("error", FreeText),
+    Column("metrics", Json),
+    Column("created_at", Double, nullable=False),
+    Column("finished_at", Double),
+    Index(None, "created_at"),
+    # At most one row is running: a second runner's INSERT fails, whatever its clock says.
+    Index(
+        "uq_retrain_runs_running",
+        "status",
+        unique=True,
+        sqlite_where=text("status = 'running'"),
+        postgresql_where=text("status = 'running'"),
+    ),
+)
+
+knob_changes = Table(
+    "knob_changes",
+    metadata,
+    Column("knob_change_id", RowId, primary_key=True, autoincrement=True),
+    Column("created_at", Double, nullable=False),
+    Column("actor", FreeText, nullable=False),
+    Column("part", String(64), nullable=False),  # whose dataclass of knobs
+    Column("knob", String(64), nullable=False),
+    Column("old_value", Json),
+    Column("new_value", Json),
+    Column("reason", FreeText),
+    Index(None, "created_at"),
+    Index(None, "knob", "created_at"),
+)
+
+experiments = Table(
+    "experiments",
+    metadata,
+    Column("experiment_id", String(64), primary_key=True),
+    Column("name", FreeText, nullable=False),
+    Column("status", String(16), nullable=False),  # running | done | stopped
+    Column("config", Json, nullable=False),
+    Column("metrics", Json),
+    Column("reason", FreeText),
+    Column("created_at", Double, nullable=False),
+    Column("finished_at", Double),
+    Index(None, "created_at"),
+    Index(None, "status", "created_at"),
+)
+
+audit_events = Table(
+    "audit_events",
+    metadata,
+    Column("audit_event_id", RowId, primary_key=True, autoincrement=True),
+    Column("created_at", Double, nullable=False),
+    Column("actor", FreeText, nullable=False),
+    Column("action", String(64), nullable=False),
+    Column("subject", FreeText, nullable=False),
+    Column("reason", FreeText),
+    Column("details", Json),
+    Index(None, "created_at"),
+    Index(None, "action", "created_at"),
+)
+
+# A user's data is gone up to `erased_at`; whatever is still on its way from a journal is dropped on arrival.
+erasures = Table(
+    "erasures",
+    metadata,
+    Column("key_id", String(128), primary_key=True),
+    Column("erased_at", Double, nullable=False),
+)
