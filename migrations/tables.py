@@ -124,7 +124,12 @@ verifications = Table(
     Column("label", String(16)),  # no_worse | worse | tie; NULL: no verdict
     Column("scores", Json),  # object of floats, by the judge's own names
     Column("verifier_answer", FreeText),  # NULL without consent
-    Column("cost_usd", Double, nullable=False),
+    Column("reason", FreeText),  # the judge's, or why there is no label
+    Column("cost_usd", Double, nullable=False),  # spent so far, failed attempts included
+    Column("reserved_usd", Double, nullable=False),  # the most that the attempt under way may still cost, else 0
+    Column("attempts", Integer, nullable=False),
+    Column("owner", String(128)),  # who works on it until `lease_until`; after that another may claim it
+    Column("lease_until", Double),
     Column("error", FreeText),
     Column("created_at", Double, nullable=False),
     Column("finished_at", Double),
