@@ -31,3 +31,11 @@ class CoreGoneError(CoreError):
 
 class IntegrityError(CoreError):
     """An invariant of the engine does not hold: a bug, never the caller's fault."""
+
+
+class BadLogitsError(CoreError):
+    """Rows of logits hold NaN or +inf, or no token is left to draw. `rows` fail; the other rows may be run again."""
+
+    def __init__(self, rows: list[int], vocab: int) -> None:
+        super().__init__(f"logits of row(s) {rows} hold NaN or +inf, or mask all {vocab} tokens; no token can be drawn")
+        self.rows = rows
