@@ -1,0 +1,47 @@
+"""A model file opened for reading, whatever its format: settings, tensors under Hugging Face names, content hash."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from inference_core.errors import ModelFileError
+from inference_core.loaders.fingerprint import file_fingerprint
+from inference_core.loaders.packed_tensor import PackedTensor
+from inference_core.model_config import ModelConfig
+
+
+class Checkpoint(ABC):
+    """Contract: opening checks the whole directory (names, shapes, byte ranges) but reads no weights; tensors are
+    memory-mapped, read-only and made on access. Anything wrong raises ModelFileError.
+
+    Tensor names are those of `decoder_tensors`; `lm_head.weight` is absent when `config.tie_embeddings`. Rows of q and
+    k projections are in Hugging Face's half-split rotary order.
+    """
+
+    def __init__(self, path: Path, cache_dir: Path | None) -> None:
+        self.path = path
+        self._cache_dir = cache_dir
+
+    @property
+    @abstractmethod
+    def config(self) -> ModelConfig: ...
+
+    @property
+    @abstractmethod
+    def tensors(self) -> Mapping[str, PackedTensor]: ...
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Content hash of the file or folder; remembered under `cache_dir`, so that a warm start reads nothing."""
+        return file_fingerprint(self.path, self._cache_dir)
+
+
+def open_checkpoint(path: Path, cache_dir: Path | None = None) -> Checkpoint:
+    """A GGUF file or a Hugging Face folder. `cache_dir` remembers content hashes between processes."""
+    from inference_core.loaders.gguf_checkpoint import GGUFCheckpoint
+    from inference_core.loaders.hf_checkpoint import HFCheckpoint
+
+    if not path.exists():
+        raise ModelFileError(f"model file {path} does not exist")
+    return HFCheckpoint(path, cache_dir) if path.is_dir() else GGUFCheckpoint(path, cache_dir)

@@ -1,0 +1,84 @@
+"""Which tensors a Llama-family decoder has and what shape each must have, under Hugging Face names."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from inference_core.errors import ModelFileError
+from inference_core.model_config import ModelConfig
+
+Shape = tuple[int, ...]
+
+
+def decoder_tensors(config: ModelConfig) -> dict[str, Shape]:
+    """Every tensor the computation reads. Linear weights are [out features, in features]."""
+    tensors: dict[str, Shape] = {
+        "model.embed_tokens.weight": (config.vocab_size, config.hidden_size),
+        "model.norm.weight": (config.hidden_size,),
+    }
+    if not config.tie_embeddings:
+        tensors["lm_head.weight"] = (config.vocab_size, config.hidden_size)
+    for layer in range(config.num_layers):
+        for name, shape in _layer_tensors(config).items():
+            tensors[f"model.layers.{layer}.{name}"] = shape
+    return tensors
+
+
+def _layer_tensors(config: ModelConfig) -> dict[str, Shape]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    tensors: dict[str, Shape] = {
+        "input_layernorm.weight": (hidden,),
+        "self_attn.q_proj.weight": (query, hidden),
+        "self_attn.k_proj.weight": (key, hidden),
+        "self_attn.v_proj.weight": (key, hidden),
+        "self_attn.o_proj.weight": (hidden, query),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+    }
+    if config.qkv_bias:
+        tensors["self_attn.q_proj.bias"] = (query,)
+        tensors["self_attn.k_proj.bias"] = (key,)
+        tensors["self_attn.v_proj.bias"] = (key,)
+    if config.qk_norm:
+        tensors["self_attn.q_norm.weight"] = (config.head_dim,)
+        tensors["self_attn.k_norm.weight"] = (config.head_dim,)
+    return tensors
+
+
+def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, Shape]) -> None:
+    """Refuse a file that lacks a tensor, has one of another shape, or has one that this computation would ignore."""
+    expected = decoder_tensors(config)
+    missing = sorted(expected.keys() - found.keys())
+    if missing:
+        raise ModelFileError(f"{path} lacks {len(missing)} of {len(expected)} tensors: {_some(missing)}")
+    unknown = sorted(found.keys() - expected.keys())
+    if unknown:
+        raise ModelFileError(
+            f"{path} has {len(unknown)} tensors that a {config.architecture} decoder does not use, so its answers "
+            f"would be wrong: {_some(unknown)}"
+        )
+    for name, shape in expected.items():
+        if found[name] != shape:
+            raise ModelFileError(f"{path}: tensor '{name}' has shape {found[name]}; the model's settings imply {shape}")
+
+
+def check_config(path: Path, config: ModelConfig) -> None:
+    """Refuse settings that no decoder can have, before any arithmetic on them."""
+    for field in (
+        "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim",
+        "max_position",
+    ):  # fmt: skip
+        if getattr(config, field) < 1:
+            raise ModelFileError(f"{path}: {field} is {getattr(config, field)}; it must be at least 1")
+    if config.num_heads % config.num_kv_heads:
+        raise ModelFileError(
+            f"{path}: {config.num_heads} attention heads cannot share {config.num_kv_heads} KV heads evenly"
+        )
+    if config.head_dim % 2:
+        raise ModelFileError(f"{path}: head_dim is {config.head_dim}; rotary embeddings need an even one")
+
+
+def _some(names: list[str], limit: int = 5) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -1,0 +1,217 @@
+"""The header of a GGUF file: its metadata and its tensor directory, without touching the weights.
+
+The `gguf` package's reader makes a numpy view of every vocabulary string and takes seconds for a 49k-token model;
+this one only steps over strings and decodes them when asked, so that a start costs milliseconds. Constants and block
+sizes are the `gguf` package's.
+"""
+
+import mmap
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from gguf.constants import GGML_QUANT_SIZES, GGUF_MAGIC, GGMLQuantizationType, GGUFValueType
+from numpy.typing import NDArray
+
+from inference_core.errors import ModelFileError
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_SCALARS: dict[GGUFValueType, np.dtype[Any]] = {
+    GGUFValueType.UINT8: np.dtype("u1"),
+    GGUFValueType.INT8: np.dtype("i1"),
+    GGUFValueType.UINT16: np.dtype("<u2"),
+    GGUFValueType.INT16: np.dtype("<i2"),
+    GGUFValueType.UINT32: np.dtype("<u4"),
+    GGUFValueType.INT32: np.dtype("<i4"),
+    GGUFValueType.FLOAT32: np.dtype("<f4"),
+    GGUFValueType.BOOL: np.dtype("?"),
+    GGUFValueType.UINT64: np.dtype("<u8"),
+    GGUFValueType.INT64: np.dtype("<i8"),
+    GGUFValueType.FLOAT64: np.dtype("<f8"),
+}
+SUPPORTED_VERSIONS = (2, 3)
+MAX_DIMENSIONS = 4
+
+
+class StringArray(Sequence[str]):
+    """The strings of one metadata array, decoded on access. Vocabularies may hold bytes that are no UTF-8."""
+
+    def __init__(self, buffer: mmap.mmap, spans: list[tuple[int, int]]) -> None:
+        self._buffer = buffer
+        self._spans = spans
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self._decode(*span) for span in self._spans[index]]
+        return self._decode(*self._spans[index])
+
+    def __iter__(self) -> Iterator[str]:
+        return (self._decode(start, length) for start, length in self._spans)
+
+    def _decode(self, start: int, length: int) -> str:
+        return self._buffer[start : start + length].decode("utf-8", "surrogateescape")
+
+
+Value = int | float | bool | str | NDArray[Any] | StringArray
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One row of the directory. `shape` is row-major (GGUF stores it reversed); `offset` is from the file's start."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+class GGUFHeader:
+    """Parsed header of the memory-mapped file `path`. Raises ModelFileError if anything in it cannot be right."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.buffer = _map(path)
+        self.metadata: dict[str, Value] = {}
+        self.tensors: dict[str, TensorEntry] = {}
+        self._at = 0
+        try:
+            self._parse()
+        except (struct.error, OverflowError, ValueError) as error:
+            raise ModelFileError(
+                f"{path}: the header breaks off or is corrupt near byte {self._at} of {len(self.buffer)} ({error})"
+            ) from error
+
+    def _parse(self) -> None:
+        magic, version = self._u32(), self._u32()
+        if magic != GGUF_MAGIC:
+            raise ModelFileError(f"{self.path} is no GGUF file: it starts with {magic:#010x}, not {GGUF_MAGIC:#010x}")
+        if version not in SUPPORTED_VERSIONS:
+            raise ModelFileError(
+                f"{self.path}: GGUF version {version} (or a big-endian file); supported are {SUPPORTED_VERSIONS}"
+            )
+        tensor_count, value_count = self._u64(), self._u64()
+        for _ in range(value_count):
+            key = self._string()
+            self.metadata[key] = self._value(self._value_type())
+        rows = [self._directory_row() for _ in range(tensor_count)]
+        alignment = self.metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise ModelFileError(f"{self.path}: general.alignment is {alignment}, which is no power of two")
+        data_start = -(-self._at // alignment) * alignment
+        for name, dimensions, kind, offset in rows:
+            if name in self.tensors:
+                raise ModelFileError(f"{self.path}: tensor '{name}' occurs twice")
+            self.tensors[name] = self._entry(name, dimensions, kind, data_start, offset)
+
+    def _entry(self, name: str, dimensions: list[int], kind: int, data_start: int, offset: int) -> TensorEntry:
+        where = f"{self.path}: tensor '{name}'"
+        try:
+            kind_name = GGMLQuantizationType(kind).name
+            block_elements, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+        except (ValueError, KeyError) as error:
+            raise ModelFileError(f"{where} is of unknown kind {kind}") from error
+        if not dimensions or len(dimensions) > MAX_DIMENSIONS or 0 in dimensions:
+            raise ModelFileError(f"{where} has the impossible shape {tuple(reversed(dimensions))}")
+        if dimensions[0] % block_elements:
+            raise ModelFileError(
+                f"{where}: a row of {dimensions[0]} elements is no multiple of {kind_name}'s block of {block_elements}"
+            )
+        elements = 1
+        for dimension in dimensions:
+            elements *= dimension
+        nbytes = elements // block_elements * block_bytes
+        start, size = data_start + offset, len(self.buffer)
+        if start + nbytes > size:
+            raise ModelFileError(
+                f"{where} does not fit in the file: it begins at byte {data_start} + {offset} = {start} and needs "
+                f"{elements} / {block_elements} x {block_bytes} = {nbytes} bytes, so it ends at byte {start + nbytes}, "
+                f"but the file has {size} bytes; it is truncated or corrupt, fetch it again"
+            )
+        return TensorEntry(name, kind_name, tuple(reversed(dimensions)), start, nbytes)
+
+    def _directory_row(self) -> tuple[str, list[int], int, int]:
+        name, count = self._string(), self._u32()
+        if count > MAX_DIMENSIONS:
+            raise ModelFileError(f"{self.path}: tensor '{name}' claims {count} dimensions; at most {MAX_DIMENSIONS}")
+        dimensions = [self._u64() for _ in range(count)]
+        return name, dimensions, self._u32(), self._u64()
+
+    def _u32(self) -> int:
+        (value,) = _U32.unpack_from(self.buffer, self._at)
+        self._at += 4
+        return int(value)
+
+    def _u64(self) -> int:
+        (value,) = _U64.unpack_from(self.buffer, self._at)
+        self._at += 8
+        return int(value)
+
+    def _string(self) -> str:
+        length = self._u64()
+        if length > len(self.buffer) - self._at:
+            raise ValueError(f"a string claims {length} bytes, {len(self.buffer) - self._at} are left")
+        text = self.buffer[self._at : self._at + length].decode("utf-8", "surrogateescape")
+        self._at += length
+        return text
+
+    def _value_type(self) -> GGUFValueType:
+        return GGUFValueType(self._u32())
+
+    def _value(self, value_type: GGUFValueType) -> Value:
+        if value_type == GGUFValueType.STRING:
+            return self._string()
+        if value_type == GGUFValueType.ARRAY:
+            return self._array()
+        (value,) = self._numbers(_SCALARS[value_type], 1).tolist()
+        return value  # type: ignore[no-any-return]
+
+    def _array(self) -> Value:
+        item_type, count = self._value_type(), self._u64()
+        if item_type == GGUFValueType.STRING:
+            return self._strings(count)
+        if item_type == GGUFValueType.ARRAY:
+            raise ValueError("arrays of arrays are not supported")
+        return self._numbers(_SCALARS[item_type], count)
+
+    def _numbers(self, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+        if count == 0:
+            return np.empty(0, dtype)
+        values = np.frombuffer(self.buffer, dtype, count, self._at)
+        self._at += values.nbytes
+        return values
+
+    def _strings(self, count: int) -> StringArray:
+        buffer, at, unpack = self.buffer, self._at, _U64.unpack_from
+        if count > (len(buffer) - at) // 8:
+            raise ValueError(f"an array claims {count} strings, {len(buffer) - at} bytes are left")
+        spans = []
+        for _ in range(count):
+            (length,) = unpack(buffer, at)
+            spans.append((at + 8, length))
+            at += 8 + length
+        if at > len(buffer):
+            raise ValueError(f"an array of {count} strings ends at byte {at}")
+        self._at = at
+        return StringArray(buffer, spans)
+
+
+def _map(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except ValueError as error:
+        raise ModelFileError(f"{path} is empty") from error
+    except OSError as error:
+        raise ModelFileError(f"cannot read {path}: {error.strerror or error}") from error

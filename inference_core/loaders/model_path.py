@@ -1,0 +1,29 @@
+"""Where a model lives on disk: a plain path, or `package:NAME/FILE` inside an installed Python package."""
+
+import importlib.util
+from pathlib import Path
+
+from inference_core.errors import ModelFileError
+
+PACKAGE_PREFIX = "package:"
+
+
+def resolve_model_path(text: str) -> Path:
+    """The existing file or folder that `text` names. Raises ModelFileError if there is none.
+
+    A package is located without being imported.
+    """
+    path = _in_package(text) if text.startswith(PACKAGE_PREFIX) else Path(text).expanduser()
+    if not path.exists():
+        raise ModelFileError(f"model '{text}' does not exist (looked for {path})")
+    return path.absolute()
+
+
+def _in_package(text: str) -> Path:
+    package, separator, file = text.removeprefix(PACKAGE_PREFIX).partition("/")
+    if not package.isidentifier() or not separator or not file or ".." in Path(file).parts or Path(file).is_absolute():
+        raise ModelFileError(f"model '{text}': expected {PACKAGE_PREFIX}NAME/FILE with FILE inside the package NAME")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelFileError(f"model '{text}': the Python package '{package}' is not installed; install it with pip")
+    return Path(spec.submodule_search_locations[0]) / file

@@ -1,0 +1,74 @@
+"""A tensor as its file stores it: the kind of its encoding, its shape and its bytes, not yet decoded."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_core.loaders.ggml_blocks import BLOCK_DTYPES, BLOCK_ELEMENTS, DECODERS
+
+Kind = Literal["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+PLAIN_DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedTensor:
+    """`shape` is the logical, row-major shape ([out features, in features] for a linear layer).
+
+    `data` is read-only. Plain kinds hold it in `shape`: float32, float16, or for BF16 the raw bits as uint16.
+    Quantised kinds hold uint8 [..., bytes per row]: rows can be taken or permuted without decoding, since blocks run
+    along the last axis.
+    """
+
+    kind: Kind
+    shape: tuple[int, ...]
+    data: NDArray[Any]
+
+    @property
+    def blocks(self) -> NDArray[np.void]:
+        """The blocks of a quantised kind as a structured array [..., blocks per row] (see `ggml_blocks`)."""
+        return np.ascontiguousarray(self.data).view(BLOCK_DTYPES[self.kind])
+
+
+def row_bytes(kind: Kind, columns: int) -> int | None:
+    """Bytes of one row of `columns` elements; None if the row is no whole number of blocks."""
+    if kind in PLAIN_DTYPES:
+        return columns * PLAIN_DTYPES[kind].itemsize
+    blocks, rest = divmod(columns, BLOCK_ELEMENTS[kind])
+    return None if rest else blocks * BLOCK_DTYPES[kind].itemsize
+
+
+def dequantize(tensor: PackedTensor) -> NDArray[np.float32]:
+    """The tensor's exact values as a new or borrowed float32 array of `tensor.shape`."""
+    if tensor.kind == "F32":
+        return tensor.data.reshape(tensor.shape)
+    if tensor.kind == "F16":
+        return tensor.data.astype(np.float32).reshape(tensor.shape)
+    if tensor.kind == "BF16":
+        return bfloat16_to_float32(tensor.data).reshape(tensor.shape)
+    decode = DECODERS[tensor.kind]
+    blocks = tensor.blocks.reshape(-1)
+    values = np.empty((blocks.size, BLOCK_ELEMENTS[tensor.kind]), np.float32)
+    # In pieces that stay in the cache: decoding makes several temporaries the size of its input.
+    piece = (1 << 16) // BLOCK_ELEMENTS[tensor.kind]
+    for start in range(0, blocks.size, piece):
+        values[start : start + piece] = decode(blocks[start : start + piece])
+    return values.reshape(tensor.shape)
+
+
+def bfloat16_to_float32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """bfloat16 is the upper half of a float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The bits of the nearest bfloat16, ties to even; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)

@@ -1,0 +1,105 @@
+"""A safetensors file, memory-mapped: a JSON directory and raw tensors (https://github.com/huggingface/safetensors).
+
+The `safetensors` package copies tensors into numpy and has no bfloat16 there; these are views into the file.
+"""
+
+import math
+import mmap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_core.errors import ModelFileError
+
+# bfloat16 is carried as its raw bits.
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U32": np.dtype("<u4"),
+    "U16": np.dtype("<u2"),
+    "U8": np.dtype("u1"),
+}
+MAX_HEADER_BYTES = 100_000_000
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One tensor of the directory; `data_offsets` are [begin, end) from the end of the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+class SafetensorsFile(Mapping[str, NDArray[Any]]):
+    """Names to read-only arrays over the mapped file. Raises ModelFileError if the file cannot be right."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self._buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise ModelFileError(f"cannot read {path}: {error}") from error
+        self.entries, self.metadata, self._data_start = self._directory()
+
+    def _directory(self) -> tuple[dict[str, Entry], dict[str, str], int]:
+        size = len(self._buffer)
+        length = int.from_bytes(self._buffer[:8], "little")
+        if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
+            raise ModelFileError(
+                f"{self.path}: the header claims {length} bytes, {max(size - 8, 0)} follow; the file is truncated "
+                "or no safetensors file"
+            )
+        try:
+            raw = msgspec.json.decode(self._buffer[8 : 8 + length], type=dict[str, msgspec.Raw])
+            metadata = msgspec.json.decode(raw.pop("__metadata__", msgspec.Raw(b"{}")), type=dict[str, str])
+            entries = {name: msgspec.json.decode(row, type=Entry) for name, row in raw.items()}
+        except msgspec.MsgspecError as error:
+            raise ModelFileError(f"{self.path}: the header is no safetensors directory ({error})") from error
+        for name, entry in entries.items():
+            self._check(name, entry, size - 8 - length)
+        return entries, metadata, 8 + length
+
+    def _check(self, name: str, entry: Entry, available: int) -> None:
+        where = f"{self.path}: tensor '{name}'"
+        if entry.dtype not in DTYPES:
+            raise ModelFileError(f"{where} is of kind {entry.dtype}; supported are {', '.join(DTYPES)}")
+        begin, end = entry.data_offsets
+        if any(dimension < 0 for dimension in entry.shape):
+            raise ModelFileError(f"{where} has the impossible shape {entry.shape}")
+        needed = math.prod(entry.shape) * DTYPES[entry.dtype].itemsize
+        if begin < 0 or end - begin != needed:
+            raise ModelFileError(
+                f"{where}: {entry.shape} x {DTYPES[entry.dtype].itemsize} bytes = {needed}, but the directory gives it "
+                f"bytes {begin} to {end} = {end - begin}"
+            )
+        if end > available:
+            raise ModelFileError(
+                f"{where} ends at byte {end} of the data, but the file holds {available}; it is truncated, fetch "
+                "it again"
+            )
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        entry = self.entries[name]
+        dtype = DTYPES[entry.dtype]
+        count = math.prod(entry.shape)
+        if count == 0:
+            return np.empty(entry.shape, dtype)
+        start = self._data_start + entry.data_offsets[0]
+        return np.frombuffer(self._buffer, dtype, count, start).reshape(entry.shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
