@@ -1,0 +1,94 @@
+// The CPU kernels' interface: plain structs and one table of functions per instruction set.
+// Every kernel works on a range of independent units, so that a thread pool may split them; the arithmetic of
+// one output row never depends on how many rows or units there are (batch invariance).
+#pragma once
+#include <cstdint>
+
+namespace aio {
+
+constexpr int kLanes = 16;  // columns per weight panel, tokens per score vector
+constexpr int kGroup = 32;  // weights (and activations) that share a scale
+
+// Activations quantised per row and group of 32: x ~ scale * q.
+struct QuantizedRows {
+  int8_t* q;       // [rows, k]
+  float* scale;    // [rows, k / 32]
+  int32_t* sum;    // [rows, k / 32], sum of q over the group
+};
+
+struct LinearArgs {
+  const uint8_t* panels;  // packed weights, one panel per 16 output columns
+  int64_t panel_bytes;
+  int rows, k, n;
+  const float* x;         // [rows, ldx], dense schemes
+  int64_t ldx;
+  QuantizedRows quantized;  // integer schemes
+  const float* bias;      // [n] or null
+  float* y;               // [rows, ldy]
+  int64_t ldy;
+  bool accumulate;        // y += instead of y =
+};
+
+struct RopeArgs {
+  float* qkv;             // [rows, ld]: query heads, key heads, value heads; queries are rotated in place
+  int64_t ld;
+  const float* cos_sin;   // [max_position, head_dim]: cosines, then sines
+  const int32_t* positions;
+  const int64_t* slots;   // byte offset of each token's block in the arena
+  uint8_t* arena;
+  int64_t layer_offset;
+  const float* q_norm;    // [head_dim] or null
+  const float* k_norm;
+  float eps;
+  int heads, kv_heads, head_dim, block_size;
+  bool bf16;
+};
+
+struct AttentionArgs {
+  const float* q;         // [tokens, ldq]
+  int64_t ldq;
+  float* out;             // [tokens, ldo]
+  int64_t ldo;
+  const uint8_t* arena;
+  const int64_t* block_offsets;  // bytes, all sequences' tables one after another
+  const int32_t* table_start;    // [sequences], first entry of each table
+  const int32_t* query_start;    // [sequences + 1]
+  const int32_t* context_len;    // [sequences], tokens up to and including this step's last
+  int64_t layer_offset;
+  float scale;
+  int window;             // 0 for full attention
+  int heads, kv_heads, head_dim, block_size;
+  bool bf16;
+};
+
+// One unit of attention work: queries [first, last) of a sequence against one KV head.
+struct AttentionUnit {
+  int sequence, first, last, kv_head;
+};
+
+struct KernelTable {
+  const char* name;
+  void (*quantize_rows)(const float* x, int64_t ldx, int k, const QuantizedRows& out, int first, int last);
+  void (*linear_int4)(const LinearArgs&, int first_panel, int last_panel);
+  void (*linear_int8)(const LinearArgs&, int first_panel, int last_panel);
+  void (*linear_bf16)(const LinearArgs&, int first_panel, int last_panel);
+  void (*linear_f32)(const LinearArgs&, int first_panel, int last_panel);
+  void (*rms_norm)(const float* x, int64_t ldx, const float* w, float* y, int64_t ldy, int d, float eps, int first,
+                   int last);
+  void (*silu_mul)(const float* gate_up, float* y, int d, int first, int last);
+  void (*rope_and_write)(const RopeArgs&, int first, int last);
+  void (*attend)(const AttentionArgs&, const AttentionUnit&, float* scratch);
+};
+
+const KernelTable* kernels_portable();
+const KernelTable* kernels_avx2();
+const KernelTable* kernels_avx512();
+
+// Queries per attention unit: large enough to share converted K/V, small enough to balance threads.
+inline int query_tile(int group) { return group >= 16 ? 2 : 32 / group; }
+inline int64_t attention_scratch_floats(int group, int head_dim) {
+  const int64_t rows = int64_t(query_tile(group)) * group;
+  return 2 * int64_t(kLanes) * head_dim + rows * (2 * head_dim + kLanes + 2) + 64;
+}
+
+}  // namespace aio

@@ -1,0 +1,9 @@
+// The kernels for processors with AVX512 F/BW/DQ/VL and VNNI; setup.py gives this file its own compiler flags.
+#define AIO_AVX512 1
+#define AIO_ISA isa_avx512
+#define AIO_NAME "avx512"
+#include "kernels_impl.h"
+
+namespace aio {
+const KernelTable* kernels_avx512() { return &isa_avx512::table; }
+}  // namespace aio
