@@ -1,0 +1,72 @@
+"""What the verified sample says about each tier, with intervals: shares no worse, and how many need an upgrade."""
+
+from collections.abc import Sequence
+from math import sqrt
+
+import msgspec
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """`count` of `total` with the 95% Wilson interval [`low`, `high`]; the whole of [0, 1] while there is no data."""
+
+    count: int
+    total: int
+    low: float
+    high: float
+
+    @property
+    def value(self) -> float | None:
+        """The share, None of nothing."""
+        return self.count / self.total if self.total else None
+
+
+class UpgradeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The sources' rule (SPEC QM-04): an alarm when more than `threshold` of the last `window` need an upgrade."""
+
+    window: int = 100
+    threshold: float = 0.15
+    min_sample: int = 50
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.threshold < 1.0:
+            raise ValueError(f"upgrade threshold is {self.threshold}; it must lie between 0 and 1")
+        if not 1 <= self.min_sample <= self.window:
+            raise ValueError(f"min_sample is {self.min_sample}; it must lie between 1 and the window, {self.window}")
+
+
+class UpgradeRate(msgspec.Struct, frozen=True, kw_only=True):
+    """Share of the last labelled answers that were worse than the strongest tier's, of one tier or of all."""
+
+    tier: int | None
+    needs_upgrade: Share
+    alarm: bool
+    reason: str
+
+
+def wilson_interval(count: int, total: int, z: float = 1.959963984540054) -> Share:
+    """Wilson's score interval of a binomial share (Wilson 1927); sound at 0, at 1 and for few observations."""
+    if not 0 <= count <= total:
+        raise ValueError(f"count is {count}; it must lie between 0 and the total, {total}")
+    if total == 0:
+        return Share(count=0, total=0, low=0.0, high=1.0)
+    p, z2 = count / total, z * z
+    centre = (p + z2 / (2 * total)) / (1 + z2 / total)
+    half = z / (1 + z2 / total) * sqrt(p * (1 - p) / total + z2 / (4 * total * total))
+    low = 0.0 if count == 0 else max(0.0, centre - half)
+    high = 1.0 if count == total else min(1.0, centre + half)
+    return Share(count=count, total=total, low=low, high=high)
+
+
+def upgrade_rate(no_worse: Sequence[bool], settings: UpgradeSettings, tier: int | None = None) -> UpgradeRate:
+    """The rule over `no_worse`, newest first; only the first `settings.window` count."""
+    recent = no_worse[: settings.window]
+    worse = sum(not ok for ok in recent)
+    share = wilson_interval(worse, len(recent))
+    if share.total < settings.min_sample:
+        reason = f"{share.total} labelled, {settings.min_sample} needed before an alarm"
+        return UpgradeRate(tier=tier, needs_upgrade=share, alarm=False, reason=reason)
+    # In whole answers, so that 15 of 100 is not above 15% by a rounding of the float 0.15.
+    alarm = worse > settings.threshold * share.total + 1e-9
+    relation = "above" if alarm else "not above"
+    reason = f"{worse} of the last {share.total} need an upgrade, {relation} {settings.threshold:.0%}"
+    return UpgradeRate(tier=tier, needs_upgrade=share, alarm=alarm, reason=reason)

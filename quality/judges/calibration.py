@@ -1,0 +1,78 @@
+"""How far a judge can be trusted: its verdicts against known outcomes, with an interval."""
+
+from collections.abc import Iterable
+from math import sqrt
+
+import msgspec
+
+from quality.estimates import wilson_interval
+from quality.judges.judge import Judge
+
+
+class GradedPair(msgspec.Struct, frozen=True, kw_only=True):
+    """Two answers to a prompt whose comparison is known from outside the judge."""
+
+    prompt: str
+    answer: str
+    reference_answer: str
+    no_worse: bool
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of a judge's verdicts on pairs with known outcomes; abstentions are apart, they do no harm."""
+
+    judge: str
+    true_no_worse: int
+    false_worse: int
+    true_worse: int
+    false_no_worse: int
+    abstained: int
+
+    @property
+    def sensitivity(self) -> float:
+        """Share of the truly no-worse answers, among those judged, that it calls no worse."""
+        judged = self.true_no_worse + self.false_worse
+        return self.true_no_worse / judged if judged else 0.0
+
+    @property
+    def specificity(self) -> float:
+        """Share of the truly worse answers, among those judged, that it calls worse."""
+        judged = self.true_worse + self.false_no_worse
+        return self.true_worse / judged if judged else 0.0
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean of sensitivity and specificity: 0.5 for a judge that always says the same."""
+        return (self.sensitivity + self.specificity) / 2
+
+    @property
+    def lower_bound(self) -> float:
+        """Lower end of the balanced accuracy's 95% interval (square-and-add of Wilson intervals, Newcombe 1998)."""
+        yes = wilson_interval(self.true_no_worse, self.true_no_worse + self.false_worse)
+        no = wilson_interval(self.true_worse, self.true_worse + self.false_no_worse)
+        return self.balanced_accuracy - sqrt((self.sensitivity - yes.low) ** 2 + (self.specificity - no.low) ** 2) / 2
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it is significantly better than a coin; only then its verdicts become labels (DESIGN §5)."""
+        return self.lower_bound > 0.5
+
+
+async def calibrate(judge: Judge, pairs: Iterable[GradedPair]) -> Calibration:
+    """Ask `judge` about every pair and count."""
+    counts = {(True, True): 0, (True, False): 0, (False, False): 0, (False, True): 0}
+    abstained = 0
+    for pair in pairs:
+        verdict = await judge.judge(prompt=pair.prompt, answer=pair.answer, reference_answer=pair.reference_answer)
+        if verdict.no_worse is None:
+            abstained += 1
+        else:
+            counts[pair.no_worse, verdict.no_worse] += 1
+    return Calibration(
+        judge=judge.name,
+        true_no_worse=counts[True, True],
+        false_worse=counts[True, False],
+        true_worse=counts[False, False],
+        false_no_worse=counts[False, True],
+        abstained=abstained,
+    )

@@ -1,0 +1,75 @@
+"""The judge of verifiable answers: option letters, final numbers, and texts that were asked for to the letter."""
+
+import re
+
+from quality.judges.answers import asks_for_number, choice_letter, final_number, normalised, options
+from quality.judges.judge import Judge, Verdict
+
+_DIGITS = re.compile(r"\d+(?:[.,:]\d+)*")
+_TO_THE_LETTER = re.compile(
+    r"\b(?:answer|reply|respond|write|output|say|return|give)\b[^.?!\n]{0,60}\b(?:only|just|nothing else|exactly)\b"
+    r"|\b(?:only|just|exactly)\b[^.?!\n]{0,30}\b(?:answer|reply|respond|write|output|say|return|repeat|copy)\b"
+    r"|\b(?:repeat|copy|spell)\b[^.?!\n]{0,40}\b(?:exactly|word for word|verbatim|letters?)\b"
+    r"|\bone word\b|\bsingle word\b|\byes or no\b|\btrue or false\b",
+    re.IGNORECASE,
+)
+_CLOSED_WORDS = 40
+
+
+class ExactJudge(Judge):
+    """Decides only where the prompt has one right answer and both texts give one clearly; otherwise it abstains.
+
+    Whether it applies depends on the prompt and on both texts having an answer, not on their agreeing: a judge
+    that spoke only on agreement would teach the classifier that open questions are always answered well.
+    """
+
+    name = "exact"
+
+    async def judge(self, *, prompt: str, answer: str, reference_answer: str) -> Verdict:
+        """Score 1 for agreement, 0 for disagreement, None for an abstention."""
+        verdict = (
+            self._choice(prompt, answer, reference_answer)
+            or self._number(prompt, answer, reference_answer)
+            or self._same_words(answer, reference_answer)
+            or self._to_the_letter(prompt, answer, reference_answer)
+        )
+        return verdict or Verdict(no_worse=None, reason="no single right answer to compare")
+
+    def _choice(self, prompt: str, answer: str, reference: str) -> Verdict | None:
+        offered = options(prompt)
+        if not offered:
+            return None
+        chosen, expected = choice_letter(answer, offered), choice_letter(reference, offered)
+        if chosen is None or expected is None:
+            return Verdict(no_worse=None, reason="an answer does not choose one of the options clearly")
+        return _compared(chosen == expected, f"option {chosen}", f"option {expected}")
+
+    def _number(self, prompt: str, answer: str, reference: str) -> Verdict | None:
+        if not asks_for_number(prompt):
+            return None
+        given, expected = final_number(answer), final_number(reference)
+        if given is None or expected is None:
+            return Verdict(no_worse=None, reason="an answer gives no clear final number")
+        return _compared(given == expected, f"{given:f}", f"{expected:f}")
+
+    def _same_words(self, answer: str, reference: str) -> Verdict | None:
+        """Texts of the same words stand or fall with their numbers (SPEC QM-03)."""
+        given, expected = _DIGITS.findall(normalised(answer)), _DIGITS.findall(normalised(reference))
+        if not given or len(given) != len(expected):
+            return None
+        if _DIGITS.sub("#", normalised(answer)) != _DIGITS.sub("#", normalised(reference)):
+            return None
+        return _compared(given == expected, f"the same words with {given}", str(expected))
+
+    def _to_the_letter(self, prompt: str, answer: str, reference: str) -> Verdict | None:
+        if not _TO_THE_LETTER.search(prompt):
+            return None
+        given, expected = normalised(answer), normalised(reference)
+        if not given or not expected or max(len(given.split()), len(expected.split())) > _CLOSED_WORDS:
+            return None
+        return _compared(given == expected, repr(given[:60]), repr(expected[:60]))
+
+
+def _compared(equal: bool, given: str, expected: str) -> Verdict:
+    relation = "agrees with" if equal else "differs from"
+    return Verdict(no_worse=equal, score=float(equal), reason=f"{given} {relation} {expected}")

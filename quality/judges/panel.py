@@ -1,0 +1,76 @@
+"""The panel: judges in order of authority; the first decisive one whose reliability is known makes the label."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from quality.judges.calibration import Calibration
+from quality.judges.judge import Judge, Verdict
+from tiers.tier import Usage
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """The panel's word. `label` None means nothing may be learned from this pair; `reason` says why.
+
+    `judge` is the deciding one (also one that was not trusted). `scores` holds every judge's own score by name.
+    """
+
+    label: bool | None
+    tie: bool
+    judge: str | None
+    reliability: float | None
+    reason: str
+    scores: dict[str, float]
+    usage: tuple[Usage, ...]
+
+
+class Panel:
+    """Asks `judges` in order until one that is trusted decides.
+
+    A decision by a judge of unknown or insignificant reliability makes no label (DESIGN §5), and the next is asked.
+    """
+
+    def __init__(self, judges: Sequence[Judge], calibrations: Mapping[str, Calibration]) -> None:
+        self.judges = list(judges)
+        self.calibrations = dict(calibrations)
+
+    async def judge(self, *, prompt: str, answer: str, reference_answer: str) -> Finding:
+        """Compare `answer` with `reference_answer`."""
+        verdicts: dict[str, Verdict] = {}
+        for judge in self.judges:
+            verdict = await judge.judge(prompt=prompt, answer=answer, reference_answer=reference_answer)
+            verdicts[judge.name] = verdict
+            if verdict.no_worse is not None and self._trusted(judge.name):
+                return self._finding(judge.name, verdict, verdict.no_worse, verdicts, verdict.reason)
+        for name, verdict in verdicts.items():
+            if verdict.no_worse is not None:
+                return self._finding(name, verdict, None, verdicts, self._distrust(name))
+        reason = "; ".join(f"{name}: {verdict.reason}" for name, verdict in verdicts.items())
+        return self._finding(None, None, None, verdicts, f"no judge decided ({reason})")
+
+    def _trusted(self, name: str) -> bool:
+        calibration = self.calibrations.get(name)
+        return calibration is not None and calibration.trusted
+
+    def _distrust(self, name: str) -> str:
+        calibration = self.calibrations.get(name)
+        if calibration is None:
+            return f"the reliability of judge {name} is unknown"
+        return (
+            f"judge {name} is not significantly better than chance: balanced accuracy "
+            f"{calibration.balanced_accuracy:.3f}, lower bound {calibration.lower_bound:.3f}"
+        )
+
+    def _finding(
+        self, name: str | None, verdict: Verdict | None, label: bool | None, verdicts: dict[str, Verdict], reason: str
+    ) -> Finding:
+        calibration = self.calibrations.get(name) if name is not None else None
+        return Finding(
+            label=label,
+            tie=verdict.tie if verdict is not None else False,
+            judge=name,
+            reliability=calibration.balanced_accuracy if calibration is not None else None,
+            reason=reason,
+            scores={name: verdict.score for name, verdict in verdicts.items() if verdict.score is not None},
+            usage=tuple(used for verdict in verdicts.values() for used in verdict.usage),
+        )
