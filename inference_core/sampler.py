@@ -56,6 +56,23 @@ def sample(logits: torch.Tensor, specs: Sequence[SampleSpec]) -> list[SampledTok
     return tokens
 
 
+def distribution(raw: Logits, spec: SampleSpec) -> Floats:
+    """The law [V] that `sample` draws from for one row of raw logits [V]; greedy puts all mass on the best token.
+
+    Raises `BadLogitsError` where no token can be drawn.
+    """
+    row = _adjusted(raw, spec)
+    if not np.isfinite(row.max()):
+        raise BadLogitsError([0], len(row))
+    law = np.zeros(len(row))
+    if spec.params.temperature == 0:
+        law[row.argmax()] = 1.0
+    else:
+        ids, weights = _filtered(row, spec.params)
+        law[slice(None) if ids is None else ids] = weights / weights.sum()
+    return law
+
+
 def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) with 53 random bits, a pure function of (seed, position).
 
