@@ -1,0 +1,194 @@
+"""Catalogues: what ships is sound, and what is wrong is named with its entry, its value and what is allowed."""
+
+import copy
+import tomllib
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiers.catalog import load_catalog, parse_catalog, require_servable, shipped_catalogs, validate_files
+from tiers.errors import CatalogError
+from tiers.tier_spec import ChainOfThoughtSpec, PlainSpec, SelfConsistencySpec, TierClass
+
+Edit = Callable[[dict[str, Any]], object]
+
+
+def shipped_table(name: str = "laptop") -> dict[str, Any]:
+    return tomllib.loads(resources.files("tiers.catalogs").joinpath(f"{name}.toml").read_text())
+
+
+def complaint(*edits: Edit, name: str = "laptop") -> str:
+    table = copy.deepcopy(shipped_table(name))
+    for edit in edits:
+        edit(table)
+    with pytest.raises(CatalogError) as error:
+        parse_catalog(table, "catalogue 'edited'")
+    return str(error.value)
+
+
+def put(path: str, value: object) -> Edit:
+    def edit(table: dict[str, Any]) -> None:
+        *parents, last = path.split(".")
+        entry: Any = table
+        for key in parents:
+            entry = entry[int(key)] if isinstance(entry, list) else entry[key]
+        entry[last] = value
+
+    return edit
+
+
+REMOTE = {"base_url": "https://example.org/v1", "model": "m", "max_context": 8192}
+
+
+def make_remote(**changes: object) -> Edit:
+    def edit(table: dict[str, Any]) -> None:
+        del table["tiers"][0]["model"]
+        table["tiers"][0]["remote"] = REMOTE | changes
+
+    return edit
+
+
+def test_every_shipped_catalogue_loads() -> None:
+    assert shipped_catalogs() == ["datacenter", "laptop"]
+    for name in shipped_catalogs():
+        assert [t.number for t in load_catalog(name).tiers] == [1, 2, 3, 4]
+
+
+def test_the_laptop_catalogue_is_one_core_whose_files_are_installed() -> None:
+    catalog = load_catalog("laptop")
+    validate_files(catalog)
+    require_servable(catalog)
+    assert [t.model for t in catalog.tiers] == ["smollm2-int4", "smollm2-bf16", "smollm2-bf16", "smollm2-bf16"]
+    assert [type(t.policy) for t in catalog.tiers] == [PlainSpec, PlainSpec, SelfConsistencySpec, ChainOfThoughtSpec]
+    assert [t.tier_class for t in catalog.tiers] == list(TierClass)
+    assert [m.compute for m in catalog.core.models] == ["int4-int8", "bfloat16"]
+
+
+def test_every_tier_has_the_six_fields_of_an_endpoint_registry() -> None:
+    for tier in load_catalog("laptop").tiers:
+        fields = (tier.number, tier.model_name, tier.url, tier.price, tier.mean_latency_ms, tier.max_tokens)
+        assert all(fields)
+    assert load_catalog("laptop").tier(1).url == "in-process"
+
+
+def test_the_datacenter_catalogue_can_be_shown_but_not_served() -> None:
+    catalog = load_catalog("datacenter")
+    with pytest.raises(CatalogError, match=r"tier-2 \(llama-3.1-8b-int4 on gpu-8b\).*only CPU cores"):
+        require_servable(catalog)
+
+
+def test_the_seventy_billion_plan_leaves_about_140_thousand_tokens_on_four_cards() -> None:
+    group = next(g for g in load_catalog("datacenter").gpu_groups if g.name == "gpu-70b")
+    assert group.kv_bytes == pytest.approx(46.4e9)
+    assert group.kv_bytes // group.models[0].kv_bytes_per_token == 141_601
+    assert "46.4 GB for keys and values" in "\n".join(group.memory_lines())
+
+
+def test_a_catalogue_is_read_from_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(resources.files("tiers.catalogs").joinpath("laptop.toml").read_text().replace('"laptop"', '"mine"'))
+    assert load_catalog(str(path)).name == "mine"
+
+
+def test_an_unknown_catalogue_name_says_which_names_ship(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match="datacenter, laptop, or the path of a TOML file"):
+        load_catalog(str(tmp_path / "absent"))
+
+
+def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text("name = \n")
+    with pytest.raises(CatalogError, match=r"not valid TOML.*line 1"):
+        load_catalog(str(path))
+
+
+@pytest.mark.parametrize(
+    ("edits", "expected"),
+    [
+        ([put("core.colour", "red")], "core.colour = 'red': unknown; allowed here: arena_bytes, models"),
+        ([lambda t: t["tiers"].pop()], "numbers are [1, 2, 3]; there must be exactly four tiers"),
+        ([put("tiers.1.number", 1)], "numbers are [1, 1, 3, 4]"),
+        ([put("tiers.0.number", 7)], "tiers[0].number = 7"),
+        ([put("tiers.1.name", "tier-1")], "tiers: the name 'tier-1' stands 2 times"),
+        ([put("core.models.1.name", "smollm2-int4")], "models: the name 'smollm2-int4' stands 2 times"),
+        (
+            [put("tiers.0.model", "gpt")],
+            "tiers 'tier-1'.model = 'gpt': unknown; models of this catalogue: smollm2",
+        ),
+        ([lambda t: t["tiers"][0].pop("model")], "tiers 'tier-1': exactly one of model and remote"),
+        ([lambda t: t["tiers"][0].pop("price")], "tiers[0].price: missing"),
+        ([put("tiers.0.price.input_usd_per_million", -1)], "tiers[0].price.input_usd_per_million = -1: Expected"),
+        ([put("tiers.0.mean_latency_ms", float("inf"))], "tiers[0].mean_latency_ms = inf: must be a finite number"),
+        ([put("tiers.0.class", "HARD")], "tiers[0].class = 'HARD': allowed: SIMPLE, MEDIUM, COMPLEX, EXPERT"),
+        ([put("tiers.0.class", "EXPERT")], "tiers 'tier-1'.class = 'EXPERT': tier 1 is SIMPLE"),
+        ([put("core.models.0.compute", "int2")], "allowed: bfloat16, float32, int4, int4-int8"),
+        ([put("core.models.0.max_context", 1)], "core.models[0] (smollm2-int4).max_context = 1"),
+        ([put("core.models.0.max_context", 1024)], "max_tokens = 2048: must be below the model's context of 1024"),
+        ([put("core.arena_bytes", 1)], "core.arena_bytes = 1"),
+        ([put("core.threads", 0)], "core.threads = 0: must be 1 or more"),
+        ([put("tiers.0.objective.itl_ms", 0)], "tiers[0].objective.itl_ms = 0: Expected"),
+        ([put("tiers.0.objective.ttft_ms", 9000)], "the first token cannot be due after the whole answer"),
+        ([put("tiers.2.policy.kind", "magic")], "kind must be one of plain, self-consistency, chain-of-thought"),
+        ([put("tiers.2.policy.samples", 1)], "tiers[2].policy"),
+        ([put("tiers.3.policy.budget_tokens", 2040)], "budget_tokens + min_answer_tokens = 2104"),
+        ([put("tiers.3.policy.end_markers", [""])], "end_markers: an empty marker"),
+        ([put("tiers.3.expected_answer_tokens", 150)], "no more than $0.003000 of tier-3; costs must rise"),
+        ([make_remote(base_url="ftp://x/v1")], "tiers 'tier-1'.remote.base_url = 'ftp://x/v1': expected http://"),
+        ([make_remote(base_url="http://x:99999/v1")], "base_url = 'http://x:99999/v1': not a URL"),
+        ([make_remote(base_url="https://x/v1?key=1")], "without query and fragment"),
+        ([make_remote(api_key_env="not a name")], "expected the name of an environment variable"),
+        ([make_remote(read_timeout_seconds=900)], "must not pass total_timeout_seconds = 600"),
+        ([make_remote(read_timeout_seconds=0.5)], "so good answers would be cut off"),
+        ([make_remote(read_timeout_seconds=-1)], "tiers[0].remote.read_timeout_seconds = -1: Expected"),
+        ([make_remote(), put("tiers.0.policy", {"kind": "self-consistency"})], "policy kind 'plain' only"),
+    ],
+)
+def test_a_wrong_entry_is_named(edits: list[Edit], expected: str) -> None:
+    assert expected in complaint(*edits)
+
+
+def test_credentials_in_a_url_are_refused_without_being_shown() -> None:
+    message = complaint(make_remote(base_url="https://user:hunter2@example.org/v1"))
+    assert "holds credentials" in message
+    assert "hunter2" not in message
+
+
+def test_something_that_is_not_a_variable_name_is_taken_for_a_key_and_not_shown() -> None:
+    assert "sk-secret" not in complaint(make_remote(api_key_env="sk-secret"))
+
+
+def test_all_problems_are_reported_together() -> None:
+    message = complaint(
+        put("tiers.0.price.input_usd_per_million", -1),
+        put("tiers.0.max_tokens", "many"),
+        put("tiers.3.objective.itl_ms", -5),
+        put("core.models.0.compute", "int2"),
+    )
+    assert "4 problem(s)" in message
+    message = complaint(put("tiers.0.model", "gpt"), put("tiers.1.name", "tier-1"), put("core.threads", 0))
+    assert "3 problem(s)" in message
+
+
+def test_weights_that_do_not_fit_their_cards_are_explained_by_the_arithmetic() -> None:
+    message = complaint(put("gpu_groups.1.cards", 1), name="datacenter")
+    assert "40.0 GB weights of llama-3.3-70b-awq" in message
+    assert "= -18.4 GB for keys and values" in message
+
+
+def test_a_missing_model_file_is_named_with_its_model() -> None:
+    table = shipped_table()
+    table["core"]["models"][1]["path"] = "nowhere/model.gguf"
+    with pytest.raises(CatalogError, match=r"'smollm2-bf16': model 'nowhere/model.gguf' does not exist"):
+        validate_files(parse_catalog(table, "catalogue 'edited'"))
+
+
+def test_the_fingerprint_follows_models_and_policies_but_not_prices() -> None:
+    original = load_catalog("laptop").fingerprint
+    table = shipped_table()
+    table["tiers"][0]["price"]["input_usd_per_million"] = 0.1
+    assert parse_catalog(table, "x").fingerprint == original
+    table["tiers"][2]["policy"]["samples"] = 7
+    assert parse_catalog(table, "x").fingerprint != original

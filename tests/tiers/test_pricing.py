@@ -1,0 +1,66 @@
+"""Prices: billing to the micro-dollar, predictions that rise with the tier, the blended cost of the sources."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiers.catalog import load_catalog
+from tiers.pricing import blended_cost, cost_usd, predicted_costs, request_cost_usd
+from tiers.tier import Usage
+from tiers.tier_spec import Price
+
+REQUEST_COSTS = [0.0001, 0.0005, 0.003, 0.01]
+MIX = [0.60, 0.20, 0.15, 0.05]
+
+
+def test_the_blended_cost_of_the_sources_is_reproduced() -> None:
+    blended = blended_cost(REQUEST_COSTS, MIX, baseline_cost=0.003)
+    assert blended.per_request == pytest.approx(0.00111)
+    assert round(blended.saving, 2) == 0.63
+    assert blended.per_request_with_checks == pytest.approx(0.00151)
+    assert round(blended.saving_with_checks, 2) == 0.50
+
+
+@pytest.mark.parametrize("mix", [[1.0], [0.5, 0.2, 0.2, 0.2], [1.5, -0.5, 0.0, 0.0]])
+def test_a_mix_that_is_no_distribution_over_the_tiers_is_refused(mix: list[float]) -> None:
+    with pytest.raises(ValueError, match="4 shares"):
+        blended_cost(REQUEST_COSTS, mix, baseline_cost=0.003)
+
+
+@pytest.mark.parametrize("name", ["laptop", "datacenter"])
+def test_the_shipped_prices_cost_what_the_sources_say_per_reference_request(name: str) -> None:
+    costs = predicted_costs(load_catalog(name), prompt_tokens=200, max_tokens=None)
+    assert costs == pytest.approx([0.0001, 0.0005, 0.003, 0.01], abs=5e-6)
+
+
+def test_a_bill_is_tokens_times_price_to_the_micro_dollar() -> None:
+    tier = load_catalog("laptop").tier(3)
+    usage = Usage(prompt_tokens=123, completion_tokens=45)
+    # 123 x 3.75 + 45 x 11.25 = 967.5 micro-dollars, half up
+    assert cost_usd(tier, usage) == 0.000968
+
+
+def test_prices_that_binary_fractions_cannot_hold_are_billed_exactly() -> None:
+    price = Price(input_usd_per_million=0.1, output_usd_per_million=0.0)
+    # 25 x 0.1 = 2.5, which half-even rounding or a binary product just below 2.5 would bill as 2
+    assert request_cost_usd(price, 25, 0) == 0.000003
+
+
+def test_a_small_max_tokens_bounds_the_prediction() -> None:
+    catalog = load_catalog("laptop")
+    short, long = predicted_costs(catalog, 200, 16), predicted_costs(catalog, 200, None)
+    assert short[0] == pytest.approx((200 * 0.125 + 16 * 0.375) / 1e6)
+    assert all(s < w for s, w in zip(short, long, strict=True))
+
+
+def test_a_majority_tier_is_predicted_to_bill_all_its_samples() -> None:
+    assert predicted_costs(load_catalog("laptop"), 0, 16)[2] == pytest.approx(5 * 16 * 11.25 / 1e6)
+
+
+@given(prompt=st.integers(0, 10**6), limit=st.none() | st.integers(1, 10**5))
+@pytest.mark.parametrize("name", ["laptop", "datacenter"])
+def test_predicted_costs_strictly_rise_with_the_tier(name: str, prompt: int, limit: int | None) -> None:
+    costs = predicted_costs(load_catalog(name), prompt, limit)
+    assert all(a < b for a, b in pairwise(costs))

@@ -1,0 +1,176 @@
+"""What must hold between the entries of a catalogue, beyond the type of each field."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from inference_core.errors import ModelFileError
+from inference_core.loaders.model_path import resolve_model_path
+from tiers.errors import CatalogError
+from tiers.pricing import request_cost_usd
+from tiers.tier_spec import ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierClass, TierSpec
+
+if TYPE_CHECKING:
+    from tiers.catalog import Catalog
+
+NUM_TIERS = 4
+
+
+def check_rules(catalog: "Catalog") -> list[str]:
+    """Every violated rule as one sentence naming the entry, the value and what is allowed."""
+    problems = list(_check_numbering(catalog.tiers))
+    problems += _check_models(catalog)
+    for tier in catalog.tiers:
+        problems += _check_tier(catalog, tier)
+    if not problems:
+        problems += _check_costs(catalog)
+    return problems
+
+
+def validate_files(catalog: "Catalog") -> None:
+    """Raise CatalogError naming every model file of the CPU core that is not there."""
+    problems = []
+    for model in catalog.core.models:
+        try:
+            resolve_model_path(model.path)
+        except ModelFileError as error:
+            problems.append(f"  - core.models '{model.name}': {error}")
+    if problems:
+        raise CatalogError(f"catalogue '{catalog.name}' names files that are missing:\n" + "\n".join(problems))
+
+
+def require_servable(catalog: "Catalog") -> None:
+    """Raise CatalogError if a tier's model is planned for GPUs, which no core executes yet."""
+    groups = {m.name: g.name for g in catalog.gpu_groups for m in g.models}
+    planned = [f"{t.name} ({t.model} on {groups[t.model]})" for t in catalog.tiers if t.model in groups]
+    if planned:
+        raise CatalogError(
+            f"catalogue '{catalog.name}' cannot be served: {', '.join(planned)} need GPU groups, and only CPU cores "
+            "are executed. It can be shown and planned with. To serve, use the catalogue 'laptop', or give these "
+            "tiers a [tiers.remote] table that names an OpenAI-compatible server on those GPUs"
+        )
+
+
+def _check_numbering(tiers: list[TierSpec]) -> Iterator[str]:
+    numbers = [t.number for t in tiers]
+    if numbers != list(range(1, NUM_TIERS + 1)):
+        yield f"tiers: numbers are {numbers}; there must be exactly four tiers, numbered 1, 2, 3, 4 in this order"
+    yield from _duplicates("tiers", (t.name for t in tiers))
+    for tier, expected in zip(tiers, TierClass, strict=False):
+        if tier.number == list(TierClass).index(expected) + 1 and tier.tier_class is not expected:
+            yield f"{_where(tier)}.class = {tier.tier_class.value!r}: tier {tier.number} is {expected.value}"
+
+
+def _check_models(catalog: "Catalog") -> Iterator[str]:
+    core = catalog.core
+    names = [m.name for m in core.models] + [m.name for g in catalog.gpu_groups for m in g.models]
+    yield from _duplicates("models", names)
+    yield from _duplicates("gpu_groups", (g.name for g in catalog.gpu_groups))
+    if core.slab_bytes <= 0 or core.arena_bytes < core.slab_bytes:
+        yield (
+            f"core.arena_bytes = {core.arena_bytes}, core.slab_bytes = {core.slab_bytes}: the arena must hold at least "
+            "one slab, and slabs need a positive size"
+        )
+    if core.threads is not None and core.threads < 1:
+        yield f"core.threads = {core.threads}: must be 1 or more, or absent for one per CPU"
+    for i, model in enumerate(core.models):
+        where = f"core.models[{i}] ({model.name})"
+        if model.max_context is not None and model.max_context < 2:
+            yield f"{where}.max_context = {model.max_context}: a prompt and an answer need at least 2 tokens"
+        if model.block_size < 1:
+            yield f"{where}.block_size = {model.block_size}: must be 1 or more"
+    for group in catalog.gpu_groups:
+        if group.kv_bytes <= 0:
+            yield f"gpu_groups '{group.name}': the weights do not fit:\n    " + "\n    ".join(group.memory_lines())
+        for gpu_model in group.models:
+            if gpu_model.num_kv_heads % group.cards:
+                yield (
+                    f"gpu_groups '{group.name}', model '{gpu_model.name}': {gpu_model.num_kv_heads} KV heads cannot be "
+                    f"split over {group.cards} cards; the number of cards must divide them"
+                )
+
+
+def _check_tier(catalog: "Catalog", tier: TierSpec) -> Iterator[str]:
+    where = _where(tier)
+    contexts = {m.name: m.max_context for m in catalog.core.models}
+    contexts |= {m.name: m.max_context for g in catalog.gpu_groups for m in g.models}
+    context: int | None = None
+    if (tier.model is None) == (tier.remote is None):
+        yield f"{where}: exactly one of model and remote must be set, got {tier.model!r} and {tier.remote!r}"
+    elif tier.remote is not None:
+        context = tier.remote.max_context
+        yield from _check_remote(f"{where}.remote", tier, tier.remote)
+    elif tier.model not in contexts:
+        yield f"{where}.model = {tier.model!r}: unknown; models of this catalogue: {', '.join(contexts) or 'none'}"
+    else:
+        context = contexts[tier.model]
+    if context is not None and tier.max_tokens >= context:
+        yield f"{where}.max_tokens = {tier.max_tokens}: must be below the model's context of {context} tokens"
+    if tier.objective.ttft_ms > tier.mean_latency_ms:
+        yield (
+            f"{where}.objective.ttft_ms = {tier.objective.ttft_ms:g}: the first token cannot be due after the whole "
+            f"answer, mean_latency_ms = {tier.mean_latency_ms:g}"
+        )
+    if isinstance(tier.policy, ChainOfThoughtSpec):
+        needed = tier.policy.budget_tokens + tier.policy.min_answer_tokens
+        if needed > tier.max_tokens:
+            yield (
+                f"{where}.policy: budget_tokens + min_answer_tokens = {needed} must not pass "
+                f"max_tokens = {tier.max_tokens}"
+            )
+        if not all(tier.policy.end_markers):
+            yield f"{where}.policy.end_markers: an empty marker would end every thought at once; remove it"
+
+
+def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[str]:
+    if not isinstance(tier.policy, PlainSpec):
+        yield f"{where}: a remote tier decodes by policy kind 'plain' only; its server decides how it thinks"
+    try:
+        url = urlsplit(remote.base_url)
+        port_is_valid = url.port is None or url.port > 0
+    except ValueError:
+        yield f"{where}.base_url = {remote.base_url!r}: not a URL"
+        return
+    if url.username or url.password:
+        yield f"{where}.base_url: holds credentials; put the key into an environment variable named by api_key_env"
+    elif url.scheme not in ("http", "https") or not url.hostname or not port_is_valid or url.query or url.fragment:
+        yield (
+            f"{where}.base_url = {remote.base_url!r}: expected http://HOST[:PORT]/PATH or https://…, "
+            "without query and fragment"
+        )
+    if remote.api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", remote.api_key_env):
+        yield f"{where}.api_key_env: expected the name of an environment variable, not a key"
+    if remote.read_timeout_seconds > remote.total_timeout_seconds:
+        yield (
+            f"{where}.read_timeout_seconds = {remote.read_timeout_seconds:g}: must not pass "
+            f"total_timeout_seconds = {remote.total_timeout_seconds:g}"
+        )
+    if tier.objective.ttft_ms > remote.read_timeout_seconds * 1000:
+        yield (
+            f"{where}.read_timeout_seconds = {remote.read_timeout_seconds:g}: shorter than the objective "
+            f"ttft_ms = {tier.objective.ttft_ms:g}, so good answers would be cut off"
+        )
+
+
+def _check_costs(catalog: "Catalog") -> Iterator[str]:
+    prompt = catalog.reference_prompt_tokens
+    costs = [request_cost_usd(t.price, prompt, t.expected_answer_tokens) for t in catalog.tiers]
+    for (cheap, cheap_cost), (dear, dear_cost) in pairwise(zip(catalog.tiers, costs, strict=True)):
+        if dear_cost <= cheap_cost:
+            yield (
+                f"{_where(dear)}.price: a request of {prompt} prompt tokens is predicted to cost ${dear_cost:.6f}, "
+                f"no more than ${cheap_cost:.6f} of {cheap.name}; costs must rise with the tier"
+            )
+
+
+def _duplicates(where: str, names: Iterable[str]) -> Iterator[str]:
+    for name, count in Counter(names).items():
+        if count > 1:
+            yield f"{where}: the name {name!r} stands {count} times; names must be unique"
+
+
+def _where(tier: TierSpec) -> str:
+    return f"tiers '{tier.name}'"

@@ -1,0 +1,1 @@
+"""The catalogues that ship with AIO, as TOML files: `laptop` and `datacenter`."""

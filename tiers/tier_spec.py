@@ -1,0 +1,135 @@
+"""One tier of a catalogue as typed data: model or server, decoding policy, sampling, price and objective."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class TierClass(StrEnum):
+    """What kind of prompt a tier is made for (SPEC RT-01), tier 1 to tier 4."""
+
+    SIMPLE = "SIMPLE"
+    MEDIUM = "MEDIUM"
+    COMPLEX = "COMPLEX"
+    EXPERT = "EXPERT"
+
+
+class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An OpenAI-compatible server. `base_url` ends where `/chat/completions` begins (usually in `/v1`).
+
+    `api_key_env` names the environment variable that holds the key; the key itself never stands in a catalogue.
+    `stream_usage` asks for token counts (`stream_options`); switch it off for a server that refuses the field.
+    `max_tokens_field`: OpenAI's reasoning models know only `max_completion_tokens`, older servers only `max_tokens`.
+    """
+
+    base_url: str
+    model: str
+    max_context: Annotated[int, msgspec.Meta(ge=2)]
+    api_key_env: str | None = None
+    connect_timeout_seconds: Positive = 5.0
+    read_timeout_seconds: Positive = 60.0
+    total_timeout_seconds: Positive = 600.0
+    stream_usage: bool = True
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+
+
+class PlainSpec(msgspec.Struct, frozen=True, tag_field="kind", tag="plain", forbid_unknown_fields=True):
+    """Decode once."""
+
+
+class SelfConsistencySpec(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="self-consistency", forbid_unknown_fields=True
+):
+    """Majority of several samples where the answer is short and checkable (Wang et al. 2022)."""
+
+    samples: Annotated[int, msgspec.Meta(ge=2, le=64)] = 5
+    temperature: Annotated[float, msgspec.Meta(gt=0, le=2)] = 0.7
+
+
+class ChainOfThoughtSpec(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="chain-of-thought", forbid_unknown_fields=True
+):
+    """Think first, within `budget_tokens`, then answer (SPEC TI-04).
+
+    `instruction` is added to the last user turn; `opening` begins the assistant's turn; thinking ends at the first
+    of `end_markers`, at the end of the turn or with the budget; `answer_opening` then leads into the answer.
+    A model that writes `<think>…</think>` itself wants opening `<think>\\n`, marker `</think>` and answer opening
+    `\\n</think>\\n\\n`. At least `min_answer_tokens` stay for the answer, or half of a small `max_tokens`.
+    """
+
+    budget_tokens: Count
+    instruction: str = "Think step by step before you answer."
+    opening: str = "Let's think step by step.\n"
+    end_markers: tuple[str, ...] = ("</think>", "Final answer:")
+    answer_opening: str = "\n\nFinal answer:"
+    min_answer_tokens: Count = 64
+
+
+PolicySpec = PlainSpec | SelfConsistencySpec | ChainOfThoughtSpec
+
+
+class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a request gets that does not say (SPEC GW-04)."""
+
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.7
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
+    top_k: Annotated[int, msgspec.Meta(ge=0)] = 0
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    repetition_penalty: Positive = 1.0
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """US dollars per million tokens; dollars per million times tokens are micro-dollars."""
+
+    input_usd_per_million: NonNegative
+    output_usd_per_million: NonNegative
+
+
+class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Latency objective in milliseconds: time to first token and time between tokens."""
+
+    ttft_ms: Positive
+    itl_ms: Positive
+
+
+class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One tier; SPEC RT-07's six fields are `number`, `model_name`, `url`, `price`, `mean_latency_ms`, `max_tokens`.
+
+    Exactly one of `model` (a model of the catalogue's cores) and `remote` is set. `expected_answer_tokens` is the
+    mean number of billed output tokens, reasoning and discarded samples included; predicted costs rest on it.
+    `mean_latency_ms` is what an answer is expected to take; routing uses it until there are measurements.
+    `max_tokens` bounds the output of one request.
+    """
+
+    number: Annotated[int, msgspec.Meta(ge=1, le=4)]
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    tier_class: TierClass = msgspec.field(name="class")
+    model: str | None = None
+    remote: RemoteSpec | None = None
+    policy: PolicySpec = PlainSpec()
+    sampling: SamplingDefaults = SamplingDefaults()
+    price: Price
+    objective: Objective
+    expected_answer_tokens: Count
+    mean_latency_ms: Positive
+    max_tokens: Count
+
+    @property
+    def model_name(self) -> str:
+        """The model that answers, local or remote."""
+        return self.remote.model if self.remote is not None else str(self.model)
+
+    @property
+    def url(self) -> str:
+        """Where the tier is: a base URL, or `in-process`."""
+        return self.remote.base_url if self.remote is not None else "in-process"
+
+    @property
+    def samples_per_choice(self) -> int:
+        """How many sequences one choice may bill, each up to the request's `max_tokens`."""
+        return self.policy.samples if isinstance(self.policy, SelfConsistencySpec) else 1

@@ -1,0 +1,79 @@
+"""Conversion of decoded TOML tables into structs that reports every problem at once, with the entry it is in."""
+
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def convert_entry(kind: type[S], value: object, where: str, problems: list[str]) -> S | None:
+    """`value` as a `kind`, or None after appending to `problems` what is wrong with it, field by field.
+
+    `where` is the path of the entry ("" for the document). Nested structs and lists of structs are entered, so that
+    one wrong field does not hide another.
+    """
+    if not isinstance(value, Mapping):
+        problems.append(f"{where or 'the document'}: expected a table, got {value!r}")
+        return None
+    fields = {f.encode_name: f for f in msgspec.structs.fields(kind)}
+    before = len(problems)
+    allowed = ", ".join(sorted(fields))
+    unknown = sorted(value.keys() - fields.keys())
+    problems.extend(f"{_join(where, key)} = {value[key]!r}: unknown; allowed here: {allowed}" for key in unknown)
+    found: dict[str, object] = {}
+    for key, field in fields.items():
+        if key in value:
+            found[field.name] = _convert(field.type, value[key], _join(where, key), problems)
+        elif field.required:
+            problems.append(f"{_join(where, key)}: missing")
+    return kind(**found) if len(problems) == before else None
+
+
+def _convert(kind: object, value: object, where: str, problems: list[str]) -> object:
+    struct = _struct_of(kind)
+    if struct is not None and struct.__struct_config__.tag is None:
+        return convert_entry(struct, value, where, problems)
+    element = _struct_of(typing.get_args(kind)[0]) if typing.get_origin(kind) is list else None
+    if element is not None and isinstance(value, list):
+        return [convert_entry(element, item, f"{where}[{i}]", problems) for i, item in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        problems.append(f"{where} = {value!r}: must be a finite number")
+        return None
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        problems.append(f"{where} = {value!r}: {_plain(str(error), kind)}")
+        return None
+
+
+def _struct_of(kind: object) -> type[msgspec.Struct] | None:
+    """The struct class that `kind` is, alone or in a union with None."""
+    members = [kind]
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        members = [m for m in typing.get_args(kind) if m is not type(None)]
+    if len(members) == 1 and isinstance(members[0], type) and issubclass(members[0], msgspec.Struct):
+        return members[0]
+    return None
+
+
+def _plain(message: str, kind: object) -> str:
+    """msgspec's message without its backticks, with the allowed values where it leaves them out."""
+    if message.startswith("Invalid enum value"):
+        info = msgspec.inspect.type_info(kind)
+        if isinstance(info, msgspec.inspect.LiteralType):
+            return f"allowed: {', '.join(map(str, info.values))}"
+        if isinstance(info, msgspec.inspect.EnumType):
+            return f"allowed: {', '.join(str(member.value) for member in info.cls)}"
+    if message.startswith("Invalid value") and "$.kind" in message:
+        tags = [str(m.__struct_config__.tag) for m in typing.get_args(kind)]
+        return f"kind must be one of {', '.join(tags)}"
+    return message.replace("`", "")
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
