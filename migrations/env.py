@@ -1,0 +1,15 @@
+"""What alembic runs: the revisions, on the connection (and in the transaction) that the caller has opened."""
+
+from alembic import context
+
+from migrations.tables import metadata
+
+# `quality.database` opens the connection and takes the lock; there is no alembic.ini and no offline mode.
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    # SQLite cannot alter most of a table in place: alembic copies it instead.
+    render_as_batch=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,1 @@
+"""The alembic revisions, oldest first by number."""

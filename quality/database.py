@@ -1,0 +1,193 @@
+"""Opening the store: one engine for SQLite or PostgreSQL, and migrations that several replicas may start at once."""
+
+import asyncio
+import fcntl
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+import migrations
+
+_DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "sqlite+aiosqlite": "sqlite+aiosqlite",
+    "postgres": "postgresql+asyncpg",
+    "postgresql": "postgresql+asyncpg",
+    "postgresql+asyncpg": "postgresql+asyncpg",
+}
+_MIGRATION_LOCK = 0x41494F01  # PostgreSQL advisory lock number: "AIO", 1
+_BUSY_TIMEOUT_MS = 10_000
+_CONNECT_TIMEOUT_S = 5.0
+
+
+class DatabaseUrlError(ValueError):
+    """The database URL cannot be used; the message says what is allowed."""
+
+
+class SchemaError(RuntimeError):
+    """The database's schema is not one that this version of AIO can migrate."""
+
+
+def open_database(url: str) -> AsyncEngine:
+    """Make an engine for `url`; connects on first use. JSON columns take msgspec structs as they are.
+
+    SQLite runs in WAL mode (set by `migrate`) with synchronous=FULL: the journal deletes a segment once its
+    records are committed here, so a commit has to survive a power failure. Transactions are deferred: one that
+    will write must write first, otherwise a concurrent writer makes it fail instead of wait. Deleted content is
+    overwritten, because erasing a user must leave no text behind.
+
+    PostgreSQL connections are tested before use, so that an outage costs no request after it has ended.
+
+    Raises:
+        DatabaseUrlError: not a SQLite file or PostgreSQL URL.
+    """
+    return _engine(_parse(url), sqlite_pragmas=("foreign_keys=ON",))
+
+
+async def migrate(url: str) -> str:
+    """Bring the schema to the newest revision and return its name; safe when several replicas start at once.
+
+    Raises:
+        DatabaseUrlError: not a SQLite file or PostgreSQL URL.
+        SchemaError: the database is at a revision this version does not know.
+    """
+    await _run_alembic(url, lambda config: command.upgrade(config, "head"))
+    return head_revision()
+
+
+async def downgrade(url: str, revision: str) -> None:
+    """Take the schema back to `revision` ("base": to nothing), dropping what later revisions added.
+
+    Raises:
+        DatabaseUrlError: not a SQLite file or PostgreSQL URL.
+        SchemaError: there is no such revision.
+    """
+    await _run_alembic(url, lambda config: command.downgrade(config, revision))
+
+
+async def current_revision(url: str) -> str | None:
+    """The revision the database is at; None where nothing was migrated yet."""
+    engine = open_database(url)
+    try:
+        async with engine.connect() as connection:
+            return await connection.run_sync(lambda c: MigrationContext.configure(c).get_current_revision())
+    finally:
+        await engine.dispose()
+
+
+def head_revision() -> str:
+    """The newest revision this version of AIO knows."""
+    head = ScriptDirectory.from_config(_alembic_config()).get_current_head()
+    if head is None:
+        raise SchemaError("no alembic revision was found beside the migrations package: reinstall AIO")
+    return head
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise DatabaseUrlError(f"not a database URL; allowed are {_ALLOWED}") from error
+    driver = _DRIVERS.get(parsed.drivername)
+    if driver is None:
+        raise DatabaseUrlError(f"unsupported database {parsed.drivername!r}; allowed are {_ALLOWED}")
+    in_memory = not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:")
+    if driver.startswith("sqlite") and in_memory:
+        raise DatabaseUrlError(f"SQLite needs a file that other connections can open; allowed are {_ALLOWED}")
+    return parsed.set(drivername=driver)
+
+
+_ALLOWED = "sqlite:///relative/path.db, sqlite:////absolute/path.db and postgresql://user:password@host:port/name"
+
+
+def _engine(url: URL, *, sqlite_pragmas: Sequence[str]) -> AsyncEngine:
+    arguments: dict[str, Any] = {
+        "json_serializer": lambda value: msgspec.json.encode(value).decode(),
+        "json_deserializer": msgspec.json.decode,
+    }
+    if url.get_backend_name() == "postgresql":
+        return create_async_engine(url, pool_pre_ping=True, connect_args={"timeout": _CONNECT_TIMEOUT_S}, **arguments)
+    # The driver's own habit is to begin transactions before some statements only; we begin them ourselves.
+    engine = create_async_engine(url, connect_args={"isolation_level": None}, **arguments)
+    _prepare_sqlite(
+        engine, [f"busy_timeout={_BUSY_TIMEOUT_MS}", "synchronous=FULL", "secure_delete=ON", *sqlite_pragmas]
+    )
+    return engine
+
+
+def _prepare_sqlite(engine: AsyncEngine, pragmas: Sequence[str]) -> None:
+    @event.listens_for(engine.sync_engine, "connect")
+    def set_pragmas(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        for pragma in pragmas:
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
+
+
+def _alembic_config() -> Config:
+    config = Config()
+    # A percent sign would be taken for interpolation.
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
+    return config
+
+
+async def _run_alembic(url: str, run: Callable[[Config], None]) -> None:
+    parsed = _parse(url)
+    config = _alembic_config()
+
+    def run_on(connection: Connection) -> None:
+        config.attributes["connection"] = connection
+        run(config)
+
+    try:
+        async with _locked_connection(parsed) as connection:
+            await connection.run_sync(run_on)
+    except CommandError as error:
+        raise SchemaError(
+            f"cannot migrate {parsed.render_as_string()}: {error}. This version of AIO knows revisions up to "
+            f"{head_revision()}; install the version that wrote the database, or restore a backup"
+        ) from error
+
+
+@asynccontextmanager
+async def _locked_connection(url: URL) -> AsyncIterator[AsyncConnection]:
+    """One transaction that excludes every other migration of this database."""
+    # Switching to WAL does not wait for other connections, hence only here, under the lock file; it lasts.
+    # Rebuilding a table with foreign keys on would cascade into its children.
+    engine = _engine(url, sqlite_pragmas=("journal_mode=WAL", "foreign_keys=OFF"))
+    try:
+        if url.get_backend_name() == "postgresql":
+            async with engine.begin() as connection:
+                await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _MIGRATION_LOCK})
+                yield connection
+        else:
+            immediate = engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
+            async with _sqlite_lock_file(Path(str(url.database))), immediate.begin() as connection:
+                yield connection
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def _sqlite_lock_file(database: Path) -> AsyncIterator[None]:
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with database.with_name(database.name + ".migrate-lock").open("wb") as lock:
+        # Released by the kernel when the process dies.
+        await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+        yield

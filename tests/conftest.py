@@ -1,0 +1,114 @@
+"""Databases for tests: a private PostgreSQL server where its binaries exist, and fresh databases of both kinds."""
+
+import asyncio
+import itertools
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+
+class PostgresServer:
+    """A PostgreSQL server of our own on a free loopback port; data in a temporary directory."""
+
+    def __init__(self, binaries: Path) -> None:
+        self._binaries = binaries
+        self._folder = Path(tempfile.mkdtemp(prefix="aio-postgres-"))
+        # The server refuses to run as root.
+        self._user = _unprivileged_user() if os.geteuid() == 0 else None
+        if self._user is not None:
+            shutil.chown(self._folder, self._user)
+        self._names = itertools.count()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self._run("initdb", "-D", str(self._data), "-U", "aio", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    def start(self) -> None:
+        """Start and wait until connections are accepted."""
+        options = f"-p {self.port} -k {self._folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        self._run("pg_ctl", "-D", str(self._data), "-l", str(self._folder / "log"), "-o", options, "-w", "start")
+
+    def stop(self) -> None:
+        """Stop at once, as a crash would: clients lose their connections."""
+        self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
+
+    def create_database(self) -> str:
+        """An empty database; returns its URL."""
+        name = f"test_{next(self._names)}"
+
+        async def create() -> None:
+            connection = await asyncpg.connect(host="127.0.0.1", port=self.port, user="aio", database="postgres")
+            await connection.execute(f"CREATE DATABASE {name}")
+            await connection.close()
+
+        asyncio.run(create())
+        return f"postgresql://aio@127.0.0.1:{self.port}/{name}"
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [self._binaries / program, *arguments],
+            user=self._user,
+            cwd=self._folder,
+            # pg_ctl's server would keep a pipe open.
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+        assert done.returncode == 0, f"{program} failed with {done.returncode}, see {self._folder}"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    binaries = _postgres_binaries()
+    if binaries is None:
+        pytest.skip("PostgreSQL's initdb and pg_ctl are not installed: the PostgreSQL half of this test did not run")
+    server = PostgresServer(binaries)
+    server.start()
+    yield server
+    server.stop()
+    server.remove()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """URL of a SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'store.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """URL of an empty database, once of each kind."""
+    if request.param == "sqlite":
+        return str(request.getfixturevalue("sqlite_url"))
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return server.create_database()
+
+
+def _unprivileged_user() -> str:
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"
+
+
+def _postgres_binaries() -> Path | None:
+    on_path = shutil.which("initdb")
+    folders = [Path(on_path).resolve().parent] if on_path else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    for folder in folders:
+        if all((folder / program).exists() for program in ("initdb", "pg_ctl", "postgres")):
+            return folder
+    return None

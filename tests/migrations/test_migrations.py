@@ -1,0 +1,189 @@
+"""The schema goes up and down on both databases, and the revisions build exactly what the tables say."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, inspect, text
+
+from migrations.tables import metadata, requests
+from quality.database import (
+    DatabaseUrlError,
+    SchemaError,
+    current_revision,
+    downgrade,
+    head_revision,
+    migrate,
+    open_database,
+)
+
+
+async def table_names(url: str) -> set[str]:
+    engine = open_database(url)
+    async with engine.connect() as connection:
+        names = await connection.run_sync(lambda c: inspect(c).get_table_names())
+    await engine.dispose()
+    return set(names) - {"alembic_version"}
+
+
+async def test_a_new_database_is_at_no_revision(database_url: str) -> None:
+    assert await current_revision(database_url) is None
+
+
+async def test_migrating_brings_every_table_and_the_newest_revision(database_url: str) -> None:
+    assert await migrate(database_url) == head_revision()
+
+    assert await current_revision(database_url) == head_revision()
+    assert await table_names(database_url) == set(metadata.tables)
+
+
+async def test_the_schema_goes_up_down_and_up_again(database_url: str) -> None:
+    await migrate(database_url)
+
+    await downgrade(database_url, "base")
+
+    assert await table_names(database_url) == set()
+    assert await current_revision(database_url) is None
+    await migrate(database_url)
+    assert await table_names(database_url) == set(metadata.tables)
+
+
+async def test_migrating_twice_keeps_what_is_stored(database_url: str) -> None:
+    await migrate(database_url)
+    engine = open_database(database_url)
+    insert_audit = text(
+        "INSERT INTO audit_events (created_at, actor, action, subject) VALUES (1.5, 'root', 'test', 'x')"
+    )
+    async with engine.begin() as connection:
+        await connection.execute(insert_audit)
+
+    await migrate(database_url)
+
+    async with engine.connect() as connection:
+        assert (await connection.execute(text("SELECT created_at FROM audit_events"))).scalars().all() == [1.5]
+    await engine.dispose()
+
+
+async def test_the_revisions_build_exactly_what_the_tables_declare(database_url: str) -> None:
+    await migrate(database_url)
+    engine = open_database(database_url)
+
+    def differences(connection: Connection) -> list[object]:
+        return list(compare_metadata(MigrationContext.configure(connection), metadata))
+
+    async with engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+    await engine.dispose()
+
+
+async def test_one_retraining_may_run_at_a_time(database_url: str) -> None:
+    await migrate(database_url)
+    engine = open_database(database_url)
+    start = (
+        "INSERT INTO retrain_runs (run_id, trigger, status, owner, lease_until, created_at) "
+        "VALUES ('{}', 'cli', '{}', 'a', 1.0, 1.0)"
+    )
+    async with engine.begin() as connection:
+        for run, status in (("a", "done"), ("b", "done"), ("c", "running")):
+            await connection.execute(text(start.format(run, status)))
+
+    with pytest.raises(Exception, match=r"(?i)unique"):
+        async with engine.begin() as connection:
+            await connection.execute(text(start.format("d", "running")))
+    await engine.dispose()
+
+
+async def test_tasks_of_one_process_may_migrate_at_once(database_url: str) -> None:
+    assert await asyncio.gather(*(migrate(database_url) for _ in range(4))) == [head_revision()] * 4
+
+
+def test_processes_may_migrate_at_once(database_url: str) -> None:
+    script = "import asyncio, sys; from quality.database import migrate; print(asyncio.run(migrate(sys.argv[1])))"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, database_url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(4)
+    ]
+    outputs = [process.communicate() for process in processes]
+
+    assert outputs == [(f"{head_revision()}\n", "")] * 4
+
+
+async def test_migration_makes_missing_folders_of_a_sqlite_file(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "store.db"
+
+    await migrate(f"sqlite:///{path}")
+
+    assert path.exists()
+
+
+async def test_a_database_from_a_newer_version_is_refused_by_name(database_url: str) -> None:
+    await migrate(database_url)
+    engine = open_database(database_url)
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    await engine.dispose()
+
+    with pytest.raises(SchemaError, match=r"9999.*install the version that wrote the database"):
+        await migrate(database_url)
+
+
+@pytest.mark.parametrize("url", ["mysql://localhost/x", "sqlite://", "sqlite:///:memory:", "no url", ""])
+def test_a_url_that_cannot_be_used_is_refused_with_what_is_allowed(url: str) -> None:
+    with pytest.raises(DatabaseUrlError, match=r"allowed are sqlite:///.*postgresql://"):
+        open_database(url)
+
+
+async def test_sqlite_runs_in_wal_mode_with_full_sync_and_foreign_keys(sqlite_url: str) -> None:
+    await migrate(sqlite_url)
+    engine = open_database(sqlite_url)
+
+    async with engine.connect() as connection:
+        pragmas = {
+            name: (await connection.execute(text(f"PRAGMA {name}"))).scalar_one()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "secure_delete")
+        }
+    await engine.dispose()
+
+    assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "secure_delete": 1}
+
+
+async def test_a_failed_transaction_leaves_nothing_behind(database_url: str) -> None:
+    await migrate(database_url)
+    engine = open_database(database_url)
+    insert_audit = "INSERT INTO audit_events (created_at, actor, action, subject) VALUES (1, 'a', 'b', 'c')"
+
+    async def insert_and_fail() -> None:
+        async with engine.begin() as connection:
+            await connection.execute(text(insert_audit))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await insert_and_fail()
+    async with engine.connect() as connection:
+        assert (await connection.execute(text("SELECT count(*) FROM audit_events"))).scalar_one() == 0
+    await engine.dispose()
+
+
+async def test_text_with_a_nul_character_can_be_stored(database_url: str) -> None:
+    await migrate(database_url)
+    engine = open_database(database_url)
+    row = {
+        "request_id": "r", "created_at": 1.0, "api": "chat", "requested_model": "auto", "stream": False, "status": "ok",
+        "http_status": 200, "tier": 1, "model": "m", "attempts": [], "messages": [{"content": "a\0b"}],
+        "answer": "a\0b", "prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0, "reasoning_tokens": 0,
+        "cost_usd": 0.0, "baseline_cost_usd": 0.0, "route_ms": 0.0, "e2e_ms": 0.0, "overhead_ms": 0.0,
+    }  # fmt: skip
+
+    async with engine.begin() as connection:
+        await connection.execute(requests.insert(), row)
+        stored = (await connection.execute(requests.select())).one()
+    await engine.dispose()
+
+    assert stored.messages == [{"content": "a\0b"}]
+    assert stored.answer == "a\ufffdb"
