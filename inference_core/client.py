@@ -7,13 +7,15 @@ from inference_core.protocol import AddRequest, CoreStats, Knobs, ModelInfo, Seq
 
 
 class CoreClient(ABC):
-    """Contract of both transports; `tests/inference_core/test_core_client.py` runs it against each.
+    """Contract of both transports; `tests/inference_core/transport/test_core_client.py` runs it against each.
 
     - `generate` yields every output of the request in order and ends after the last choice finished.
     - Closing the iterator early (`aclose`, cancellation) aborts the request within one step.
     - All outputs of one step reach the event loop in one wake-up.
     - When the core dies, every open iterator raises `CoreGoneError`; later calls raise it at once.
-    - A request the core refuses ends with one output whose `finish_reason` is "error".
+    - A request the core refuses ends with one output whose `finish_reason` is "error"; a choice that fails
+      ends its whole request in the same way.
+    - After `CoreGoneError`, `start` may be called again to connect afresh.
     """
 
     @abstractmethod

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+ErrorKind = Literal["invalid", "overloaded", "internal"]
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -102,7 +103,8 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
 
     `finish_reason` is set exactly once per choice, on its last output. A token that ended the
     choice (EOS or a stop token) is not in `token_ids`; it is `stop_token_id`.
-    The three counts are set on the choice's last output.
+    The three counts are set on the choice's last output. An error of one choice ends the whole request.
+    `error_kind` says what the caller can do: change the request, try later or elsewhere, or report a bug.
     """
 
     request_id: str
@@ -113,6 +115,7 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
     stop_token_id: int | None = None
     error: str | None = None
     error_param: str | None = None
+    error_kind: ErrorKind | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -175,4 +178,10 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     models: list[ModelInfo]
 
 
-Event = SequenceOutput | CoreStats | KnobsSet | Hello
+class Goodbye(msgspec.Struct, tag="goodbye", kw_only=True):
+    """Last event of a connection whose core died or shuts down, and why."""
+
+    reason: str
+
+
+Event = SequenceOutput | CoreStats | KnobsSet | Hello | Goodbye
