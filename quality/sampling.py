@@ -46,7 +46,7 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
 
     sampled: bool
     probability: float
-    reason: Literal["drawn", "not drawn", "tier", "no consent", "not answered", "no budget"]
+    reason: Literal["drawn", "not drawn", "tier", "not a chat", "no consent", "not answered", "no budget"]
 
 
 def uniform(request_id: str, key: str = "") -> float:
@@ -79,9 +79,13 @@ def eligible(record: Record, settings: SamplingSettings) -> Draw | None:
     """The reason why `record` can never be drawn, or None if it can."""
     if record.tier not in settings.tiers:
         return Draw(sampled=False, probability=0.0, reason="tier")
-    if record.messages is None or record.answer is None:
+    if record.api != "chat":
+        # A raw continuation has no question that another answer could be better at.
+        return Draw(sampled=False, probability=0.0, reason="not a chat")
+    if not record.messages or record.answer is None:
         return Draw(sampled=False, probability=0.0, reason="no consent")
-    if record.status != "ok" or not record.answer.strip():
+    # An answer that was cut off says little about its tier, and an uncut one of the verifier would be no fair match.
+    if record.status != "ok" or record.finish_reason != "stop" or not record.answer.strip():
         return Draw(sampled=False, probability=0.0, reason="not answered")
     return None
 

@@ -1,0 +1,251 @@
+"""The monitor: watches a sample of the cheap tiers' answers, off the hot path, and says how good they are."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import verifications
+from quality.estimates import UpgradeRate, UpgradeSettings, upgrade_rate
+from quality.judges.calibration import Calibration
+from quality.judges.panel import Panel
+from quality.record import Record
+from quality.sampling import SamplingSettings, Spending, draw, eligible, uniform
+from quality.verification import AttemptError, EncodedPrompt, Price, Verifier, training_row
+from quality.verification_queue import Depth, Job, Ruling, VerificationQueue
+from tiers.tier import Tier, Usage
+
+log = logging.getLogger(__name__)
+
+Encode = Callable[[list[dict[str, str]]], EncodedPrompt]
+OnAlarm = Callable[[UpgradeRate], Awaitable[None]]
+
+
+class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Knobs of the monitor. Times in seconds; `max_tokens` bounds a reference answer, reasoning included."""
+
+    sampling: SamplingSettings = SamplingSettings()
+    upgrade: UpgradeSettings = UpgradeSettings()
+    max_tokens: int = 1024
+    max_attempts: int = 3
+    lease_seconds: float = 600.0
+    retry_seconds: float = 30.0
+    expire_seconds: float = 86_400.0
+    poll_seconds: float = 1.0
+    max_offered: int = 1000
+
+
+class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What the API shows. `dropped`: offers lost because the monitor fell behind by more than `max_offered`."""
+
+    queue: Depth
+    offered: int
+    sampled: int
+    dropped: int
+    spending: Spending
+    budget_usd: float
+    upgrade_rates: list[UpgradeRate]
+    calibrations: list[Calibration]
+
+
+class Monitor:
+    """Samples finished requests, verifies them with the strongest tier at batch priority, stores what it learns.
+
+    `offer` is all that the request path calls; the rest happens in one task, which keeps its work in the database:
+    after a restart it goes on. `on_alarm` is awaited when a tier's upgrade rate begins to exceed the threshold.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        tiers: Sequence[Tier],
+        settings: MonitorSettings,
+        *,
+        price: Price,
+        panel: Panel,
+        encode: Encode | None = None,
+        on_alarm: OnAlarm | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self._engine = engine
+        self._tiers = sorted(tiers, key=lambda tier: tier.number)
+        self._price = price
+        self._verifier = Verifier(self._tiers[-1], panel, price, max_tokens=settings.max_tokens)
+        self._encode = encode
+        self._on_alarm = on_alarm
+        self._clock = clock
+        self._queue = VerificationQueue(
+            engine, settings.sampling, lease_seconds=settings.lease_seconds, max_attempts=settings.max_attempts
+        )
+        self._offers: deque[Record] = deque()
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._worker: asyncio.Task[None] | None = None
+        self._alarmed: set[int] = set()
+        self._offered = self._sampled = self._dropped = 0
+
+    async def start(self) -> None:
+        """Begin (or go on with) verifying. Idempotent."""
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._run(), name="quality-monitor")
+
+    async def close(self) -> None:
+        """Stop at once; a verification under way goes back to the queue. Idempotent."""
+        if self._worker is not None:
+            self._worker.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._worker
+            self._worker = None
+
+    def offer(self, record: Record) -> None:
+        """Consider `record` for verification; microseconds, no I/O, never fails (SPEC QM-01)."""
+        self._offered += 1
+        sampling = self.settings.sampling
+        # The ceiling first: the affordable rate is at most as high, so nothing that it would draw is lost here.
+        if eligible(record, sampling) is not None or uniform(record.request_id, sampling.key) >= sampling.rate:
+            return
+        if len(self._offers) >= self.settings.max_offered:
+            self._dropped += 1
+            return
+        self._offers.append(record)
+        self._nudge()
+
+    async def drain(self) -> None:
+        """Wait until every offer is decided and every verification that can be made now is made."""
+        if self._worker is None:
+            raise RuntimeError("the monitor is not running; call start() first")
+        self._nudge()
+        idle = asyncio.create_task(self._idle.wait())
+        await asyncio.wait({idle, self._worker}, return_when=asyncio.FIRST_COMPLETED)
+        if not idle.done():
+            idle.cancel()
+            raise RuntimeError("the monitor stopped")
+
+    async def upgrade_rate(self, tier: int | None = None, last: int | None = None) -> UpgradeRate:
+        """Share of the last labelled answers (of `tier`, or of all) that were worse than the strongest tier's."""
+        upgrade = self.settings.upgrade
+        if last is not None:
+            upgrade = UpgradeSettings(
+                window=last, threshold=upgrade.threshold, min_sample=min(upgrade.min_sample, last)
+            )
+        query = (
+            select(verifications.c.label)
+            .where(verifications.c.label.is_not(None))
+            .order_by(verifications.c.finished_at.desc(), verifications.c.verification_id.desc())
+            .limit(upgrade.window)
+        )
+        if tier is not None:
+            query = query.where(verifications.c.tier == tier)
+        async with self._engine.connect() as connection:
+            labels = (await connection.scalars(query)).all()
+        return upgrade_rate([label != "worse" for label in labels], upgrade, tier)
+
+    async def status(self) -> MonitorStatus:
+        """A snapshot for the API and the dashboard."""
+        spending = await self._queue.spending(self._clock())
+        sampling = self.settings.sampling
+        return MonitorStatus(
+            queue=await self._queue.depth(),
+            offered=self._offered,
+            sampled=self._sampled,
+            dropped=self._dropped,
+            spending=spending,
+            budget_usd=sampling.budget_share * spending.serving_usd,
+            upgrade_rates=[await self.upgrade_rate(tier) for tier in (None, *sampling.tiers)],
+            calibrations=list(self._verifier.panel.calibrations.values()),
+        )
+
+    def _nudge(self) -> None:
+        self._idle.clear()
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                await self._take_offers()
+                while await self._verify_one():
+                    await self._take_offers()
+            except Exception:
+                # The database may be away; the monitor must outlive that, and serving must not notice.
+                log.exception("the monitor could not work; it tries again in %s s", self.settings.poll_seconds)
+            if not self._wake.is_set():
+                self._idle.set()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self.settings.poll_seconds)
+
+    async def _take_offers(self) -> None:
+        while self._offers:
+            record = self._offers[0]
+            spending = await self._queue.spending(self._clock())
+            decided = draw(record, spending, self._likely_bound(record), self.settings.sampling)
+            if decided.sampled:
+                self._sampled += await self._queue.add(record, decided.probability, self._clock())
+            # Only now, so that a failing database loses no offer.
+            self._offers.popleft()
+
+    def _likely_bound(self, record: Record) -> float:
+        usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=self.settings.max_tokens)
+        return self._price(self._verifier.tier.number, usage)
+
+    async def _verify_one(self) -> bool:
+        """Whether something was done, so that there may be more to do."""
+        now = self._clock()
+        await self._queue.sweep(now, now - self.settings.expire_seconds)
+        load = self._verifier.tier.load()
+        # Batch priority yields inside our cores; a remote tier knows no priorities, so do not join its queue.
+        if not load.healthy or load.waiting > 0:
+            return False
+        job = await self._queue.next_job(now)
+        if job is None:
+            return False
+        bound = self._verifier.bound_usd(job)
+        claimed = await self._queue.claim(job, bound, now)
+        if claimed == "claimed":
+            await self._work_on(job, bound)
+        return claimed != "no budget"
+
+    async def _work_on(self, job: Job, bound_usd: float) -> None:
+        try:
+            ruling = await self._verifier.verify(job)
+            row = self._learn(job, ruling)
+        except AttemptError as error:
+            log.warning("verification of %s failed: %s", job.request_id, error)
+            now = self._clock()
+            await self._queue.give_back(job, str(error), error.cost_usd, now + self.settings.retry_seconds, now)
+        except asyncio.CancelledError:
+            # What the aborted answer cost is not known: at most what was reserved.
+            now = self._clock()
+            await asyncio.shield(self._queue.give_back(job, "the monitor was stopped", bound_usd, now, now))
+            raise
+        else:
+            await self._queue.finish(job, ruling, row, self._clock())
+            if ruling.label is not None:
+                await self._watch(job.tier)
+
+    def _learn(self, job: Job, ruling: Ruling) -> Mapping[str, Any] | None:
+        if self._encode is None or ruling.label is None:
+            return None
+        try:
+            encoded = self._encode(job.messages)
+        except Exception as error:
+            raise AttemptError(f"the encoder failed: {error}", ruling.cost_usd) from error
+        return training_row(job, ruling, encoded, len(self._tiers), self._clock())
+
+    async def _watch(self, tier: int) -> None:
+        rate = await self.upgrade_rate(tier)
+        if not rate.alarm:
+            self._alarmed.discard(tier)
+        elif tier not in self._alarmed:
+            self._alarmed.add(tier)
+            log.warning("tier %d: %s", tier, rate.reason)
+            if self._on_alarm is not None:
+                await self._on_alarm(rate)

@@ -1,0 +1,276 @@
+"""The queue of verifications: rows in the database that survive restarts, with leases and reserved money."""
+
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import ColumnElement, Select, and_, func, insert, or_, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from migrations.tables import erasures, requests, training_rows, verifications
+from quality.record import Record
+from quality.sampling import SamplingSettings, Spending, admits
+
+_CLAIM_LOCK = 0x41494F02  # PostgreSQL advisory lock number: "AIO", 2
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One pending verification with the texts it needs, as stored by the ledger."""
+
+    verification_id: int
+    request_id: str
+    key_id: str | None
+    tier: int
+    messages: list[dict[str, str]]
+    answer: str
+    attempts: int
+
+
+class Ruling(msgspec.Struct, frozen=True, kw_only=True):
+    """What a finished verification writes; `label` None with a reason where nothing may be learned."""
+
+    verifier_tier: int
+    verifier_model: str
+    label: Literal["no_worse", "worse", "tie"] | None
+    judge: str | None
+    judge_reliability: float | None
+    scores: dict[str, float]
+    verifier_answer: str
+    reason: str
+    cost_usd: float
+
+
+class Depth(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of rows by state, and of those done with a label."""
+
+    pending: int
+    done: int
+    failed: int
+    labelled: int
+
+
+class VerificationQueue:
+    """Rows of `verifications`. A row is worked on by whoever holds its lease; only the holder may finish it.
+
+    Money: claiming reserves the most an attempt can cost in the same exclusive transaction that checks the budget,
+    so that what is spent and reserved never passes the share of the serving cost (SPEC QM-10), whatever the number of
+    replicas. The reservation of an attempt whose worker died counts as spent, because it may have been.
+    """
+
+    def __init__(
+        self, engine: AsyncEngine, sampling: SamplingSettings, *, lease_seconds: float, max_attempts: int
+    ) -> None:
+        self._engine = engine
+        self.sampling = sampling
+        self._lease_seconds = lease_seconds
+        self._max_attempts = max_attempts
+        self.owner = f"monitor-{uuid.uuid4().hex}"
+
+    async def add(self, record: Record, probability: float, now: float) -> bool:
+        """Make `record` wait for its verification; False if it did already or its user's data was erased."""
+        row = {
+            "request_id": record.request_id,
+            "key_id": record.key_id,
+            "tier": record.tier,
+            "model": record.model,
+            "sampled_probability": probability,
+            "sampled_reason": "sample",
+            "status": "pending",
+            "cost_usd": 0.0,
+            "reserved_usd": 0.0,
+            "attempts": 0,
+            "created_at": now,
+        }
+        async with self._exclusive() as connection:
+            erased = select(erasures.c.erased_at).where(erasures.c.key_id == record.key_id)
+            erased_at = await connection.scalar(erased) if record.key_id is not None else None
+            if erased_at is not None and record.created_at <= erased_at:
+                return False
+            dialect: Any = postgresql if self._engine.dialect.name == "postgresql" else sqlite
+            statement = dialect.insert(verifications).values(row).on_conflict_do_nothing()
+            return bool((await connection.execute(statement)).rowcount)
+
+    async def next_job(self, now: float) -> Job | None:
+        """The oldest job that could be claimed now. A job waits until the ledger has stored its request."""
+        columns = (
+            verifications.c.verification_id,
+            verifications.c.request_id,
+            verifications.c.key_id,
+            verifications.c.tier,
+            requests.c.messages,
+            requests.c.answer,
+            verifications.c.attempts,
+        )
+        query = (
+            select(*columns)
+            .join(requests, requests.c.request_id == verifications.c.request_id)
+            .where(self._claimable(now), requests.c.messages.is_not(None), requests.c.answer.is_not(None))
+            .order_by(verifications.c.created_at, verifications.c.verification_id)
+            .limit(1)
+        )
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).mappings().first()
+        return None if row is None else msgspec.convert(dict(row), Job)
+
+    async def claim(self, job: Job, bound_usd: float, now: float) -> Literal["claimed", "taken", "no budget"]:
+        """Take the lease of `job` and reserve `bound_usd` for it, if both are to be had."""
+        async with self._exclusive() as connection:
+            spending = await self._spending(connection, now)
+            if not admits(spending, bound_usd, self.sampling.budget_share):
+                return "no budget"
+            taken = await connection.execute(
+                update(verifications)
+                .where(
+                    verifications.c.verification_id == job.verification_id,
+                    verifications.c.attempts == job.attempts,
+                    self._claimable(now),
+                )
+                .values(
+                    owner=self.owner,
+                    lease_until=now + self._lease_seconds,
+                    attempts=verifications.c.attempts + 1,
+                    cost_usd=verifications.c.cost_usd + verifications.c.reserved_usd,
+                    reserved_usd=bound_usd,
+                )
+            )
+            return "claimed" if taken.rowcount else "taken"
+
+    async def finish(self, job: Job, ruling: Ruling, training_row: Mapping[str, Any] | None, now: float) -> bool:
+        """Write the ruling and what may be learned from it, at once; False if the lease was lost meanwhile."""
+        fields = msgspec.structs.asdict(ruling)
+        cost_usd = fields.pop("cost_usd")
+        async with self._engine.begin() as connection:
+            done = await connection.execute(
+                update(verifications)
+                .where(self._held(job))
+                .values(
+                    **fields,
+                    status="done",
+                    cost_usd=verifications.c.cost_usd + cost_usd,
+                    reserved_usd=0.0,
+                    owner=None,
+                    lease_until=None,
+                    error=None,
+                    finished_at=now,
+                )
+            )
+            if not done.rowcount:
+                return False
+            if training_row is not None:
+                await connection.execute(insert(training_rows).values(dict(training_row)))
+            return True
+
+    async def give_back(self, job: Job, error: str, cost_usd: float, retry_at: float, now: float) -> None:
+        """End a failed attempt: the row waits until `retry_at`, or fails for good after the last attempt."""
+        last = job.attempts + 1 >= self._max_attempts
+        async with self._engine.begin() as connection:
+            await connection.execute(
+                update(verifications)
+                .where(self._held(job))
+                .values(
+                    status="failed" if last else "pending",
+                    error=error,
+                    reason=f"gave up after {self._max_attempts} attempts" if last else None,
+                    cost_usd=verifications.c.cost_usd + cost_usd,
+                    reserved_usd=0.0,
+                    owner=None,
+                    lease_until=None if last else retry_at,
+                    finished_at=now if last else None,
+                )
+            )
+
+    async def sweep(self, now: float, expire_before: float) -> int:
+        """Fail what nobody will finish: rows from before `expire_before`, and those whose last attempt died."""
+        hopeless = and_(
+            self._free(now),
+            or_(verifications.c.attempts >= self._max_attempts, verifications.c.created_at < expire_before),
+        )
+        async with self._engine.begin() as connection:
+            swept = await connection.execute(
+                update(verifications)
+                .where(hopeless)
+                .values(
+                    status="failed",
+                    reason="out of attempts or time",
+                    cost_usd=verifications.c.cost_usd + verifications.c.reserved_usd,
+                    reserved_usd=0.0,
+                    owner=None,
+                    lease_until=None,
+                    finished_at=now,
+                )
+            )
+            return swept.rowcount
+
+    async def spending(self, now: float) -> Spending:
+        """What the trailing window's serving and verifying cost."""
+        async with self._engine.connect() as connection:
+            return await self._spending(connection, now)
+
+    async def depth(self) -> Depth:
+        """How many rows wait, are done, failed; and how many done ones have a label."""
+        query: Select[Any] = select(verifications.c.status, func.count(), func.count(verifications.c.label)).group_by(
+            verifications.c.status
+        )
+        async with self._engine.connect() as connection:
+            rows = {status: (count, labelled) for status, count, labelled in await connection.execute(query)}
+        count = {status: rows.get(status, (0, 0)) for status in ("pending", "done", "failed")}
+        return Depth(
+            pending=count["pending"][0],
+            done=count["done"][0],
+            failed=count["failed"][0],
+            labelled=count["done"][1],
+        )
+
+    async def _spending(self, connection: AsyncConnection, now: float) -> Spending:
+        since = now - self.sampling.window_seconds
+        may_be_drawn = and_(
+            requests.c.tier.in_(self.sampling.tiers),
+            requests.c.api == "chat",
+            requests.c.status == "ok",
+            requests.c.messages.is_not(None),
+        )
+        serving = select(func.coalesce(func.sum(requests.c.cost_usd), 0.0), func.count().filter(may_be_drawn)).where(
+            requests.c.created_at > since
+        )
+        committed = verifications.c.cost_usd + verifications.c.reserved_usd
+        in_window = or_(verifications.c.finished_at.is_(None), verifications.c.finished_at > since)
+        verifying = select(
+            func.coalesce(func.sum(committed), 0.0), func.count().filter(verifications.c.status == "done")
+        ).where(in_window)
+        serving_usd, eligible = (await connection.execute(serving)).one()
+        committed_usd, count = (await connection.execute(verifying)).one()
+        return Spending(
+            serving_usd=serving_usd, eligible_requests=eligible, committed_usd=committed_usd, verifications=count
+        )
+
+    def _free(self, now: float) -> ColumnElement[bool]:
+        return and_(
+            verifications.c.status == "pending",
+            or_(verifications.c.lease_until.is_(None), verifications.c.lease_until <= now),
+        )
+
+    def _claimable(self, now: float) -> ColumnElement[bool]:
+        return and_(self._free(now), verifications.c.attempts < self._max_attempts)
+
+    def _held(self, job: Job) -> ColumnElement[bool]:
+        # The number of attempts fences off an earlier attempt of our own that lost its lease.
+        return and_(
+            verifications.c.verification_id == job.verification_id,
+            verifications.c.status == "pending",
+            verifications.c.owner == self.owner,
+            verifications.c.attempts == job.attempts + 1,
+        )
+
+    @asynccontextmanager
+    async def _exclusive(self) -> AsyncIterator[AsyncConnection]:
+        """One transaction at a time over all replicas, because budget check and reservation belong together."""
+        if self._engine.dialect.name == "postgresql":
+            async with self._engine.begin() as connection:
+                await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _CLAIM_LOCK})
+                yield connection
+        else:
+            async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
+                yield connection
