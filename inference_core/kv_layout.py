@@ -1,8 +1,9 @@
 """How keys and values of one model lie in a block, and blocks in a slab. No torch: sizes only.
 
 A slab of `slab_bytes` is cut into `blocks_per_slab` blocks of one model; block id
-`b` is block `b % blocks_per_slab` of slab `b // blocks_per_slab`. Within a block the order is
-[layer, key-or-value, kv head, position in block, head_dim].
+`b` is block `b % blocks_per_slab` of slab `b // blocks_per_slab`. Within a block each layer holds its keys as
+[kv head, head_dim, block_size] (transposed: the scores of consecutive tokens are one vector), then its
+values as [kv head, block_size, head_dim].
 """
 
 from typing import Literal
@@ -30,6 +31,10 @@ class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def block_bytes(self) -> int:
         return self.bytes_per_token * self.block_size
+
+    @property
+    def layer_bytes(self) -> int:
+        return self.block_bytes // self.num_layers
 
     def blocks_per_slab(self, slab_bytes: int) -> int:
         return slab_bytes // self.block_bytes

@@ -55,13 +55,18 @@ def _decode_q8_0(blocks: Blocks) -> Floats:
     return _column(blocks["d"]) * blocks["codes"].astype(np.float32)
 
 
-def _decode_q4_k(blocks: Blocks) -> Floats:
+def q4_k_groups(blocks: Blocks) -> tuple[NDArray[np.uint8], Floats, Floats]:
+    """Codes [n, 256] with scale and (signed) minimum [n, 8] per group of 32: value = scale * code + minimum."""
     scales, minima = q4_k_scales(blocks["scales"])
     step = _column(blocks["d"]) * scales.astype(np.float32)
     offset = _column(blocks["dmin"]) * minima.astype(np.float32)
     # Four runs of 32 bytes: each holds 32 low codes (even group) and then 32 high codes (odd group).
-    codes = nibbles(blocks["codes"].reshape(-1, 32)).reshape(-1, 8, 32).astype(np.float32)
-    return (step[:, :, None] * codes - offset[:, :, None]).reshape(-1, 256)
+    return nibbles(blocks["codes"].reshape(-1, 32)).reshape(-1, 256), step, -offset
+
+
+def _decode_q4_k(blocks: Blocks) -> Floats:
+    codes, step, minimum = q4_k_groups(blocks)
+    return (step[:, :, None] * codes.reshape(-1, 8, 32) + minimum[:, :, None]).reshape(-1, 256)
 
 
 def _decode_q6_k(blocks: Blocks) -> Floats:

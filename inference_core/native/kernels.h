@@ -70,6 +70,7 @@ struct KernelTable {
   const char* name;
   void (*quantize_rows)(const float* x, int64_t ldx, int k, const QuantizedRows& out, int first, int last);
   void (*linear_int4)(const LinearArgs&, int first_panel, int last_panel);
+  void (*linear_int4_float)(const LinearArgs&, int first_panel, int last_panel);
   void (*linear_int8)(const LinearArgs&, int first_panel, int last_panel);
   void (*linear_bf16)(const LinearArgs&, int first_panel, int last_panel);
   void (*linear_f32)(const LinearArgs&, int first_panel, int last_panel);

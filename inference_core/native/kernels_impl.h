@@ -278,6 +278,34 @@ static void linear_integer(const LinearArgs& a, int first_panel, int last_panel)
   }
 }
 
+// Packed 4-bit weights against float32 activations: y = sum over groups of d * (codes . x) + m * sum(x).
+template <int Rows>
+AIO_INLINE void int4_float_tile(const LinearArgs& a, int row, int panel) {
+  const uint8_t* p = a.panels + panel * a.panel_bytes;
+  const float* x = a.x + row * a.ldx;
+  f16x y[Rows];
+  for (int r = 0; r < Rows; ++r) y[r] = splat(0);
+  for (int g = 0; g < a.k / kGroup; ++g, p += kInt4Group) {
+    i16x w[8];
+    f16x dot[Rows];
+    float total[Rows];
+    unpack_int4(p, w);
+    for (int r = 0; r < Rows; ++r) dot[r] = splat(total[r] = 0);
+    for (int i = 0; i < kGroup; ++i) {
+      const f16x code = to_float((w[i / 4] >> (8 * (i % 4))) & 255);
+      for (int r = 0; r < Rows; ++r) {
+        const float v = x[r * a.ldx + g * kGroup + i];
+        dot[r] = fma(code, splat(v), dot[r]);
+        total[r] += v;
+      }
+    }
+    const uint16_t* scales = reinterpret_cast<const uint16_t*>(p + 256);
+    const f16x d = from_half(scales), m = from_half(scales + kLanes);
+    for (int r = 0; r < Rows; ++r) y[r] = fma(m, splat(total[r]), fma(dot[r], d, y[r]));
+  }
+  for (int r = 0; r < Rows; ++r) finish(a, row + r, panel * kLanes, y[r]);
+}
+
 static void linear_int4(const LinearArgs& a, int first, int last) { linear_integer<4>(a, first, last); }
 static void linear_int8(const LinearArgs& a, int first, int last) { linear_integer<8>(a, first, last); }
 
@@ -312,6 +340,14 @@ AIO_INLINE void f32_tile(const LinearArgs& a, int row, int panel) {
     }
   }
   for (int r = 0; r < Rows; ++r) finish(a, row + r, panel * kLanes, even[r] + odd[r]);
+}
+
+static void linear_int4_float(const LinearArgs& a, int first_panel, int last_panel) {
+  for (int panel = first_panel; panel < last_panel; ++panel) {
+    int row = 0;
+    for (; row + 4 <= a.rows; row += 4) int4_float_tile<4>(a, row, panel);
+    for (; row < a.rows; ++row) int4_float_tile<1>(a, row, panel);
+  }
 }
 
 static void linear_bf16(const LinearArgs& a, int first_panel, int last_panel) {
@@ -519,8 +555,9 @@ static void attend(const AttentionArgs& a, const AttentionUnit& unit, float* scr
   }
 }
 
-static const KernelTable table = {AIO_NAME,    quantize_rows, linear_int4, linear_int8,    linear_bf16,
-                                  linear_f32,  rms_norm,      silu_mul,    rope_and_write, attend};
+static const KernelTable table = {AIO_NAME,    quantize_rows, linear_int4, linear_int4_float,
+                                  linear_int8, linear_bf16,   linear_f32,  rms_norm,
+                                  silu_mul,    rope_and_write, attend};
 
 }  // namespace AIO_ISA
 }  // namespace aio

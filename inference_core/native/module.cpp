@@ -141,11 +141,13 @@ void quantize(const LinearArgs& a, LinearArgs& out) {
   });
 }
 
-// linear(bits, panels, panel_bytes, rows, k, n, x, ldx, bias, y, ldy, accumulate); bits: 4, 8, 16 (bfloat16), 32
+enum Scheme { kInt4Int8 = 0, kInt8Int8 = 1, kInt4Float = 2, kBf16 = 3, kFloat = 4 };
+
+// linear(scheme, panels, panel_bytes, rows, k, n, x, ldx, bias, y, ldy, accumulate)
 PyObject* linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
   if (!expect(count, 12, "linear")) return nullptr;
   Arguments v{values};
-  const int bits = int(v.integer(0));
+  const int64_t scheme = v.integer(0);
   LinearArgs a{};
   a.panels = v.address<const uint8_t>(1);
   a.panel_bytes = v.integer(2);
@@ -159,10 +161,17 @@ PyObject* linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
   a.ldy = v.integer(10);
   a.accumulate = v.integer(11) != 0;
   if (v.failed) return nullptr;
+  if (scheme < kInt4Int8 || scheme > kFloat) {
+    PyErr_Format(PyExc_ValueError, "no linear scheme %lld", (long long)scheme);
+    return nullptr;
+  }
   return without_gil([&] {
-    if (bits <= 8) quantize(a, a);
-    const auto kernel = bits == 4 ? kernels->linear_int4 : bits == 8 ? kernels->linear_int8
-                        : bits == 16 ? kernels->linear_bf16 : kernels->linear_f32;
+    if (scheme <= kInt8Int8) quantize(a, a);
+    const auto kernel = scheme == kInt4Int8    ? kernels->linear_int4
+                        : scheme == kInt8Int8  ? kernels->linear_int8
+                        : scheme == kInt4Float ? kernels->linear_int4_float
+                        : scheme == kBf16      ? kernels->linear_bf16
+                                               : kernels->linear_f32;
     split((a.n + kLanes - 1) / kLanes, 2, [&](int first, int last) { kernel(a, first, last); });
   });
 }

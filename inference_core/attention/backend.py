@@ -1,0 +1,57 @@
+"""The seam of attention: ragged batches over the paged KV arena."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from inference_core.kv_layout import KVLayout
+from inference_core.model_config import ModelConfig
+
+
+@dataclass(slots=True, frozen=True)
+class AttentionBatch:
+    """Where the T tokens of S sequences stand; all CPU tensors here.
+
+    `positions` int32 [T]; `slots` int64 [T]: byte offset in the arena of the block that takes each token;
+    `block_offsets` int64 [sum of table lengths]: byte offsets of every sequence's blocks, one table after another,
+    beginning at `table_start` int32 [S]; `query_start` int32 [S + 1]: cumulative query lengths;
+    `context_len` int32 [S]: tokens up to and including the last one of this step.
+    """
+
+    positions: torch.Tensor
+    slots: torch.Tensor
+    block_offsets: torch.Tensor
+    table_start: torch.Tensor
+    query_start: torch.Tensor
+    context_len: torch.Tensor
+
+
+class AttentionBackend(ABC):
+    """Contract: `rope_and_write` of a layer comes before its `attend`. Causal, grouped-query, optionally windowed
+    (`config.sliding_window`); softmax and accumulation in float32.
+
+    `qkv` is float32 [T, (heads + 2 kv_heads) * head_dim]: queries, keys, values.
+    """
+
+    def __init__(self, config: ModelConfig, layout: KVLayout, arena: torch.Tensor, cos_sin: torch.Tensor) -> None:
+        """`arena`: uint8 [bytes]. `cos_sin`: float32 [max position, head_dim], cosines then sines."""
+        self.config = config
+        self.layout = layout
+        self.arena = arena
+        self.cos_sin = cos_sin
+
+    @abstractmethod
+    def rope_and_write(
+        self,
+        qkv: torch.Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+    ) -> None:
+        """Normalise (Qwen3) and rotate (Su et al. 2021) queries and keys in place; write keys and values to slots."""
+
+    @abstractmethod
+    def attend(self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor) -> None:
+        """out float32 [T, heads * head_dim] = softmax(q K^T / sqrt(head_dim)) V over each sequence's blocks."""

@@ -1,0 +1,61 @@
+"""Attention on the native kernels: one pass over the blocks with an online softmax, K/V read once per query group."""
+
+import torch
+
+from inference_core.attention.backend import AttentionBackend, AttentionBatch
+from inference_core.native.cpu import extension
+
+
+class CpuAttention(AttentionBackend):
+    """Batch-invariant: the order of summation depends on a token's own position only."""
+
+    def rope_and_write(
+        self,
+        qkv: torch.Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+    ) -> None:
+        config, layout = self.config, self.layout
+        extension().rope_and_write(
+            qkv.data_ptr(),
+            qkv.stride(0),
+            self.cos_sin.data_ptr(),
+            batch.positions.data_ptr(),
+            batch.slots.data_ptr(),
+            self.arena.data_ptr(),
+            layer * layout.layer_bytes,
+            0 if q_norm is None else q_norm.data_ptr(),
+            0 if k_norm is None else k_norm.data_ptr(),
+            config.rms_eps,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            layout.block_size,
+            layout.dtype == "bfloat16",
+            qkv.shape[0],
+        )
+
+    def attend(self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor) -> None:
+        config, layout = self.config, self.layout
+        extension().attend(
+            qkv.data_ptr(),
+            qkv.stride(0),
+            out.data_ptr(),
+            out.stride(0),
+            self.arena.data_ptr(),
+            batch.block_offsets.data_ptr(),
+            batch.table_start.data_ptr(),
+            batch.query_start.data_ptr(),
+            batch.context_len.data_ptr(),
+            batch.context_len.shape[0],
+            layer * layout.layer_bytes,
+            config.head_dim**-0.5,
+            config.sliding_window or 0,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            layout.block_size,
+            layout.dtype == "bfloat16",
+        )

@@ -1,0 +1,69 @@
+"""Attention in plain torch, one sequence at a time: the oracle every other backend is compared with."""
+
+import torch
+
+from inference_core.attention.backend import AttentionBackend, AttentionBatch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class ReferenceAttention(AttentionBackend):
+    def rope_and_write(
+        self,
+        qkv: torch.Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+    ) -> None:
+        heads, kv_heads, d = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
+        rows = qkv.view(qkv.shape[0], heads + 2 * kv_heads, d)
+        query, key, value = rows.split([heads, kv_heads, kv_heads], dim=1)
+        table = self.cos_sin[batch.positions.long()]
+        cos, sin = table[:, None, : d // 2], table[:, None, d // 2 :]
+        for part, norm in ((query, q_norm), (key, k_norm)):
+            if norm is not None:
+                part *= torch.rsqrt(part.pow(2).mean(-1, keepdim=True) + self.config.rms_eps) * norm
+            first, second = part.clone().chunk(2, dim=-1)
+            part.copy_(torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1))
+        for t in range(qkv.shape[0]):
+            keys, values = self._block(int(batch.slots[t]), layer)
+            at = int(batch.positions[t]) % self.layout.block_size
+            keys[:, :, at] = key[t]
+            values[:, at] = value[t]
+
+    def attend(self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor) -> None:
+        heads, kv_heads, d = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
+        for s in range(batch.context_len.shape[0]):
+            begin, end = int(batch.query_start[s]), int(batch.query_start[s + 1])
+            context = int(batch.context_len[s])
+            keys, values = self._context(int(batch.table_start[s]), context, layer, batch)
+            query = qkv[begin:end, : heads * d].view(end - begin, heads, d)
+            scores = torch.einsum("qhd,khd->hqk", query, keys.repeat_interleave(heads // kv_heads, 1)) * d**-0.5
+            position = torch.arange(context - (end - begin), context)[:, None]
+            token = torch.arange(context)[None, :]
+            allowed = token <= position
+            if self.config.sliding_window:
+                allowed &= token > position - self.config.sliding_window
+            weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+            mixed = torch.einsum("hqk,khd->qhd", weights, values.repeat_interleave(heads // kv_heads, 1))
+            out[begin:end] = mixed.reshape(end - begin, heads * d)
+
+    def _block(self, offset: int, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views of one layer of one block: keys [kv_heads, d, block_size], values [kv_heads, block_size, d]."""
+        kv_heads, d, size = self.layout.num_kv_heads, self.layout.head_dim, self.layout.block_size
+        begin = offset + layer * self.layout.layer_bytes
+        flat = self.arena[begin : begin + self.layout.layer_bytes].view(DTYPES[self.layout.dtype])
+        keys, values = flat.chunk(2)
+        return keys.view(kv_heads, d, size), values.view(kv_heads, size, d)
+
+    def _context(
+        self, table_start: int, context: int, layer: int, batch: AttentionBatch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [context, kv_heads, d] in float32."""
+        count = -(-context // self.layout.block_size)
+        offsets = batch.block_offsets[table_start : table_start + count].tolist()
+        blocks = [self._block(offset, layer) for offset in offsets]
+        keys = torch.cat([k.permute(2, 0, 1) for k, _ in blocks])[:context]
+        values = torch.cat([v.permute(1, 0, 2) for _, v in blocks])[:context]
+        return keys.float(), values.float()

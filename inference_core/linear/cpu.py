@@ -1,0 +1,46 @@
+"""Linear layers on the native kernels."""
+
+import torch
+
+from inference_core.linear.linear import Linear
+from inference_core.native import cpu
+from inference_core.native.cpu import Scheme
+
+
+class PanelLinear(Linear):
+    """Panels of `linear.panels` applied by the native kernels; batch-invariant.
+
+    `panels`: uint8 [ceil(out_features / 16), panel bytes], usually mapped from the weight cache.
+    """
+
+    batch_invariant = True
+
+    def __init__(
+        self, scheme: Scheme, panels: torch.Tensor, in_features: int, out_features: int, bias: torch.Tensor | None
+    ) -> None:
+        self.scheme = scheme
+        self.panels = panels
+        self.in_features = in_features
+        self.out_features = out_features
+        self.bias = bias
+
+    def apply(self, x: torch.Tensor, out: torch.Tensor, *, accumulate: bool = False) -> None:
+        cpu.linear(self.scheme, self.panels, x, out, self.bias, accumulate=accumulate)
+
+
+class ConcatenatedLinear(Linear):
+    """Several linears over one input, written side by side: projections whose encodings differ and cannot be fused."""
+
+    batch_invariant = True
+
+    def __init__(self, parts: list[Linear]) -> None:
+        self.parts = parts
+        self.in_features = parts[0].in_features
+        self.out_features = sum(part.out_features for part in parts)
+        self.batch_invariant = all(part.batch_invariant for part in parts)
+
+    def apply(self, x: torch.Tensor, out: torch.Tensor, *, accumulate: bool = False) -> None:
+        column = 0
+        for part in self.parts:
+            part.apply(x, out[:, column : column + part.out_features], accumulate=accumulate)
+            column += part.out_features

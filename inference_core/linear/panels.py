@@ -1,0 +1,114 @@
+"""Weight matrices repacked for the native kernels: panels of 16 output columns, groups of 32 inputs. No torch.
+
+Layouts (`native/kernels_impl.h` reads them), per panel and in order of the inputs k:
+- int4: per group 256 bytes of nibbles, then 16 scales and 16 minima as float16; w = scale * code + minimum.
+  Byte 64 j + 4 n + b holds the codes of column n for k = 8 j + b (low) and k = 8 j + 4 + b (high).
+- int8: per group 512 bytes of code + 128, then 16 scales as float16; w = scale * code.
+- bfloat16: pairs of k for each of the 16 columns; float32: one k after another.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_core.loaders.ggml_blocks import nibbles, q4_k_groups
+from inference_core.loaders.packed_tensor import PackedTensor, dequantize, float32_to_bfloat16
+from inference_core.model_spec import Compute
+
+PanelKind = Literal["int4", "int8", "bfloat16", "float32"]
+_T = TypeVar("_T", bound=np.generic)
+LANES = 16
+GROUP = 32
+LAYOUT = "cpu-panels-1"
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCodes:
+    """w[n, 32 g + i] = scale[n, g] * codes[n, 32 g + i] + minimum[n, g]; codes uint8 [N, K], 0..15."""
+
+    codes: Bytes
+    scale: Floats
+    minimum: Floats
+
+
+def panel_kind(tensor: PackedTensor, compute: Compute) -> PanelKind:
+    """How `tensor` is packed under `compute`: its own codes where a scheme exists, dequantised otherwise.
+
+    Raises nothing: inputs that are no whole number of groups, or of pairs, fall back to wider types.
+    """
+    columns = tensor.shape[1]
+    if compute in ("int4-int8", "int4") and columns % GROUP == 0:
+        if tensor.kind in ("Q4_0", "Q4_1", "Q4_K"):
+            return "int4"
+        if tensor.kind == "Q8_0" and compute == "int4-int8":
+            return "int8"
+    return "float32" if compute == "float32" or tensor.kind == "F32" else "bfloat16"
+
+
+def pack(tensor: PackedTensor, kind: PanelKind) -> Bytes:
+    """Panels uint8 [ceil(N / 16), panel bytes]; columns beyond N are zero. K must be even."""
+    if kind == "int4":
+        return _pack_int4(group_codes(tensor))
+    if kind == "int8":
+        return _pack_int8(tensor)
+    weights = _pad_rows(dequantize(tensor))
+    panels = weights.reshape(-1, LANES, weights.shape[1]).transpose(0, 2, 1)
+    if kind == "float32":
+        return np.ascontiguousarray(panels).view(np.uint8).reshape(len(panels), -1)
+    pairs = float32_to_bfloat16(panels).reshape(len(panels), -1, 2, LANES).transpose(0, 1, 3, 2)
+    return np.ascontiguousarray(pairs).view(np.uint8).reshape(len(panels), -1)
+
+
+def group_codes(tensor: PackedTensor) -> GroupCodes:
+    """The 4-bit codes of a Q4_0, Q4_1 or Q4_K tensor with their scales and minima per group of 32."""
+    rows, columns = tensor.shape
+    blocks = tensor.blocks.reshape(-1)
+    if tensor.kind == "Q4_K":
+        codes, scale, minimum = q4_k_groups(blocks)
+    else:
+        codes = nibbles(blocks["codes"])
+        scale = blocks["d"].astype(np.float32)
+        minimum = blocks["m"].astype(np.float32) if tensor.kind == "Q4_1" else scale * np.float32(-8)
+    groups = columns // GROUP
+    return GroupCodes(codes.reshape(rows, columns), scale.reshape(rows, groups), minimum.reshape(rows, groups))
+
+
+def _pad_rows(matrix: NDArray[_T]) -> NDArray[_T]:
+    missing = -len(matrix) % LANES
+    return np.pad(matrix, ((0, missing), (0, 0))) if missing else matrix
+
+
+def _quads(codes: Bytes) -> Bytes:
+    """[N, K] -> [panels, groups, 8, 16, 4]: for each group eight vectors of 16 columns x 4 inputs."""
+    rows, columns = codes.shape
+    return codes.reshape(rows // LANES, LANES, columns // GROUP, 8, 4).transpose(0, 2, 3, 1, 4)
+
+
+def _halves(values: Floats) -> Bytes:
+    """[N, groups] -> float16 bytes [panels, groups, 32]."""
+    padded = _pad_rows(values)
+    panels = padded.reshape(-1, LANES, padded.shape[1]).transpose(0, 2, 1)
+    return np.ascontiguousarray(panels.astype(np.float16)).view(np.uint8)
+
+
+def _pack_int4(weights: GroupCodes) -> Bytes:
+    quads = _quads(_pad_rows(weights.codes))
+    nibbled = quads[:, :, 0::2] | (quads[:, :, 1::2] << 4)
+    panels, groups = nibbled.shape[:2]
+    parts = [nibbled.reshape(panels, groups, -1), _halves(weights.scale), _halves(weights.minimum)]
+    return np.concatenate(parts, axis=2).reshape(panels, -1)
+
+
+def _pack_int8(tensor: PackedTensor) -> Bytes:
+    rows, columns = tensor.shape
+    blocks = tensor.blocks.reshape(-1)
+    codes = (blocks["codes"].reshape(rows, columns).astype(np.int16) + 128).astype(np.uint8)
+    quads = _quads(_pad_rows(codes))
+    panels, groups = quads.shape[:2]
+    scale = blocks["d"].astype(np.float32).reshape(rows, columns // GROUP)
+    return np.concatenate([quads.reshape(panels, groups, -1), _halves(scale)], axis=2).reshape(panels, -1)

@@ -1,0 +1,126 @@
+"""Builds a Core from its specification: opens files, checks memory, maps weights, allocates the arena."""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from inference_core.attention.backend import AttentionBackend
+from inference_core.attention.cpu import CpuAttention
+from inference_core.attention.reference import ReferenceAttention
+from inference_core.core import Core
+from inference_core.errors import MemoryPlanError, ModelFileError
+from inference_core.kv_layout import KVLayout
+from inference_core.loaders.checkpoint import Checkpoint, open_checkpoint
+from inference_core.loaders.model_path import resolve_model_path
+from inference_core.model_config import ModelConfig
+from inference_core.model_runner import DecoderRunner
+from inference_core.model_spec import CoreSpec, ModelSpec
+from inference_core.models.rotary import rotary_table
+from inference_core.models.weights import load_decoder, projections
+from inference_core.native import cpu
+from inference_core.protocol import Knobs, ModelInfo
+
+logger = logging.getLogger(__name__)
+GIB = 2**30
+_BYTES_PER_WEIGHT = {"int4-int8": 0.625, "int4": 0.625, "bfloat16": 2.0, "float32": 4.0}
+
+
+def load_core(
+    spec: CoreSpec, cache_dir: Path, *, knobs: Knobs | None = None, clock: Callable[[], float] = time.monotonic
+) -> Core:
+    """Load every model of `spec` on this machine's CPU.
+
+    Raises ModelFileError for a missing or corrupt file and MemoryPlanError, with the arithmetic, for what does not fit.
+    """
+    use_threads(spec.threads)
+    opened = {m.name: (m, open_checkpoint(resolve_model_path(m.path), cache_dir)) for m in spec.models}
+    check_memory(spec, [checkpoint for _, checkpoint in opened.values()], available_memory())
+    arena = torch.empty(spec.arena_bytes, dtype=torch.uint8)
+    runners = {name: _load_runner(m, c, spec, arena, cache_dir) for name, (m, c) in opened.items()}
+    return Core(runners, arena_bytes=spec.arena_bytes, slab_bytes=spec.slab_bytes, knobs=knobs or Knobs(), clock=clock)
+
+
+def use_threads(threads: int | None) -> None:
+    """Give the kernels their threads; torch keeps one where the native pool does the work."""
+    if cpu.AVAILABLE:
+        cpu.set_threads(threads)
+        torch.set_num_threads(1)
+    else:
+        logger.warning("no native CPU kernels: install a C++ compiler and reinstall; plain torch serves, slower")
+        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+
+
+def layout_of(spec: ModelSpec, config: ModelConfig) -> KVLayout:
+    """The model's block geometry."""
+    return KVLayout(
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=spec.block_size,
+        dtype=spec.kv_dtype,
+    )
+
+
+def weight_bytes(checkpoint: Checkpoint, spec: ModelSpec) -> int:
+    """Bytes of the packed linear layers, from shapes alone (4-bit groups take 5 bits per weight with their scales)."""
+    shapes = (checkpoint.tensors[name].shape for p in projections(checkpoint) for name in p.tensors)
+    return int(sum(rows * columns for rows, columns in shapes) * _BYTES_PER_WEIGHT[spec.compute])
+
+
+def available_memory() -> int:
+    """Bytes that can be taken without swapping (`MemAvailable`)."""
+    with open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    raise MemoryPlanError("/proc/meminfo does not say how much memory is available")
+
+
+def check_memory(spec: CoreSpec, checkpoints: list[Checkpoint], available: int) -> None:
+    """Refuse what cannot fit, naming every term of the sum."""
+    models = list(zip(spec.models, checkpoints, strict=True))
+    needs = [(f"weights of {model.name} ({model.compute})", weight_bytes(c, model)) for model, c in models]
+    needs.append(("KV arena", spec.arena_bytes))
+    total = sum(size for _, size in needs)
+    if total > available:
+        needs += [("sum", total), ("available", available)]
+        lines = [f"  {name}: {size / GIB:.2f} GiB" for name, size in needs]
+        raise MemoryPlanError("\n".join(["this core does not fit:", *lines]))
+    for model, checkpoint in models:
+        layout = layout_of(model, checkpoint.config)
+        if layout.block_bytes > spec.slab_bytes:
+            raise MemoryPlanError(
+                f"{model.name}: a block of {layout.block_size} tokens takes {layout.block_bytes} bytes, "
+                f"more than a slab of {spec.slab_bytes}; make slab_bytes larger or block_size smaller"
+            )
+
+
+def _load_runner(
+    spec: ModelSpec, checkpoint: Checkpoint, core: CoreSpec, arena: torch.Tensor, cache_dir: Path
+) -> DecoderRunner:
+    began = time.perf_counter()
+    config = checkpoint.config
+    max_context = min(spec.max_context or config.max_position, config.max_position)
+    if cpu.AVAILABLE and (config.head_dim % 16 or spec.block_size % 16):
+        raise ModelFileError(
+            f"{spec.name}: the CPU kernels need head_dim and block_size in multiples of 16, "
+            f"not {config.head_dim} and {spec.block_size}"
+        )
+    layout = layout_of(spec, config)
+    backend: type[AttentionBackend] = CpuAttention if cpu.AVAILABLE else ReferenceAttention
+    attention = backend(config, layout, arena, rotary_table(config, max_context))
+    info = ModelInfo(
+        name=spec.name,
+        model_path=spec.path,
+        max_context=max_context,
+        vocab_size=config.vocab_size,
+        weight_bytes=weight_bytes(checkpoint, spec),
+        compute=spec.compute,
+    )
+    runner = DecoderRunner(info, load_decoder(checkpoint, spec.compute, cache_dir), layout, attention, core.slab_bytes)
+    logger.info("loaded %s (%s) in %.0f ms", spec.name, spec.compute, (time.perf_counter() - began) * 1e3)
+    return runner

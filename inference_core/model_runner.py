@@ -1,0 +1,68 @@
+"""Runs StepPlans of one model on this machine's CPU: plan to tensors, decoder, sampler."""
+
+import time
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from inference_core.attention.backend import AttentionBackend, AttentionBatch
+from inference_core.kv_layout import KVLayout
+from inference_core.models.decoder import Decoder
+from inference_core.protocol import ModelInfo
+from inference_core.runner import ModelRunner
+from inference_core.sampler import sample
+from inference_core.step_plan import SampledToken, ScheduledSequence, StepPlan, StepResult
+
+
+class DecoderRunner(ModelRunner):
+    """A decoder over the shared arena. `slab_bytes` turns block ids into byte offsets (see `kv_layout`)."""
+
+    def __init__(
+        self, info: ModelInfo, decoder: Decoder, layout: KVLayout, attention: AttentionBackend, slab_bytes: int
+    ) -> None:
+        self.info = info
+        self.config = decoder.config
+        self.layout = layout
+        self._decoder = decoder
+        self._attention = attention
+        self._slab_bytes = slab_bytes
+        self._blocks_per_slab = layout.blocks_per_slab(slab_bytes)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        began = time.perf_counter()
+        sampled = [s for s in plan.sequences if s.sample is not None]
+        with torch.inference_mode():
+            drawn = iter(sample(self._logits(plan.sequences), [s.sample for s in sampled if s.sample is not None]))
+        tokens: list[list[SampledToken]] = [[next(drawn)] if s.sample is not None else [] for s in plan.sequences]
+        return StepResult(tokens, seconds=time.perf_counter() - began)
+
+    def _logits(self, sequences: list[ScheduledSequence]) -> torch.Tensor:
+        """float32 [sequences that sample, vocabulary]."""
+        token_ids = [token for sequence in sequences for token in sequence.token_ids]
+        batch = self._batch(sequences)
+        ends = batch.query_start[1:].tolist()
+        rows = [end - 1 for end, s in zip(ends, sequences, strict=True) if s.sample is not None]
+        return self._decoder.forward(token_ids, batch, self._attention, rows)
+
+    def _batch(self, sequences: list[ScheduledSequence]) -> AttentionBatch:
+        lengths = np.array([len(s.token_ids) for s in sequences], np.int32)
+        starts = np.array([s.start for s in sequences], np.int32)
+        tables = [self._offsets(s.block_table) for s in sequences]
+        table_lengths = np.array([len(table) for table in tables], np.int32)
+        ranges = [np.arange(s.start, s.start + len(s.token_ids)) for s in sequences]
+        positions = np.concatenate(ranges)
+        slots = np.concatenate([t[r // self.layout.block_size] for t, r in zip(tables, ranges, strict=True)])
+        return AttentionBatch(
+            positions=torch.from_numpy(positions.astype(np.int32)),
+            slots=torch.from_numpy(slots),
+            block_offsets=torch.from_numpy(np.concatenate(tables)),
+            table_start=torch.from_numpy(np.cumsum(table_lengths, dtype=np.int32) - table_lengths),
+            query_start=torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)),
+            context_len=torch.from_numpy(starts + lengths),
+        )
+
+    def _offsets(self, block_table: list[int]) -> NDArray[np.int64]:
+        slab, index = np.divmod(np.array(block_table, np.int64), self._blocks_per_slab)
+        offsets: NDArray[np.int64] = slab * self._slab_bytes + index * self.layout.block_bytes
+        return offsets

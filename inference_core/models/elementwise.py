@@ -1,0 +1,21 @@
+"""Norm and activation of the decoder: native where built, plain torch elsewhere."""
+
+import torch
+from torch.nn import functional
+
+from inference_core.native import cpu
+
+
+def reference_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor) -> None:
+    """out[T, D] = x / sqrt(mean(x^2) + eps) * weight."""
+    torch.mul(x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps), weight, out=out)
+
+
+def reference_silu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
+    """out[T, I] = silu(gate) * up for gate_up [T, 2 I]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    torch.mul(functional.silu(gate), up, out=out)
+
+
+rms_norm = cpu.rms_norm if cpu.AVAILABLE else reference_rms_norm
+silu_mul = cpu.silu_mul if cpu.AVAILABLE else reference_silu_mul

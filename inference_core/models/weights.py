@@ -1,0 +1,187 @@
+"""From a checkpoint to a decoder that computes: packs every projection once and maps it from the cache afterwards."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
+from inference_core.linear.linear import Linear
+from inference_core.linear.panels import LAYOUT, PanelKind, pack, panel_kind
+from inference_core.linear.reference import ReferenceLinear
+from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.loaders.packed_tensor import (
+    PackedTensor,
+    bfloat16_to_float32,
+    dequantize,
+    float32_to_bfloat16,
+)
+from inference_core.loaders.weight_cache import WeightCache
+from inference_core.model_spec import Compute
+from inference_core.models.decoder import Decoder, DecoderLayer
+from inference_core.native import cpu
+from inference_core.native.cpu import Scheme
+
+_EMBEDDING = "model.embed_tokens.weight"
+_ATTENTION = ("q_proj", "k_proj", "v_proj")
+
+
+@dataclass(slots=True, frozen=True)
+class PackedEmbedding:
+    """Token embeddings left as the file holds them; rows are decoded when they are looked up."""
+
+    table: PackedTensor
+    round_to_bfloat16: bool
+
+    def rows(self, token_ids: list[int]) -> torch.Tensor:
+        data = self.table.data[token_ids]
+        rows = dequantize(PackedTensor(self.table.kind, (len(token_ids), self.table.shape[1]), data))
+        if self.round_to_bfloat16:
+            rows = bfloat16_to_float32(float32_to_bfloat16(rows))
+        return torch.from_numpy(np.array(rows, np.float32, copy=rows.base is not None or not rows.flags.writeable))
+
+
+@dataclass(slots=True, frozen=True)
+class Projection:
+    """One linear layer of the network: the tensors whose outputs lie side by side, and their biases."""
+
+    name: str
+    tensors: tuple[str, ...]
+    biases: tuple[str, ...] = ()
+
+
+def load_decoder(checkpoint: Checkpoint, compute: Compute, cache_dir: Path) -> Decoder:
+    """Build the network under `compute` on the native kernels, or in plain torch where they were not built.
+
+    Raises ModelFileError for a bad file. Repacked weights are kept under `cache_dir`, keyed by content and layout.
+    """
+    linears = _native_linears(checkpoint, compute, cache_dir) if cpu.AVAILABLE else _torch_linears(checkpoint, compute)
+    config = checkpoint.config
+
+    def vector(name: str) -> torch.Tensor:
+        return torch.from_numpy(np.array(dequantize(checkpoint.tensors[name]), np.float32))
+
+    def layer(i: int) -> DecoderLayer:
+        prefix = f"model.layers.{i}"
+        return DecoderLayer(
+            attention_norm=vector(f"{prefix}.input_layernorm.weight"),
+            qkv=linears[f"layers.{i}.qkv"],
+            q_norm=vector(f"{prefix}.self_attn.q_norm.weight") if config.qk_norm else None,
+            k_norm=vector(f"{prefix}.self_attn.k_norm.weight") if config.qk_norm else None,
+            output=linears[f"layers.{i}.output"],
+            mlp_norm=vector(f"{prefix}.post_attention_layernorm.weight"),
+            gate_up=linears[f"layers.{i}.gate_up"],
+            down=linears[f"layers.{i}.down"],
+        )
+
+    return Decoder(
+        config=config,
+        embedding=PackedEmbedding(checkpoint.tensors[_EMBEDDING], compute == "bfloat16"),
+        layers=[layer(i) for i in range(config.num_layers)],
+        final_norm=vector("model.norm.weight"),
+        head=linears["head"],
+    )
+
+
+def projections(checkpoint: Checkpoint) -> Iterator[Projection]:
+    """Every linear layer of the network, in order of use."""
+    config = checkpoint.config
+    for i in range(config.num_layers):
+        attention, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
+        biases = tuple(f"{attention}.{p}.bias" for p in _ATTENTION) if config.qkv_bias else ()
+        yield Projection(f"layers.{i}.qkv", tuple(f"{attention}.{p}.weight" for p in _ATTENTION), biases)
+        yield Projection(f"layers.{i}.output", (f"{attention}.o_proj.weight",))
+        yield Projection(f"layers.{i}.gate_up", (f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"))
+        yield Projection(f"layers.{i}.down", (f"{mlp}.down_proj.weight",))
+    yield Projection("head", (_EMBEDDING if config.tie_embeddings else "lm_head.weight",))
+
+
+def _bias(checkpoint: Checkpoint, projection: Projection) -> torch.Tensor | None:
+    if not projection.biases:
+        return None
+    return torch.from_numpy(np.concatenate([dequantize(checkpoint.tensors[b]) for b in projection.biases]))
+
+
+@dataclass(slots=True, frozen=True)
+class _Part:
+    """Tensors of one projection that share an encoding, and so one set of panels."""
+
+    name: str
+    kind: PanelKind
+    tensors: list[PackedTensor]
+
+    @property
+    def rows(self) -> int:
+        return sum(t.shape[0] for t in self.tensors)
+
+
+def _parts(checkpoint: Checkpoint, projection: Projection, compute: Compute) -> list[_Part]:
+    tensors = [checkpoint.tensors[name] for name in projection.tensors]
+    grouped = groupby(tensors, key=lambda t: (panel_kind(t, compute), t.kind))
+    return [_Part(f"{projection.name}.{i}", key[0], list(group)) for i, (key, group) in enumerate(grouped)]
+
+
+def _native_linears(checkpoint: Checkpoint, compute: Compute, cache_dir: Path) -> dict[str, Linear]:
+    split = {p: _parts(checkpoint, p, compute) for p in projections(checkpoint)}
+
+    def build() -> Iterator[tuple[str, NDArray[np.uint8]]]:
+        for parts in split.values():
+            for part in parts:
+                shape = (part.rows, part.tensors[0].shape[1])
+                data = np.concatenate([t.data for t in part.tensors])
+                yield part.name, pack(PackedTensor(part.tensors[0].kind, shape, data), part.kind)
+
+    arrays = WeightCache(cache_dir).load_or_build(checkpoint.fingerprint, f"{LAYOUT}-{compute}", build)
+    return {p.name: _native_linear(checkpoint, p, parts, arrays, compute) for p, parts in split.items()}
+
+
+def _native_linear(
+    checkpoint: Checkpoint,
+    projection: Projection,
+    parts: list[_Part],
+    arrays: dict[str, NDArray[np.uint8]],
+    compute: Compute,
+) -> Linear:
+    bias = _bias(checkpoint, projection)
+    linears: list[Linear] = []
+    row = 0
+    for part in parts:
+        own_bias = None if bias is None else bias[row : row + part.rows].contiguous()
+        panels = _read_only_tensor(arrays[part.name])
+        scheme = _scheme(part.kind, compute)
+        linears.append(PanelLinear(scheme, panels, part.tensors[0].shape[1], part.rows, own_bias))
+        row += part.rows
+    return linears[0] if len(linears) == 1 else ConcatenatedLinear(linears)
+
+
+def _scheme(kind: PanelKind, compute: Compute) -> Scheme:
+    if kind == "int4":
+        return "int4-int8" if compute == "int4-int8" else "int4-float"
+    return "int8-int8" if kind == "int8" else kind
+
+
+def _read_only_tensor(array: NDArray[np.uint8]) -> torch.Tensor:
+    """A tensor over a mapped, read-only array; nothing here writes weights, so torch's warning is moot."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def _torch_linears(checkpoint: Checkpoint, compute: Compute) -> dict[str, Linear]:
+    linears: dict[str, Linear] = {}
+    for projection in projections(checkpoint):
+        tensors = [checkpoint.tensors[name] for name in projection.tensors]
+        weight = np.concatenate([dequantize(t) for t in tensors])
+        kinds = {panel_kind(t, compute) for t in tensors}
+        if kinds == {"bfloat16"}:
+            weight = bfloat16_to_float32(float32_to_bfloat16(weight))
+        quantize = compute == "int4-int8" and kinds <= {"int4", "int8"}
+        linears[projection.name] = ReferenceLinear(
+            torch.from_numpy(weight), _bias(checkpoint, projection), quantize=quantize
+        )
+    return linears

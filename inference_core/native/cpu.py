@@ -1,0 +1,80 @@
+"""The native kernels as functions on tensors: checks shapes, keeps buffers alive, passes addresses.
+
+Every tensor is float32 on the CPU with a contiguous last dimension unless said otherwise. Importing this module never
+fails; `AVAILABLE` says whether the extension was built. Results do not depend on how many rows are computed at once.
+"""
+
+import os
+from types import ModuleType
+from typing import Literal
+
+import torch
+
+_cpu: ModuleType | None
+try:
+    from inference_core.native import _cpu  # type: ignore[attr-defined, no-redef, unused-ignore]
+except ImportError:
+    _cpu = None
+
+AVAILABLE = _cpu is not None
+Scheme = Literal["int4-int8", "int8-int8", "int4-float", "bfloat16", "float32"]
+_SCHEMES: dict[str, int] = {"int4-int8": 0, "int8-int8": 1, "int4-float": 2, "bfloat16": 3, "float32": 4}
+
+
+def extension() -> ModuleType:
+    """The extension module; raises RuntimeError where it was not built."""
+    if _cpu is None:
+        raise RuntimeError("the native CPU kernels were not built: install a C++ compiler and reinstall")
+    return _cpu
+
+
+def set_threads(threads: int | None) -> int:
+    """Use `threads` threads (None: one per CPU this process may run on); returns the number."""
+    count = threads or len(os.sched_getaffinity(0))
+    extension().set_threads(count)
+    return count
+
+
+def linear(
+    scheme: Scheme,
+    panels: torch.Tensor,
+    x: torch.Tensor,
+    out: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    accumulate: bool = False,
+) -> None:
+    """out[T, N] (+)= x[T, K] W^T + bias for panels uint8 [ceil(N / 16), panel bytes] of `linear.panels`."""
+    extension().linear(
+        _SCHEMES[scheme],
+        panels.data_ptr(),
+        panels.stride(0),
+        x.shape[0],
+        x.shape[1],
+        out.shape[1],
+        x.data_ptr(),
+        x.stride(0),
+        0 if bias is None else bias.data_ptr(),
+        out.data_ptr(),
+        out.stride(0),
+        accumulate,
+    )
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor) -> None:
+    """out[T, D] = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019)."""
+    extension().rms_norm(
+        x.data_ptr(),
+        x.stride(0),
+        weight.data_ptr(),
+        out.data_ptr(),
+        out.stride(0),
+        x.shape[1],
+        eps,
+        x.shape[0],
+    )
+
+
+def silu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
+    """out[T, I] = silu(gate) * up for contiguous gate_up [T, 2 I] (SwiGLU, Shazeer 2020)."""
+    extension().silu_mul(gate_up.data_ptr(), out.data_ptr(), out.shape[1], out.shape[0])
