@@ -1,0 +1,126 @@
+"""A small world for the loop's tests: records as the gateway leaves them, a tier that answers from a table, prices."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import insert, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.decision import Decision, PolicyInputs, Prediction
+from migrations import tables
+from quality.record import Attempt, Record, Timings
+from tiers.errors import TierUnavailableError
+from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, Usage
+
+PROMPT = "What is 3 + 4? Answer with the number only."
+
+
+def price(tier: int, usage: Usage) -> float:
+    """A dollar per thousand tokens times the tier's number, in any direction."""
+    return tier * (usage.prompt_tokens + usage.completion_tokens) / 1000
+
+
+def record(request_id: str, *, tier: int = 1, prompt: str = PROMPT, answer: str = "7", **changes: Any) -> Record:
+    prediction = Prediction(p_ok=[0.7, 0.8, 0.9, 1.0], kind="measured", novelty=0.1, classifier_version="v1")
+    inputs = PolicyInputs(
+        prediction=prediction, costs=[1.0, 2.0, 3.0, 4.0], rule="lambda", quality_target=0.1, lambda_=1.0, tau=0.9
+    )
+    made = Record(
+        request_id=request_id,
+        created_at=1000.0,
+        api="chat",
+        requested_model="auto",
+        key_id="alice",
+        stream=False,
+        status="ok",
+        http_status=200,
+        error=None,
+        decision=Decision(tier=tier, reason="cheapest", scores=[0.3, 0.4, 0.5, 0.6], inputs=inputs),
+        tier=tier,
+        model=f"model-{tier}",
+        attempts=[Attempt(tier=tier, model=f"model-{tier}", status="ok", cost_usd=1.0)],
+        messages=[{"role": "user", "content": prompt}],
+        answer=answer,
+        reasoning=None,
+        finish_reason="stop",
+        prompt_tokens=10,
+        completion_tokens=2,
+        cached_tokens=0,
+        reasoning_tokens=0,
+        cost_usd=1.0,
+        baseline_cost_usd=2.0,
+        timings=Timings(route_ms=0.5, ttft_ms=10.0, e2e_ms=20.0, overhead_ms=1.0),
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+async def store_request(engine: AsyncEngine, stored: Record) -> None:
+    """What the ledger does once it has caught up."""
+    fields = msgspec.structs.asdict(stored)
+    timings = msgspec.structs.asdict(fields.pop("timings"))
+    del fields["decision"]
+    async with engine.begin() as connection:
+        await connection.execute(insert(tables.requests).values(**fields, **timings))
+
+
+async def rows(engine: AsyncEngine, table: Any) -> list[dict[str, Any]]:
+    async with engine.connect() as connection:
+        return [dict(row) for row in (await connection.execute(select(table))).mappings()]
+
+
+class ScriptedTier(Tier):
+    """Answers with `reply(request)`; raises what `faults` holds, one per call, before that."""
+
+    def __init__(
+        self,
+        number: int = 4,
+        reply: Callable[[GenerationRequest], str] = lambda request: "7",
+        faults: Sequence[Exception | None] = (),
+        finish_reason: str = "stop",
+    ) -> None:
+        self.name = f"tier-{number}"
+        self.number = number
+        self.model = f"model-{number}"
+        self.max_context = 2048
+        self.waiting = 0
+        self.seen: list[GenerationRequest] = []
+        self.entered = asyncio.Event()
+        self.hold: asyncio.Event | None = None
+        self._reply = reply
+        self._faults = list(faults)
+        self._finish_reason: Any = finish_reason
+
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Delta]:
+        self.seen.append(request)
+        self.entered.set()
+        if self.hold is not None:
+            await self.hold.wait()
+        fault = self._faults.pop(0) if self._faults else None
+        if fault is not None:
+            raise fault
+        text = self._reply(request)
+        yield Delta(text=text)
+        yield Delta(finish_reason=self._finish_reason)
+        yield Delta(usage=Usage(prompt_tokens=self.count_prompt_tokens(request), completion_tokens=5))
+
+    def count_prompt_tokens(self, request: GenerationRequest) -> int:
+        return sum(len(message.content.split()) for message in request.messages or [])
+
+    def load(self) -> TierLoad:
+        return TierLoad(waiting=self.waiting)
+
+
+def unavailable() -> Exception:
+    return TierUnavailableError("the core is gone")
+
+
+def ladder(strongest: ScriptedTier) -> list[Tier]:
+    return [ScriptedTier(1), ScriptedTier(2), ScriptedTier(3), strongest]

@@ -1,0 +1,257 @@
+"""Judges: what each decides, when it abstains, and that only judges of known reliability make labels."""
+
+import msgspec
+import numpy as np
+import pytest
+from loop_world import ScriptedTier, unavailable
+
+from quality.judges.calibration import Calibration, calibrate
+from quality.judges.exact import ExactJudge
+from quality.judges.graded import graded_pairs
+from quality.judges.json_validity import JsonValidityJudge
+from quality.judges.judge import Judge, Verdict
+from quality.judges.pairwise import PairwiseJudge
+from quality.judges.panel import Panel
+from quality.judges.similarity import SimilarityJudge
+from tiers.errors import TierUnavailableError
+
+MC = "What is bought with stock?\nA. fishing rod\nB. machine gun\nC. double in value"
+
+
+async def _exact(prompt: str, answer: str, reference: str) -> bool | None:
+    return (await ExactJudge().judge(prompt=prompt, answer=answer, reference_answer=reference)).no_worse
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "verdict"),
+    [
+        ("7", "The answer is 7.", True),
+        ("3 + 4 = 7", "**7**", True),
+        ("7.0", "7", True),
+        ("$1,200", "1200 dollars", True),
+        ("#### 12", r"So we get \boxed{12}", True),
+        ("8", "7", False),
+        ("-7", "7", False),
+        ("I cannot say.", "7", None),
+        ("It is 3 or 4.", "7", None),
+        ("You leave at 17:40.", "17", None),
+    ],
+)
+async def test_final_numbers_decide_where_a_number_was_asked_for(
+    answer: str, reference: str, verdict: bool | None
+) -> None:
+    assert await _exact("What is 3 + 4?", answer, reference) is verdict
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "verdict"),
+    [
+        ("C", "C. double in value", True),
+        ("(C)", "The answer is C.", True),
+        ("double in value", "**C**", True),
+        ("B. machine gun", "C", False),
+        ("The answer is a fishing rod", "A", True),
+        ("The answer is a mystery", "A", None),
+        ("A gun of some kind, perhaps.", "A", None),
+        ("E", "C", None),
+    ],
+)
+async def test_option_letters_decide_multiple_choice(answer: str, reference: str, verdict: bool | None) -> None:
+    assert await _exact(MC, answer, reference) is verdict
+
+
+async def test_the_same_words_with_a_wrong_number_fail() -> None:
+    prompt = "When does my train to Lyon arrive?"
+
+    assert await _exact(prompt, "Your train arrives at 17:45.", "Your train arrives at 17:40.") is False
+    assert await _exact(prompt, "Your train arrives at 17:40.", "Your train arrives at 17:40.") is True
+
+
+async def test_open_questions_are_not_judged_even_if_the_answers_are_equal() -> None:
+    assert await _exact("Tell me about Lyon.", "A city in France.", "A city in France.") is None
+
+
+async def test_texts_asked_for_to_the_letter_are_compared_as_a_whole() -> None:
+    prompt = "Repeat the following words exactly and write nothing else: red apple"
+
+    assert await _exact(prompt, '"Red apple."', "red apple") is True
+    assert await _exact(prompt, "red apples", "red apple") is False
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "verdict"),
+    [
+        ('{"a": 1, "b": 2}', '```json\n{"b": 2, "a": 1}\n```', True),
+        ('{"a": 1', '{"a": 1}', False),
+        ('Sure: {"a": 1}', '{"a": 1}', False),
+        ('{"a": NaN}', '{"a": 1}', False),
+        ('{"a": 2}', '{"a": 1}', None),
+        ("no", "neither", True),
+        ("[" * 100_000, "{}", False),
+    ],
+)
+async def test_json_answers_must_parse(answer: str, reference: str, verdict: bool | None) -> None:
+    judged = await JsonValidityJudge().judge(
+        prompt="Return the person as a JSON object.", answer=answer, reference_answer=reference
+    )
+
+    assert judged.no_worse is verdict
+
+
+async def test_questions_about_json_are_not_json_tasks() -> None:
+    judged = await JsonValidityJudge().judge(prompt="What is JSON?", answer="A format.", reference_answer="{}")
+
+    assert judged.no_worse is None
+
+
+async def test_a_paraphrase_passes_as_a_signal_and_makes_no_label() -> None:
+    judge = SimilarityJudge()
+
+    verdict = await judge.judge(
+        prompt="Capital of France?",
+        answer="The capital of France is Paris.",
+        reference_answer="Paris is the capital of France.",
+    )
+
+    assert verdict.no_worse is None
+    assert verdict.score is not None
+    assert verdict.score >= judge.threshold
+
+
+async def test_similarity_is_not_fooled_by_a_wrong_number_even_with_a_blind_encoder() -> None:
+    judge = SimilarityJudge(embed=lambda text: np.ones(4, dtype=np.float32))
+
+    same = await judge.judge(prompt="", answer="It costs 40 euros", reference_answer="It will cost 40 euros")
+    wrong = await judge.judge(prompt="", answer="It costs 45 euros", reference_answer="It will cost 40 euros")
+
+    assert same.score == pytest.approx(1.0)
+    assert wrong.score == 0.0
+
+
+async def test_different_answers_are_not_similar() -> None:
+    verdict = await SimilarityJudge().judge(
+        prompt="", answer="Bananas are yellow fruit", reference_answer="The committee met on Tuesday"
+    )
+
+    assert verdict.score is not None
+    assert verdict.score < 0.5
+
+
+def _judging_tier(first_is_better: bool | None) -> ScriptedTier:
+    """Prefers the text GOOD, or always says FIRST (None)."""
+
+    def reply(request: object) -> str:
+        text = request.messages[-1].content  # type: ignore[attr-defined]
+        if first_is_better is None:
+            return "FIRST"
+        good_first = text.index("GOOD") < text.index("BAD")
+        return "FIRST" if good_first is first_is_better else "SECOND"
+
+    return ScriptedTier(reply=reply)
+
+
+async def test_pairwise_finds_the_better_answer_in_both_orders() -> None:
+    judge = PairwiseJudge(_judging_tier(first_is_better=True))
+
+    assert (await judge.judge(prompt="?", answer="GOOD", reference_answer="BAD")).no_worse is True
+    assert (await judge.judge(prompt="?", answer="BAD", reference_answer="GOOD")).no_worse is False
+
+
+async def test_pairwise_takes_position_bias_for_a_tie() -> None:
+    verdict = await PairwiseJudge(_judging_tier(None)).judge(prompt="?", answer="BAD", reference_answer="GOOD")
+
+    assert (verdict.no_worse, verdict.tie, verdict.score) == (True, True, 0.5)
+
+
+async def test_pairwise_abstains_when_the_model_rambles_and_still_reports_its_cost() -> None:
+    tier = ScriptedTier(reply=lambda request: "FIRST is good but SECOND is better")
+
+    verdict = await PairwiseJudge(tier).judge(prompt="?", answer="a", reference_answer="b")
+
+    assert verdict.no_worse is None
+    assert [used.completion_tokens for used in verdict.usage] == [5, 5]
+
+
+async def test_pairwise_asks_at_batch_priority() -> None:
+    tier = _judging_tier(None)
+
+    await PairwiseJudge(tier).judge(prompt="?", answer="BAD", reference_answer="GOOD")
+
+    assert [request.priority for request in tier.seen] == [2, 2]
+
+
+async def test_pairwise_passes_a_failure_of_its_tier_on() -> None:
+    with pytest.raises(TierUnavailableError):
+        await PairwiseJudge(ScriptedTier(faults=[unavailable()])).judge(prompt="", answer="a", reference_answer="b")
+
+
+class _Fixed(Judge):
+    def __init__(self, name: str, no_worse: bool | None) -> None:
+        self.name = name
+        self._no_worse = no_worse
+
+    async def judge(self, *, prompt: str, answer: str, reference_answer: str) -> Verdict:
+        return Verdict(no_worse=self._no_worse, reason="fixed", score=0.5)
+
+
+def _calibration(judge: str, right: int, of: int) -> Calibration:
+    return Calibration(
+        judge=judge,
+        true_no_worse=right,
+        false_worse=of - right,
+        true_worse=right,
+        false_no_worse=of - right,
+        abstained=0,
+    )
+
+
+async def _find(*judges: Judge, calibrations: list[Calibration]) -> tuple[bool | None, str | None]:
+    panel = Panel(judges, {c.judge: c for c in calibrations})
+    finding = await panel.judge(prompt="", answer="", reference_answer="")
+    return finding.label, finding.judge
+
+
+async def test_the_first_decisive_trusted_judge_makes_the_label() -> None:
+    trusted = [_calibration(name, 90, 100) for name in ("a", "b", "c")]
+
+    label = await _find(_Fixed("a", None), _Fixed("b", False), _Fixed("c", True), calibrations=trusted)
+
+    assert label == (False, "b")
+
+
+async def test_a_judge_of_unknown_reliability_makes_no_label() -> None:
+    assert await _find(_Fixed("a", True), calibrations=[]) == (None, "a")
+
+
+async def test_a_judge_no_better_than_a_coin_makes_no_label_and_the_next_is_asked() -> None:
+    calibrations = [_calibration("a", 11, 20), _calibration("b", 90, 100)]
+
+    assert await _find(_Fixed("a", True), calibrations=calibrations) == (None, "a")
+    assert await _find(_Fixed("a", True), _Fixed("b", False), calibrations=calibrations) == (False, "b")
+
+
+async def test_a_judge_that_always_says_the_same_is_never_trusted() -> None:
+    pairs = graded_pairs()
+
+    flatterer = await calibrate(_Fixed("flatterer", True), pairs)
+
+    assert flatterer.balanced_accuracy == 0.5
+    assert not flatterer.trusted
+
+
+@pytest.mark.parametrize("judge", [ExactJudge(), JsonValidityJudge()])
+async def test_rule_based_judges_are_trusted_on_graded_pairs(judge: Judge) -> None:
+    calibration = await calibrate(judge, graded_pairs(seed=3))
+
+    assert calibration.trusted
+    assert calibration.false_no_worse == calibration.false_worse == 0
+
+
+def test_a_calibration_without_pairs_is_not_trusted() -> None:
+    assert not _calibration("a", 0, 0).trusted
+
+
+def test_reliability_survives_storage() -> None:
+    stored = msgspec.json.encode(_calibration("a", 9, 10))
+
+    assert msgspec.json.decode(stored, type=Calibration).balanced_accuracy == pytest.approx(0.9)
