@@ -63,7 +63,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A piece of one choice. Order per choice: text deltas, then one with `finish_reason`.
 
     The last delta of a request, after every choice has finished, carries `usage` (its `index` is 0 and
-    its text empty).
+    its text empty), and where the tier knows them the longest wait of a choice for its first step in seconds and
+    the number of preemptions.
     """
 
     index: int = 0
@@ -73,6 +74,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     logprobs: list[TextLogprob] | None = None
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
+    queue_seconds: float = 0.0
+    preemptions: int = 0
 
 
 class TierLoad(msgspec.Struct, frozen=True, kw_only=True):
