@@ -2,21 +2,24 @@
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
-def write_atomically(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Write `chunks` to a temporary neighbour, fsync it, rename it over `path` and fsync the folder.
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A temporary neighbour of `path`, open for writing and reading; it becomes `path` when the block ends well.
 
-    Of writers that race, the last rename wins whole. Raises OSError; the temporary file is removed on any failure.
+    It is fsynced before it is renamed, and the folder after. Of writers that race, the last rename wins whole. On any
+    failure the temporary file is removed and `path` stays as it was. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.atomic_file import write_atomically
+from inference_core.loaders.atomic_file import atomic_file
 
 _CHUNK = 1 << 20
 _FOLDER_PATTERNS = ("*.safetensors", "*.json", "*.jinja")
@@ -56,8 +56,8 @@ def _file_digest(file: Path, cache_dir: Path | None) -> str:
         return remembered.digest
     digest = _read_digest(file)
     looks = _Remembered(before.st_size, before.st_mtime_ns, before.st_ino, digest)
-    with contextlib.suppress(OSError):  # A read-only cache only costs time at the next start.
-        write_atomically(memo, [msgspec.json.encode(looks)])
+    with contextlib.suppress(OSError), atomic_file(memo) as stream:  # A read-only cache only costs time later.
+        stream.write(msgspec.json.encode(looks))
     return digest
 
 

@@ -47,11 +47,10 @@ class _Config(msgspec.Struct):
     use_sliding_window: bool = False
     sliding_window: int | None = None
     bos_token_id: int | None = None
-    eos_token_id: int | list[int] | None = None
     quantization_config: dict[str, Any] | None = None
 
 
-class _Generation(msgspec.Struct):
+class _EndTokens(msgspec.Struct):
     eos_token_id: int | list[int] | None = None
 
 
@@ -80,7 +79,7 @@ def read_config(folder: Path) -> ModelConfig:
         qk_norm=config.model_type == "qwen3",
         sliding_window=config.sliding_window if config.model_type == "mistral" else None,
         bos_token_id=config.bos_token_id,
-        eos_token_ids=_eos_token_ids(folder, config),
+        eos_token_ids=end_token_ids(folder),
     )
 
 
@@ -118,11 +117,13 @@ def _rope_scaling(file: Path, rope: _Rope) -> RopeScaling | None:
     raise ModelFileError(f"{file}: rope scaling '{kind}' is not supported; supported are default, linear and llama3")
 
 
-def _eos_token_ids(folder: Path, config: _Config) -> tuple[int, ...]:
-    file = folder / "generation_config.json"
-    ids = _decode(file, _Generation).eos_token_id if file.exists() else None
-    ids = config.eos_token_id if ids is None else ids
-    return (ids,) if isinstance(ids, int) else tuple(ids or ())
+def end_token_ids(folder: Path) -> tuple[int, ...]:
+    """Ids that end a generation: generation_config.json's if it names any, else config.json's; () if neither does."""
+    for file in (folder / "generation_config.json", folder / "config.json"):
+        ids = _decode(file, _EndTokens).eos_token_id if file.exists() else None
+        if ids is not None:
+            return (ids,) if isinstance(ids, int) else tuple(ids)
+    return ()
 
 
 def _decode(file: Path, kind: type[T]) -> T:

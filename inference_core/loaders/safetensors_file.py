@@ -89,6 +89,11 @@ class SafetensorsFile(Mapping[str, NDArray[Any]]):
                 "it again"
             )
 
+    @property
+    def data(self) -> memoryview:
+        """Everything after the header."""
+        return memoryview(self._buffer)[self._data_start :]
+
     def __getitem__(self, name: str) -> NDArray[Any]:
         entry = self.entries[name]
         dtype = DTYPES[entry.dtype]

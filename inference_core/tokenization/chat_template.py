@@ -1,0 +1,74 @@
+"""A model's chat template: Jinja from a model file, so run in a sandbox, with the extras that transformers provides."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from inference_core.errors import InvalidRequestError, ModelFileError
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks assistant text for training; when rendering it is its body."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class ChatTemplate:
+    """`source` is compiled at once; a syntax error is the file's fault (ModelFileError)."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = _now
+        self._special_tokens = dict(special_tokens)
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise ModelFileError(f"the chat template is no valid Jinja: {error}") from error
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, extra: Mapping[str, Any]
+    ) -> str:
+        """The prompt text. Raises InvalidRequestError(param="messages") with what the template objects to."""
+        variables = {"tools": None, "documents": None, **self._special_tokens, **extra}
+        try:
+            return self._template.render(
+                **variables, messages=list(messages), add_generation_prompt=add_generation_prompt
+            )
+        except Exception as error:  # A template can fail in any way that Python code can.
+            raise InvalidRequestError(
+                f"the model's chat template refuses these messages: {error or type(error).__name__}", "messages"
+            ) from error
+
+
+def _refuse(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes HTML, which no model was trained on."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

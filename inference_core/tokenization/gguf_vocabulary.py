@@ -1,0 +1,177 @@
+"""A tokeniser from GGUF metadata: byte-level BPE (`gpt2`) and SentencePiece BPE with byte fallback (`llama`)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers.models import BPE
+
+from inference_core.errors import ModelFileError
+from inference_core.loaders.gguf_header import GGUFHeader, StringArray
+from inference_core.loaders.gguf_vocabulary import TokenType, end_of_generation_ids, token_types
+from inference_core.tokenization.chat_template import ChatTemplate
+from inference_core.tokenization.control_tokens import ControlToken
+from inference_core.tokenization.token_bytes import SPM_SPACE, byte_fallback_token, byte_level_token
+from inference_core.tokenization.tokenizer import Vocabulary
+
+_GPT4_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,%d}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SMOLLM = ("smollm",)
+_LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
+_QWEN2 = ("qwen2",)
+_GPT2 = ("gpt-2", "gpt2", "default")
+PRE_TOKENIZERS = (*_SMOLLM, *_LLAMA3, *_QWEN2, *_GPT2)
+
+
+class _Metadata:
+    """Typed access to the `tokenizer.ggml.…` keys."""
+
+    def __init__(self, path: Path) -> None:
+        self.header = GGUFHeader(path)
+        self.path = path
+        self.tokens = list(self.strings("tokens"))
+        self.types = token_types(self.header)
+        if self.types.size == 0:
+            self.types = np.full(len(self.tokens), TokenType.NORMAL, np.int32)
+        if self.types.size != len(self.tokens):
+            raise ModelFileError(f"{path}: {len(self.tokens)} tokens, but {self.types.size} token types")
+
+    def strings(self, key: str) -> StringArray:
+        value = self.header.metadata.get(f"tokenizer.ggml.{key}")
+        if not isinstance(value, StringArray):
+            raise ModelFileError(f"{self.path} lacks the list 'tokenizer.ggml.{key}'")
+        return value
+
+    def text(self, key: str, default: str) -> str:
+        value = self.header.metadata.get(f"tokenizer.ggml.{key}", default)
+        return value if isinstance(value, str) else default
+
+    def flag(self, key: str, default: bool) -> bool:
+        return bool(self.header.metadata.get(f"tokenizer.ggml.{key}", default))
+
+    def token_id(self, name: str) -> int | None:
+        value = self.header.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        return value if isinstance(value, int) and 0 <= value < len(self.tokens) else None
+
+    def of_type(self, *types: TokenType) -> list[int]:
+        return [int(i) for i in np.flatnonzero(np.isin(self.types, types))]
+
+
+def read_gguf_vocabulary(path: Path) -> Vocabulary:
+    """Raises ModelFileError for tokenisers that could not be reproduced exactly."""
+    metadata = _Metadata(path)
+    model = metadata.text("model", "")
+    if model == "gpt2":
+        backend, to_bytes = _byte_level(metadata), byte_level_token
+        add_bos = metadata.flag("add_bos_token", metadata.text("pre", "default") in _LLAMA3)
+    elif model == "llama":
+        backend, to_bytes = _sentencepiece(metadata), byte_fallback_token
+        add_bos = metadata.flag("add_bos_token", True)
+    else:
+        raise ModelFileError(f"{path}: tokeniser '{model}' is not supported; supported are gpt2 and llama")
+    controls = metadata.of_type(TokenType.CONTROL, TokenType.UNKNOWN)
+    literals = metadata.of_type(TokenType.USER_DEFINED)
+    tokens = metadata.tokens
+    backend.add_special_tokens([AddedToken(tokens[i], special=True, normalized=False) for i in controls])
+    backend.add_tokens([AddedToken(tokens[i], special=False, normalized=False) for i in literals])
+    bos = metadata.token_id("bos")
+    if add_bos and bos is not None:
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{tokens[bos]} $A", special_tokens=[(tokens[bos], bos)]
+        )
+    return Vocabulary(
+        backend=backend,
+        continued=backend,
+        controls=[ControlToken(tokens[i], i) for i in controls],
+        literal_tokens={i: tokens[i] for i in literals},
+        to_bytes=to_bytes,
+        chat_template=_chat_template(metadata),
+        bos_token_id=bos,
+        eos_token_ids=end_of_generation_ids(metadata.header),
+    )
+
+
+def _byte_level(metadata: _Metadata) -> Tokenizer:
+    kind = metadata.text("pre", "default")
+    if kind not in PRE_TOKENIZERS:
+        raise ModelFileError(
+            f"{metadata.path}: pre-tokeniser '{kind}' is not supported; supported are {', '.join(PRE_TOKENIZERS)}"
+        )
+    pairs = [merge.partition(" ") for merge in metadata.strings("merges")]
+    merges = [(left, right) for left, _, right in pairs]
+    tokenizer = _backend(metadata, merges, ignore_merges=kind in _LLAMA3)
+    if kind in _QWEN2:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = _pre_tokenizer(kind)
+    return tokenizer
+
+
+def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
+    """As the models' own tokenizer.json has it."""
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    if kind in _GPT2:
+        return words
+    if kind in _SMOLLM:
+        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
+    digits = 3 if kind in _LLAMA3 else 1
+    split = pre_tokenizers.Split(Regex(_GPT4_SPLIT % digits), behavior="isolated")
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def _sentencepiece(metadata: _Metadata) -> Tokenizer:
+    """SentencePiece joins the neighbours whose union has the best score; BPE joins the pair of the best rank."""
+    if metadata.flag("remove_extra_whitespaces", False):
+        raise ModelFileError(f"{metadata.path}: tokenisers that drop extra white space are not supported")
+    scores = metadata.header.metadata.get("tokenizer.ggml.scores")
+    if not isinstance(scores, np.ndarray) or scores.size != len(metadata.tokens):
+        raise ModelFileError(f"{metadata.path}: 'tokenizer.ggml.scores' must hold {len(metadata.tokens)} numbers")
+    bytes_known = {metadata.tokens[i].upper() for i in metadata.of_type(TokenType.BYTE)}
+    if len(bytes_known) != 256:
+        raise ModelFileError(f"{metadata.path}: byte fallback needs 256 byte tokens, the file has {len(bytes_known)}")
+    unknown = metadata.of_type(TokenType.UNKNOWN)
+    tokenizer = _backend(
+        metadata,
+        list(_merges_by_score(metadata, scores.tolist())),
+        byte_fallback=True,
+        fuse_unk=True,
+        unk_token=metadata.tokens[unknown[0]] if unknown else None,
+    )
+    prefix = [normalizers.Prepend(SPM_SPACE)] if metadata.flag("add_space_prefix", True) else []
+    tokenizer.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", SPM_SPACE)])
+    return tokenizer
+
+
+def _merges_by_score(metadata: _Metadata, scores: list[float]) -> Iterator[tuple[str, str]]:
+    """Every way to join two pieces into a third, the best third first. Only normal pieces are made by joining."""
+    normal = metadata.of_type(TokenType.NORMAL)
+    rank = {metadata.tokens[i]: i for i in normal}
+    for index in sorted(normal, key=lambda i: (-scores[i], i)):
+        piece = metadata.tokens[index]
+        splits = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+        known = [pair for pair in splits if pair[0] in rank and pair[1] in rank]
+        yield from sorted(known, key=lambda pair: (rank[pair[0]], rank[pair[1]]))
+
+
+def _backend(metadata: _Metadata, merges: list[tuple[str, str]], **options: object) -> Tokenizer:
+    vocabulary = {token: index for index, token in enumerate(metadata.tokens)}
+    if len(vocabulary) != len(metadata.tokens):
+        raise ModelFileError(
+            f"{metadata.path}: {len(metadata.tokens) - len(vocabulary)} tokens occur twice in the vocabulary"
+        )
+    try:
+        return Tokenizer(BPE(vocabulary, merges, **options))
+    except Exception as error:  # The library raises plain Exception.
+        raise ModelFileError(f"{metadata.path}: the vocabulary and its merges do not fit together: {error}") from error
+
+
+def _chat_template(metadata: _Metadata) -> ChatTemplate | None:
+    source = metadata.header.metadata.get("tokenizer.chat_template")
+    if not isinstance(source, str):
+        return None
+    ids = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+    found = {name: metadata.token_id(key) for name, key in ids.items()}
+    special = {f"{name}_token": metadata.tokens[i] for name, i in found.items() if i is not None}
+    return ChatTemplate(source, special)

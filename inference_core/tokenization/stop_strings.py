@@ -1,0 +1,47 @@
+"""Stop strings in text that arrives in pieces: what may be shown already, and whether the generation is over."""
+
+from collections.abc import Iterable
+
+from inference_core.errors import InvalidRequestError
+
+
+class StopStrings:
+    """Cuts the text before the first stop string that becomes complete, as if it had been watched character by
+    character; of several completed by the same character, before the one that starts first. So the result does not
+    depend on how the text is cut into pieces. The stop string itself is not shown.
+    """
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        self._stops = tuple(stops)
+        if "" in self._stops:
+            raise InvalidRequestError("a stop string must not be empty", "stop")
+        self._longest = max(map(len, self._stops), default=0)
+        self._held = ""
+        self._matched: str | None = None
+
+    def push(self, text: str) -> tuple[str, str | None]:
+        """(text that no stop string can reach any more, the stop string that ended the generation or None)."""
+        if self._matched is not None:
+            return "", self._matched
+        text = self._held + text
+        # (end, start, stop): the smallest end is complete first, then the smallest start.
+        found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if found:
+            _, start, self._matched = min(found)
+            self._held = ""
+            return text[:start], self._matched
+        keep = self._first_possible_start(text)
+        self._held = text[keep:]
+        return text[:keep], None
+
+    def flush(self) -> str:
+        """The text held back, when the generation ended for another reason."""
+        held, self._held = self._held, ""
+        return held
+
+    def _first_possible_start(self, text: str) -> int:
+        for position in range(max(0, len(text) - self._longest + 1), len(text)):
+            tail = text[position:]
+            if any(stop.startswith(tail) for stop in self._stops):
+                return position
+        return len(text)

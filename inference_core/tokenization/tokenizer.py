@@ -1,0 +1,145 @@
+"""Text to token ids and back for one model, safe against control tokens in text from outside."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from inference_core.errors import InvalidRequestError
+from inference_core.tokenization.chat_template import ChatTemplate
+from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, Disguise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """What a tokeniser file says, whatever its format.
+
+    `backend` encodes text at the start of a prompt and `continued` text after a control token; they differ only where
+    the start alone gets a space put before it. `literal_tokens` are added tokens that stand for their own text.
+    `to_bytes` turns the printable form of any other token into its bytes.
+    """
+
+    backend: tokenizers.Tokenizer
+    continued: tokenizers.Tokenizer
+    controls: Sequence[ControlToken]
+    literal_tokens: Mapping[int, str]
+    to_bytes: Callable[[str], bytes]
+    chat_template: ChatTemplate | None
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+
+
+class Tokenizer:
+    """`encode` never makes a control token of text; only a chat template can (`encode_chat`). Thread-safe."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._controls = ControlTokens(vocabulary.controls)
+        self._control_ids = frozenset(self._controls.ids.values())
+        self._literals = dict(vocabulary.literal_tokens) | {token.token_id: token.text for token in vocabulary.controls}
+        self._bytes: dict[int, bytes] = {}
+        for backend in (vocabulary.backend, vocabulary.continued):
+            backend.encode_special_tokens = True  # Control tokens in text stay text.
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids with a meaning; a model's output may be padded to more."""
+        return self._vocabulary.backend.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def bos_token_id(self) -> int | None:
+        return self._vocabulary.bos_token_id
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Ids after which a generation is over; the model's main one first."""
+        return self._vocabulary.eos_token_ids
+
+    @property
+    def control_tokens(self) -> Mapping[str, int]:
+        """Text to id of the tokens that steer the model and are no part of any text."""
+        return self._controls.ids
+
+    def is_control(self, token_id: int) -> bool:
+        return token_id in self._control_ids
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Ids of `text` taken literally: `<|im_end|>` in it becomes the tokens of its characters.
+
+        `add_special_tokens` puts before (and after) it what the model's file asks for, usually the begin token.
+        """
+        return _encode(self._vocabulary.backend, text, add_special_tokens)
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
+    ) -> list[int]:
+        """Ids of the rendered chat: control tokens that the template writes are parsed, those in `messages` and
+        `extra` are plain text, so that nobody can forge a turn. Raises InvalidRequestError(param="messages").
+        """
+        disguise = Disguise(self._controls.texts, [messages, extra])
+        rendered = self._template.render(
+            disguise.put_on(messages), add_generation_prompt=add_generation_prompt, extra=disguise.put_on(extra)
+        )
+        ids: list[int] = []
+        for piece in self._controls.split(rendered):
+            if isinstance(piece, int):
+                ids.append(piece)
+            else:
+                backend = self._vocabulary.continued if ids else self._vocabulary.backend
+                ids += _encode(backend, disguise.take_off(piece), False)
+        return ids
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
+    ) -> str:
+        """The chat as the template writes it, for people to read; for the model use `encode_chat`, which knows which
+        control tokens are the template's own.
+        """
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt, extra=extra)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The exact bytes of one token, maybe a part of a UTF-8 character; b"" for ids without meaning."""
+        known = self._bytes.get(token_id)
+        if known is None:
+            known = self._bytes[token_id] = self._make_bytes(token_id)
+        return known
+
+    def _make_bytes(self, token_id: int) -> bytes:
+        literal = self._literals.get(token_id)
+        if literal is not None:
+            return literal.encode()
+        text = self._vocabulary.backend.id_to_token(token_id) if token_id >= 0 else None
+        return b"" if text is None else self._vocabulary.to_bytes(text)
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """The tokens' bytes, control tokens left out, as text; bytes that are no UTF-8 become U+FFFD.
+
+        Nothing is trimmed: where a vocabulary writes the first word with a space before it, the text has that space.
+        """
+        return b"".join(self.token_bytes(i) for i in token_ids if i not in self._control_ids).decode("utf-8", "replace")
+
+    @property
+    def _template(self) -> ChatTemplate:
+        if self._vocabulary.chat_template is None:
+            raise InvalidRequestError(
+                "this model has no chat template, so it cannot chat; use completions with a prompt", "messages"
+            )
+        return self._vocabulary.chat_template
+
+
+def _encode(backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"the text is not valid Unicode: lone surrogate at position {error.start}") from error
+    return backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+
+def load_tokenizer(path: Path, cache_dir: Path | None = None) -> Tokenizer:
+    """The tokeniser of a GGUF file or a Hugging Face folder. Raises ModelFileError."""
+    from inference_core.tokenization.gguf_vocabulary import read_gguf_vocabulary
+    from inference_core.tokenization.hf_vocabulary import read_hf_vocabulary
+
+    return Tokenizer(read_hf_vocabulary(path) if path.is_dir() else read_gguf_vocabulary(path))
