@@ -68,9 +68,8 @@ def _load(path: Path) -> dict[str, NDArray[Any]] | None:
     except ModelFileError as error:
         _log.warning("repacking weights: the cached file is damaged (%s)", error)
         return None
-    if file.metadata.get("digest") != _digest(
-        file.entries, len(file.data), lambda at, n: bytes(file.data[at : at + n])
-    ):
+    data = file.data
+    if file.metadata.get("digest") != _digest(file.entries, len(data), lambda at, n: bytes(data[at : at + n])):
         _log.warning("repacking weights: the content of the cached file %s does not match its digest", path)
         return None
     return {name: file[name] for name in file if not name.startswith(_PADDING)}
@@ -92,7 +91,7 @@ def _write(file: BinaryIO, arrays: Iterable[tuple[str, NDArray[Any]]]) -> None:
     for name, array in arrays:
         for row, content in ((name, array), (f"{_PADDING}{name}", np.zeros(-array.nbytes % ALIGNMENT, np.uint8))):
             if content.size:
-                file.write(memoryview(np.ascontiguousarray(content).reshape(-1)).cast("B"))
+                file.write(np.ascontiguousarray(content).reshape(-1).view(np.uint8).data)
             if content.size or row == name:
                 entries[row] = Entry(_dtype_name(name, content), content.shape, (end, end + content.nbytes))
                 end += content.nbytes
@@ -120,7 +119,7 @@ def _header(entries: dict[str, Entry], digest: str) -> bytes:
 
 
 def _digest(entries: dict[str, Entry], data_bytes: int, read: Callable[[int, int], bytes]) -> str:
-    """Hash of the directory, the data's length and evenly spaced samples of it, the first and the last bytes included."""
+    """Hash of the directory, the data's length, and evenly spaced samples that include its first and last bytes."""
     rows = sorted((name, entry.dtype, list(entry.shape), list(entry.data_offsets)) for name, entry in entries.items())
     digest = hashlib.blake2b(json.dumps([data_bytes, rows]).encode(), digest_size=16)
     last = max(0, data_bytes - _SAMPLE_BYTES)
