@@ -207,20 +207,29 @@ class Monitor:
         job = await self._queue.next_job(now)
         if job is None:
             return False
-        bound = self._verifier.bound_usd(job)
+        try:
+            bound = self._verifier.bound_usd(job)
+        except AttemptError as error:
+            # Take it, so that the failure counts and a poisoned job cannot block the queue.
+            if await self._queue.claim(job, 0.0, now) == "claimed":
+                await self._fail(job, error)
+            return True
         claimed = await self._queue.claim(job, bound, now)
         if claimed == "claimed":
             await self._work_on(job, bound)
         return claimed != "no budget"
+
+    async def _fail(self, job: Job, error: AttemptError) -> None:
+        log.warning("verification of %s failed: %s", job.request_id, error)
+        now = self._clock()
+        await self._queue.give_back(job, str(error), error.cost_usd, now + self.settings.retry_seconds, now)
 
     async def _work_on(self, job: Job, bound_usd: float) -> None:
         try:
             ruling = await self._verifier.verify(job)
             row = self._learn(job, ruling)
         except AttemptError as error:
-            log.warning("verification of %s failed: %s", job.request_id, error)
-            now = self._clock()
-            await self._queue.give_back(job, str(error), error.cost_usd, now + self.settings.retry_seconds, now)
+            await self._fail(job, error)
         except asyncio.CancelledError:
             # What the aborted answer cost is not known: at most what was reserved.
             now = self._clock()

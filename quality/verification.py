@@ -55,7 +55,16 @@ class Verifier:
         self._max_tokens = max_tokens
 
     def bound_usd(self, job: Job) -> float:
-        """The most that `job` can cost: a reference of full length, and the pairwise judge if it sits on the panel."""
+        """The most that `job` can cost: a reference of full length, and the pairwise judge if it sits on the panel.
+
+        Raises `AttemptError` for texts that the tier cannot take.
+        """
+        try:
+            return self._bound_of(job)
+        except Exception as error:
+            raise AttemptError(f"{type(error).__name__}: {error}", 0.0) from error
+
+    def _bound_of(self, job: Job) -> float:
         bound = self._bound(self._request(job), self._max_tokens)
         for judge in self.panel.judges:
             if isinstance(judge, PairwiseJudge):

@@ -113,7 +113,7 @@ class VerificationQueue:
         )
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()
-        return None if row is None else msgspec.convert(dict(row), Job)
+        return None if row is None else Job(**{str(name): value for name, value in row.items()})
 
     async def claim(self, job: Job, bound_usd: float, now: float) -> Literal["claimed", "taken", "no budget"]:
         """Take the lease of `job` and reserve `bound_usd` for it, if both are to be had."""

@@ -1,7 +1,6 @@
-"""Fixtures of the quality loop: a migrated SQLite file, and fixed inputs for the monitor."""
+"""Fixtures of the quality loop: migrated databases."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -10,12 +9,16 @@ from quality.database import migrate, open_database
 
 
 @pytest.fixture
-def database_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'aio.sqlite3'}"
+async def engine(sqlite_url: str) -> AsyncIterator[AsyncEngine]:
+    await migrate(sqlite_url)
+    engine = open_database(sqlite_url)
+    yield engine
+    await engine.dispose()
 
 
 @pytest.fixture
-async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
+async def any_engine(database_url: str) -> AsyncIterator[AsyncEngine]:
+    """Once on SQLite and once on PostgreSQL, where its binaries are installed."""
     await migrate(database_url)
     engine = open_database(database_url)
     yield engine

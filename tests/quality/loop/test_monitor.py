@@ -1,0 +1,344 @@
+"""The monitor: from an offered record to a stored verdict, through faults and restarts, at batch priority."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+from loop_world import ScriptedTier, ladder, price, record, rows, store_request, unavailable
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import training_rows, verifications
+from quality.estimates import UpgradeRate, UpgradeSettings
+from quality.judges.calibration import calibrate
+from quality.judges.exact import ExactJudge
+from quality.judges.graded import graded_pairs
+from quality.judges.judge import Judge
+from quality.judges.pairwise import PairwiseJudge
+from quality.judges.panel import Panel
+from quality.judges.similarity import SimilarityJudge
+from quality.monitor import Encode, Monitor, MonitorSettings
+from quality.record import Record
+from quality.sampling import SamplingSettings
+from quality.verification import EncodedPrompt
+
+ALL = MonitorSettings(sampling=SamplingSettings(rate=1.0, budget_share=1e6), retry_seconds=0.0, max_attempts=3)
+
+
+def _encode(messages: list[dict[str, str]]) -> EncodedPrompt:
+    vector = np.full(2, float(len(messages[-1]["content"])), dtype="<f4")
+    return EncodedPrompt(feature_spec="test-1", embedding=vector.tobytes(), features=None)
+
+
+async def _monitor(
+    engine: AsyncEngine,
+    verifier: ScriptedTier,
+    settings: MonitorSettings = ALL,
+    judges: Sequence[Judge] = (ExactJudge(), SimilarityJudge()),
+    alarms: list[UpgradeRate] | None = None,
+    encode: Encode = _encode,
+) -> Monitor:
+    async def on_alarm(rate: UpgradeRate) -> None:
+        if alarms is not None:
+            alarms.append(rate)
+
+    calibration = await calibrate(ExactJudge(), graded_pairs())
+    panel = Panel(judges, {"exact": calibration})
+    return Monitor(
+        engine,
+        ladder(verifier),
+        settings,
+        price=price,
+        panel=panel,
+        encode=encode,
+        on_alarm=on_alarm,
+        clock=lambda: 1500.0,
+    )
+
+
+async def _serve(monitor: Monitor, engine: AsyncEngine, *records: Record) -> None:
+    for served in records:
+        await store_request(engine, served)
+        monitor.offer(served)
+    await monitor.drain()
+
+
+async def test_a_good_answer_becomes_a_label_and_a_training_row(engine: AsyncEngine) -> None:
+    monitor = await _monitor(engine, ScriptedTier(reply=lambda request: "The answer is 7."))
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1", tier=2))
+    await monitor.close()
+
+    [verdict] = await rows(engine, verifications)
+    assert (verdict["status"], verdict["label"], verdict["judge"]) == ("done", "no_worse", "exact")
+    assert (verdict["tier"], verdict["verifier_tier"], verdict["sampled_probability"]) == (2, 4, 1.0)
+    [learned] = await rows(engine, training_rows)
+    assert learned["no_worse"] == [None, True, None, True]
+    assert learned["weights"][0] == 0.0
+    assert learned["weights"][1] > 0.9
+    assert (learned["feature_spec"], learned["correct"], learned["key_id"]) == ("test-1", None, "alice")
+
+
+async def test_a_wrong_answer_is_labelled_worse(engine: AsyncEngine) -> None:
+    monitor = await _monitor(engine, ScriptedTier())
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1", answer="8"))
+    await monitor.close()
+
+    [learned] = await rows(engine, training_rows)
+    assert learned["no_worse"] == [False, None, None, True]
+
+
+async def test_verification_costs_what_the_tier_billed(engine: AsyncEngine) -> None:
+    monitor = await _monitor(engine, ScriptedTier())
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1", prompt="What is 3 + 4"))
+    await monitor.close()
+
+    [verdict] = await rows(engine, verifications)
+    assert verdict["cost_usd"] == pytest.approx(4 * (5 + 5) / 1000)
+
+
+async def test_an_open_question_is_stored_without_a_label_and_says_why(engine: AsyncEngine) -> None:
+    monitor = await _monitor(engine, ScriptedTier(reply=lambda request: "A city in France."))
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1", prompt="Tell me about Lyon.", answer="A town in France."))
+    await monitor.close()
+
+    [verdict] = await rows(engine, verifications)
+    assert (verdict["status"], verdict["label"], verdict["judge"]) == ("done", None, None)
+    assert "no judge decided" in verdict["reason"]
+    assert 0 < verdict["scores"]["similarity"] < 1
+    assert await rows(engine, training_rows) == []
+
+
+async def test_an_uncalibrated_pairwise_judge_makes_no_label_but_its_cost_counts(engine: AsyncEngine) -> None:
+    verifier = ScriptedTier(reply=lambda request: "FIRST")
+    monitor = await _monitor(engine, verifier, judges=[PairwiseJudge(verifier)])
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1", prompt="Tell me about Lyon."))
+    await monitor.close()
+
+    [verdict] = await rows(engine, verifications)
+    assert (verdict["label"], verdict["judge"]) == (None, "pairwise")
+    assert "reliability of judge pairwise is unknown" in verdict["reason"]
+    assert len(verifier.seen) == 3
+    asked = sum(verifier.count_prompt_tokens(request) + 5 for request in verifier.seen)
+    assert verdict["cost_usd"] == pytest.approx(4 * asked / 1000)
+
+
+async def test_a_cut_off_reference_makes_no_label(engine: AsyncEngine) -> None:
+    monitor = await _monitor(engine, ScriptedTier(finish_reason="length"))
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1"))
+    await monitor.close()
+
+    [verdict] = await rows(engine, verifications)
+    assert (verdict["status"], verdict["label"]) == ("done", None)
+    assert "cut off" in verdict["reason"]
+
+
+async def test_verification_runs_at_batch_priority_and_greedily(engine: AsyncEngine) -> None:
+    verifier = ScriptedTier()
+    monitor = await _monitor(engine, verifier)
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1"))
+    await monitor.close()
+
+    [request] = verifier.seen
+    assert (request.priority, request.sampling.temperature, request.deadline) == (2, 0.0, None)
+
+
+async def test_nothing_starts_while_users_wait_for_the_verifier(engine: AsyncEngine) -> None:
+    verifier = ScriptedTier()
+    verifier.waiting = 1
+    monitor = await _monitor(engine, verifier)
+    await monitor.start()
+    await _serve(monitor, engine, record("req-1"))
+    assert verifier.seen == []
+
+    verifier.waiting = 0
+    await monitor.drain()
+    await monitor.close()
+
+    assert len(verifier.seen) == 1
+
+
+async def test_offering_does_no_work_on_the_callers_path(engine: AsyncEngine) -> None:
+    monitor = await _monitor(engine, ScriptedTier())
+
+    for i in range(50):
+        monitor.offer(record(f"req-{i}"))
+
+    assert await rows(engine, verifications) == []
+
+
+async def test_offers_beyond_the_bound_are_dropped_and_counted(engine: AsyncEngine) -> None:
+    monitor = await _monitor(engine, ScriptedTier(), msgspec.structs.replace(ALL, max_offered=3))
+
+    for i in range(5):
+        monitor.offer(record(f"req-{i}"))
+
+    assert (await monitor.status()).dropped == 2
+
+
+async def test_records_without_texts_are_never_verified(engine: AsyncEngine) -> None:
+    verifier = ScriptedTier()
+    monitor = await _monitor(engine, verifier)
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1", messages=None, answer=None))
+    await monitor.close()
+
+    assert await rows(engine, verifications) == []
+    assert verifier.seen == []
+
+
+async def test_a_spent_budget_stops_sampling(engine: AsyncEngine) -> None:
+    # A reference answer may cost up to 4 * (10 + 1024) / 1000 dollars; 5% of one dollar does not pay for that.
+    monitor = await _monitor(engine, ScriptedTier(), MonitorSettings(sampling=SamplingSettings(rate=1.0)))
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1"))
+    await monitor.close()
+
+    assert await rows(engine, verifications) == []
+
+
+async def test_a_failing_verifier_is_retried_until_it_rules(
+    engine: AsyncEngine,
+) -> None:
+    verifier = ScriptedTier(faults=[unavailable(), unavailable()])
+    monitor = await _monitor(engine, verifier)
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1"))
+    await monitor.close()
+
+    [verdict] = await rows(engine, verifications)
+    assert (verdict["status"], verdict["attempts"], verdict["label"], verdict["error"]) == ("done", 3, "no_worse", None)
+
+
+async def test_a_verifier_that_keeps_failing_is_given_up_with_the_reason(engine: AsyncEngine) -> None:
+    monitor = await _monitor(engine, ScriptedTier(faults=[unavailable()] * 3))
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1"), record("req-2"))
+    await monitor.close()
+
+    bad, good = await rows(engine, verifications)
+    assert (bad["status"], good["status"]) == ("failed", "done")
+    assert "the core is gone" in bad["error"]
+
+
+async def test_a_failing_encoder_counts_as_a_failed_attempt(engine: AsyncEngine) -> None:
+    def broken(messages: list[dict[str, str]]) -> EncodedPrompt:
+        raise RuntimeError("no such table")
+
+    monitor = await _monitor(engine, ScriptedTier(), encode=broken)
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1"))
+    await monitor.close()
+
+    [verdict] = await rows(engine, verifications)
+    assert verdict["status"] == "failed"
+    assert "no such table" in verdict["error"]
+
+
+async def test_a_poisoned_request_does_not_block_the_queue(engine: AsyncEngine) -> None:
+    monitor = await _monitor(engine, ScriptedTier())
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1", messages=[{"content": "no role"}]), record("req-2"))
+    await monitor.close()
+
+    assert [row["status"] for row in await rows(engine, verifications)] == ["failed", "done"]
+
+
+async def test_a_restart_goes_on_with_what_was_queued_and_what_was_under_way(engine: AsyncEngine) -> None:
+    stuck = ScriptedTier()
+    stuck.hold = asyncio.Event()
+    first = await _monitor(engine, stuck)
+    await first.start()
+    for i in range(3):
+        await store_request(engine, record(f"req-{i}"))
+        first.offer(record(f"req-{i}"))
+    await stuck.entered.wait()
+    await first.close()
+
+    second = await _monitor(engine, ScriptedTier())
+    await second.start()
+    await second.drain()
+    await second.close()
+
+    assert [row["status"] for row in await rows(engine, verifications)] == ["done"] * 3
+
+
+async def test_the_alarm_rings_once_when_a_tier_begins_to_disappoint(engine: AsyncEngine) -> None:
+    alarms: list[UpgradeRate] = []
+    settings = msgspec.structs.replace(ALL, upgrade=UpgradeSettings(window=20, min_sample=10))
+    monitor = await _monitor(engine, ScriptedTier(), settings, alarms=alarms)
+    await monitor.start()
+
+    good = [record(f"good-{i}") for i in range(9)]
+    bad = [record(f"bad-{i}", answer="8") for i in range(4)]
+    await _serve(monitor, engine, *good, *bad)
+    await monitor.close()
+
+    [alarm] = alarms
+    assert (alarm.tier, alarm.needs_upgrade.count, alarm.needs_upgrade.total) == (1, 2, 11)
+
+
+async def test_upgrade_rates_are_per_tier_and_over_all(engine: AsyncEngine) -> None:
+    monitor = await _monitor(engine, ScriptedTier())
+    await monitor.start()
+    await _serve(
+        monitor,
+        engine,
+        record("req-1", tier=1, answer="8"),
+        record("req-2", tier=1),
+        record("req-3", tier=2),
+        record("req-4", tier=2),
+    )
+
+    every, first, latest = (
+        await monitor.upgrade_rate(),
+        await monitor.upgrade_rate(1),
+        await monitor.upgrade_rate(last=1),
+    )
+    await monitor.close()
+
+    assert (every.needs_upgrade.count, every.needs_upgrade.total) == (1, 4)
+    assert (first.needs_upgrade.count, first.needs_upgrade.total) == (1, 2)
+    assert (latest.needs_upgrade.count, latest.needs_upgrade.total) == (0, 1)
+
+
+async def test_the_status_shows_the_queue_and_the_money(engine: AsyncEngine) -> None:
+    monitor = await _monitor(engine, ScriptedTier())
+    await monitor.start()
+    await _serve(monitor, engine, record("req-1"), record("req-2", prompt="Tell me about Lyon.", answer="A city"))
+
+    status = await monitor.status()
+    await monitor.close()
+
+    assert (status.queue.pending, status.queue.done, status.queue.labelled) == (0, 2, 1)
+    assert (status.offered, status.sampled, status.dropped) == (2, 2, 0)
+    assert status.spending.serving_usd == 2.0
+    assert status.spending.committed_usd > 0
+    assert [calibration.judge for calibration in status.calibrations] == ["exact"]
+
+
+async def test_draining_a_monitor_that_does_not_run_is_an_error(engine: AsyncEngine) -> None:
+    monitor = await _monitor(engine, ScriptedTier())
+
+    with pytest.raises(RuntimeError, match="call start"):
+        await monitor.drain()
