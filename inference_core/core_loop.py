@@ -1,0 +1,210 @@
+"""The thread that owns a core: commands in, events out, and the client for the same process."""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Protocol
+
+from inference_core.errors import CoreError, CoreGoneError, IntegrityError, InvalidRequestError, QueueFullError
+from inference_core.event_client import EventClient
+from inference_core.protocol import (
+    AbortRequest,
+    AddRequest,
+    Command,
+    CoreStats,
+    ErrorKind,
+    Event,
+    Hello,
+    Knobs,
+    KnobsSet,
+    ModelInfo,
+    QueryStats,
+    SequenceOutput,
+)
+
+log = logging.getLogger(__name__)
+
+
+class SteppingCore(Protocol):
+    """What the loop needs of a core; `inference_core.core.Core` is the one that serves."""
+
+    @property
+    def model_infos(self) -> list[ModelInfo]: ...
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def add(self, request: AddRequest) -> None: ...
+
+    def abort(self, request_id: str) -> object: ...
+
+    def step(self) -> list[SequenceOutput]: ...
+
+    def stats(self, query_id: str) -> CoreStats: ...
+
+    def set_knobs(self, knobs: Knobs) -> None: ...
+
+
+CoreFactory = Callable[[], SteppingCore]
+
+
+class CoreLoop:
+    """Runs a core on a thread of its own: all waiting commands, then one step, then one delivery.
+
+    `core_factory` is called on that thread. `deliver` gets the events of each turn in one list, `Hello` first;
+    `gone` is called last, once, with what killed the core or None after `stop`. Both are called on the
+    core's thread and must not block. An idle loop sleeps in the queue.
+    """
+
+    def __init__(
+        self,
+        core_factory: CoreFactory,
+        deliver: Callable[[list[Event]], None],
+        gone: Callable[[BaseException | None], None],
+    ) -> None:
+        self._core_factory = core_factory
+        self._deliver = deliver
+        self._gone = gone
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="aio-core", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, command: Command) -> None:
+        """Queue a command for the next turn; from any thread, never blocks."""
+        self._commands.put(command)
+
+    def stop(self) -> None:
+        """Ask the thread to end after the commands before this one; from any thread, never blocks."""
+        self._commands.put(None)
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        cause: BaseException | None = None
+        try:
+            self._serve()
+        except BaseException as error:
+            log.exception("the core died")
+            # The frames of the traceback would keep the core, its weights and its arena in memory.
+            traceback.clear_frames(error.__traceback__)
+            cause = error
+        self._gone(cause)
+
+    def _serve(self) -> None:
+        core = self._core_factory()
+        self._deliver([Hello(models=core.model_infos)])
+        while not self._stopping:
+            events: list[Event] = []
+            for command in self._waiting_commands(wait=not core.has_work):
+                events += _applied(core, command)
+            if not self._stopping and core.has_work:
+                events += _stepped(core)
+            if events:
+                self._deliver(events)
+
+    def _waiting_commands(self, *, wait: bool) -> list[Command]:
+        commands: list[Command] = []
+        with contextlib.suppress(queue.Empty):
+            command = self._commands.get(block=wait)
+            while command is not None:
+                commands.append(command)
+                command = self._commands.get_nowait()
+            self._stopping = True
+        return commands
+
+
+def _stepped(core: SteppingCore) -> list[SequenceOutput]:
+    """The outputs of one step; what fails one choice ends its request."""
+    outputs = core.step()
+    for output in outputs:
+        if output.finish_reason == "error":
+            output.error_kind = output.error_kind or "internal"
+            core.abort(output.request_id)
+    return outputs
+
+
+def _applied(core: SteppingCore, command: Command) -> list[Event]:
+    """Carry out one command between two steps; its answers."""
+    if isinstance(command, AddRequest):
+        try:
+            core.add(command)
+        except IntegrityError:
+            raise
+        except CoreError as error:
+            return [refusal(command.request_id, error)]
+    elif isinstance(command, AbortRequest):
+        core.abort(command.request_id)  # whoever aborts has left: the last outputs are for nobody
+    elif isinstance(command, QueryStats):
+        return [core.stats(command.query_id)]
+    else:
+        reason = None
+        try:
+            core.set_knobs(command.knobs)
+        except InvalidRequestError as error:
+            reason = str(error)
+        return [KnobsSet(query_id=command.query_id, knobs=core.stats(command.query_id).knobs, error=reason)]
+    return []
+
+
+def refusal(request_id: str, error: CoreError) -> SequenceOutput:
+    """The one output of a request that was not admitted."""
+    kind: ErrorKind = "internal"
+    if isinstance(error, InvalidRequestError):
+        kind = "invalid"
+    elif isinstance(error, QueueFullError):
+        kind = "overloaded"
+    return SequenceOutput(
+        request_id=request_id,
+        index=0,
+        token_ids=[],
+        finish_reason="error",
+        error=str(error),
+        error_param=getattr(error, "param", None),
+        error_kind=kind,
+    )
+
+
+def why_dead(cause: BaseException) -> str:
+    return f"the core died: {type(cause).__name__}: {cause}"
+
+
+class ThreadCoreClient(EventClient):
+    """A core on a thread of this process. `core_factory` runs on that thread, at every `start`."""
+
+    def __init__(self, core_factory: CoreFactory) -> None:
+        super().__init__()
+        self._core_factory = core_factory
+        self._core_loop: CoreLoop | None = None
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def deliver(events: list[Event]) -> None:
+            loop.call_soon_threadsafe(self._receive, events)
+
+        def gone(cause: BaseException | None) -> None:
+            reason = "the core stopped" if cause is None else why_dead(cause)
+            with contextlib.suppress(RuntimeError):  # the event loop was closed first: nobody is left to tell
+                loop.call_soon_threadsafe(self._lose, reason, cause)
+
+        self._core_loop = CoreLoop(self._core_factory, deliver, gone)
+        self._core_loop.start()
+
+    async def _disconnect(self) -> None:
+        if self._core_loop is not None:
+            core_loop, self._core_loop = self._core_loop, None
+            core_loop.stop()
+            await asyncio.to_thread(core_loop.join)
+
+    def _send(self, command: Command) -> None:
+        if self._core_loop is None:
+            raise CoreGoneError("the core client is closed")
+        self._core_loop.submit(command)

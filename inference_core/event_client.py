@@ -1,0 +1,173 @@
+"""The asyncio side that both transports share: commands out, events in, one stream per request."""
+
+import asyncio
+import itertools
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from inference_core.client import CoreClient
+from inference_core.errors import CoreGoneError, InvalidRequestError
+from inference_core.protocol import (
+    AbortRequest,
+    AddRequest,
+    Command,
+    CoreStats,
+    Event,
+    Goodbye,
+    Hello,
+    Knobs,
+    KnobsSet,
+    ModelInfo,
+    QueryStats,
+    SequenceOutput,
+    SetKnobs,
+)
+
+
+class EventClient(CoreClient):
+    """A `CoreClient` over any channel that carries `Command`s one way and lists of `Event`s the other.
+
+    A transport implements `_connect`, `_disconnect` and `_send`, calls `_receive` with the events of a step and
+    `_lose` once when the channel is gone. All of it happens on the event loop that awaited `start`.
+    On the channel a request carries its own id and a serial number, so an id may be used again at once after
+    an early close: outputs still under way for the closed request find nobody.
+    """
+
+    def __init__(self) -> None:
+        self._serials = itertools.count()
+        self._streams: dict[str, asyncio.Queue[SequenceOutput | None]] = {}
+        self._answers: dict[str, asyncio.Future[CoreStats | KnobsSet]] = {}
+        self._models: dict[str, ModelInfo] = {}
+        self._hello: asyncio.Future[None] | None = None
+        self._starting = asyncio.Lock()
+        self._gone: str | None = "the core client was not started"
+        self._cause: BaseException | None = None
+
+    @abstractmethod
+    async def _connect(self) -> None:
+        """Open the channel; `Hello` follows as its first event. Raises `CoreGoneError`."""
+
+    @abstractmethod
+    async def _disconnect(self) -> None:
+        """Close the channel after what was sent before; idempotent."""
+
+    @abstractmethod
+    def _send(self, command: Command) -> None:
+        """Put a command on the channel; never blocks."""
+
+    async def start(self) -> None:
+        async with self._starting:
+            if self._gone is None:
+                return
+            await self._disconnect()  # nothing of a dead channel may be heard on the next one
+            self._gone, self._cause = None, None
+            self._hello = asyncio.get_running_loop().create_future()
+            try:
+                await self._connect()
+                await self._hello
+            except BaseException:
+                self._lose("the core client did not start")
+                await self._disconnect()
+                raise
+
+    async def close(self) -> None:
+        if self._gone is None:
+            for wire_id in self._streams:
+                self._send(AbortRequest(wire_id))
+        self._lose("the core client is closed")
+        await self._disconnect()
+
+    @property
+    def models(self) -> dict[str, ModelInfo]:
+        return self._models
+
+    def generate(self, request: AddRequest) -> AsyncIterator[SequenceOutput]:
+        self._require_core()
+        return self._outputs(request)
+
+    async def _outputs(self, request: AddRequest) -> AsyncIterator[SequenceOutput]:
+        self._require_core()
+        wire_id = f"{request.request_id}#{next(self._serials)}"
+        queue: asyncio.Queue[SequenceOutput | None] = asyncio.Queue()
+        self._streams[wire_id] = queue
+        unfinished = request.n
+        try:
+            self._send(msgspec.structs.replace(request, request_id=wire_id))
+            while unfinished:
+                output = await queue.get()
+                if output is None:
+                    raise self._gone_error()
+                output.request_id = request.request_id
+                if output.finish_reason == "error":
+                    yield output
+                    return
+                unfinished -= output.finish_reason is not None
+                if not unfinished:
+                    del self._streams[wire_id]
+                yield output
+        finally:
+            if self._streams.pop(wire_id, None) is not None and self._gone is None:
+                self._send(AbortRequest(wire_id))
+
+    async def stats(self) -> CoreStats:
+        answer = await self._ask(QueryStats(self._query_id()))
+        assert isinstance(answer, CoreStats)
+        return answer
+
+    async def set_knobs(self, knobs: Knobs) -> Knobs:
+        answer = await self._ask(SetKnobs(self._query_id(), knobs))
+        assert isinstance(answer, KnobsSet)
+        if answer.error is not None:
+            raise InvalidRequestError(answer.error, "knobs")
+        return answer.knobs
+
+    def _query_id(self) -> str:
+        return f"#{next(self._serials)}"
+
+    async def _ask(self, command: QueryStats | SetKnobs) -> CoreStats | KnobsSet:
+        self._require_core()
+        answer: asyncio.Future[CoreStats | KnobsSet] = asyncio.get_running_loop().create_future()
+        self._answers[command.query_id] = answer
+        try:
+            self._send(command)
+            return await answer
+        finally:
+            self._answers.pop(command.query_id, None)
+
+    def _receive(self, events: Sequence[Event]) -> None:
+        """Hand every event of one delivery to whoever waits for it."""
+        for event in events:
+            if isinstance(event, SequenceOutput):
+                if queue := self._streams.get(event.request_id):
+                    queue.put_nowait(event)
+            elif isinstance(event, Hello):
+                self._models = {model.name: model for model in event.models}
+                if self._hello is not None and not self._hello.done():
+                    self._hello.set_result(None)
+            elif isinstance(event, Goodbye):
+                self._lose(event.reason)
+            elif (answer := self._answers.get(event.query_id)) and not answer.done():
+                answer.set_result(event)
+
+    def _lose(self, reason: str, cause: BaseException | None = None) -> None:
+        """The channel is gone for `reason`: everyone who waits learns of it. Only the first call counts."""
+        if self._gone is not None:
+            return
+        self._gone, self._cause = reason, cause
+        for queue in self._streams.values():
+            queue.put_nowait(None)
+        for answer in [*self._answers.values(), self._hello]:
+            if answer is not None and not answer.done():
+                answer.set_exception(self._gone_error())
+                answer.exception()  # whoever asked may have left; that is no reason to warn
+
+    def _require_core(self) -> None:
+        if self._gone is not None:
+            raise self._gone_error()
+
+    def _gone_error(self) -> CoreGoneError:
+        error = CoreGoneError(self._gone)
+        error.__cause__ = self._cause
+        return error

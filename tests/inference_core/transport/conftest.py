@@ -1,0 +1,66 @@
+"""Clients of both transports, each with the core it speaks to."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from inference_core.core_loop import ThreadCoreClient
+from inference_core.core_server import CoreServer
+from inference_core.errors import CoreGoneError
+from inference_core.protocol import AddRequest, SamplingParams
+from inference_core.socket_transport import SocketCoreClient
+
+
+@pytest.fixture(params=["thread", "socket"])
+async def connect(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[Callable[..., Any]]:
+    """`await connect(core_factory)` gives a started client, and `connect.restart(...)` one whose core was reborn."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def connect_thread(core_factory: Any) -> ThreadCoreClient:
+            client = ThreadCoreClient(core_factory)
+            stack.push_async_callback(client.close)
+            await client.start()
+            return client
+
+        async def connect_socket(core_factory: Any) -> SocketCoreClient:
+            await revive(core_factory)
+            client = SocketCoreClient(tmp_path / "core.sock")
+            stack.push_async_callback(client.close)
+            await client.start()
+            return client
+
+        async def revive(core_factory: Any) -> None:
+            """Put a new server where the old one was."""
+            server = CoreServer(core_factory, tmp_path / "core.sock")
+            stack.push_async_callback(stop, server)
+            await server.start()
+
+        async def stop(server: CoreServer) -> None:
+            with contextlib.suppress(CoreGoneError):
+                await server.stop()
+
+        async def nothing(core_factory: Any) -> None:
+            """A thread's core is made by the client itself."""
+
+        if request.param == "thread":
+            connect_thread.revive = nothing  # type: ignore[attr-defined]
+            yield connect_thread
+        else:
+            connect_socket.revive = revive  # type: ignore[attr-defined]
+            yield connect_socket
+
+
+@pytest.fixture(scope="session")
+def ask() -> Callable[..., AddRequest]:
+    def build(request_id: str = "r", prompt: Any = (1, 2, 3), *, tokens: int = 8, **fields: Any) -> AddRequest:
+        return AddRequest(
+            request_id=request_id,
+            model="m",
+            prompt_token_ids=list(prompt),
+            sampling=SamplingParams(max_tokens=tokens),
+            **fields,
+        )
+
+    return build

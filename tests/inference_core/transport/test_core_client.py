@@ -1,0 +1,285 @@
+"""The contract of `CoreClient`, held by both transports."""
+
+import asyncio
+import threading
+
+import pytest
+from scripted_core import ScriptedCore, expected_tokens
+
+from inference_core.errors import CoreGoneError, InvalidRequestError
+from inference_core.protocol import Knobs
+
+
+async def collect(client, request):
+    return [output async for output in client.generate(request)]
+
+
+def tokens_of(outputs, index=0):
+    return [token for output in outputs if output.index == index for token in output.token_ids]
+
+
+async def first_output(client, request):
+    """The open iterator and its first output."""
+    outputs = client.generate(request)
+    return outputs, await anext(outputs)
+
+
+async def running(client):
+    return (await client.stats()).models[0].running
+
+
+async def test_the_models_are_known_once_started(connect):
+    client = await connect(ScriptedCore)
+
+    assert client.models["m"].vocab_size == 1000
+
+
+async def test_outputs_come_in_order_and_end_with_the_finish_reason(connect, ask):
+    client = await connect(ScriptedCore)
+
+    outputs = await collect(client, ask(tokens=20))
+
+    assert tokens_of(outputs) == expected_tokens([1, 2, 3], 0, 20)
+    assert [output.finish_reason for output in outputs] == [None] * 19 + ["length"]
+    assert {output.request_id for output in outputs} == {"r"}
+
+
+async def test_fifty_concurrent_requests_each_get_their_own_tokens(connect, ask):
+    client = await connect(ScriptedCore)
+
+    answers = await asyncio.gather(*(collect(client, ask(f"r{i}", [i], tokens=1 + i % 9)) for i in range(50)))
+
+    for i, outputs in enumerate(answers):
+        assert tokens_of(outputs) == expected_tokens([i], 0, 1 + i % 9)
+
+
+async def test_all_choices_of_a_request_arrive(connect, ask):
+    client = await connect(ScriptedCore)
+
+    outputs = await collect(client, ask(n=3, tokens=4))
+
+    assert [tokens_of(outputs, index) for index in range(3)] == [expected_tokens([1, 2, 3], i, 4) for i in range(3)]
+    assert [output.finish_reason for output in outputs].count("length") == 3
+
+
+async def test_closing_an_iterator_early_frees_its_request_and_leaves_others_alone(connect, ask):
+    client = await connect(ScriptedCore)
+    closing, _ = await first_output(client, ask("closing", tokens=10**6))
+    staying, _ = await first_output(client, ask("staying", [5], tokens=10**6))
+
+    await closing.aclose()
+
+    assert await running(client) == 1
+    assert (await anext(staying)).request_id == "staying"
+    await staying.aclose()
+
+
+async def test_cancelling_the_task_that_iterates_frees_its_request(connect, ask):
+    client = await connect(ScriptedCore)
+    begun = asyncio.Event()
+
+    async def iterate():
+        async for _ in client.generate(ask(tokens=10**6)):
+            begun.set()
+
+    task = asyncio.create_task(iterate())
+    await begun.wait()
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await running(client) == 0
+
+
+async def test_breaking_out_of_the_loop_frees_its_request(connect, ask):
+    client = await connect(ScriptedCore)
+
+    async for _ in client.generate(ask(tokens=10**6)):
+        break
+
+    # The event loop closes a dropped iterator a few turns later; each query takes some.
+    assert 0 in [await running(client) for _ in range(20)]
+
+
+async def test_a_request_id_can_be_used_again_at_once_and_gets_no_stale_tokens(connect, ask):
+    client = await connect(ScriptedCore)
+    abandoned, _ = await first_output(client, ask("same", [1], tokens=10**6))
+    await abandoned.aclose()
+
+    outputs = await collect(client, ask("same", [2], tokens=5))
+
+    assert tokens_of(outputs) == expected_tokens([2], 0, 5)
+
+
+@pytest.mark.parametrize(("salt", "kind", "param"), [("invalid", "invalid", "top_p"), ("full", "overloaded", None)])
+async def test_a_refused_request_ends_with_one_error_output(connect, ask, salt, kind, param):
+    client = await connect(ScriptedCore)
+
+    outputs = await collect(client, ask(salt=salt, n=2))
+
+    assert len(outputs) == 1
+    assert outputs[0].finish_reason == "error"
+    assert (outputs[0].error_kind, outputs[0].error_param) == (kind, param)
+    assert outputs[0].error
+
+
+async def test_a_failing_choice_ends_its_request_and_frees_the_other_choices(connect, ask):
+    client = await connect(ScriptedCore)
+
+    outputs = await collect(client, ask(salt="choice", n=2, tokens=10**6))
+
+    assert outputs[-1].finish_reason == "error"
+    assert outputs[-1].error == "row 0 holds NaN"
+    assert await running(client) == 0
+
+
+async def test_knobs_change_and_show_in_the_stats(connect):
+    client = await connect(ScriptedCore)
+
+    in_force = await client.set_knobs(Knobs(max_num_seqs=3))
+
+    assert in_force.max_num_seqs == 3
+    assert (await client.stats()).knobs.max_num_seqs == 3
+
+
+async def test_refused_knobs_raise_with_the_reason_and_change_nothing(connect):
+    client = await connect(ScriptedCore)
+
+    with pytest.raises(InvalidRequestError, match="allowed is 1 and more"):
+        await client.set_knobs(Knobs(max_num_seqs=0))
+
+    assert (await client.stats()).knobs == Knobs()
+
+
+async def test_when_the_core_dies_everyone_learns_why(connect, ask):
+    core = ScriptedCore()
+    client = await connect(lambda: core)
+    open_iterator, _ = await first_output(client, ask("innocent", tokens=10**6))
+
+    with pytest.raises(CoreGoneError, match="boom"):
+        await collect(client, ask("guilty", salt="explode"))
+    with pytest.raises(CoreGoneError, match="boom"):
+        async for _ in open_iterator:
+            pass
+
+
+async def test_calls_after_the_cores_death_raise_at_once(connect, ask):
+    client = await connect(ScriptedCore)
+    with pytest.raises(CoreGoneError):
+        await collect(client, ask(salt="explode"))
+
+    with pytest.raises(CoreGoneError, match="boom"):
+        client.generate(ask())
+    with pytest.raises(CoreGoneError, match="boom"):
+        await client.stats()
+    with pytest.raises(CoreGoneError, match="boom"):
+        await client.set_knobs(Knobs())
+
+
+async def test_a_query_under_way_when_the_core_dies_raises(connect, ask):
+    core = ScriptedCore()
+    client = await connect(lambda: core)
+    core.hold()
+    doomed = asyncio.create_task(collect(client, ask(salt="explode")))
+    await asyncio.to_thread(core.in_step.wait)
+    query = asyncio.create_task(client.stats())
+    await asyncio.sleep(0)
+    core.release()
+
+    with pytest.raises(CoreGoneError, match="boom"):
+        await query
+    with pytest.raises(CoreGoneError, match="boom"):
+        await doomed
+
+
+async def test_a_dead_core_can_be_started_afresh(connect, ask):
+    client = await connect(ScriptedCore)
+    with pytest.raises(CoreGoneError):
+        await collect(client, ask(salt="explode"))
+
+    await connect.revive(ScriptedCore)
+    await client.start()
+
+    assert tokens_of(await collect(client, ask(tokens=3))) == expected_tokens([1, 2, 3], 0, 3)
+
+
+async def test_a_core_that_does_not_load_makes_start_raise_with_the_reason(connect):
+    connected = threading.Event()
+
+    def factory():
+        assert connected.wait(60)
+        raise MemoryError("needs 3 bytes, has 2")
+
+    start = asyncio.create_task(connect(factory))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    connected.set()
+
+    with pytest.raises(CoreGoneError, match="needs 3 bytes, has 2"):
+        await start
+
+
+async def test_closing_the_client_ends_its_iterators_and_frees_their_requests(connect, ask):
+    core = ScriptedCore()
+    client = await connect(lambda: core)
+    outputs, _ = await first_output(client, ask(tokens=10**6))
+
+    await client.close()
+    await client.close()
+
+    with pytest.raises(CoreGoneError, match="closed"):
+        async for _ in outputs:
+            pass
+    with pytest.raises(CoreGoneError, match="closed"):
+        await client.stats()
+
+
+async def test_calls_before_start_raise():
+    from inference_core.core_loop import ThreadCoreClient
+
+    with pytest.raises(CoreGoneError, match="not started"):
+        await ThreadCoreClient(ScriptedCore).stats()
+
+
+async def test_all_outputs_of_a_step_reach_the_event_loop_in_one_wake_up(connect, ask, monkeypatch):
+    core = ScriptedCore()
+    client = await connect(lambda: core)
+    loop, wake_ups = asyncio.get_running_loop(), []
+    wake = loop.call_soon_threadsafe
+    monkeypatch.setattr(
+        loop, "call_soon_threadsafe", lambda *args, **kwargs: (wake_ups.append(args), wake(*args, **kwargs))[1]
+    )
+
+    await asyncio.gather(*(collect(client, ask(f"r{i}", [i], tokens=20)) for i in range(8)))
+
+    assert 20 <= core.steps < 8 * 20
+    assert len(wake_ups) == core.steps
+
+
+async def test_the_event_loop_runs_on_while_the_core_is_in_a_long_step(connect, ask):
+    core = ScriptedCore()
+    client = await connect(lambda: core)
+    core.hold()
+    first = asyncio.create_task(collect(client, ask("a", tokens=2)))
+    await asyncio.to_thread(core.in_step.wait)
+
+    second = asyncio.create_task(collect(client, ask("b", [9], tokens=2)))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    core.release()
+
+    assert tokens_of(await first) == expected_tokens([1, 2, 3], 0, 2)
+    assert tokens_of(await second) == expected_tokens([9], 0, 2)
+
+
+async def test_an_idle_core_sleeps_until_a_command_comes(connect):
+    core = ScriptedCore()
+    client = await connect(lambda: core)
+    await client.stats()
+    before = core.work_queries
+
+    for _ in range(20):
+        await client.stats()
+
+    assert core.work_queries - before <= 3 * 20
+    assert core.steps == 0
