@@ -1,0 +1,273 @@
+"""One model's KV blocks: counted references, a prefix cache over full blocks, slabs taken and given back on demand."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import takewhile
+
+from inference_core.errors import IntegrityError, MemoryPlanError
+from inference_core.kv_layout import KVLayout
+from inference_core.slab_arena import SlabArena, SlabHolder
+
+
+@dataclass(slots=True)
+class _Slab:
+    """A slab in this pool's hands. `free` holds block ids, the next to allocate last."""
+
+    number: int
+    free: list[int]
+    referenced: int = 0
+    quiet_since: int = 0
+
+
+class BlockPool(SlabHolder):
+    """Blocks of one model (SPEC KV-01, KV-05). Block `b` is block `b % blocks_per_slab` of slab `b // blocks_per_slab`.
+
+    A block of a held slab is in exactly one of three states: *free*; *referenced* by one or more block
+    tables; or *idle*: unreferenced, but its content is still cached under a digest. Only full blocks have
+    digests and full blocks are never written again, so sharing needs no copy.
+
+    New blocks come from the fullest slab with room, then from a free slab of the arena; then the
+    coldest cache entry gives way, wherever it lies: a neighbour's quiet slab (no block referenced) if
+    it was last used before this pool's own coldest idle block, else that block. A slab returns to the
+    arena as soon as all its blocks are free.
+    """
+
+    def __init__(self, name: str, layout: KVLayout, arena: SlabArena) -> None:
+        self.name = name
+        self.block_size = layout.block_size
+        self.block_bytes = layout.block_bytes
+        self.blocks_per_slab = layout.blocks_per_slab(arena.slab_bytes)
+        if self.blocks_per_slab < 1:
+            raise MemoryPlanError(
+                f"a block of {name} takes {layout.bytes_per_token} bytes/token x {layout.block_size} tokens = "
+                f"{layout.block_bytes} bytes, more than a slab of {arena.slab_bytes}; enlarge slabs"
+            )
+        self._arena = arena
+        self._slabs: dict[int, _Slab] = {}
+        self._by_room: list[dict[int, _Slab]] = [{} for _ in range(self.blocks_per_slab + 1)]
+        self._quiet: OrderedDict[int, _Slab] = OrderedDict()
+        self._references: dict[int, int] = {}
+        self._idle: OrderedDict[int, int] = OrderedDict()
+        self._digest_of: dict[int, bytes] = {}
+        self._block_of: dict[bytes, int] = {}
+        self._num_free = 0
+        arena.join(self)
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    @property
+    def capacity(self) -> int:
+        """Blocks this model would have if the whole arena were its own."""
+        return self._arena.num_slabs * self.blocks_per_slab
+
+    @property
+    def num_referenced(self) -> int:
+        return len(self._references)
+
+    @property
+    def num_idle(self) -> int:
+        return len(self._idle)
+
+    @property
+    def num_slabs(self) -> int:
+        return len(self._slabs)
+
+    @property
+    def available(self) -> int:
+        """How many blocks `allocate` can provide now, at the cost of cached content."""
+        return self._num_free + len(self._idle) + self._arena.obtainable(self) * self.blocks_per_slab
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def count_idle(self, blocks: Iterable[int]) -> int:
+        """How many of `blocks` would leave `available` if they were acquired."""
+        return sum(block in self._idle for block in blocks)
+
+    # -- allocation ----------------------------------------------------------------------------
+
+    def allocate(self, count: int) -> list[int] | None:
+        """`count` blocks with one reference each, or None (and nothing changed) if there are too few."""
+        if count > self.available:
+            return None
+        blocks: list[int] = []
+        while len(blocks) < count:
+            slab = self._fullest_with_room()
+            if slab is None:
+                self._find_room()
+                continue
+            taken = min(count - len(blocks), len(slab.free))
+            self._set_room(slab, taken)
+            for _ in range(taken):
+                block = slab.free.pop()
+                self._references[block] = 1
+                blocks.append(block)
+            slab.referenced += taken
+            self._quiet.pop(slab.number, None)
+        return blocks
+
+    def acquire(self, blocks: list[int]) -> None:
+        """One more reference to each of `blocks`, which are cached or referenced."""
+        for block in blocks:
+            count = self._references.get(block, 0)
+            if count == 0:
+                del self._idle[block]
+                slab = self._slabs[block // self.blocks_per_slab]
+                slab.referenced += 1
+                self._quiet.pop(slab.number, None)
+            self._references[block] = count + 1
+
+    def release(self, blocks: list[int]) -> None:
+        """One reference less to each of `blocks`: what nobody refers to becomes idle if cached, else free.
+
+        The last block goes first, so that of one chain the tail is evicted before the head: a head
+        is of use without its tail, not the other way round.
+        """
+        now = self._arena.tick()
+        for block in reversed(blocks):
+            count = self._references[block] - 1
+            if count:
+                self._references[block] = count
+                continue
+            del self._references[block]
+            slab = self._slabs[block // self.blocks_per_slab]
+            slab.referenced -= 1
+            if slab.referenced == 0:
+                slab.quiet_since = now
+                self._quiet[slab.number] = slab
+            if block in self._digest_of:
+                self._idle[block] = now
+            else:
+                self._free(block)
+
+    # -- prefix cache --------------------------------------------------------------------------
+
+    def match(self, digests: Iterable[bytes]) -> list[int]:
+        """The blocks that hold the longest cached prefix of a chain; changes nothing."""
+        blocks: list[int] = []
+        for digest in digests:
+            block = self._block_of.get(digest)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def register(self, block: int, digest: bytes) -> None:
+        """`block`, referenced and full, may be shared under `digest`. Equal content cached before stays."""
+        if digest not in self._block_of:
+            self._block_of[digest] = block
+            self._digest_of[block] = digest
+
+    def drop_cache(self) -> None:
+        """Forget all cached content; referenced blocks stay with their tables."""
+        for block in list(self._idle):
+            self._evict(block)
+        self._digest_of.clear()
+        self._block_of.clear()
+
+    # -- slabs ---------------------------------------------------------------------------------
+
+    @property
+    def quiet_slabs(self) -> int:
+        return len(self._quiet)
+
+    @property
+    def quiet_since(self) -> int | None:
+        return next((slab.quiet_since for slab in self._quiet.values()), None)
+
+    def yield_slab(self, colder_than: int | None) -> bool:
+        """Evict the quiet slab with the fewest cached blocks, of equals the coldest, and give it back."""
+        cold = takewhile(lambda s: colder_than is None or s.quiet_since < colder_than, self._quiet.values())
+        slab = max(cold, key=lambda s: len(s.free), default=None)
+        if slab is None:
+            return False
+        first = slab.number * self.blocks_per_slab
+        for block in range(first, first + self.blocks_per_slab):
+            if block in self._idle:
+                self._evict(block)
+        return True
+
+    def _fullest_with_room(self) -> _Slab | None:
+        for slabs in self._by_room[1:]:
+            if slabs:
+                return next(iter(slabs.values()))
+        return None
+
+    def _find_room(self) -> None:
+        """Free at least one block, given that one is available: the coldest cached content goes."""
+        coldest = next(iter(self._idle.values()), None)
+        number = self._arena.take(self, colder_than=coldest)
+        if number is None:
+            self._evict(next(iter(self._idle)))
+            return
+        first = number * self.blocks_per_slab
+        slab = _Slab(number, list(range(first + self.blocks_per_slab - 1, first - 1, -1)))
+        self._slabs[number] = slab
+        self._by_room[self.blocks_per_slab][number] = slab
+        self._num_free += self.blocks_per_slab
+
+    def _set_room(self, slab: _Slab, taken: int) -> None:
+        """Note that `taken` of the slab's free blocks are about to leave (negative: to come)."""
+        room = len(slab.free)
+        self._by_room[room].pop(slab.number, None)
+        self._by_room[room - taken][slab.number] = slab
+        self._num_free -= taken
+
+    def _evict(self, block: int) -> None:
+        del self._idle[block]
+        del self._block_of[self._digest_of.pop(block)]
+        self._free(block)
+
+    def _free(self, block: int) -> None:
+        slab = self._slabs[block // self.blocks_per_slab]
+        self._set_room(slab, -1)
+        slab.free.append(block)
+        if len(slab.free) == self.blocks_per_slab:
+            del self._slabs[slab.number], self._quiet[slab.number]
+            del self._by_room[self.blocks_per_slab][slab.number]
+            self._num_free -= self.blocks_per_slab
+            self._arena.give_back(self, slab.number)
+
+    # -- integrity -----------------------------------------------------------------------------
+
+    def check_integrity(self, tables: Iterable[list[int]]) -> None:
+        """Every block is free, idle or referenced, exactly once, and counts equal `tables`. Raises `IntegrityError`."""
+        held = Counter(block for table in tables for block in table)
+        if held != self._references:
+            wrong = next(b for b in held.keys() | self._references.keys() if held[b] != self._references.get(b, 0))
+            raise IntegrityError(
+                f"{self.name}: block {wrong} is in {held[wrong]} tables, "
+                f"but counts {self._references.get(wrong, 0)} references"
+            )
+        if (owned := self._arena.slabs_of(self)) != self._slabs.keys():
+            raise IntegrityError(f"{self.name}: holds slabs {sorted(self._slabs)}, but owns {sorted(owned)}")
+        for slab in self._slabs.values():
+            self._check_slab(slab)
+        if self._num_free != sum(len(slab.free) for slab in self._slabs.values()):
+            raise IntegrityError(f"{self.name}: counts {self._num_free} free blocks, which its slabs do not hold")
+        if {block: digest for digest, block in self._block_of.items()} != self._digest_of:
+            raise IntegrityError(f"{self.name}: digests and blocks do not name each other")
+        if stray := self._digest_of.keys() - self._idle.keys() - self._references.keys():
+            raise IntegrityError(f"{self.name}: blocks {sorted(stray)} are cached but neither idle nor referenced")
+
+    def _check_slab(self, slab: _Slab) -> None:
+        first = slab.number * self.blocks_per_slab
+        free = set(slab.free)
+        if len(free) != len(slab.free):
+            raise IntegrityError(f"{self.name}: slab {slab.number} lists a free block twice: {slab.free}")
+        for block in range(first, first + self.blocks_per_slab):
+            states = (block in free, block in self._idle, block in self._references)
+            if sum(states) != 1:
+                raise IntegrityError(f"{self.name}: block {block} is (free, idle, referenced) = {states}")
+            if block in self._idle and block not in self._digest_of:
+                raise IntegrityError(f"{self.name}: idle block {block} has no digest")
+        referenced = sum(b in self._references for b in range(first, first + self.blocks_per_slab))
+        if slab.referenced != referenced:
+            raise IntegrityError(f"{self.name}: slab {slab.number} counts {slab.referenced} of {referenced} references")
+        if len(free) == self.blocks_per_slab:
+            raise IntegrityError(f"{self.name}: slab {slab.number} is empty but not given back")
+        if (slab.number in self._quiet) != (referenced == 0):
+            raise IntegrityError(f"{self.name}: slab {slab.number} has {referenced} references but quiet is wrong")
+        if slab.number not in self._by_room[len(free)] or sum(slab.number in s for s in self._by_room) != 1:
+            raise IntegrityError(f"{self.name}: slab {slab.number} with {len(free)} free blocks is filed wrongly")

@@ -1,0 +1,265 @@
+"""A core: several models on one device group, one KV arena, one step at a time; synchronous and deterministic."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+
+from inference_core.block_pool import BlockPool
+from inference_core.errors import BadLogitsError, IntegrityError, InvalidRequestError
+from inference_core.model_turns import ModelTurns
+from inference_core.protocol import AddRequest, CoreStats, FinishReason, Knobs, ModelInfo, ModelStats, SequenceOutput
+from inference_core.request_validation import validate_knobs, validate_request
+from inference_core.runner import ModelRunner
+from inference_core.scheduler import Scheduler
+from inference_core.sequence import Sequence, Status
+from inference_core.slab_arena import SlabArena
+from inference_core.step_plan import ScheduledSequence, StepPlan, StepResult
+from inference_core.wait_estimate import StepMeter
+
+logger = logging.getLogger(__name__)
+
+
+class Core:
+    """Add requests, call `step` while `has_work`, hand its outputs on. No threads, no asyncio: transports wrap it.
+
+    `models`: a runner per model name; their KV caches share an arena of `arena_bytes` in slabs of
+    `slab_bytes`. `clock`: seconds, monotonic. `seed`: of the generator that seeds unseeded requests (None: from the
+    operating system); with it, equal commands and clock readings give equal runs.
+    Raises `MemoryPlanError` if a model's block is larger than a slab.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, ModelRunner],
+        *,
+        arena_bytes: int,
+        slab_bytes: int,
+        knobs: Knobs | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        seed: int | None = None,
+    ) -> None:
+        self._knobs = Knobs() if knobs is None else knobs
+        validate_knobs(self._knobs)
+        self._runners = dict(models)
+        self._arena = SlabArena(arena_bytes, slab_bytes)
+        self._arena_bytes = arena_bytes
+        self._schedulers = {
+            name: Scheduler(name, BlockPool(name, runner.layout, self._arena), self._knobs)
+            for name, runner in self._runners.items()
+        }
+        for scheduler in self._schedulers.values():
+            scheduler.peers = list(self._schedulers.values())
+        self._meters = {name: StepMeter() for name in self._runners}
+        self._turns = ModelTurns(list(self._runners))
+        self._requests: dict[str, _Request] = {}
+        self._clock = clock
+        self._random = Random(seed)
+        self._numbers = count()
+        self._steps = 0
+
+    @property
+    def model_infos(self) -> list[ModelInfo]:
+        return [runner.info for runner in self._runners.values()]
+
+    @property
+    def knobs(self) -> Knobs:
+        return self._knobs
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._requests)
+
+    def add(self, request: AddRequest) -> None:
+        """Queue a request. Raises `InvalidRequestError` (it can never be served) or `QueueFullError` (try later)."""
+        scheduler = self._schedulers.get(request.model)
+        if scheduler is None:
+            raise InvalidRequestError(
+                f"model {request.model!r} is unknown; loaded: {', '.join(self._runners)}", "model"
+            )
+        if request.request_id in self._requests:
+            raise InvalidRequestError(f"request_id {request.request_id!r} is in use by a live request", "request_id")
+        runner = self._runners[request.model]
+        validate_request(request, runner.info, scheduler.pool, self._knobs)
+        now = self._clock()
+        given = request.sampling.seed
+        request_seed = self._random.getrandbits(63) if given is None else given
+        choices: list[Sequence] = []
+        for index in range(request.n):
+            sequence = Sequence.of_request(
+                request,
+                index,
+                number=next(self._numbers),
+                request_seed=request_seed,
+                eos_token_ids=runner.config.eos_token_ids,
+                max_context=runner.info.max_context,
+                leader=choices[0] if choices else None,
+                now=now,
+            )
+            choices.append(sequence)
+        scheduler.add(choices)
+        self._requests[request.request_id] = _Request(scheduler, choices, request.n)
+
+    def abort(self, request_id: str) -> list[SequenceOutput]:
+        """Forget a request; its blocks are free on return. The final outputs of its live choices; [] if unknown."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return []
+        live = [sequence for sequence in request.choices if sequence.status is not Status.FINISHED]
+        return [self._end(request, sequence, "abort") for sequence in live]
+
+    def step(self) -> list[SequenceOutput]:
+        """One step of one model, and what came of it; [] without work.
+
+        An exception of the runner ends the sequences of that step with `finish_reason` "error" and nothing else.
+        """
+        began = self._clock()
+        due = {name: s.first_token_due() for name, s in self._schedulers.items() if s.has_work}
+        for name in self._turns.order(due):
+            plan = self._schedulers[name].schedule(self._steps, began)
+            if plan is None:
+                continue
+            self._steps += 1
+            outputs = self._execute(plan)
+            seconds = self._clock() - began
+            self._turns.charge(name, seconds)
+            self._meters[name].record_step(seconds)
+            return outputs
+        if due:
+            raise IntegrityError(f"{', '.join(due)} have work, but no sequence of theirs can be scheduled")
+        return []
+
+    def set_knobs(self, knobs: Knobs) -> None:
+        """Put new knobs in force from the next step on. Raises `InvalidRequestError` and changes nothing if refused."""
+        validate_knobs(knobs)
+        self._knobs = knobs
+        for scheduler in self._schedulers.values():
+            scheduler.knobs = knobs
+            if not knobs.prefix_caching:
+                scheduler.pool.drop_cache()
+
+    def stats(self, query_id: str = "") -> CoreStats:
+        """Counts and estimates at this moment. `blocks_total` is what the model would have in an arena of its own."""
+        sharing = sum(scheduler.has_work for scheduler in self._schedulers.values())
+        return CoreStats(
+            query_id=query_id,
+            steps=self._steps,
+            arena_bytes=self._arena_bytes,
+            slab_bytes=self._arena.slab_bytes,
+            slabs_free=self._arena.num_free,
+            models=[self._model_stats(name, scheduler, sharing) for name, scheduler in self._schedulers.items()],
+            knobs=self._knobs,
+        )
+
+    def check_integrity(self) -> None:
+        """Raises `IntegrityError` naming the violation, unless every invariant of the engine holds (between steps).
+
+        Every block is free, idle (cached) or referenced, exactly once; reference counts equal the block tables
+        that hold them; no slab has mixed owners; no step passed its token budget; only live requests hold anything.
+        """
+        self._arena.check_integrity()
+        live = {
+            sequence.id: sequence.status
+            for request in self._requests.values()
+            for sequence in request.choices
+            if sequence.status is not Status.FINISHED
+        }
+        queued: dict[str, Status] = {}
+        for scheduler in self._schedulers.values():
+            scheduler.check_integrity()
+            queued |= dict.fromkeys(scheduler.running, Status.RUNNING)
+            queued |= dict.fromkeys(scheduler.waiting, Status.WAITING)
+        if live != queued:
+            raise IntegrityError(f"live choices {live} are not those that wait or run: {queued}")
+
+    # -- one step ------------------------------------------------------------------------------
+
+    def _execute(self, plan: StepPlan) -> list[SequenceOutput]:
+        """Run `plan`; what fails is ended and left out, and the rest, if any may be repeated, is run again."""
+        runner, scheduler = self._runners[plan.model], self._schedulers[plan.model]
+        outputs: list[SequenceOutput] = []
+        while plan.sequences:
+            try:
+                result = runner.run(plan)
+                _check_result(plan, result, runner.info.vocab_size)
+            except Exception as error:
+                logger.exception("step %d of %s failed", plan.step, plan.model)
+                failed = _failed_sequences(plan, error)
+                outputs += [self._end_by_id(scheduler, s.sequence_id, str(error) or repr(error)) for s in failed]
+                plan = StepPlan(plan.step, plan.model, [s for s in plan.sequences if s not in failed])
+            else:
+                return outputs + self._settle(scheduler.commit(plan, result, self._clock()))
+        return outputs
+
+    def _settle(self, outputs: list[SequenceOutput]) -> list[SequenceOutput]:
+        """Close the books on the choices that these outputs end."""
+        for output in outputs:
+            if output.finish_reason is not None:
+                request = self._requests[output.request_id]
+                allowed = request.choices[output.index].max_output_tokens
+                self._meters[request.scheduler.name].record_finish(output.completion_tokens, allowed)
+                self._forget_choice(request, output.request_id)
+        return outputs
+
+    def _end_by_id(self, scheduler: Scheduler, sequence_id: str, error: str) -> SequenceOutput:
+        sequence = scheduler.running[sequence_id]
+        return self._end(self._requests[sequence.request_id], sequence, "error", error)
+
+    def _end(
+        self, request: "_Request", sequence: Sequence, reason: FinishReason, error: str | None = None
+    ) -> SequenceOutput:
+        request.scheduler.remove(sequence, self._clock())
+        self._forget_choice(request, sequence.request_id)
+        return sequence.output([], finish_reason=reason, error=error)
+
+    def _forget_choice(self, request: "_Request", request_id: str) -> None:
+        request.live -= 1
+        if not request.live:
+            del self._requests[request_id]
+
+    def _model_stats(self, name: str, scheduler: Scheduler, models_sharing: int) -> ModelStats:
+        pool, totals, meter = scheduler.pool, scheduler.totals, self._meters[name]
+        return ModelStats(
+            name=name,
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            blocks_in_use=pool.num_referenced,
+            blocks_cached=pool.num_idle,
+            blocks_total=pool.capacity,
+            prompt_tokens=totals.prompt_tokens,
+            generated_tokens=totals.generated_tokens,
+            prefix_hit_tokens=totals.prefix_hit_tokens,
+            prefix_query_tokens=totals.prefix_query_tokens,
+            preemptions=totals.preemptions,
+            step_seconds_mean=meter.step_seconds,
+            predicted_wait_seconds=meter.predicted_wait(scheduler, models_sharing + (not scheduler.has_work)),
+        )
+
+
+@dataclass(slots=True)
+class _Request:
+    """A live request: `live` of its choices are not finished."""
+
+    scheduler: Scheduler
+    choices: list[Sequence]
+    live: int
+
+
+def _check_result(plan: StepPlan, result: StepResult, vocab_size: int) -> None:
+    """Raises `ValueError` unless there is one token in the vocabulary for each sequence to be sampled."""
+    if len(result.sampled) != len(plan.sequences):
+        raise ValueError(f"the runner returned {len(result.sampled)} results for {len(plan.sequences)} sequences")
+    for scheduled, sampled in zip(plan.sequences, result.sampled, strict=True):
+        expected = 0 if scheduled.sample is None else 1
+        if len(sampled) != expected or not all(0 <= token.token_id < vocab_size for token in sampled):
+            raise ValueError(f"the runner drew {sampled} for {scheduled.sequence_id}; {expected} tokens were asked for")
+
+
+def _failed_sequences(plan: StepPlan, error: Exception) -> list[ScheduledSequence]:
+    """Whom an exception of the runner concerns: rows without a drawable token alone, anything else the whole step."""
+    if isinstance(error, BadLogitsError) and error.rows:
+        sampled = [s for s in plan.sequences if s.sample is not None]
+        return [sampled[row] for row in error.rows]
+    return plan.sequences

@@ -1,0 +1,208 @@
+"""A model whose next token is a hash of what it reads back from the KV cache, so that any corruption shows.
+
+For tests of everything above the runner: `hash_core` builds a real core over it.
+"""
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from inference_core.core import Core
+from inference_core.kv_layout import KVLayout
+from inference_core.model_config import ModelConfig
+from inference_core.protocol import Knobs, ModelInfo, SamplingParams, TokenLogprob
+from inference_core.runner import ModelRunner
+from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence, StepPlan, StepResult
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=16)
+RECORD_BYTES = 16
+
+
+class VirtualClock:
+    """A clock that stands still until it is advanced. Call it for the time in seconds."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class HashModelRunner(ModelRunner):
+    """Writes and reads real bytes of an arena that several of these may share, as a real model's KV would lie there.
+
+    The "keys and values" of a token are a digest of its predecessor's record, read through the block table,
+    the token and its position: like real ones they depend on the whole history. The next token is a digest
+    of all records, read back through the block table; with a temperature the seed enters too. A block that is used
+    twice, a wrong table or a wrong prefix hit therefore changes tokens, and `expected_tokens` tells what they
+    should have been. `width` is the size of a token in 16-byte records, for models of different block sizes.
+
+    The last id of the vocabulary is EOS, drawn with `eos_probability`. A step takes `seconds_per_step` plus
+    `seconds_per_token` for each token on `clock`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        memory: bytearray,
+        slab_bytes: int,
+        *,
+        block_size: int = 16,
+        width: int = 1,
+        vocab_size: int = 1000,
+        max_context: int = 4096,
+        eos_probability: float = 0.0,
+        clock: VirtualClock | None = None,
+        seconds_per_step: float = 0.0,
+        seconds_per_token: float = 0.0,
+        model_path: str = "",
+    ) -> None:
+        self.info = ModelInfo(
+            name=name,
+            model_path=model_path,
+            max_context=max_context,
+            vocab_size=vocab_size,
+            weight_bytes=0,
+            compute="hash",
+        )
+        self.config = ModelConfig(
+            architecture="llama",
+            vocab_size=vocab_size,
+            hidden_size=2,
+            intermediate_size=2,
+            num_layers=width,
+            num_heads=1,
+            num_kv_heads=1,
+            head_dim=2,
+            max_position=max_context,
+            rms_eps=1e-6,
+            rope_theta=1e4,
+            eos_token_ids=(vocab_size - 1,),
+        )
+        self.layout = KVLayout(num_layers=width, num_kv_heads=1, head_dim=2, block_size=block_size, dtype="float32")
+        self.tokens_computed = 0
+        self._memory = memory
+        self._slab_bytes = slab_bytes
+        self._blocks_per_slab = self.layout.blocks_per_slab(slab_bytes)
+        self._width = width
+        self._root = blake2b(name.encode(), digest_size=RECORD_BYTES).digest()
+        self._eos_below = int(eos_probability * 2**64)
+        self._clock = clock
+        self._seconds_per_step = seconds_per_step
+        self._seconds_per_token = seconds_per_token
+
+    def run(self, plan: StepPlan) -> StepResult:
+        for sequence in plan.sequences:
+            self._write(sequence)
+        sampled = [[] if s.sample is None else [self._sample(s, s.sample)] for s in plan.sequences]
+        self.tokens_computed += plan.num_tokens
+        seconds = self._seconds_per_step + self._seconds_per_token * plan.num_tokens
+        if self._clock is not None:
+            self._clock.advance(seconds)
+        return StepResult(sampled, seconds)
+
+    def expected_tokens(
+        self, prompt: Iterable[int], count: int, sampling: SamplingParams = GREEDY, seed: int = 0
+    ) -> list[int]:
+        """The first `count` tokens after `prompt`, or fewer if a stop token ends them; computed without any cache."""
+        records, record = [], self._root
+        for position, token in enumerate(prompt):
+            record = self._record(record, token, position)
+            records.append(record)
+        stops = (() if sampling.ignore_eos else self.config.eos_token_ids) + sampling.stop_token_ids
+        tokens: list[int] = []
+        while len(tokens) < count:
+            masked = stops if len(tokens) < sampling.min_tokens else ()
+            history = b"".join(r * self._width for r in records)
+            token = self._draw(history, seed if sampling.temperature > 0 else None, masked)
+            if token in stops:
+                break
+            tokens.append(token)
+            record = self._record(record, token, len(records))
+            records.append(record)
+        return tokens
+
+    def _write(self, sequence: ScheduledSequence) -> None:
+        table, start = sequence.block_table, sequence.start
+        record = self._root
+        if start:
+            before = self._address(table, start - 1)
+            record = bytes(self._memory[before : before + RECORD_BYTES])
+        for position, token in enumerate(sequence.token_ids, start):
+            record = self._record(record, token, position)
+            address = self._address(table, position)
+            self._memory[address : address + self.layout.bytes_per_token] = record * self._width
+
+    def _sample(self, sequence: ScheduledSequence, spec: SampleSpec) -> SampledToken:
+        history = self._read(sequence.block_table, sequence.start + len(sequence.token_ids))
+        masked = spec.eos_token_ids if spec.position < spec.params.min_tokens else ()
+        token = self._draw(history, spec.seed if spec.params.temperature > 0 else None, masked)
+        if spec.params.logprobs is None:
+            return SampledToken(token)
+        top = [(token, 0.0)][: spec.params.logprobs]
+        return SampledToken(token, TokenLogprob(token, 0.0, top))
+
+    def _address(self, table: list[int], position: int) -> int:
+        """Byte offset of a token's records in the arena (see `kv_layout`)."""
+        slab, index = divmod(table[position // self.layout.block_size], self._blocks_per_slab)
+        offset = position % self.layout.block_size * self.layout.bytes_per_token
+        return slab * self._slab_bytes + index * self.layout.block_bytes + offset
+
+    def _read(self, table: list[int], length: int) -> bytes:
+        size = self.layout.block_size
+        parts = []
+        for first in range(0, length, size):
+            address = self._address(table, first)
+            tokens = min(size, length - first)
+            parts.append(self._memory[address : address + tokens * self.layout.bytes_per_token])
+        return b"".join(parts)
+
+    @staticmethod
+    def _record(before: bytes, token: int, position: int) -> bytes:
+        key = token.to_bytes(4, "little") + position.to_bytes(4, "little")
+        return blake2b(before + key, digest_size=RECORD_BYTES).digest()
+
+    def _draw(self, history: bytes, seed: int | None, masked: tuple[int, ...]) -> int:
+        """All probability lies on one token, a digest of `history`; masked tokens pass it on to the next id."""
+        salt = b"" if seed is None else (seed % 2**64).to_bytes(8, "little")
+        digest = blake2b(history, digest_size=16, salt=salt).digest()
+        eos = self.info.vocab_size - 1
+        if int.from_bytes(digest[:8], "little") < self._eos_below and eos not in masked:
+            return eos
+        token = int.from_bytes(digest[8:], "little") % eos
+        while token in masked:
+            token = (token + 1) % eos
+        return token
+
+
+def hash_core(
+    *names: str,
+    slabs: int = 64,
+    slab_bytes: int = 4096,
+    knobs: Knobs | None = None,
+    clock: VirtualClock | None = None,
+    seconds_per_step: float = 0.0,
+    eos_probability: float = 0.0,
+    max_context: int = 4096,
+    model_path: str = "",
+) -> Core:
+    """A core of hash models `names`, 256 tokens of KV per slab by default; without a `clock`, on real time."""
+    memory = bytearray(slabs * slab_bytes)
+    models = {
+        name: HashModelRunner(
+            name,
+            memory,
+            slab_bytes,
+            clock=clock,
+            seconds_per_step=seconds_per_step,
+            eos_probability=eos_probability,
+            max_context=max_context,
+            model_path=model_path,
+        )
+        for name in names
+    }
+    if clock is None:
+        return Core(models, arena_bytes=len(memory), slab_bytes=slab_bytes, knobs=knobs, seed=0)
+    return Core(models, arena_bytes=len(memory), slab_bytes=slab_bytes, knobs=knobs, clock=clock, seed=0)

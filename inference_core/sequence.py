@@ -1,0 +1,173 @@
+"""One choice of one request while it lives in a core: its tokens, its blocks, its place in the queue."""
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import blake2b
+from typing import Self
+
+from inference_core.prefix_hash import block_digest, root_digest
+from inference_core.protocol import AddRequest, FinishReason, SamplingParams, SequenceOutput, TokenLogprob
+from inference_core.step_plan import SampleSpec
+
+
+class Status(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+def choice_seed(request_seed: int, index: int) -> int:
+    """The effective seed of choice `index`: the request's own for choice 0, else 63 bits of BLAKE2b(seed, index)."""
+    if index == 0:
+        return request_seed
+    digest = blake2b(f"{request_seed}/{index}".encode(), digest_size=8, person=b"aio-choice-seed").digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A prompt and its continuation. There are no phases: `num_computed_tokens` catches up with `token_ids`.
+
+    The last of `token_ids` is uncomputed unless the sequence is new or was preempted: computing it
+    yields the next. `block_table` covers the computed tokens (and those of the step under way), so less than one
+    block of it is unused. `number` is unique in the core and breaks every tie. `leader` is the
+    first choice of the same request, whose prompt blocks the others wait to share.
+
+    `held_class` is the priority class, after ageing, that the sequence had when it was last admitted. A
+    sequence *lags* while it waits or catches up; lagging ages it, decoding does not.
+    """
+
+    id: str
+    request_id: str
+    index: int
+    number: int
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    seed: int
+    stop_ids: tuple[int, ...]
+    max_output_tokens: int
+    priority: int
+    deadline: float
+    arrival: float
+    leader: "Sequence | None"
+    root: bytes
+    token_ids: list[int]
+    queued_since: float
+    lagging_since: float | None
+    output_token_ids: list[int] = field(default_factory=list)
+    status: Status = Status.WAITING
+    num_computed_tokens: int = 0
+    block_table: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    num_registered_blocks: int = 0
+    prompt_computed: bool = False
+    held_class: int = 0
+    last_step: int = -1
+    cached_tokens: int = 0
+    preemptions: int = 0
+    admissions: int = 0
+    queue_seconds: float = 0.0
+    lagged_seconds: float = 0.0
+
+    @classmethod
+    def of_request(
+        cls,
+        request: AddRequest,
+        index: int,
+        *,
+        number: int,
+        request_seed: int,
+        eos_token_ids: tuple[int, ...],
+        max_context: int,
+        leader: Self | None,
+        now: float,
+    ) -> Self:
+        """Choice `index` of a validated request. Choices after the first follow `leader`."""
+        sampling = request.sampling
+        ends = sampling.stop_token_ids if sampling.ignore_eos else eos_token_ids + sampling.stop_token_ids
+        return cls(
+            id=f"{request.request_id}/{index}",
+            request_id=request.request_id,
+            index=index,
+            number=number,
+            prompt_token_ids=request.prompt_token_ids,
+            sampling=sampling,
+            seed=choice_seed(request_seed, index),
+            stop_ids=tuple(dict.fromkeys(ends)),
+            max_output_tokens=min(sampling.max_tokens, max_context - len(request.prompt_token_ids)),
+            priority=request.priority,
+            deadline=math.inf if request.deadline is None else request.deadline,
+            arrival=request.arrival or now,
+            leader=leader,
+            root=root_digest(request.salt),
+            token_ids=list(request.prompt_token_ids),
+            queued_since=now,
+            lagging_since=now,
+        )
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    def shareable_digests(self, block_size: int) -> list[bytes]:
+        """Digests of the full blocks that may come from the cache: the last token is always computed."""
+        count = (len(self.token_ids) - 1) // block_size
+        self.extend_digests(count, block_size)
+        return self.digests[:count]
+
+    def extend_digests(self, count: int, block_size: int) -> None:
+        """Make `digests` name at least the first `count` full blocks of `token_ids`."""
+        for i in range(len(self.digests), count):
+            parent = self.digests[-1] if self.digests else self.root
+            self.digests.append(block_digest(parent, self.token_ids[i * block_size : (i + 1) * block_size]))
+
+    def waits_for_leader(self) -> bool:
+        """Whether the first choice is still computing the prompt blocks that this one will share."""
+        leader = self.leader
+        return leader is not None and not leader.prompt_computed and leader.status is not Status.FINISHED
+
+    def sample_spec(self) -> SampleSpec:
+        """What drawing the next token depends on; tokens that would end the sequence are masked below `min_tokens`."""
+        return SampleSpec(
+            self.sampling,
+            self.prompt_token_ids,
+            self.output_token_ids,
+            self.seed,
+            len(self.output_token_ids),
+            self.stop_ids,
+        )
+
+    def append(self, token_id: int) -> FinishReason | None:
+        """Take in a drawn token (a stop token is not kept) and return why the sequence is over, if it is."""
+        if token_id in self.stop_ids and len(self.output_token_ids) >= self.sampling.min_tokens:
+            return "stop"
+        self.token_ids.append(token_id)
+        self.output_token_ids.append(token_id)
+        return "length" if len(self.output_token_ids) >= self.max_output_tokens else None
+
+    def output(
+        self,
+        token_ids: list[int],
+        logprobs: list[TokenLogprob] | None = None,
+        finish_reason: FinishReason | None = None,
+        stop_token_id: int | None = None,
+        error: str | None = None,
+    ) -> SequenceOutput:
+        """The event for these new tokens; the last one (with a `finish_reason`) carries the counts."""
+        if finish_reason is None:
+            return SequenceOutput(request_id=self.request_id, index=self.index, token_ids=token_ids, logprobs=logprobs)
+        return SequenceOutput(
+            request_id=self.request_id,
+            index=self.index,
+            token_ids=token_ids,
+            logprobs=logprobs,
+            finish_reason=finish_reason,
+            stop_token_id=stop_token_id,
+            error=error,
+            prompt_tokens=len(self.prompt_token_ids),
+            cached_tokens=self.cached_tokens,
+            completion_tokens=len(self.output_token_ids),
+            queue_seconds=self.queue_seconds,
+            preemptions=self.preemptions,
+        )
