@@ -1,0 +1,101 @@
+"""One choice of a request on its way from token ids to text: whole characters, stop strings, log-probabilities."""
+
+from itertools import zip_longest
+from typing import NamedTuple
+
+from inference_core.protocol import SequenceOutput, TokenLogprob
+from inference_core.tokenization.incremental_detokenizer import IncrementalDetokenizer
+from inference_core.tokenization.stop_strings import StopStrings
+from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.tier import Delta, TextLogprob
+
+
+class _Token(NamedTuple):
+    """A drawn token and the offset, in characters of the choice's text, where its contribution begins."""
+
+    token_id: int
+    logprob: TokenLogprob | None
+    start: int
+
+
+class Choice:
+    """Turns a choice's `SequenceOutput`s into `Delta`s.
+
+    A token goes out with the first text that it contributes to. Text from a stop string on is dropped, and
+    so are the tokens that contributed only to it; a token that straddles the border is kept.
+    """
+
+    def __init__(self, index: int, tokenizer: Tokenizer, stop: tuple[str, ...]) -> None:
+        self.completion_tokens = 0
+        self._index = index
+        self._tokenizer = tokenizer
+        self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._stop = StopStrings(stop)
+        self._tokens: list[_Token] = []
+        self._seen = 0
+        self._finished = False
+        self._sent = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will come of this choice."""
+        return self._finished
+
+    def push(self, output: SequenceOutput) -> Delta | None:
+        """The text that `output` makes certain, if any; None for whatever comes after a stop string."""
+        if self._finished:
+            return None
+        text, stopped = self._take_tokens(output)
+        if not stopped and output.finish_reason is not None:
+            tail, stopped = self._take_text(self._detokenizer.flush())
+            text += tail if stopped else tail + self._stop.flush()
+        self._finished = stopped or output.finish_reason is not None
+        self._sent += len(text)
+        if not text and not self._finished:
+            return None
+        tokens = self._release(everything=self._finished and not stopped)
+        delta = Delta(index=self._index, text=text, token_ids=[t.token_id for t in tokens])
+        logprobs = [self._text_logprob(t.logprob) for t in tokens if t.logprob is not None]
+        delta.logprobs = logprobs or None
+        if self._finished:
+            delta.finish_reason = "length" if output.finish_reason == "length" and not stopped else "stop"
+        return delta
+
+    def _take_tokens(self, output: SequenceOutput) -> tuple[str, bool]:
+        text, stopped = "", False
+        for token_id, logprob in zip_longest(output.token_ids, output.logprobs or []):
+            self._tokens.append(_Token(token_id, logprob, self._seen))
+            self.completion_tokens += 1
+            emitted, stopped = self._take_text(self._detokenizer.push([token_id]))
+            text += emitted
+            if stopped:
+                break
+        return text, stopped
+
+    def _take_text(self, piece: str) -> tuple[str, bool]:
+        self._seen += len(piece)
+        if not piece:
+            return "", False
+        emitted, matched = self._stop.push(piece)
+        return emitted, matched is not None
+
+    def _release(self, *, everything: bool) -> list[_Token]:
+        count = len(self._tokens)
+        if not everything:
+            count = next((i for i, t in enumerate(self._tokens) if t.start >= self._sent), count)
+        released, self._tokens = self._tokens[:count], self._tokens[count:]
+        return released
+
+    def _text_logprob(self, logprob: TokenLogprob) -> TextLogprob:
+        drawn = self._tokenizer.token_bytes(logprob.token_id)
+        tops = [(self._tokenizer.token_bytes(token), value) for token, value in logprob.top]
+        return TextLogprob(
+            token=_text(drawn),
+            token_bytes=drawn,
+            logprob=logprob.logprob,
+            top=[(_text(token), token, value) for token, value in tops],
+        )
+
+
+def _text(token: bytes) -> str:
+    return token.decode("utf-8", errors="replace")

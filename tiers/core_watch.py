@@ -1,0 +1,55 @@
+"""The latest statistics of a core, asked for in the background and shared by the tiers on it."""
+
+import asyncio
+import contextlib
+
+from inference_core.client import CoreClient
+from inference_core.errors import CoreError
+from inference_core.protocol import CoreStats, ModelStats
+
+
+class CoreWatch:
+    """Asks `core` for its statistics every `interval` seconds while at least one tier has opened it."""
+
+    def __init__(self, core: CoreClient, interval: float = 0.5) -> None:
+        self.healthy = False
+        self._core, self._interval = core, interval
+        self._latest: CoreStats | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._users = 0
+
+    async def open(self) -> None:
+        """Begin watching; returns with the first statistics there. Raises CoreGoneError."""
+        if self._latest is None:
+            await self._refresh()
+        self._users += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        """Undo one `open`; the last one ends the watching."""
+        self._users -= 1
+        if self._users == 0 and self._task is not None:
+            task, self._task, self._latest = self._task, None, None
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def model(self, name: str) -> ModelStats | None:
+        """The latest statistics of one model, if there are any."""
+        models = self._latest.models if self._latest is not None else []
+        return next((m for m in models if m.name == name), None)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval)
+            with contextlib.suppress(CoreError):
+                await self._refresh()
+
+    async def _refresh(self) -> None:
+        try:
+            self._latest = await self._core.stats()
+            self.healthy = True
+        except CoreError:
+            self.healthy = False
+            raise

@@ -1,0 +1,192 @@
+"""One model of a core with its tokeniser: the step from requests to token ids and from outputs to deltas."""
+
+import itertools
+import os
+import re
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import cast
+
+import msgspec
+
+from inference_core.client import CoreClient
+from inference_core.errors import CoreGoneError, InvalidRequestError, QueueFullError
+from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
+from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.choice import Choice
+from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
+
+_serial = itertools.count()
+
+
+class Decoder:
+    """What decoding policies are made of. `max_context` is in tokens, `max_tokens` bounds one request's output."""
+
+    def __init__(
+        self, core: CoreClient, model: str, tokenizer: Tokenizer, *, max_context: int, max_tokens: int, tier: str
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.max_context = max_context
+        self._core, self._model, self._max_tokens, self._tier = core, model, max_tokens, tier
+
+    def prompt_ids(self, request: GenerationRequest) -> list[int]:
+        """The request's prompt in tokens. Raises TierRequestError if it is empty or holds ids of another vocabulary."""
+        if request.messages is not None:
+            return self.chat_ids(request.messages)
+        if isinstance(request.prompt, list):
+            vocab = self.tokenizer.vocab_size
+            bad = [token for token in request.prompt if not 0 <= token < vocab]
+            if bad:
+                raise TierRequestError(
+                    f"prompt: token ids {bad[:5]} are not below the vocabulary size {vocab}", "prompt"
+                )
+            ids = request.prompt
+        else:
+            ids = _or_refuse("prompt", lambda: self.tokenizer.encode(str(request.prompt), add_special_tokens=True))
+        if not ids:
+            raise TierRequestError("prompt: must not be empty", "prompt")
+        return ids
+
+    def chat_ids(self, messages: list[ChatMessage]) -> list[int]:
+        """Messages in the model's chat format, up to where the assistant begins to speak."""
+        if not messages:
+            raise TierRequestError("messages: must not be empty", "messages")
+        turns = [msgspec.to_builtins(message) for message in messages]
+        return _or_refuse("messages", lambda: self.tokenizer.encode_chat(turns, add_generation_prompt=True))
+
+    def own_ids(self, text: str) -> list[int]:
+        """Tokens of a text of the catalogue's: unlike text from outside, it may name the model's control tokens."""
+        controls = self.tokenizer.control_tokens
+        if not controls:
+            return self.tokenizer.encode(text)
+        pieces = re.split(f"({'|'.join(map(re.escape, sorted(controls, key=len, reverse=True)))})", text)
+        return [i for p in pieces if p for i in ([controls[p]] if p in controls else self.tokenizer.encode(p))]
+
+    def room(self, request: GenerationRequest, prompt_tokens: int) -> int:
+        """How many tokens the request may generate: its own limit, the tier's and the context's.
+
+        Raises TierRequestError (`context_length_exceeded`) when the prompt leaves none.
+        """
+        room = self.max_context - prompt_tokens
+        if room < 1:
+            param = "messages" if request.messages is not None else "prompt"
+            raise TierRequestError(
+                f"{param}: {prompt_tokens} tokens do not fit tier '{self._tier}', whose context of {self.max_context} "
+                "tokens must hold the prompt and at least one token of the answer; shorten the prompt",
+                param,
+                "context_length_exceeded",
+            )
+        limit = room if request.max_tokens is None else request.max_tokens
+        if limit < 1:
+            raise TierRequestError(f"max_tokens: {limit} given, at least 1 is needed", "max_tokens")
+        return min(room, limit, self._max_tokens)
+
+    async def decode(
+        self,
+        request: GenerationRequest,
+        prompt_ids: list[int],
+        *,
+        sampling: SamplingParams,
+        max_tokens: int,
+        n: int = 1,
+        stop: tuple[str, ...] = (),
+    ) -> AsyncGenerator[Delta, None]:
+        """Continue `prompt_ids` n times; text deltas as they come, then one with the usage.
+
+        Closing the generator aborts the core's request. So does a stop string that ends the last open choice.
+        """
+        choices = [Choice(index, self.tokenizer, stop) for index in range(n)]
+        tally = _Tally()
+        outputs = self._outputs(self._command(request, prompt_ids, sampling, max_tokens, n), request)
+        async with aclosing(outputs):
+            async for output in outputs:
+                tally.count(output)
+                delta = choices[output.index].push(output)
+                if delta is not None:
+                    yield delta
+                if all(c.finished for c in choices):
+                    break
+        if not all(c.finished for c in choices):
+            raise TierError(f"tier '{self._tier}': the core ended the request before its choices were finished")
+        yield Delta(
+            usage=Usage(
+                prompt_tokens=len(prompt_ids),
+                completion_tokens=sum(c.completion_tokens for c in choices),
+                cached_tokens=tally.cached_tokens,
+            ),
+            queue_seconds=tally.queue_seconds,
+            preemptions=sum(tally.preemptions.values()),
+        )
+
+    async def _outputs(self, add: AddRequest, request: GenerationRequest) -> AsyncGenerator[SequenceOutput, None]:
+        """The core's outputs, with its errors in the tiers' terms."""
+        started = False
+        try:
+            outputs = cast(AsyncGenerator[SequenceOutput, None], self._core.generate(add))
+            async with aclosing(outputs):
+                async for output in outputs:
+                    if output.finish_reason in ("error", "abort"):
+                        raise self._refusal(request, output, started=started)
+                    started = True
+                    yield output
+        except (CoreGoneError, QueueFullError) as error:
+            raise TierUnavailableError(f"tier '{self._tier}': {error}") from error
+        except InvalidRequestError as error:
+            raise TierRequestError(str(error), _param(request, error.param)) from error
+
+    def _command(
+        self, request: GenerationRequest, prompt_ids: list[int], sampling: SamplingParams, max_tokens: int, n: int
+    ) -> AddRequest:
+        # One request may run on several tiers of a core, and in several phases, at the same time.
+        request_id = f"{request.request_id}/{self._tier}/{os.getpid()}-{next(_serial)}"
+        return AddRequest(
+            request_id=request_id,
+            model=self._model,
+            prompt_token_ids=prompt_ids,
+            sampling=msgspec.structs.replace(
+                sampling, max_tokens=max_tokens, min_tokens=min(sampling.min_tokens, max_tokens)
+            ),
+            n=n,
+            priority=request.priority,
+            arrival=request.arrival or time.monotonic(),
+            deadline=request.deadline,
+            salt=request.salt,
+        )
+
+    def _refusal(self, request: GenerationRequest, output: SequenceOutput, *, started: bool) -> TierError:
+        message = f"tier '{self._tier}': {output.error or 'the core gave the request up'}"
+        if output.error_kind == "invalid":
+            return TierRequestError(message, _param(request, output.error_param))
+        if output.error_kind == "overloaded" or not started:
+            return TierUnavailableError(message)
+        return TierError(message)
+
+
+class _Tally:
+    """What the core says of a request's choices beside their tokens."""
+
+    def __init__(self) -> None:
+        self.cached_tokens = 0
+        self.queue_seconds = 0.0
+        self.preemptions: dict[int, int] = {}
+
+    def count(self, output: SequenceOutput) -> None:
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        self.queue_seconds = max(self.queue_seconds, output.queue_seconds)
+        self.preemptions[output.index] = max(self.preemptions.get(output.index, 0), output.preemptions)
+
+
+def _or_refuse(param: str, encode: Callable[[], list[int]]) -> list[int]:
+    try:
+        return encode()
+    except InvalidRequestError as error:
+        raise TierRequestError(str(error), error.param or param) from error
+
+
+def _param(request: GenerationRequest, param: str | None) -> str | None:
+    """The caller's name of a field of the core's command."""
+    if param == "prompt_token_ids":
+        return "messages" if request.messages is not None else "prompt"
+    return param

@@ -1,0 +1,104 @@
+"""A tier in this process: a model of a core under a decoding policy."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from inference_core.client import CoreClient
+from inference_core.errors import CoreError
+from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.core_watch import CoreWatch
+from tiers.decoder import Decoder
+from tiers.errors import CatalogError, TierUnavailableError
+from tiers.policies.chain_of_thought import ChainOfThought
+from tiers.policies.plain import Plain
+from tiers.policies.policy import Policy
+from tiers.policies.self_consistency import SelfConsistency
+from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
+from tiers.tier_spec import ChainOfThoughtSpec, SelfConsistencySpec, TierSpec
+
+
+class LocalTier(Tier):
+    """`spec.model` of `core`, whose client the owner starts before this tier and closes after it.
+
+    `load_tokenizer` gives the tokeniser of the model; it is called once, off the event loop, by `start`.
+    `watch` is shared by the tiers of one core. `max_context` is 0 until `start` has asked the core.
+    """
+
+    def __init__(
+        self, spec: TierSpec, core: CoreClient, load_tokenizer: Callable[[], Tokenizer], watch: CoreWatch
+    ) -> None:
+        if spec.model is None:
+            raise CatalogError(f"tier '{spec.name}' has no model")
+        self.name, self.number, self.model = spec.name, spec.number, spec.model
+        self.max_context = 0
+        self._spec, self._core, self._load_tokenizer, self._watch = spec, core, load_tokenizer, watch
+        self._policy: Policy | None = None
+        self._running = 0
+
+    async def start(self) -> None:
+        """See `Tier.start`."""
+        if self._policy is not None:
+            return
+        info = self._core.models.get(self.model)
+        if info is None:
+            served = ", ".join(self._core.models) or "none"
+            raise TierUnavailableError(
+                f"tier '{self.name}': the core does not serve '{self.model}'; it serves: {served}"
+            )
+        tokenizer = await asyncio.to_thread(self._load_tokenizer)
+        try:
+            await self._watch.open()
+        except CoreError as error:
+            raise TierUnavailableError(f"tier '{self.name}': {error}") from error
+        self.max_context = info.max_context
+        self._policy = _policy(self._spec, self._core, tokenizer, info.max_context)
+
+    async def close(self) -> None:
+        """See `Tier.close`; the core's client stays open for its owner to close."""
+        if self._policy is not None:
+            self._policy = None
+            await self._watch.close()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        """See `Tier.generate`."""
+        policy = self._started()
+        self._running += 1
+        try:
+            async with aclosing(policy.stream(request)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self._running -= 1
+
+    def count_prompt_tokens(self, request: GenerationRequest) -> int:
+        """What the model reads before its first token, the policy's instructions included."""
+        return self._started().count_prompt_tokens(request)
+
+    def load(self) -> TierLoad:
+        """The model's queue as last heard, which all tiers of the model share."""
+        stats = self._watch.model(self.model)
+        if self._policy is None or stats is None:
+            return TierLoad(healthy=False, running=self._running)
+        return TierLoad(
+            healthy=self._watch.healthy,
+            running=stats.running,
+            waiting=stats.waiting,
+            predicted_wait_seconds=stats.predicted_wait_seconds,
+        )
+
+    def _started(self) -> Policy:
+        if self._policy is None:
+            raise TierUnavailableError(f"tier '{self.name}' is not started")
+        return self._policy
+
+
+def _policy(spec: TierSpec, core: CoreClient, tokenizer: Tokenizer, max_context: int) -> Policy:
+    decoder = Decoder(
+        core, str(spec.model), tokenizer, max_context=max_context, max_tokens=spec.max_tokens, tier=spec.name
+    )
+    if isinstance(spec.policy, SelfConsistencySpec):
+        return SelfConsistency(decoder, spec.policy)
+    if isinstance(spec.policy, ChainOfThoughtSpec):
+        return ChainOfThought(decoder, spec.policy)
+    return Plain(decoder)

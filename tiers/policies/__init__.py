@@ -1,0 +1,1 @@
+"""Decoding policies: ways to turn one model's token streams into an answer."""

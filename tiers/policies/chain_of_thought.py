@@ -1,0 +1,193 @@
+"""Chain of thought within a budget: think first, then answer, as two stretches of one sequence (SPEC TI-04)."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+
+from tiers.decoder import Decoder
+from tiers.merge import merge
+from tiers.policies.plain import Plain
+from tiers.policies.policy import Policy, derive_seed
+from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
+from tiers.tier_spec import ChainOfThoughtSpec
+
+THINK_TAG = "<think>"
+
+
+class ChainOfThought(Policy):
+    """Thinking streams as `reasoning`, the answer as `text` (Wei et al. 2022; budget forcing: Muennighoff et al. 2025).
+
+    The answer continues the same tokens, so the prefix cache spares its prefill. `max_tokens` bounds thinking and
+    answer together. Stop strings, log-probabilities, logit bias and minimum length apply to the answer only. Raw
+    prompts and a budget of 0 are decoded plainly.
+    """
+
+    def __init__(self, decoder: Decoder, spec: ChainOfThoughtSpec) -> None:
+        super().__init__(decoder)
+        self._spec = spec
+        self._plain = Plain(decoder)
+        self._opening = decoder.own_ids(spec.opening)
+        self._answer_opening = decoder.own_ids(spec.answer_opening)
+        # A marker that is a control token never shows in the text.
+        controls = decoder.tokenizer.control_tokens
+        self._end_ids = tuple(controls[marker] for marker in spec.end_markers if marker in controls)
+
+    def count_prompt_tokens(self, request: GenerationRequest) -> int:
+        """See `Policy.count_prompt_tokens`; instruction and opening included."""
+        if request.messages is None:
+            return super().count_prompt_tokens(request)
+        return len(self._thinking_prompt(request.messages))
+
+    async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        """See `Policy.stream`."""
+        prompt_ids = self._thinking_prompt(request.messages) if request.messages else []
+        total, thinking = self._budgets(request, len(prompt_ids)) if prompt_ids else (0, 0)
+        if thinking < 1:
+            source = self._plain.stream(request)
+        else:
+            choices = [self._choice(request, index, prompt_ids, total, thinking) for index in range(request.n)]
+            source = _billed_once(merge(choices))
+        async with aclosing(source) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    def _thinking_prompt(self, messages: list[ChatMessage]) -> list[int]:
+        return self.decoder.chat_ids(_instructed(messages, self._spec.instruction)) + self._opening
+
+    def _budgets(self, request: GenerationRequest, prompt_tokens: int) -> tuple[int, int]:
+        """Tokens for everything, and for thinking; the latter is 0 if there is room for nothing but the answer."""
+        prompt_tokens += len(self._answer_opening)
+        if self.decoder.max_context - prompt_tokens < 2:
+            return 0, 0
+        total = self.decoder.room(request, prompt_tokens)
+        budget = self._spec.budget_tokens if request.reasoning_budget is None else request.reasoning_budget
+        return total, min(budget, total - min(self._spec.min_answer_tokens, (total + 1) // 2))
+
+    async def _choice(
+        self, request: GenerationRequest, index: int, prompt_ids: list[int], total: int, thinking: int
+    ) -> AsyncGenerator[Delta, None]:
+        thought: list[int] = []
+        first = Delta()
+        async with aclosing(self._think(request, index, prompt_ids, thinking)) as deltas:
+            async for delta in deltas:
+                if delta.usage is not None:
+                    first = delta
+                    continue
+                thought += delta.token_ids
+                if delta.reasoning:
+                    yield Delta(index=index, reasoning=delta.reasoning)
+        assert first.usage is not None
+        left = total - first.usage.completion_tokens
+        async with aclosing(self._answer(request, index, prompt_ids + thought, left)) as deltas:
+            async for delta in deltas:
+                yield delta if delta.usage is None else _joined(first, delta)
+
+    async def _think(
+        self, request: GenerationRequest, index: int, prompt_ids: list[int], budget: int
+    ) -> AsyncGenerator[Delta, None]:
+        sampling = msgspec.structs.replace(
+            request.sampling,
+            logprobs=None,
+            logit_bias={},
+            min_tokens=0,
+            ignore_eos=False,
+            stop_token_ids=self._end_ids,
+            seed=derive_seed(request.sampling.seed, index, "thought"),
+        )
+        tag = _OpeningTag()
+        decoding = self.decoder.decode(
+            request, prompt_ids, sampling=sampling, max_tokens=budget, stop=self._spec.end_markers
+        )
+        async with aclosing(decoding) as deltas:
+            async for delta in deltas:
+                if delta.usage is None:
+                    last = delta.finish_reason is not None
+                    delta = Delta(reasoning=tag.push(delta.text, last=last), token_ids=delta.token_ids)
+                yield delta
+
+    async def _answer(
+        self, request: GenerationRequest, index: int, thought_ids: list[int], max_tokens: int
+    ) -> AsyncGenerator[Delta, None]:
+        sampling = msgspec.structs.replace(request.sampling, seed=derive_seed(request.sampling.seed, index, "answer"))
+        decoding = self.decoder.decode(
+            request, thought_ids + self._answer_opening, sampling=sampling, max_tokens=max_tokens, stop=request.stop
+        )
+        begun = False
+        async with aclosing(decoding) as deltas:
+            async for delta in deltas:
+                if not begun:
+                    # The opening ends before the space that the first word brings along.
+                    delta.text = delta.text.lstrip()
+                    begun = bool(delta.text)
+                delta.index = index
+                yield delta
+
+
+class _OpeningTag:
+    """Drops the `<think>` with which some models begin, although the opening already put them to thinking."""
+
+    def __init__(self) -> None:
+        self._held: str | None = ""
+
+    def push(self, text: str, *, last: bool) -> str:
+        """The part of the text that is certainly not the tag; `last` releases what is left."""
+        if self._held is None:
+            return text
+        self._held += text
+        begin = self._held.lstrip()
+        if THINK_TAG.startswith(begin) and begin != THINK_TAG and not last:
+            return ""
+        held, self._held = self._held, None
+        return begin.removeprefix(THINK_TAG).lstrip("\n") if begin.startswith(THINK_TAG) else held
+
+
+def _instructed(messages: list[ChatMessage], instruction: str) -> list[ChatMessage]:
+    """`messages` with the instruction at the end of the last user turn, or as a system turn if there is none."""
+    for i in reversed(range(len(messages))):
+        if messages[i].role == "user":
+            turn = msgspec.structs.replace(messages[i], content=f"{messages[i].content}\n\n{instruction}")
+            return [*messages[:i], turn, *messages[i + 1 :]]
+    return [ChatMessage(role="system", content=instruction), *messages]
+
+
+def _joined(thought: Delta, answer: Delta) -> Delta:
+    """The bill of one choice; the answer's prompt is what the thought's was, plus our own tokens."""
+    first, second = thought.usage, answer.usage
+    assert first is not None
+    assert second is not None
+    return Delta(
+        index=answer.index,
+        usage=Usage(
+            prompt_tokens=first.prompt_tokens,
+            cached_tokens=first.cached_tokens,
+            reasoning_tokens=first.completion_tokens,
+            completion_tokens=first.completion_tokens + second.completion_tokens,
+        ),
+        queue_seconds=thought.queue_seconds,
+        preemptions=thought.preemptions + answer.preemptions,
+    )
+
+
+async def _billed_once(merged: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
+    """The bills of the choices as one at the end; the prompt counts once, as it is read once."""
+    bills: dict[int, Delta] = {}
+    async with aclosing(merged) as deltas:
+        async for delta in deltas:
+            if delta.usage is not None:
+                bills[delta.index] = delta
+            else:
+                yield delta
+    usages = [bill.usage for bill in bills.values() if bill.usage is not None]
+    prompt = bills[0].usage
+    assert prompt is not None
+    yield Delta(
+        usage=Usage(
+            prompt_tokens=prompt.prompt_tokens,
+            cached_tokens=prompt.cached_tokens,
+            completion_tokens=sum(u.completion_tokens for u in usages),
+            reasoning_tokens=sum(u.reasoning_tokens for u in usages),
+        ),
+        queue_seconds=max(bill.queue_seconds for bill in bills.values()),
+        preemptions=sum(bill.preemptions for bill in bills.values()),
+    )

@@ -1,0 +1,197 @@
+"""OpenAI's chat and completion wire format, seen from the client: request bodies out, stream chunks and errors in."""
+
+from typing import Any
+
+import msgspec
+
+from inference_core.protocol import SamplingParams
+from tiers.errors import TierError
+from tiers.tier import Delta, FinishReason, GenerationRequest, TextLogprob, Usage
+from tiers.tier_spec import RemoteSpec
+
+DEFAULTS = SamplingParams()
+EXTENSIONS = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
+
+
+class WireError(msgspec.Struct):
+    """The error object of OpenAI and of most compatible servers."""
+
+    message: str = ""
+    type: str | None = None
+    param: str | None = None
+    code: str | int | None = None
+
+
+class _TopLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+
+
+class _TokenLogprob(_TopLogprob):
+    top_logprobs: list[_TopLogprob] = []
+
+
+class _Logprobs(msgspec.Struct):
+    """Chat replies fill `content`; completions fill the three parallel lists."""
+
+    content: list[_TokenLogprob] | None = None
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    index: int = 0
+    delta: _Message | None = None
+    text: str | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _CompletionDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+
+
+class Chunk(msgspec.Struct):
+    """One event of a stream. Unknown fields are ignored, absent ones have their neutral value."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: WireError | str | None = None
+
+    def deltas(self) -> list[Delta]:
+        """The choices of this chunk that say anything."""
+        return [d for d in map(_delta, self.choices or []) if d is not None]
+
+    def token_usage(self) -> Usage | None:
+        """The counts that this chunk carries."""
+        if self.usage is None:
+            return None
+        prompt, completion = self.usage.prompt_tokens_details, self.usage.completion_tokens_details
+        return Usage(
+            prompt_tokens=self.usage.prompt_tokens,
+            completion_tokens=self.usage.completion_tokens or 0,
+            cached_tokens=(prompt and prompt.cached_tokens) or 0,
+            reasoning_tokens=(completion and completion.reasoning_tokens) or 0,
+        )
+
+
+def request_body(remote: RemoteSpec, request: GenerationRequest, max_tokens: int) -> dict[str, Any]:
+    """The JSON body of a streaming call. Fields beyond OpenAI's are sent only where they are set."""
+    sampling = request.sampling
+    is_chat = request.messages is not None
+    body: dict[str, Any] = {
+        "model": remote.model,
+        "stream": True,
+        remote.max_tokens_field if is_chat else "max_tokens": max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+    }
+    if request.messages is not None:
+        body["messages"] = [msgspec.to_builtins(message) for message in request.messages]
+    else:
+        body["prompt"] = request.prompt
+    if remote.stream_usage:
+        body["stream_options"] = {"include_usage": True}
+    for name in ("presence_penalty", "frequency_penalty", "seed", *EXTENSIONS):
+        if getattr(sampling, name) != getattr(DEFAULTS, name):
+            body[name] = getattr(sampling, name)
+    if sampling.logit_bias:
+        body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+    if request.stop:
+        body["stop"] = list(request.stop)
+    if request.n != 1:
+        body["n"] = request.n
+    if sampling.logprobs is not None:
+        body |= {"logprobs": True, "top_logprobs": sampling.logprobs} if is_chat else {"logprobs": sampling.logprobs}
+    return body
+
+
+def parse_chunk(data: str) -> Chunk:
+    """One event's data. Raises TierError when it is not what the protocol allows."""
+    try:
+        return msgspec.json.decode(data, type=Chunk)
+    except msgspec.MsgspecError as error:
+        raise TierError(f"the server sent an event that is not a chunk ({error}): {data[:200]!r}") from error
+
+
+def parse_error(body: bytes) -> WireError:
+    """The error of a reply: OpenAI's envelope, a bare error object, `detail`, or else the text itself."""
+    try:
+        table = msgspec.json.decode(body)
+        inner = table.get("error", table) if isinstance(table, dict) else table
+        if isinstance(inner, dict):
+            message = inner.get("message") or inner.get("detail") or inner
+            param, code = inner.get("param"), inner.get("code")
+            return WireError(
+                message=str(message),
+                param=param if isinstance(param, str) else None,
+                code=code if isinstance(code, str | int) else None,
+            )
+        return WireError(message=str(inner))
+    except msgspec.MsgspecError:
+        return WireError(message=body.decode("utf-8", errors="replace")[:500].strip())
+
+
+def _delta(choice: _Choice) -> Delta | None:
+    message = choice.delta or _Message()
+    text = message.content or choice.text or ""
+    reasoning = message.reasoning_content or message.reasoning or ""
+    logprobs = _logprobs(choice.logprobs) if choice.logprobs is not None else None
+    finish = _finish_reason(choice.finish_reason) if choice.finish_reason else None
+    if not (text or reasoning or logprobs or finish):
+        return None
+    return Delta(index=choice.index, text=text, reasoning=reasoning, logprobs=logprobs, finish_reason=finish)
+
+
+def _finish_reason(reason: str) -> FinishReason:
+    """`length` and `error` keep their meaning; every other way to end (filters, tool calls) is a stop."""
+    return "length" if reason == "length" else "error" if reason == "error" else "stop"
+
+
+def _logprobs(logprobs: _Logprobs) -> list[TextLogprob] | None:
+    if logprobs.content is not None:
+        return [
+            TextLogprob(
+                token=t.token,
+                token_bytes=_bytes(t),
+                logprob=t.logprob,
+                top=[(o.token, _bytes(o), o.logprob) for o in t.top_logprobs],
+            )
+            for t in logprobs.content
+        ]
+    if logprobs.tokens is None:
+        return None
+    tops = logprobs.top_logprobs or [None] * len(logprobs.tokens)
+    values = logprobs.token_logprobs or [None] * len(logprobs.tokens)
+    return [
+        TextLogprob(
+            token=token,
+            token_bytes=token.encode(),
+            logprob=value if value is not None else 0.0,
+            top=[(o, o.encode(), lp) for o, lp in (top or {}).items()],
+        )
+        for token, value, top in zip(logprobs.tokens, values, tops, strict=False)
+    ]
+
+
+def _bytes(token: _TopLogprob) -> bytes:
+    return bytes(token.bytes) if token.bytes is not None else token.token.encode("utf-8", errors="replace")
