@@ -1,0 +1,121 @@
+"""Packed linears equal their dequantised reference within a stated bound, alone and in a batch (SPEC AT-06, QZ-05)."""
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from inference_core.linear.cpu import PanelLinear
+from inference_core.linear.panels import pack, panel_kind
+from inference_core.linear.reference import ReferenceLinear, quantize_activations
+from inference_core.loaders.packed_tensor import PackedTensor, bfloat16_to_float32, dequantize, float32_to_bfloat16
+from inference_core.model_spec import Compute
+from inference_core.native.cpu import Scheme
+
+SCHEMES: dict[tuple[str, str], Scheme] = {
+    ("int4", "int4-int8"): "int4-int8",
+    ("int4", "int4"): "int4-float",
+    ("int8", "int4-int8"): "int8-int8",
+}
+
+
+def packed(kind: str, rows: int, columns: int, seed: int = 0) -> PackedTensor:
+    """A random matrix in the encoding `kind`, made by gguf's own quantiser where it has one."""
+    weights = np.random.default_rng(seed).normal(0, 0.05, (rows, columns)).astype(np.float32)
+    if kind == "F32":
+        return PackedTensor("F32", (rows, columns), weights)
+    if kind == "BF16":
+        return PackedTensor("BF16", (rows, columns), float32_to_bfloat16(weights))
+    if kind == "Q4_K":
+        blocks = np.random.default_rng(seed).integers(0, 256, (rows, columns // 256, 144), np.uint8)
+        blocks[..., :4] = np.array([0.01, 0.02], np.float16).view(np.uint8)
+        return PackedTensor("Q4_K", (rows, columns), blocks.reshape(rows, -1))
+    data = gguf.quants.quantize(weights, gguf.GGMLQuantizationType[kind])
+    return PackedTensor(kind, (rows, columns), data)  # type: ignore[arg-type]
+
+
+def native(tensor: PackedTensor, compute: Compute, bias: torch.Tensor | None = None) -> PanelLinear:
+    kind = panel_kind(tensor, compute)
+    scheme = SCHEMES.get((kind, compute), kind)
+    panels = torch.from_numpy(pack(tensor, kind))
+    return PanelLinear(scheme, panels, tensor.shape[1], tensor.shape[0], bias)  # type: ignore[arg-type]
+
+
+def reference(tensor: PackedTensor, compute: Compute, bias: torch.Tensor | None = None) -> ReferenceLinear:
+    kind, weight = panel_kind(tensor, compute), dequantize(tensor)
+    if kind == "bfloat16":
+        weight = bfloat16_to_float32(float32_to_bfloat16(weight))
+    quantize = compute == "int4-int8" and kind in ("int4", "int8")
+    return ReferenceLinear(torch.from_numpy(weight.copy()), bias, quantize=quantize)
+
+
+CASES: list[tuple[str, Compute]] = [
+    ("Q4_0", "int4-int8"),
+    ("Q4_1", "int4-int8"),
+    ("Q4_K", "int4-int8"),
+    ("Q8_0", "int4-int8"),
+    ("Q4_0", "int4"),
+    ("Q4_1", "int4"),
+    ("Q8_0", "bfloat16"),
+    ("BF16", "bfloat16"),
+    ("Q4_1", "float32"),
+    ("F32", "float32"),
+]
+
+
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize(("kind", "compute"), CASES)
+@pytest.mark.parametrize("rows", [1, 3, 4, 13])
+@pytest.mark.parametrize("outputs", [16, 50])
+def test_the_native_linear_equals_its_reference(kind: str, compute: Compute, rows: int, outputs: int) -> None:
+    tensor = packed(kind, outputs, 512)
+    x, bias = torch.randn(rows, 512, generator=torch.Generator().manual_seed(rows)), torch.linspace(-1, 1, outputs)
+    got, want = torch.empty(rows, outputs), torch.empty(rows, outputs)
+    native(tensor, compute, bias).apply(x, got)
+    reference(tensor, compute, bias).apply(x, want)
+    # Q4_K's scales are products that are rounded to float16: relative error 2^-11 per group, and they average out.
+    bound = 2e-3 if kind == "Q4_K" else 1e-4
+    assert (got - want).abs().max() <= bound * want.abs().max()
+
+
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize(("kind", "compute"), CASES)
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(kind: str, compute: Compute) -> None:
+    linear, x = native(packed(kind, 40, 256), compute), torch.randn(21, 256)
+    together = torch.empty(21, 40)
+    linear.apply(x, together)
+    for row in range(21):
+        alone = torch.empty(1, 40)
+        linear.apply(x[row : row + 1].clone(), alone)
+        assert torch.equal(alone[0], together[row])
+
+
+@pytest.mark.usefixtures("instruction_set")
+def test_accumulate_adds_to_what_was_there_and_leaves_other_columns_alone() -> None:
+    linear, x = native(packed("Q4_1", 20, 64), "int4-int8"), torch.randn(5, 64)
+    plain = torch.empty(5, 20)
+    linear.apply(x, plain)
+    wide = torch.ones(5, 30)
+    linear.apply(x, wide[:, :20], accumulate=True)
+    torch.testing.assert_close(wide[:, :20], plain + 1)
+    assert torch.equal(wide[:, 20:], torch.ones(5, 10))
+
+
+@pytest.mark.usefixtures("instruction_set")
+def test_a_row_of_zeros_gives_the_bias() -> None:
+    bias = torch.arange(16.0)
+    out = torch.empty(2, 16)
+    native(packed("Q8_0", 16, 64), "int4-int8", bias).apply(torch.zeros(2, 64), out)
+    assert torch.equal(out, bias.expand(2, 16))
+
+
+def test_activations_are_rounded_by_at_most_half_a_step_of_their_group() -> None:
+    x = torch.randn(7, 128) * 10
+    step = x.reshape(7, 4, 32).abs().amax(-1, keepdim=True) / 127
+    error = (quantize_activations(x) - x).reshape(7, 4, 32).abs()
+    assert (error <= step * 0.5001).all()
+
+
+def test_an_encoding_without_a_scheme_falls_back_to_a_wider_type() -> None:
+    assert panel_kind(packed("F32", 16, 48), "int4-int8") == "float32"
+    assert panel_kind(PackedTensor("Q6_K", (16, 256), np.zeros((16, 210), np.uint8)), "int4-int8") == "bfloat16"

@@ -1,0 +1,92 @@
+"""The decoder's logits equal transformers' for every supported architecture, in chunks as in one pass (SPEC KV-11)."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from inference_core.attention.cpu import CpuAttention
+from inference_core.attention.reference import ReferenceAttention
+from inference_core.loaders.checkpoint import open_checkpoint
+from inference_core.loading import layout_of
+from inference_core.model_runner import DecoderRunner
+from inference_core.model_spec import ModelSpec
+from inference_core.models.rotary import rotary_table
+from inference_core.models.weights import load_decoder
+from inference_core.native import cpu
+from inference_core.protocol import ModelInfo, SamplingParams
+from inference_core.step_plan import SampleSpec, ScheduledSequence
+
+SLAB = 1 << 20
+SHAPE = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+ARCHITECTURES: dict[str, transformers.PretrainedConfig] = {
+    "llama": transformers.LlamaConfig(**SHAPE),
+    "llama-tied": transformers.LlamaConfig(**{**SHAPE, "tie_word_embeddings": True}),
+    "llama-3.1": transformers.LlamaConfig(**SHAPE, rope_parameters=LLAMA3),
+    "mistral": transformers.MistralConfig(**SHAPE, sliding_window=20),
+    "qwen2": transformers.Qwen2Config(**SHAPE),
+    "qwen3": transformers.Qwen3Config(**SHAPE),
+}
+
+
+def checkpoint_folder(name: str, folder: Path) -> transformers.PreTrainedModel:
+    """A model with random weights, saved as a Hugging Face folder."""
+    torch.manual_seed(7)
+    model = transformers.AutoModelForCausalLM.from_config(ARCHITECTURES[name], attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Norms and biases start as ones and zeros, which would hide a misplaced one.
+            parameter.copy_(torch.randn_like(parameter) * 0.2 + (1.0 if parameter.dim() == 1 else 0.0))
+    model.save_pretrained(folder)
+    return model
+
+
+def runner_for(folder: Path, cache: Path) -> DecoderRunner:
+    spec = ModelSpec(name="m", path=str(folder), compute="float32", kv_dtype="float32")
+    checkpoint = open_checkpoint(folder, cache)
+    layout = layout_of(spec, checkpoint.config)
+    backend = CpuAttention if cpu.AVAILABLE else ReferenceAttention
+    attention = backend(
+        checkpoint.config, layout, torch.empty(SLAB, dtype=torch.uint8), rotary_table(checkpoint.config, 256)
+    )
+    info = ModelInfo(name="m", model_path="", max_context=256, vocab_size=128, weight_bytes=0, compute="float32")
+    return DecoderRunner(info, load_decoder(checkpoint, "float32", cache), layout, attention, SLAB)
+
+
+def last_logits(runner: DecoderRunner, tokens: list[int], start: int) -> torch.Tensor:
+    """Logits after computing `tokens` at positions from `start` of the one sequence."""
+    spec = SampleSpec(SamplingParams(), [], [], 0, 0, ())
+    return runner._logits([ScheduledSequence("s", tokens, start, list(range(6)), spec)])[0]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
+    model = checkpoint_folder(name, tmp_path / "model")
+    runner = runner_for(tmp_path / "model", tmp_path / "cache")
+    tokens = torch.randint(0, 128, (70,), generator=torch.Generator().manual_seed(3)).tolist()
+    with torch.no_grad():
+        want = model(torch.tensor([tokens])).logits[0].log_softmax(-1)
+    for chunk in (70, 32, 1):
+        for start in range(0, 70, chunk):
+            part = tokens[start : start + chunk]
+            got = last_logits(runner, part, start).log_softmax(-1)
+            torch.testing.assert_close(got, want[start + len(part) - 1], atol=1e-3, rtol=0)
