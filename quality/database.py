@@ -87,6 +87,13 @@ async def current_revision(url: str) -> str | None:
         await engine.dispose()
 
 
+async def checkpoint(engine: AsyncEngine) -> None:
+    """Move SQLite's write-ahead log into its file and empty it, so that deleted content is nowhere any more."""
+    if engine.dialect.name == "sqlite":
+        async with engine.execution_options(sqlite_begin=None).connect() as connection:
+            await connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))
+
+
 def head_revision() -> str:
     """The newest revision this version of AIO knows."""
     head = ScriptDirectory.from_config(_alembic_config()).get_current_head()
@@ -137,7 +144,9 @@ def _prepare_sqlite(engine: AsyncEngine, pragmas: Sequence[str]) -> None:
 
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
-        connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
+        statement = connection.get_execution_options().get("sqlite_begin", "BEGIN")
+        if statement is not None:
+            connection.exec_driver_sql(statement)
 
 
 def _alembic_config() -> Config:

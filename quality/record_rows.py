@@ -1,0 +1,51 @@
+"""A Record as rows of `requests` and `routing_decisions`, and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from classifier.decision import Decision, PolicyInputs
+from quality.record import Attempt, Record, Timings
+
+
+def request_row(record: Record) -> dict[str, Any]:
+    """The row of `requests`."""
+    row = {name: getattr(record, name) for name in Record.__struct_fields__ if name not in ("decision", "timings")}
+    return row | msgspec.structs.asdict(record.timings)
+
+
+def decision_row(record: Record) -> dict[str, Any]:
+    """The row of `routing_decisions`: the whole decision, with what is filtered by in columns of its own."""
+    decision = record.decision
+    prediction = decision.inputs.prediction
+    return {
+        "request_id": record.request_id,
+        "created_at": record.created_at,
+        "tier": decision.tier,
+        "reason": decision.reason,
+        "classifier_version": prediction.classifier_version,
+        "prediction_kind": prediction.kind,
+        "novelty": prediction.novelty,
+        "quality_target": decision.inputs.quality_target,
+        "p_ok": prediction.p_ok,
+        "scores": decision.scores,
+        "inputs": decision.inputs,
+    }
+
+
+def record_of(request: Mapping[str, Any], decision: Mapping[str, Any]) -> Record:
+    """The Record that `request_row` and `decision_row` were made from."""
+    timings = Timings(**{name: request[name] for name in Timings.__struct_fields__})
+    plain = {name: request[name] for name in Record.__struct_fields__ if name not in ("decision", "timings")}
+    plain["attempts"] = msgspec.convert(request["attempts"], list[Attempt])
+    return Record(
+        **plain,
+        timings=timings,
+        decision=Decision(
+            tier=decision["tier"],
+            reason=decision["reason"],
+            scores=decision["scores"],
+            inputs=msgspec.convert(decision["inputs"], PolicyInputs),
+        ),
+    )

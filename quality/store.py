@@ -1,0 +1,223 @@
+"""Queries over the store: requests and their costs, erasing a user, and the audit trail."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Insert, Row, Select, Table, and_, delete, exists, func, select, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from migrations.tables import (
+    audit_events,
+    erasures,
+    knob_changes,
+    requests,
+    routing_decisions,
+    training_rows,
+    verifications,
+)
+from quality.database import checkpoint
+from quality.record import Record
+from quality.record_rows import decision_row, record_of, request_row
+
+_ERASURE_LOCK = 0x41494F02  # PostgreSQL advisory lock number: "AIO", 2
+
+
+class RequestFilters(msgspec.Struct, frozen=True, kw_only=True):
+    """Which requests to list; None does not filter. `since` is inclusive, `until` exclusive (epoch seconds)."""
+
+    tier: int | None = None
+    key_id: str | None = None
+    status: str | None = None
+    model: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+
+class TierShare(msgspec.Struct, frozen=True, kw_only=True):
+    """One tier's part of the traffic; `share` in [0, 1], `cost_usd` includes failed attempts of its requests."""
+
+    tier: int
+    requests: int
+    share: float
+    cost_usd: float
+
+
+class CostSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What serving cost against what the strongest tier alone would have cost (SPEC RT-09).
+
+    `saving_usd` counts verification as a cost; `saving` is its share of the baseline, None without a baseline.
+    """
+
+    requests: int
+    cost_usd: float
+    verification_cost_usd: float
+    baseline_cost_usd: float
+    saving_usd: float
+    saving: float | None
+
+
+class ErasedRows(msgspec.Struct, frozen=True, kw_only=True):
+    """How many rows erasing a user deleted."""
+
+    requests: int
+    verifications: int
+    training_rows: int
+
+
+async def insert_records(connection: AsyncConnection, records: Sequence[Record]) -> None:
+    """Store `records` in the caller's transaction; those already stored are left as they are.
+
+    Records of a user who has been erased since they were made are dropped.
+    """
+    if connection.dialect.name == "postgresql":
+        # Either the erasure sees these rows, or they see the erasure.
+        await connection.execute(text("SELECT pg_advisory_xact_lock_shared(:number)"), {"number": _ERASURE_LOCK})
+    await connection.execute(_insert_if_absent(connection, requests), [request_row(r) for r in records])
+    await connection.execute(_insert_if_absent(connection, routing_decisions), [decision_row(r) for r in records])
+    erased = and_(erasures.c.key_id == requests.c.key_id, erasures.c.erased_at >= requests.c.created_at)
+    stored = requests.c.request_id.in_([r.request_id for r in records])
+    await connection.execute(delete(requests).where(stored, exists().where(erased)))
+
+
+async def get_request(engine: AsyncEngine, request_id: str) -> Record | None:
+    """The stored record; None if there is none (`Ledger.find` also knows those not stored yet)."""
+    found = await _records(engine, _select_records().where(requests.c.request_id == request_id))
+    return found[0] if found else None
+
+
+async def list_requests(
+    engine: AsyncEngine,
+    filters: RequestFilters | None = None,
+    *,
+    limit: int = 100,
+    before: tuple[float, str] | None = None,
+) -> list[Record]:
+    """Newest first; `before` is (created_at, request_id) of the last record of the previous page."""
+    filters = filters or RequestFilters()
+    columns = requests.c
+    query = _select_records().order_by(columns.created_at.desc(), columns.request_id.desc()).limit(limit)
+    for name in ("tier", "key_id", "status", "model"):
+        if (wanted := getattr(filters, name)) is not None:
+            query = query.where(columns[name] == wanted)
+    if filters.since is not None:
+        query = query.where(columns.created_at >= filters.since)
+    if filters.until is not None:
+        query = query.where(columns.created_at < filters.until)
+    if before is not None:
+        created_at, request_id = before
+        # The first condition is implied; with it the index on time can be used.
+        query = query.where(
+            columns.created_at <= created_at,
+            (columns.created_at < created_at) | (columns.request_id < request_id),
+        )
+    return await _records(engine, query)
+
+
+async def traffic_split(engine: AsyncEngine, since: float) -> list[TierShare]:
+    """Requests by the tier that answered, from `since` on, cheapest tier first; tiers without any are left out."""
+    query = (
+        select(requests.c.tier, func.count(), func.sum(requests.c.cost_usd))
+        .where(requests.c.created_at >= since)
+        .group_by(requests.c.tier)
+        .order_by(requests.c.tier)
+    )
+    async with engine.connect() as connection:
+        rows = (await connection.execute(query)).all()
+    total = sum(count for _, count, _ in rows)
+    return [TierShare(tier=tier, requests=count, share=count / total, cost_usd=cost) for tier, count, cost in rows]
+
+
+async def cost_summary(engine: AsyncEngine, since: float) -> CostSummary:
+    """Cost, baseline and saving of everything served from `since` on."""
+    served = select(
+        func.count(),
+        func.coalesce(func.sum(requests.c.cost_usd), 0.0),
+        func.coalesce(func.sum(requests.c.baseline_cost_usd), 0.0),
+    ).where(requests.c.created_at >= since)
+    verified = select(func.coalesce(func.sum(verifications.c.cost_usd), 0.0)).where(verifications.c.created_at >= since)
+    async with engine.connect() as connection:
+        count, cost, baseline = (await connection.execute(served)).one()
+        verification = float((await connection.execute(verified)).scalar_one())
+    saving = baseline - cost - verification
+    return CostSummary(
+        requests=count,
+        cost_usd=cost,
+        verification_cost_usd=verification,
+        baseline_cost_usd=baseline,
+        saving_usd=saving,
+        saving=saving / baseline if baseline else None,
+    )
+
+
+async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> ErasedRows:
+    """Erase everything stored of a user up to `now`, and drop on arrival what journals still hold of her.
+
+    Call `Ledger.flush` first, so that no text remains in this process's journal files either. SQLite overwrites
+    the deleted content in its file and log; PostgreSQL reclaims it by its own vacuum.
+    """
+    async with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _ERASURE_LOCK})
+        mark = _insert(connection, erasures)
+        await connection.execute(
+            mark.on_conflict_do_update(index_elements=[erasures.c.key_id], set_={"erased_at": mark.excluded.erased_at}),
+            {"key_id": key_id, "erased_at": now},
+        )
+        counts = {}
+        for table in (training_rows, verifications, requests):  # decisions go with their requests
+            mine = delete(table).where(table.c.key_id == key_id, table.c.created_at <= now)
+            counts[table.name] = (await connection.execute(mine)).rowcount
+    await checkpoint(engine)
+    return ErasedRows(**counts)
+
+
+async def record_knob_change(
+    engine: AsyncEngine, *, at: float, actor: str, part: str, knob: str, old: Any, new: Any, reason: str | None = None
+) -> None:
+    """Write down that `actor` set `part.knob` from `old` to `new` (JSON values)."""
+    row = {
+        "created_at": at, "actor": actor, "part": part, "knob": knob, "old_value": old, "new_value": new,
+        "reason": reason,
+    }  # fmt: skip
+    async with engine.begin() as connection:
+        await connection.execute(knob_changes.insert(), row)
+
+
+async def record_audit(
+    engine: AsyncEngine, *, at: float, actor: str, action: str, subject: str, reason: str | None = None,
+    details: Any = None,
+) -> None:  # fmt: skip
+    """Write down that `actor` did `action` to `subject`; `details` is any JSON value or struct."""
+    row = {
+        "created_at": at, "actor": actor, "action": action, "subject": subject, "reason": reason, "details": details,
+    }  # fmt: skip
+    async with engine.begin() as connection:
+        await connection.execute(audit_events.insert(), row)
+
+
+_DECISION_PREFIX = "decision_"
+
+
+def _select_records() -> Select[Any]:
+    decision = [column.label(_DECISION_PREFIX + column.name) for column in routing_decisions.c]
+    return select(*requests.c, *decision).join_from(requests, routing_decisions)
+
+
+async def _records(engine: AsyncEngine, query: Select[Any]) -> list[Record]:
+    async with engine.connect() as connection:
+        return [_record(row) for row in (await connection.execute(query)).all()]
+
+
+def _record(row: Row[Any]) -> Record:
+    mapping = dict(row._mapping)
+    return record_of(mapping, {column.name: mapping[_DECISION_PREFIX + column.name] for column in routing_decisions.c})
+
+
+def _insert(connection: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+def _insert_if_absent(connection: AsyncConnection, table: Table) -> Insert:
+    return _insert(connection, table).on_conflict_do_nothing()
