@@ -59,7 +59,7 @@ def ask() -> Callable[..., AddRequest]:
             request_id=request_id,
             model="m",
             prompt_token_ids=list(prompt),
-            sampling=SamplingParams(max_tokens=tokens),
+            sampling=SamplingParams(max_tokens=tokens, temperature=0),
             **fields,
         )
 

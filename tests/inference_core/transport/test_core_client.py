@@ -7,6 +7,7 @@ import pytest
 from scripted_core import ScriptedCore, expected_tokens
 
 from inference_core.errors import CoreGoneError, InvalidRequestError
+from inference_core.fake_runner import HashModelRunner, hash_core
 from inference_core.protocol import Knobs
 
 
@@ -283,3 +284,70 @@ async def test_an_idle_core_sleeps_until_a_command_comes(connect):
 
     assert core.work_queries - before <= 3 * 20
     assert core.steps == 0
+
+
+def true_tokens(prompt, count):
+    """What the hash model answers, computed without a core."""
+    return HashModelRunner("m", bytearray(4096), 4096).expected_tokens(prompt, count)
+
+
+async def test_fifty_requests_of_the_real_core_get_the_tokens_they_get_alone(connect, ask):
+    core = hash_core("m")
+    client = await connect(lambda: core)
+    prompts = [[i % 7] * (1 + 3 * i) for i in range(50)]
+
+    answers = await asyncio.gather(*(collect(client, ask(f"r{i}", p, tokens=12)) for i, p in enumerate(prompts)))
+
+    assert [tokens_of(outputs) for outputs in answers] == [true_tokens(prompt, 12) for prompt in prompts]
+    await client.close()
+    core.check_integrity()
+
+
+async def test_early_closes_leave_the_real_core_without_work_or_blocks_in_use(connect, ask):
+    core = hash_core("m")
+    client = await connect(lambda: core)
+    opened = [(await first_output(client, ask(f"r{i}", [i] * 40, tokens=400, n=2)))[0] for i in range(10)]
+
+    for outputs in opened:
+        await outputs.aclose()
+
+    model = (await client.stats()).models[0]
+    assert (model.running, model.waiting, model.blocks_in_use) == (0, 0, 0)
+    await client.close()
+    core.check_integrity()
+
+
+async def test_what_the_real_core_refuses_names_the_parameter(connect, ask):
+    client = await connect(lambda: hash_core("m", max_context=100))
+
+    outputs = await collect(client, ask(prompt=[1] * 100))
+
+    assert [(o.finish_reason, o.error_kind, o.error_param) for o in outputs] == [
+        ("error", "invalid", "prompt_token_ids")
+    ]
+
+
+async def test_a_full_queue_of_the_real_core_says_so(connect, ask):
+    client = await connect(lambda: hash_core("m", knobs=Knobs(max_waiting=1, max_num_seqs=1)))
+    opened, _ = await first_output(client, ask("running", tokens=400))
+    waiting = asyncio.create_task(collect(client, ask("waiting", tokens=1)))
+    while (await client.stats()).models[0].waiting == 0:
+        pass
+
+    outputs = await collect(client, ask("refused", tokens=1))
+    await opened.aclose()
+
+    assert outputs[0].error_kind == "overloaded"
+    assert (await waiting)[-1].finish_reason == "length"
+
+
+async def test_an_exception_of_a_model_fails_its_requests_and_not_the_core(connect, ask, monkeypatch):
+    core = hash_core("m")
+    client = await connect(lambda: core)
+    with monkeypatch.context() as patch:
+        patch.setattr(HashModelRunner, "run", lambda self, plan: 1 / 0)
+
+        outputs = await collect(client, ask())
+
+    assert outputs[-1].error_kind == "internal"
+    assert tokens_of(await collect(client, ask(tokens=3))) == true_tokens([1, 2, 3], 3)
