@@ -4,6 +4,10 @@ from collections.abc import Sequence
 from math import sqrt
 
 import msgspec
+from sqlalchemy import case, func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import verifications
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,3 +74,30 @@ def upgrade_rate(no_worse: Sequence[bool], settings: UpgradeSettings, tier: int 
     relation = "above" if alarm else "not above"
     reason = f"{worse} of the last {share.total} need an upgrade, {relation} {settings.threshold:.0%}"
     return UpgradeRate(tier=tier, needs_upgrade=share, alarm=alarm, reason=reason)
+
+
+async def recent_verdicts(engine: AsyncEngine, tier: int | None, limit: int) -> list[bool]:
+    """The last `limit` labels (of `tier`, or of all), newest first: True is no worse than the strongest tier's."""
+    query = (
+        select(verifications.c.label)
+        .where(verifications.c.label.is_not(None))
+        .order_by(verifications.c.finished_at.desc(), verifications.c.verification_id.desc())
+        .limit(limit)
+    )
+    if tier is not None:
+        query = query.where(verifications.c.tier == tier)
+    async with engine.connect() as connection:
+        return [label != "worse" for label in await connection.scalars(query)]
+
+
+async def acceptance(engine: AsyncEngine, since: float = 0.0) -> dict[int, Share]:
+    """Per tier, the share of labelled answers since `since` (epoch seconds) that were no worse (Wilson interval)."""
+    good = func.sum(case((verifications.c.label != "worse", 1), else_=0))
+    query = (
+        select(verifications.c.tier, good, func.count())
+        .where(verifications.c.label.is_not(None), verifications.c.finished_at >= since)
+        .group_by(verifications.c.tier)
+        .order_by(verifications.c.tier)
+    )
+    async with engine.connect() as connection:
+        return {tier: wilson_interval(int(count), total) for tier, count, total in await connection.execute(query)}

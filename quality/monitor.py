@@ -9,11 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import verifications
-from quality.estimates import UpgradeRate, UpgradeSettings, upgrade_rate
+from quality.estimates import Share, UpgradeRate, UpgradeSettings, acceptance, recent_verdicts, upgrade_rate
 from quality.judges.calibration import Calibration
 from quality.judges.panel import Panel
 from quality.record import Record
@@ -52,6 +50,7 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     spending: Spending
     budget_usd: float
     upgrade_rates: list[UpgradeRate]
+    acceptance: dict[int, Share]
     calibrations: list[Calibration]
 
 
@@ -136,17 +135,7 @@ class Monitor:
             upgrade = UpgradeSettings(
                 window=last, threshold=upgrade.threshold, min_sample=min(upgrade.min_sample, last)
             )
-        query = (
-            select(verifications.c.label)
-            .where(verifications.c.label.is_not(None))
-            .order_by(verifications.c.finished_at.desc(), verifications.c.verification_id.desc())
-            .limit(upgrade.window)
-        )
-        if tier is not None:
-            query = query.where(verifications.c.tier == tier)
-        async with self._engine.connect() as connection:
-            labels = (await connection.scalars(query)).all()
-        return upgrade_rate([label != "worse" for label in labels], upgrade, tier)
+        return upgrade_rate(await recent_verdicts(self._engine, tier, upgrade.window), upgrade, tier)
 
     async def status(self) -> MonitorStatus:
         """A snapshot for the API and the dashboard."""
@@ -160,6 +149,7 @@ class Monitor:
             spending=spending,
             budget_usd=sampling.budget_share * spending.serving_usd,
             upgrade_rates=[await self.upgrade_rate(tier) for tier in (None, *sampling.tiers)],
+            acceptance=await acceptance(self._engine),
             calibrations=list(self._verifier.panel.calibrations.values()),
         )
 

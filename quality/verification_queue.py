@@ -14,7 +14,7 @@ from migrations.tables import erasures, requests, training_rows, verifications
 from quality.record import Record
 from quality.sampling import SamplingSettings, Spending, admits
 
-_CLAIM_LOCK = 0x41494F02  # PostgreSQL advisory lock number: "AIO", 2
+_CLAIM_LOCK = 0x41494F03  # PostgreSQL advisory lock number: "AIO", 3
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

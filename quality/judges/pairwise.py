@@ -24,6 +24,7 @@ class PairwiseJudge(Judge):
 
     def __init__(self, tier: Tier, max_tokens: int = 8, priority: int = 2) -> None:
         self._tier = tier
+        self.model = tier.model
         self.max_tokens = max_tokens
         self._priority = priority
 

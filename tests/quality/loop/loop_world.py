@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import insert, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Decision, PolicyInputs, Prediction
-from migrations import tables
 from quality.record import Attempt, Record, Timings
+from quality.store import insert_records
 from tiers.errors import TierUnavailableError
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, Usage
 
@@ -58,11 +58,8 @@ def record(request_id: str, *, tier: int = 1, prompt: str = PROMPT, answer: str 
 
 async def store_request(engine: AsyncEngine, stored: Record) -> None:
     """What the ledger does once it has caught up."""
-    fields = msgspec.structs.asdict(stored)
-    timings = msgspec.structs.asdict(fields.pop("timings"))
-    del fields["decision"]
     async with engine.begin() as connection:
-        await connection.execute(insert(tables.requests).values(**fields, **timings))
+        await insert_records(connection, [stored])
 
 
 async def rows(engine: AsyncEngine, table: Any) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 from loop_world import ScriptedTier, unavailable
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from quality.judges.calibration import Calibration, calibrate
 from quality.judges.exact import ExactJudge
@@ -13,6 +14,7 @@ from quality.judges.judge import Judge, Verdict
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.similarity import SimilarityJudge
+from quality.judges.standing import measure_pairwise, standing_panel
 from tiers.errors import TierUnavailableError
 
 MC = "What is bought with stock?\nA. fishing rod\nB. machine gun\nC. double in value"
@@ -255,3 +257,28 @@ def test_reliability_survives_storage() -> None:
     stored = msgspec.json.encode(_calibration("a", 9, 10))
 
     assert msgspec.json.decode(stored, type=Calibration).balanced_accuracy == pytest.approx(0.9)
+
+
+def _omniscient(request: object) -> str:
+    """Knows every right answer of the graded pairs, so that it prefers it wherever it stands."""
+    text = request.messages[-1].content  # type: ignore[attr-defined]
+    question, first, second = (
+        text.split(f"<{tag}>\n")[1].split(f"\n</{tag}>")[0] for tag in ("question", "first", "second")
+    )
+    good = {pair.answer for pair in graded_pairs() if pair.prompt == question and pair.no_worse}
+    good |= {pair.reference_answer for pair in graded_pairs() if pair.prompt == question}
+    return {(True, False): "FIRST", (False, True): "SECOND"}.get((first in good, second in good), "TIE")
+
+
+async def test_a_pairwise_judge_sits_on_the_panel_only_once_it_has_proved_itself(engine: AsyncEngine) -> None:
+    wise, biased = PairwiseJudge(ScriptedTier(reply=_omniscient)), PairwiseJudge(_judging_tier(None))
+    names = [judge.name for judge in (await standing_panel(engine, wise)).judges]
+    assert names == ["json", "exact", "similarity"]
+
+    await measure_pairwise(engine, biased, now=1.0, actor="test")
+    assert "pairwise" not in [judge.name for judge in (await standing_panel(engine, biased)).judges]
+
+    await measure_pairwise(engine, wise, now=2.0, actor="test")
+    panel = await standing_panel(engine, wise)
+    assert panel.judges[-1] is wise
+    assert panel.calibrations["pairwise"].trusted

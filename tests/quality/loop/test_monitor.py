@@ -10,7 +10,7 @@ from loop_world import ScriptedTier, ladder, price, record, rows, store_request,
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import training_rows, verifications
-from quality.estimates import UpgradeRate, UpgradeSettings
+from quality.estimates import UpgradeRate, UpgradeSettings, acceptance
 from quality.judges.calibration import calibrate
 from quality.judges.exact import ExactJudge
 from quality.judges.graded import graded_pairs
@@ -320,6 +320,18 @@ async def test_upgrade_rates_are_per_tier_and_over_all(engine: AsyncEngine) -> N
     assert (every.needs_upgrade.count, every.needs_upgrade.total) == (1, 4)
     assert (first.needs_upgrade.count, first.needs_upgrade.total) == (1, 2)
     assert (latest.needs_upgrade.count, latest.needs_upgrade.total) == (0, 1)
+
+
+async def test_acceptance_is_the_share_no_worse_per_tier(engine: AsyncEngine) -> None:
+    monitor = await _monitor(engine, ScriptedTier())
+    await monitor.start()
+    await _serve(monitor, engine, record("req-1", answer="8"), record("req-2"), record("req-3", tier=2))
+    await monitor.close()
+
+    shares = await acceptance(engine)
+
+    assert {tier: (share.count, share.total) for tier, share in shares.items()} == {1: (1, 2), 2: (1, 1)}
+    assert shares[2].low < 0.5
 
 
 async def test_the_status_shows_the_queue_and_the_money(engine: AsyncEngine) -> None:
