@@ -1,7 +1,7 @@
 """The asyncio side of a core: one contract, two transports (a thread, a Unix socket)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from inference_core.protocol import AddRequest, CoreStats, Knobs, ModelInfo, SequenceOutput
 
@@ -32,7 +32,7 @@ class CoreClient(ABC):
         """The models of the core by name."""
 
     @abstractmethod
-    def generate(self, request: AddRequest) -> AsyncIterator[SequenceOutput]:
+    def generate(self, request: AddRequest) -> AsyncGenerator[SequenceOutput, None]:
         """Submit `request` and iterate over its outputs."""
 
     @abstractmethod

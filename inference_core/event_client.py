@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
@@ -83,11 +83,11 @@ class EventClient(CoreClient):
     def models(self) -> dict[str, ModelInfo]:
         return self._models
 
-    def generate(self, request: AddRequest) -> AsyncIterator[SequenceOutput]:
+    def generate(self, request: AddRequest) -> AsyncGenerator[SequenceOutput, None]:
         self._require_core()
         return self._outputs(request)
 
-    async def _outputs(self, request: AddRequest) -> AsyncIterator[SequenceOutput]:
+    async def _outputs(self, request: AddRequest) -> AsyncGenerator[SequenceOutput, None]:
         self._require_core()
         wire_id = f"{request.request_id}#{next(self._serials)}"
         queue: asyncio.Queue[SequenceOutput | None] = asyncio.Queue()
@@ -100,10 +100,9 @@ class EventClient(CoreClient):
                 if output is None:
                     raise self._gone_error()
                 output.request_id = request.request_id
-                if output.finish_reason == "error":
-                    yield output
-                    return
                 unfinished -= output.finish_reason is not None
+                if output.finish_reason == "error":
+                    unfinished = 0  # the core loop has ended the other choices
                 if not unfinished:
                     del self._streams[wire_id]
                 yield output
