@@ -1,0 +1,25 @@
+"""Real prompts for tests: found where `AIO_DATA` says or beside the checkout, never part of it."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def data_file(name: str) -> Path:
+    """Path of a data file; skips the calling test where it is absent."""
+    root = Path(os.environ.get("AIO_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+    path = root / name
+    if not path.exists():
+        pytest.skip(f"needs {name}: set AIO_DATA to the folder that holds it (looked in {root})")
+    return path
+
+
+def rows(name: str, limit: int | None = None) -> list[dict[str, Any]]:
+    """The first rows of a JSONL file, gzipped or not."""
+    path = data_file(name)
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+        return [json.loads(line) for _, line in zip(range(limit or 10**9), lines, strict=False)]
