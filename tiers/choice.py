@@ -7,7 +7,7 @@ from inference_core.protocol import SequenceOutput, TokenLogprob
 from inference_core.tokenization.incremental_detokenizer import IncrementalDetokenizer
 from inference_core.tokenization.stop_strings import StopStrings
 from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.tier import Delta, TextLogprob
+from tiers.tier import Delta, FinishReason, TextLogprob
 
 
 class _Token(NamedTuple):
@@ -41,25 +41,26 @@ class Choice:
         """Whether nothing more will come of this choice."""
         return self._finished
 
-    def push(self, output: SequenceOutput) -> Delta | None:
-        """The text that `output` makes certain, if any; None for whatever comes after a stop string."""
+    def push(self, output: SequenceOutput) -> list[Delta]:
+        """The text that `output` makes certain, and the end; nothing for whatever comes after a stop string."""
         if self._finished:
-            return None
+            return []
         text, stopped = self._take_tokens(output)
         if not stopped and output.finish_reason is not None:
             tail, stopped = self._take_text(self._detokenizer.flush())
             text += tail if stopped else tail + self._stop.flush()
         self._finished = stopped or output.finish_reason is not None
         self._sent += len(text)
-        if not text and not self._finished:
-            return None
+        deltas: list[Delta] = []
         tokens = self._release(everything=self._finished and not stopped)
-        delta = Delta(index=self._index, text=text, token_ids=[t.token_id for t in tokens])
-        logprobs = [self._text_logprob(t.logprob) for t in tokens if t.logprob is not None]
-        delta.logprobs = logprobs or None
+        if text or tokens:
+            logprobs = [self._text_logprob(t.logprob) for t in tokens if t.logprob is not None]
+            ids = [t.token_id for t in tokens]
+            deltas.append(Delta(index=self._index, text=text, token_ids=ids, logprobs=logprobs or None))
         if self._finished:
-            delta.finish_reason = "length" if output.finish_reason == "length" and not stopped else "stop"
-        return delta
+            reason: FinishReason = "length" if output.finish_reason == "length" and not stopped else "stop"
+            deltas.append(Delta(index=self._index, finish_reason=reason))
+        return deltas
 
     def _take_tokens(self, output: SequenceOutput) -> tuple[str, bool]:
         text, stopped = "", False

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import cast
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.choice import Choice
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
+
+T = TypeVar("T")
 
 _serial = itertools.count()
 
@@ -97,14 +99,13 @@ class Decoder:
 
         Closing the generator aborts the core's request. So does a stop string that ends the last open choice.
         """
-        choices = [Choice(index, self.tokenizer, stop) for index in range(n)]
+        choices = _or_refuse("stop", lambda: [Choice(index, self.tokenizer, stop) for index in range(n)])
         tally = _Tally()
         outputs = self._outputs(self._command(request, prompt_ids, sampling, max_tokens, n), request)
         async with aclosing(outputs):
             async for output in outputs:
                 tally.count(output)
-                delta = choices[output.index].push(output)
-                if delta is not None:
+                for delta in choices[output.index].push(output):
                     yield delta
                 if all(c.finished for c in choices):
                     break
@@ -124,7 +125,7 @@ class Decoder:
         """The core's outputs, with its errors in the tiers' terms."""
         started = False
         try:
-            outputs = cast(AsyncGenerator[SequenceOutput, None], self._core.generate(add))
+            outputs = self._core.generate(add)
             async with aclosing(outputs):
                 async for output in outputs:
                     if output.finish_reason in ("error", "abort"):
@@ -178,9 +179,10 @@ class _Tally:
         self.preemptions[output.index] = max(self.preemptions.get(output.index, 0), output.preemptions)
 
 
-def _or_refuse(param: str, encode: Callable[[], list[int]]) -> list[int]:
+def _or_refuse(param: str, make: Callable[[], T]) -> T:
+    """What `make` makes; what the core's own parts refuse is the caller's to change."""
     try:
-        return encode()
+        return make()
     except InvalidRequestError as error:
         raise TierRequestError(str(error), error.param or param) from error
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from inference_core.client import CoreClient
-from inference_core.errors import CoreError
+from inference_core.errors import CoreError, CoreGoneError
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.core_watch import CoreWatch
 from tiers.decoder import Decoder
@@ -68,6 +68,10 @@ class LocalTier(Tier):
             async with aclosing(policy.stream(request)) as deltas:
                 async for delta in deltas:
                     yield delta
+        except TierUnavailableError as error:
+            if isinstance(error.__cause__, CoreGoneError):
+                self._watch.healthy = False
+            raise
         finally:
             self._running -= 1
 

@@ -78,8 +78,8 @@ class Chunk(msgspec.Struct):
     error: WireError | str | None = None
 
     def deltas(self) -> list[Delta]:
-        """The choices of this chunk that say anything."""
-        return [d for d in map(_delta, self.choices or []) if d is not None]
+        """What this chunk says, in the order that `Delta` promises."""
+        return [delta for choice in self.choices or [] for delta in _deltas(choice)]
 
     def token_usage(self) -> Usage | None:
         """The counts that this chunk carries."""
@@ -151,15 +151,17 @@ def parse_error(body: bytes) -> WireError:
         return WireError(message=body.decode("utf-8", errors="replace")[:500].strip())
 
 
-def _delta(choice: _Choice) -> Delta | None:
+def _deltas(choice: _Choice) -> list[Delta]:
     message = choice.delta or _Message()
     text = message.content or choice.text or ""
     reasoning = message.reasoning_content or message.reasoning or ""
     logprobs = _logprobs(choice.logprobs) if choice.logprobs is not None else None
-    finish = _finish_reason(choice.finish_reason) if choice.finish_reason else None
-    if not (text or reasoning or logprobs or finish):
-        return None
-    return Delta(index=choice.index, text=text, reasoning=reasoning, logprobs=logprobs, finish_reason=finish)
+    deltas: list[Delta] = []
+    if text or reasoning or logprobs:
+        deltas.append(Delta(index=choice.index, text=text, reasoning=reasoning, logprobs=logprobs))
+    if choice.finish_reason:
+        deltas.append(Delta(index=choice.index, finish_reason=_finish_reason(choice.finish_reason)))
+    return deltas
 
 
 def _finish_reason(reason: str) -> FinishReason:

@@ -95,7 +95,7 @@ class ChainOfThought(Policy):
             stop_token_ids=self._end_ids,
             seed=derive_seed(request.sampling.seed, index, "thought"),
         )
-        tag = _OpeningTag()
+        thought = _ThoughtText()
         decoding = self.decoder.decode(
             request, prompt_ids, sampling=sampling, max_tokens=budget, stop=self._spec.end_markers
         )
@@ -103,7 +103,7 @@ class ChainOfThought(Policy):
             async for delta in deltas:
                 if delta.usage is None:
                     last = delta.finish_reason is not None
-                    delta = Delta(reasoning=tag.push(delta.text, last=last), token_ids=delta.token_ids)
+                    delta = Delta(reasoning=thought.push(delta.text, last=last), token_ids=delta.token_ids)
                 yield delta
 
     async def _answer(
@@ -124,22 +124,25 @@ class ChainOfThought(Policy):
                 yield delta
 
 
-class _OpeningTag:
-    """Drops the `<think>` with which some models begin, although the opening already put them to thinking."""
+class _ThoughtText:
+    """Drops white space at the beginning, and the `<think>` of models that are thinking already and still write it."""
 
     def __init__(self) -> None:
-        self._held: str | None = ""
+        self._held = ""
+        self._begun = False
 
     def push(self, text: str, *, last: bool) -> str:
-        """The part of the text that is certainly not the tag; `last` releases what is left."""
-        if self._held is None:
+        """The part of the text that certainly belongs to the thought; `last` releases what is held back."""
+        if self._begun:
             return text
         self._held += text
-        begin = self._held.lstrip()
-        if THINK_TAG.startswith(begin) and begin != THINK_TAG and not last:
+        text = self._held.lstrip()
+        if text.startswith(THINK_TAG):
+            text = text.removeprefix(THINK_TAG).lstrip()
+        elif THINK_TAG.startswith(text) and not last:
             return ""
-        held, self._held = self._held, None
-        return begin.removeprefix(THINK_TAG).lstrip("\n") if begin.startswith(THINK_TAG) else held
+        self._begun = bool(text)
+        return text
 
 
 def _instructed(messages: list[ChatMessage], instruction: str) -> list[ChatMessage]:

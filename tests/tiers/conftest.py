@@ -1,0 +1,17 @@
+"""Fixtures of the tier tests: the laptop catalogue's tokeniser, and no proxy between a test and its own server."""
+
+import pytest
+
+from inference_core.loaders.model_path import resolve_model_path
+from inference_core.tokenization.tokenizer import Tokenizer, load_tokenizer
+from tiers.catalog import load_catalog
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return load_tokenizer(resolve_model_path(load_catalog("laptop").core.models[0].path))
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")

@@ -1,0 +1,119 @@
+"""A small HTTP/1.1 server on loopback whose replies are written byte by byte, for tests of remote tiers."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+Handler = Callable[["Call"], Coroutine[Any, Any, None]]
+
+
+@dataclass
+class Call:
+    """One request as received, and the way to answer it."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    reader: asyncio.StreamReader = field(repr=False)
+    writer: asyncio.StreamWriter = field(repr=False)
+
+    async def begin(self, status: int = 200, kind: str = "text/event-stream; charset=utf-8") -> None:
+        head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n"
+        await self.send(head.encode())
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def event(self, payload: object) -> None:
+        await self.send(f"data: {json.dumps(payload)}\n\n".encode())
+
+    async def chunk(self, text: str = "", *, index: int = 0, finish: str | None = None, **delta: object) -> None:
+        """One chat chunk."""
+        choice = {"index": index, "delta": {"content": text, **delta}, "finish_reason": finish}
+        await self.event({"object": "chat.completion.chunk", "choices": [choice]})
+
+    async def reply(self, status: int, payload: object) -> None:
+        await self.begin(status, "application/json")
+        await self.send(json.dumps(payload).encode())
+
+    async def client_gone(self) -> None:
+        """Returns when the client has closed its side of the connection."""
+        while await self.reader.read(1024):
+            pass
+
+
+class LoopbackServer:
+    """Serves `handler` on a free port of 127.0.0.1; `calls` are the POST requests received."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self.calls: list[Call] = []
+        self.disconnected = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "LoopbackServer":
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def base_url(self) -> str:
+        assert self._server is not None
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+
+    async def drained(self) -> None:
+        """Returns when no connection is being served."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def stop(self) -> None:
+        """Refuse new connections and cut the open ones."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._serve(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            self.disconnected.set()
+        except asyncio.CancelledError:
+            pass
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        method, path, _ = head[0].split(" ")
+        headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        call = Call(path, headers, json.loads(body) if body else {}, reader, writer)
+        if method == "GET":
+            await call.reply(200, {"object": "list", "data": []})
+            return
+        self.calls.append(call)
+        gone = asyncio.create_task(call.client_gone())
+        answer = asyncio.create_task(self.handler(call))
+        try:
+            await asyncio.wait({gone, answer}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                self.disconnected.set()
+            else:
+                answer.result()
+        finally:
+            for task in (gone, answer):
+                task.cancel()
+            await asyncio.gather(gone, answer, return_exceptions=True)

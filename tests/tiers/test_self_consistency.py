@@ -1,0 +1,157 @@
+"""Self-consistency: the majority's first sample where answers can be compared, plain decoding elsewhere."""
+
+from contextlib import aclosing
+
+import pytest
+from tier_world import GREEDY, ScriptedCore, chat, collect, local_tier, tier_spec
+
+from inference_core.protocol import SamplingParams
+from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.local import LocalTier
+from tiers.policies.short_answer import AnswerKind, answer_kind, extract_answer, majority
+from tiers.tier import GenerationRequest
+from tiers.tier_spec import SelfConsistencySpec
+
+SPEC = SelfConsistencySpec(samples=5, temperature=0.6)
+SAMPLES = ["It is 12.", "So the sum is 13.", "12 it is", "I do not know.", "13, I think"]
+QUESTION = "What is 5 + 8?"
+
+
+async def voter(tokenizer: Tokenizer, texts: list[str]) -> tuple[LocalTier, ScriptedCore]:
+    core = ScriptedCore(tokenizer, lambda add: texts[: add.n])
+    tier = local_tier(tier_spec(SPEC), core, tokenizer)
+    await tier.start()
+    return tier, core
+
+
+async def test_the_first_sample_of_the_majority_is_the_answer_and_all_are_billed(tokenizer: Tokenizer) -> None:
+    texts = ["It is 12.", "So the sum is 13.", "I do not know.", "13, I think", "The answer is 13"]
+    tier, core = await voter(tokenizer, texts)
+    (answer,), usage = await collect(tier, chat(QUESTION, max_tokens=50))
+    assert answer.text == "So the sum is 13."
+    assert answer.finish_reason == "stop"
+    assert answer.token_ids == tokenizer.encode("So the sum is 13.")
+    assert usage.completion_tokens == sum(len(tokenizer.encode(t)) for t in texts)
+    assert core.added[0].n == 5
+    assert core.added[0].sampling.temperature == 0.6
+
+
+async def test_a_tie_goes_to_the_earlier_answer(tokenizer: Tokenizer) -> None:
+    tier, _ = await voter(tokenizer, SAMPLES)
+    (answer,), _ = await collect(tier, chat(QUESTION, max_tokens=50))
+    assert answer.text == "It is 12."
+
+
+async def test_each_choice_has_its_own_vote(tokenizer: Tokenizer) -> None:
+    tier, core = await voter(tokenizer, [*SAMPLES, "7", "8", "8", "9", "8."])
+    answers, _ = await collect(tier, chat(QUESTION, n=2, max_tokens=50))
+    assert [a.text for a in answers] == ["It is 12.", "8"]
+    assert core.added[0].n == 10
+
+
+async def test_an_open_question_is_decoded_once_as_asked(tokenizer: Tokenizer) -> None:
+    tier, core = await voter(tokenizer, ["Roses are red."])
+    (answer,), usage = await collect(tier, chat("Write a poem about roses", max_tokens=50))
+    assert answer.text == "Roses are red."
+    assert (core.added[0].n, core.added[0].sampling.temperature) == (1, 0.0)
+    assert usage.completion_tokens == len(tokenizer.encode("Roses are red."))
+
+
+async def test_a_raw_prompt_is_decoded_once(tokenizer: Tokenizer) -> None:
+    tier, core = await voter(tokenizer, ["13"])
+    await collect(tier, GenerationRequest(request_id="r", sampling=GREEDY, prompt=QUESTION, max_tokens=9))
+    assert core.added[0].n == 1
+
+
+@pytest.mark.parametrize(
+    ("sampling", "seed"),
+    [
+        (SamplingParams(temperature=0.0), 0),  # greedy callers may expect the same answer twice
+        (SamplingParams(temperature=0.0, seed=5), 5),
+        (SamplingParams(temperature=1.0, seed=5), 5),
+        (SamplingParams(temperature=1.0), None),
+    ],
+)
+async def test_samples_are_seeded_as_the_request_promises(
+    tokenizer: Tokenizer, sampling: SamplingParams, seed: int | None
+) -> None:
+    tier, core = await voter(tokenizer, SAMPLES)
+    await collect(tier, chat(QUESTION, sampling=sampling, max_tokens=50))
+    assert core.added[0].sampling.seed == seed
+
+
+async def test_the_winners_log_probabilities_come_with_it(tokenizer: Tokenizer) -> None:
+    tier, _ = await voter(tokenizer, SAMPLES)
+    sampling = SamplingParams(temperature=0.0, logprobs=1)
+    (answer,), _ = await collect(tier, chat(QUESTION, sampling=sampling, max_tokens=50))
+    assert b"".join(t.token_bytes for t in answer.logprobs).decode() == answer.text == "It is 12."
+
+
+async def test_closing_before_the_vote_leaves_nothing_in_the_core(tokenizer: Tokenizer) -> None:
+    tier, core = await voter(tokenizer, ["1", "2…", "3…", "4…", "5…", "6", "6", "6", "6", "6"])
+    async with aclosing(tier.generate(chat(QUESTION, n=2, max_tokens=100))) as deltas:
+        assert (await anext(deltas)).index == 1
+        assert core.live
+    assert not core.live
+
+
+@pytest.mark.parametrize(
+    ("prompt", "kind"),
+    [
+        ("What is 12 + 30?", "number"),
+        ("12*7 =", "number"),
+        ("Calculate 3/4 of 16 / 2.", "number"),
+        ("How many planets are there?", "number"),
+        ("Tom has 3 apples and buys 4 more. How many apples does he have now?", "number"),
+        ("Which is the largest? Reply with just the number: 3, 9, 4", "number"),
+        ("Which planet is the largest?\nA) Mars\nB) Jupiter\nC) Venus", "choice"),
+        ("Pick one: (A) red (B) blue", "choice"),
+        ("Is water wet? Answer yes or no.", "yes-no"),
+        ("The sky is green. True or false?", "yes-no"),
+        ("Is Paris the capital of France?", "yes-no"),
+        ("Write a function that adds 2 + 2", None),
+        ("Explain how many factors lead to inflation " + "in the long run and in the short " * 4, None),
+        ("Is it better to rent or to buy?", None),
+        ("Is there a way to sort a list?", None),
+        ("Tell me about Rome.", None),
+        ("Translate to French: how many cats are there?", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_prompts_for_short_checkable_answers_are_recognised(prompt: str, kind: AnswerKind | None) -> None:
+    assert answer_kind(prompt) == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "answer"),
+    [
+        ("number", "5 + 8 = 13", "13"),
+        ("number", "The answer is 42, since 6 x 7 = 42 and not 43.", "42"),
+        ("number", "First 3, then 4.\n#### 1,234.50", "2469/2"),
+        ("number", "It is 3/4.", "3/4"),
+        ("number", "It is 0.75.", "3/4"),
+        ("number", r"Hence \boxed{-7} holds, see 3", "-7"),
+        ("number", "10-3", "3"),
+        ("number", "+5", "5"),
+        ("number", "no idea", None),
+        ("choice", "B", "B"),
+        ("choice", "B) Jupiter", "B"),
+        ("choice", "A planet like that: the answer is (C).", "C"),
+        ("choice", "It must be (D), as A is wrong", "D"),
+        ("choice", "A good question.", None),
+        ("yes-no", "Yes, it is.", "yes"),
+        ("yes-no", "Yes and no, but the answer is no.", "no"),
+        ("yes-no", "That is false.", "no"),
+        ("yes-no", "Nobody knows.", None),
+    ],
+)
+def test_answers_are_read_in_a_normal_form(kind: AnswerKind, text: str, answer: str | None) -> None:
+    assert extract_answer(kind, text) == answer
+
+
+@pytest.mark.parametrize(
+    ("answers", "winner"),
+    [(["1", "2", "2"], 1), (["1", "2"], 0), ([None, "2", "1"], 1), ([None, None], 0), ([None, None, "3"], 2)],
+)
+def test_votes_are_counted_and_abstentions_are_not(answers: list[str | None], winner: int) -> None:
+    assert majority(answers) == winner

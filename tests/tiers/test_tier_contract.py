@@ -1,0 +1,261 @@
+"""What `Tier` promises, held against a local tier over a real core and a remote one over real sockets.
+
+Both stand on the same hash model, whose greedy continuation is known without any engine. The remote tier's
+server answers from a local tier.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from loopback_server import Call, LoopbackServer
+from tier_world import GREEDY, Answer, chat, collect, local_tier, remote_spec, tier_spec
+
+from inference_core.core import Core
+from inference_core.core_loop import ThreadCoreClient
+from inference_core.fake_runner import HashModelRunner
+from inference_core.protocol import SamplingParams
+from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.errors import TierRequestError, TierUnavailableError
+from tiers.local import LocalTier
+from tiers.remote import RemoteTier
+from tiers.tier import ChatMessage, Delta, GenerationRequest, Tier
+
+SLAB_BYTES, SLABS = 4096, 64
+MAX_CONTEXT = 512
+
+
+@dataclass
+class World:
+    """A started tier, the core behind it, and what that core's model says after a prompt."""
+
+    tier: Tier
+    core: ThreadCoreClient
+    runner: HashModelRunner
+    tokenizer: Tokenizer
+    server: LoopbackServer | None = None
+
+    def expected(self, request: GenerationRequest, count: int) -> list[int]:
+        messages = [{"role": m.role, "content": m.content} for m in request.messages or []]
+        return self.runner.expected_tokens(self.tokenizer.encode_chat(messages), count)
+
+    async def is_idle(self) -> bool:
+        if self.server is not None:
+            async with asyncio.timeout(20):
+                await self.server.disconnected.wait()
+                await self.server.drained()
+        (model,) = (await self.core.stats()).models
+        return model.running + model.waiting + model.blocks_in_use == 0
+
+    async def lose_backend(self) -> None:
+        if self.server is not None:
+            await self.server.stop()
+        else:
+            await self.core.close()
+
+
+@asynccontextmanager
+async def hash_core(tokenizer: Tokenizer, **fields: Any) -> AsyncIterator[tuple[ThreadCoreClient, HashModelRunner]]:
+    memory = bytearray(SLABS * SLAB_BYTES)
+    fields = {"vocab_size": tokenizer.vocab_size, "max_context": MAX_CONTEXT} | fields
+    runner = HashModelRunner("m", memory, SLAB_BYTES, **fields)
+    core = ThreadCoreClient(lambda: Core({"m": runner}, arena_bytes=len(memory), slab_bytes=SLAB_BYTES, seed=0))
+    await core.start()
+    try:
+        yield core, runner
+    finally:
+        await core.close()
+
+
+@asynccontextmanager
+async def open_world(kind: str, tokenizer: Tokenizer, **fields: Any) -> AsyncIterator[World]:
+    async with hash_core(tokenizer, **fields) as (core, runner):
+        local = local_tier(tier_spec(), core, tokenizer)
+        await local.start()
+        if kind == "local":
+            yield World(local, core, runner, tokenizer)
+        else:
+            async with LoopbackServer(lambda call: serve(local, call)) as server:
+                remote = RemoteTier(remote_spec(server.base_url, max_context=MAX_CONTEXT))
+                await remote.start()
+                yield World(remote, core, runner, tokenizer, server)
+                await remote.close()
+        await local.close()
+
+
+async def serve(tier: LocalTier, call: Call) -> None:
+    """OpenAI's chat completions over `tier`, as far as these tests go."""
+    body = call.body
+    stop = tuple(body.get("stop", ()))
+    request = GenerationRequest(
+        request_id="served",
+        messages=[ChatMessage(**message) for message in body["messages"]],
+        sampling=SamplingParams(temperature=body["temperature"], logprobs=body.get("top_logprobs")),
+        max_tokens=body["max_tokens"],
+        stop=stop,
+        n=body.get("n", 1),
+    )
+    begun = False
+    try:
+        async with aclosing(tier.generate(request)) as deltas:
+            async for delta in deltas:
+                if not begun:
+                    begun = True
+                    await call.begin()
+                await call.event(_chunk(delta))
+    except TierRequestError as error:
+        envelope = {"message": str(error), "type": "invalid_request_error", "param": error.param, "code": error.code}
+        await call.reply(400, {"error": envelope})
+        return
+    await call.send(b"data: [DONE]\n\n")
+
+
+def _chunk(delta: Delta) -> dict[str, Any]:
+    if delta.usage is not None:
+        details = {"cached_tokens": delta.usage.cached_tokens}
+        counts = {"prompt_tokens": delta.usage.prompt_tokens, "completion_tokens": delta.usage.completion_tokens}
+        return {"choices": [], "usage": counts | {"prompt_tokens_details": details}}
+    choice: dict[str, Any] = {"index": delta.index, "delta": {"content": delta.text}}
+    choice["finish_reason"] = delta.finish_reason
+    if delta.logprobs is not None:
+        content = [
+            {
+                "token": t.token,
+                "bytes": list(t.token_bytes),
+                "logprob": t.logprob,
+                "top_logprobs": [{"token": o, "bytes": list(b), "logprob": p} for o, b, p in t.top],
+            }
+            for t in delta.logprobs
+        ]
+        choice["logprobs"] = {"content": content}
+    return {"choices": [choice]}
+
+
+@pytest.fixture(params=["local", "remote"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def world(kind: str, tokenizer: Tokenizer) -> AsyncIterator[World]:
+    async with open_world(kind, tokenizer) as opened:
+        yield opened
+
+
+async def test_an_answer_is_the_models_continuation_then_its_end_then_the_bill(world: World) -> None:
+    request = chat(max_tokens=40)
+    (answer,), usage = await collect(world.tier, request)
+    assert answer.text == world.tokenizer.decode(world.expected(request, 40))
+    assert answer.finish_reason == "length"
+    assert usage.completion_tokens == 40
+    assert usage.prompt_tokens == len(world.tokenizer.encode_chat([{"role": "user", "content": "Hello there"}]))
+
+
+async def test_an_answer_that_the_model_ends_stops(kind: str, tokenizer: Tokenizer) -> None:
+    async with open_world(kind, tokenizer, eos_probability=0.1) as world:
+        request = chat(max_tokens=300)
+        expected = world.expected(request, 300)
+        (answer,), usage = await collect(world.tier, request)
+        assert len(expected) < 300
+        assert answer.finish_reason == "stop"
+        assert answer.text == tokenizer.decode(expected)
+        assert usage.completion_tokens == len(expected)
+
+
+async def test_without_a_limit_the_answer_ends_with_the_context(kind: str, tokenizer: Tokenizer) -> None:
+    async with open_world(kind, tokenizer, max_context=128) as world:
+        request = chat(max_tokens=None)
+        (answer,), usage = await collect(world.tier, request)
+        assert answer.finish_reason == "length"
+        assert usage.prompt_tokens + usage.completion_tokens == 128
+
+
+async def test_each_of_several_choices_ends_once_and_all_are_billed(world: World) -> None:
+    request = chat(n=3, sampling=SamplingParams(temperature=1.0, seed=1))
+    answers, usage = await collect(world.tier, request)
+    assert [a.finish_reason for a in answers] == ["length"] * 3
+    assert len({a.text for a in answers}) == 3
+    assert usage.completion_tokens == 3 * 12
+
+
+async def test_text_from_a_stop_string_on_is_never_seen(world: World) -> None:
+    request = chat(max_tokens=40)
+    (whole,), _ = await collect(world.tier, request)
+    middle = len(whole.text) // 2
+    stop = whole.text[middle : middle + 9]
+    (cut,), usage = await collect(world.tier, chat(max_tokens=40, stop=("not in there", stop)))
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    assert cut.finish_reason == "stop"
+    assert 0 < usage.completion_tokens < 40
+
+
+async def test_log_probabilities_are_those_of_the_text(world: World) -> None:
+    request = chat(sampling=SamplingParams(temperature=0.0, logprobs=1), max_tokens=20)
+    (answer,), _ = await collect(world.tier, request)
+    joined = b"".join(t.token_bytes for t in answer.logprobs)
+    assert len(answer.logprobs) == 20
+    assert joined.decode("utf-8", "replace") == answer.text
+    assert all(t.logprob == 0.0 and t.top == [(t.token, t.token_bytes, 0.0)] for t in answer.logprobs)
+
+
+async def test_simultaneous_requests_under_one_id_do_not_mix(world: World) -> None:
+    requests = [chat(f"Prompt number {i}", max_tokens=25) for i in range(8)]
+    collected = await asyncio.gather(*(collect(world.tier, r) for r in requests))
+    for request, ((answer,), _) in zip(requests, collected, strict=True):
+        assert answer.text == world.tokenizer.decode(world.expected(request, 25))
+
+
+async def test_a_prompt_that_does_not_fit_is_refused_before_the_first_delta(world: World) -> None:
+    with pytest.raises(TierRequestError, match="context") as error:
+        await collect(world.tier, chat("word " * 2 * MAX_CONTEXT))
+    assert (error.value.param, error.value.code) == ("messages", "context_length_exceeded")
+    (answer,), _ = await collect(world.tier, chat())
+    assert answer.text
+
+
+async def test_closing_the_iterator_early_frees_the_work(world: World) -> None:
+    async with aclosing(world.tier.generate(chat(max_tokens=400))) as deltas:  # type: ignore[type-var]
+        await anext(deltas)
+    assert await world.is_idle()
+
+
+async def test_cancelling_the_consumer_frees_the_work(world: World) -> None:
+    first = asyncio.Event()
+
+    async def consume() -> Answer:
+        async for _ in world.tier.generate(chat(max_tokens=400)):
+            first.set()
+        return Answer()
+
+    task = asyncio.create_task(consume())
+    await first.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert await world.is_idle()
+
+
+async def test_a_lost_backend_makes_the_tier_unavailable_and_says_so_to_routing(world: World) -> None:
+    assert world.tier.load().healthy
+    await world.lose_backend()
+    with pytest.raises(TierUnavailableError, match="tier-1"):
+        await collect(world.tier, chat())
+    assert not world.tier.load().healthy
+
+
+async def test_load_counts_what_runs(world: World) -> None:
+    assert world.tier.load().running == 0
+    await collect(world.tier, chat(sampling=GREEDY))
+    assert world.tier.load().healthy
+
+
+async def test_a_prompt_is_counted_without_asking_anyone(world: World) -> None:
+    short, long = (world.tier.count_prompt_tokens(chat("word " * k)) for k in (5, 50))
+    assert 5 <= short < long <= 150
+
+
+async def test_closing_twice_is_as_good_as_once(world: World) -> None:
+    await world.tier.close()
+    await world.tier.close()
