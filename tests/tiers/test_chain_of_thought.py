@@ -4,10 +4,10 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
-from tier_world import GREEDY, Answer, Script, ScriptedCore, chat, collect, local_tier, tier_spec
 
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
+from tests.tiers.tier_world import GREEDY, Answer, Script, ScriptedCore, chat, collect, local_tier, tier_spec
 from tiers.errors import TierRequestError
 from tiers.local import LocalTier
 from tiers.tier import GenerationRequest, Usage

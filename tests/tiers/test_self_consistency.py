@@ -3,10 +3,10 @@
 from contextlib import aclosing
 
 import pytest
-from tier_world import GREEDY, ScriptedCore, chat, collect, local_tier, tier_spec
 
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
+from tests.tiers.tier_world import GREEDY, ScriptedCore, chat, collect, local_tier, tier_spec
 from tiers.local import LocalTier
 from tiers.policies.short_answer import AnswerKind, answer_kind, extract_answer, majority
 from tiers.tier import GenerationRequest

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from loopback_server import Call, LoopbackServer
-from tier_world import GREEDY, Answer, chat, collect, local_tier, remote_spec, tier_spec
 
 from inference_core.core import Core
 from inference_core.core_loop import ThreadCoreClient
 from inference_core.fake_runner import HashModelRunner
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
+from tests.tiers.loopback_server import Call, LoopbackServer
+from tests.tiers.tier_world import GREEDY, Answer, chat, collect, local_tier, remote_spec, tier_spec
 from tiers.errors import TierRequestError, TierUnavailableError
 from tiers.local import LocalTier
 from tiers.remote import RemoteTier
