@@ -1,0 +1,281 @@
+"""An Answer: one Ask being answered by a tier, with one fall-over, exact accounting and exactly one Record."""
+
+import logging
+import time
+from collections.abc import AsyncGenerator
+from typing import Literal, Protocol
+
+import msgspec
+
+from classifier.decision import Decision
+from gateway.ask import Ask
+from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
+from gateway.tier_deltas import tier_deltas
+from quality.record import Attempt, Record, Timings
+from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.tier import Delta, TextLogprob, Tier, Usage
+from tiers.tier_spec import TierSpec
+
+log = logging.getLogger(__name__)
+
+Status = Literal["ok", "error", "aborted"]
+
+
+class Choice(msgspec.Struct):
+    """What one choice has said so far."""
+
+    text: str = ""
+    reasoning: str = ""
+    logprobs: list[TextLogprob] = []
+    finish_reason: str | None = None
+
+
+class Stamps(msgspec.Struct):
+    """Monotonic seconds at which the stages of a request began and ended, for metrics and spans.
+
+    `gaps`: seconds between one delta with tokens and the next, with the number of tokens that the later one brought.
+    `tier_seconds`: time spent waiting for the tier; the rest of the request is ours. `queue_seconds` and
+    `preemptions` are what the tier says with the usage.
+    """
+
+    arrival: float
+    routed: float
+    attempted: float
+    first_delta: float | None = None
+    last_delta: float | None = None
+    finished: float = 0.0
+    tier_seconds: float = 0.0
+    gaps: list[tuple[float, int]] = []
+    queue_seconds: float = 0.0
+    preemptions: int = 0
+
+
+class Surroundings(Protocol):
+    """What an Answer needs around it: prices, the tier to fall over to, and somebody to take the record."""
+
+    def spec(self, number: int) -> TierSpec:
+        """The catalogue's entry of a tier."""
+
+    def price(self, tier: int, usage: Usage) -> float:
+        """US dollars of `usage` on a tier."""
+
+    def baseline(self, usage: Usage) -> float:
+        """US dollars of `usage` on the strongest tier."""
+
+    def next_up(self, decision: Decision, tier: int) -> Tier | None:
+        """The next allowed tier above `tier`, if there is one."""
+
+    def finished(self, answer: "Answer", record: Record) -> None:
+        """Called exactly once per opened answer."""
+
+
+class Answer:
+    """Iterate over it for the deltas; `aclose` it, always. After the end `record` holds the whole story.
+
+    A streamed answer commits itself with its first delta; a whole one never does, so that a tier that fails late
+    is replaced too, because nothing has reached the caller. There is one fall-over per request (SPEC RT-11).
+    """
+
+    def __init__(self, ask: Ask, decision: Decision, tier: Tier, surroundings: Surroundings) -> None:
+        now = time.monotonic()
+        self.ask = ask
+        self.decision = decision
+        self.tier = tier
+        self.stamps = Stamps(arrival=ask.arrival, routed=now, attempted=now)
+        self.attempts: list[Attempt] = []
+        self.choices = [Choice() for _ in range(ask.choices)]
+        self.usage: Usage | None = None
+        self.record: Record | None = None
+        self._surroundings = surroundings
+        self._generations = ask.generations(surroundings.spec(tier.number))
+        self._deltas: AsyncGenerator[Delta, None] = tier_deltas(tier, self._generations)
+        self._generated = 0
+        self._opening: Delta | None = None
+
+    async def open(self) -> None:
+        """Wait for the first delta. Raises what the last tier tried raised; the record is then written."""
+        try:
+            self._opening = await anext(self, None)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def whole(self) -> None:
+        """Run to the end."""
+        try:
+            async for _ in self:
+                pass
+        finally:
+            await self.aclose()
+
+    def __aiter__(self) -> "Answer":
+        return self
+
+    async def __anext__(self) -> Delta:
+        if self._opening is not None:
+            delta, self._opening = self._opening, None
+            return delta
+        if self.record is not None:
+            raise StopAsyncIteration
+        try:
+            delta = await self._next_delta()
+        except StopAsyncIteration:
+            self._finish("ok", 200, None)
+            raise
+        except Exception as error:
+            await self._deltas.aclose()
+            self._give_up("error", error)
+            raise
+        self._take(delta)
+        return delta
+
+    async def aclose(self) -> None:
+        """Stop: the tier's work is freed within one step. Idempotent; unfinished answers are recorded as aborted."""
+        await self._deltas.aclose()
+        self._give_up("aborted", None)
+
+    @property
+    def p_ok(self) -> float:
+        """The predicted probability that the answering tier's answer is no worse than the strongest tier's."""
+        return self.decision.inputs.prediction.p_ok[self.tier.number - 1]
+
+    @property
+    def cost_usd(self) -> float:
+        """What all attempts cost, so far."""
+        return sum(attempt.cost_usd for attempt in self.attempts)
+
+    def overhead_ms(self) -> float:
+        """Milliseconds since arrival that were not spent waiting for a tier."""
+        return (time.monotonic() - self.stamps.arrival - self.stamps.tier_seconds) * 1e3
+
+    async def _next_delta(self) -> Delta:
+        while True:
+            began = time.monotonic()
+            try:
+                delta = await anext(self._deltas)
+                if delta.finish_reason == "error":
+                    raise TierError(f"tier {self.tier.number} ended a choice with an error")
+                return delta
+            except (StopAsyncIteration, TierRequestError):
+                raise
+            except Exception as error:
+                await self._fall_over(error)
+            finally:
+                self.stamps.tier_seconds += time.monotonic() - began
+
+    async def _fall_over(self, error: Exception) -> None:
+        """Go on with the next tier up, or raise `error` if that is not possible any more."""
+        if not isinstance(error, TierError):
+            log.error("tier %d failed in request %s", self.tier.number, self.ask.request_id, exc_info=error)
+        committed = self.ask.stream and self.stamps.first_delta is not None
+        higher = None if committed or self.attempts else self._surroundings.next_up(self.decision, self.tier.number)
+        if higher is None:
+            raise error
+        await self._deltas.aclose()
+        self._close_attempt("error", error)
+        log.warning(
+            "request %s: tier %d failed (%s), tier %d takes over",
+            self.ask.request_id, self.tier.number, type(error).__name__, higher.number,
+        )  # fmt: skip
+        self.tier = higher
+        self.choices = [Choice() for _ in range(self.ask.choices)]
+        self.stamps = Stamps(
+            arrival=self.stamps.arrival,
+            routed=self.stamps.routed,
+            attempted=time.monotonic(),
+            tier_seconds=self.stamps.tier_seconds,
+        )
+        self._generated, self.usage = 0, None
+        self._generations = self.ask.generations(self._surroundings.spec(higher.number))
+        self._deltas = tier_deltas(higher, self._generations)
+
+    def _take(self, delta: Delta) -> None:
+        now = time.monotonic()
+        stamps = self.stamps
+        if stamps.last_delta is None:
+            stamps.first_delta = now
+        elif delta.token_ids:
+            stamps.gaps.append((now - stamps.last_delta, len(delta.token_ids)))
+        stamps.last_delta = now
+        self._generated += len(delta.token_ids)
+        if delta.usage is not None:
+            self.usage = delta.usage
+            stamps.queue_seconds, stamps.preemptions = delta.queue_seconds, delta.preemptions
+            return
+        choice = self.choices[delta.index]
+        choice.text += delta.text
+        choice.reasoning += delta.reasoning
+        if delta.logprobs and not delta.reasoning:
+            choice.logprobs += delta.logprobs
+        choice.finish_reason = delta.finish_reason or choice.finish_reason
+
+    def _give_up(self, status: Literal["error", "aborted"], error: Exception | None) -> None:
+        if self.record is None:
+            http_status = CLIENT_CLOSED_REQUEST if error is None else as_api_error(error).status
+            begun = self.ask.stream and self.stamps.first_delta is not None
+            self._finish(status, 200 if begun else http_status, error)
+
+    def _close_attempt(self, status: Status, error: Exception | None) -> Usage:
+        usage = self.usage or self._used_so_far(error)
+        cost = self._surroundings.price(self.tier.number, usage)
+        shown = None if error is None else _shown(error)
+        self.attempts.append(
+            Attempt(tier=self.tier.number, model=self.tier.model, status=status, cost_usd=cost, error=shown)
+        )
+        return usage
+
+    def _used_so_far(self, error: Exception | None) -> Usage:
+        """Tokens to bill for an attempt that did not end by itself: none if the tier never took the request."""
+        if isinstance(error, (TierUnavailableError, TierRequestError)) and not self._generated:
+            return Usage(prompt_tokens=0, completion_tokens=0)
+        prompt_tokens = sum(self.tier.count_prompt_tokens(generation) for generation in self._generations)
+        return Usage(prompt_tokens=prompt_tokens, completion_tokens=self._generated)
+
+    def _finish(self, status: Status, http_status: int, error: Exception | None) -> None:
+        usage = self._close_attempt(status, error)
+        self.stamps.finished = time.monotonic()
+        self.record = self._recorded(status, http_status, error, usage)
+        self._surroundings.finished(self, self.record)
+
+    def _recorded(self, status: Status, http_status: int, error: Exception | None, usage: Usage) -> Record:
+        ask, first = self.ask, self.choices[0]
+        return Record(
+            request_id=ask.request_id,
+            created_at=ask.created_at,
+            api=ask.api,
+            requested_model=ask.requested_model,
+            key_id=ask.key_id,
+            stream=ask.stream,
+            status=status,
+            http_status=http_status,
+            error=None if error is None else _shown(error),
+            decision=self.decision,
+            tier=self.tier.number,
+            model=self.tier.model,
+            attempts=self.attempts,
+            messages=ask.recorded_messages(),
+            answer=first.text if ask.store_texts else None,
+            reasoning=(first.reasoning or None) if ask.store_texts else None,
+            finish_reason=first.finish_reason,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            cost_usd=self.cost_usd,
+            baseline_cost_usd=self._surroundings.baseline(usage),
+            timings=self._timings(),
+        )
+
+    def _timings(self) -> Timings:
+        stamps = self.stamps
+        elapsed = stamps.finished - stamps.arrival
+        return Timings(
+            route_ms=(stamps.routed - stamps.arrival) * 1e3,
+            ttft_ms=None if stamps.first_delta is None else (stamps.first_delta - stamps.arrival) * 1e3,
+            e2e_ms=elapsed * 1e3,
+            overhead_ms=(elapsed - stamps.tier_seconds) * 1e3,
+        )
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,1 @@
+"""The HTTP endpoints: OpenAI's, and ours for routing, records, health and metrics."""

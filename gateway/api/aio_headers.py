@@ -1,0 +1,62 @@
+"""The x-aio request headers (what the caller wants of routing) and response headers (what became of it)."""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from gateway.answer import Answer
+from gateway.errors import bad_request
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """`x-aio-quality`, `x-aio-min-tier`, `x-aio-max-cost` (US dollars), `x-aio-deadline-ms` (to the first token)."""
+
+    quality_target: float | None = None
+    min_tier: int | None = None
+    max_cost_usd: float | None = None
+    deadline_seconds: float | None = None
+
+
+def wishes_of(headers: Mapping[str, str], tiers: int) -> Wishes:
+    """Read and check the headers. Raises `ApiError` 400 naming the header, its value and what is allowed."""
+    deadline_ms = _number(headers, "x-aio-deadline-ms", 1, 86_400_000)
+    min_tier = _number(headers, "x-aio-min-tier", 1, tiers)
+    if min_tier is not None and min_tier != int(min_tier):
+        raise bad_request(f"Invalid header x-aio-min-tier: {min_tier} is not a whole number.", "x-aio-min-tier")
+    return Wishes(
+        quality_target=_number(headers, "x-aio-quality", 0, 1),
+        min_tier=None if min_tier is None else int(min_tier),
+        max_cost_usd=_number(headers, "x-aio-max-cost", 0, 1e6),
+        deadline_seconds=None if deadline_ms is None else deadline_ms / 1e3,
+    )
+
+
+def _number(headers: Mapping[str, str], name: str, least: float, most: float) -> float | None:
+    given = headers.get(name)
+    if given is None:
+        return None
+    try:
+        value = float(given)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise bad_request(
+            f"Invalid header {name}: {given[:64]!r} is not a number from {least:g} to {most:g}.", name, "invalid_value"
+        )
+    return value
+
+
+def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
+    """What became of the request; the cost is known, and given, on whole answers only."""
+    headers = {
+        "x-request-id": answer.ask.request_id,
+        "x-aio-decision-id": answer.ask.request_id,
+        "x-aio-tier": str(answer.tier.number),
+        "x-aio-model": answer.tier.model,
+        "x-aio-p-ok": f"{answer.p_ok:.4f}",
+        "x-aio-overhead-ms": f"{answer.overhead_ms():.3f}",
+    }
+    if whole:
+        headers["x-aio-cost-usd"] = f"{answer.cost_usd:.6f}"
+    return headers

@@ -1,0 +1,138 @@
+"""Whole answers as OpenAI shapes them, built from a finished Answer."""
+
+from typing import Any
+
+import msgspec
+
+from gateway.answer import Answer, Choice
+from gateway.api.logprobs import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
+from tiers.tier import Usage
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    """`usage.prompt_tokens_details`: tokens whose keys and values were in the prefix cache."""
+
+    cached_tokens: int
+
+
+class CompletionDetails(msgspec.Struct, frozen=True):
+    """`usage.completion_tokens_details`: tokens spent on thinking."""
+
+    reasoning_tokens: int
+
+
+class UsageBody(msgspec.Struct, frozen=True):
+    """`usage`, of whole answers and of the last chunk of a stream."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
+
+
+class Routed(msgspec.Struct, frozen=True):
+    """`x_aio`: how the answer came about; on streams it travels with the usage, as the headers left long before."""
+
+    decision_id: str
+    tier: int
+    model: str
+    p_ok: float
+    cost_usd: float
+    overhead_ms: float
+    reason: str
+
+
+class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An assistant's turn; `reasoning_content` is what a chain-of-thought tier thought before it answered."""
+
+    role: str
+    content: str
+    refusal: None
+    reasoning_content: str | None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One choice of a chat."""
+
+    index: int
+    message: ChatMessageBody
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    """One choice of a text completion."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+
+
+class WholeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of both APIs; they differ in `object` and in their choices."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChoice] | list[CompletionChoice]
+    usage: UsageBody
+    system_fingerprint: str
+    x_aio: Routed
+
+
+def whole_answer(answer: Answer, fingerprint: str) -> WholeAnswer:
+    """The body for a finished answer."""
+    chat = answer.ask.api == "chat"
+    choices: Any = [
+        _chat_choice(place, choice, answer) if chat else _completion_choice(place, choice, answer)
+        for place, choice in enumerate(answer.choices)
+    ]
+    return WholeAnswer(
+        id=answer.ask.request_id,
+        object="chat.completion" if chat else "text_completion",
+        created=int(answer.ask.created_at),
+        model=answer.tier.model,
+        choices=choices,
+        usage=usage_body(answer.usage),
+        system_fingerprint=fingerprint,
+        x_aio=routed(answer),
+    )
+
+
+def _chat_choice(index: int, choice: Choice, answer: Answer) -> ChatChoice:
+    message = ChatMessageBody("assistant", choice.text, None, choice.reasoning or None)
+    drawn = chat_logprobs(choice.logprobs) if answer.ask.sampling.logprobs is not None else None
+    return ChatChoice(index, message, drawn, choice.finish_reason)
+
+
+def _completion_choice(index: int, choice: Choice, answer: Answer) -> CompletionChoice:
+    drawn = completion_logprobs(choice.logprobs) if answer.ask.sampling.logprobs is not None else None
+    return CompletionChoice(index, choice.text, drawn, choice.finish_reason)
+
+
+def usage_body(usage: Usage | None) -> UsageBody:
+    """Token counts in OpenAI's shape."""
+    usage = usage or Usage(prompt_tokens=0, completion_tokens=0)
+    return UsageBody(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.prompt_tokens + usage.completion_tokens,
+        PromptDetails(usage.cached_tokens),
+        CompletionDetails(usage.reasoning_tokens),
+    )
+
+
+def routed(answer: Answer) -> Routed:
+    """How the answer came about."""
+    return Routed(
+        decision_id=answer.ask.request_id,
+        tier=answer.tier.number,
+        model=answer.tier.model,
+        p_ok=answer.p_ok,
+        cost_usd=answer.cost_usd,
+        overhead_ms=round(answer.overhead_ms(), 3),
+        reason=answer.decision.reason,
+    )

@@ -1,0 +1,38 @@
+"""`POST /v1/chat/completions`."""
+
+from typing import Any
+
+import msgspec
+from litestar import post
+from litestar.response import Response
+
+from gateway.api.answers import WholeAnswer
+from gateway.api.generating import ask_fields, read_body, respond
+from gateway.api.operations import describe
+from gateway.api.parsing import check_chat
+from gateway.api.schemas import ChatRequest
+from gateway.ask import Ask
+from gateway.parts import HttpRequest, parts_of
+
+_decoder = msgspec.json.Decoder(ChatRequest)
+
+
+@post(
+    "/chat/completions",
+    status_code=200,
+    operation_class=describe(ChatRequest, WholeAnswer),
+    summary="Answer a conversation",
+    opt={"id_prefix": "chatcmpl"},
+)
+async def chat_completions(request: HttpRequest) -> Response[Any]:
+    """Answer the last turn, whole or as server-sent events, with the tier that routing chose or the caller named."""
+    body = await read_body(request, _decoder)
+    messages = check_chat(body)
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    ask = Ask(
+        api="chat",
+        messages=messages,
+        store_texts=parts_of(request).settings.store_texts and body.store is not False,
+        **ask_fields(request, body, logprobs),
+    )
+    return await respond(request, ask, bool(body.stream_options and body.stream_options.include_usage))

@@ -1,0 +1,135 @@
+"""Server-sent events of a streamed answer, cut from a template per stream: only the new text is encoded per chunk."""
+
+from typing import Protocol
+
+import msgspec
+
+from gateway.answer import Answer
+from gateway.api.answers import routed, usage_body
+from gateway.api.logprobs import chat_logprobs, completion_logprobs
+from gateway.errors import ErrorEnvelope, as_api_error
+from tiers.tier import Delta
+
+DONE = b"data: [DONE]\n\n"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Chunks(Protocol):
+    """The wording of one API's stream."""
+
+    def opening(self) -> bytes:
+        """Events before the first delta."""
+
+    def piece(self, delta: Delta) -> bytes:
+        """Events for one delta; empty if it says nothing new."""
+
+    def closing(self, answer: Answer) -> bytes:
+        """Events after the last delta."""
+
+
+class _Template:
+    """The parts that all chunks of a stream share: id, creation time and model never change within it."""
+
+    def __init__(self, answer: Answer, object_: str, fingerprint: str, include_usage: bool) -> None:
+        shared = {
+            "id": answer.ask.request_id,
+            "object": object_,
+            "created": int(answer.ask.created_at),
+            "model": answer.tier.model,
+            "system_fingerprint": fingerprint,
+        }
+        self.include_usage = include_usage
+        self.head = b"data: " + _encode(shared)[:-1] + b',"choices":['
+        # OpenAI puts "usage": null on every chunk but the last when usage is asked for.
+        self.tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+
+    def closing(self, answer: Answer) -> bytes:
+        if not self.include_usage:
+            return DONE
+        usage = _encode({"usage": usage_body(answer.usage), "x_aio": routed(answer)})
+        return self.head + b"]," + usage[1:] + b"\n\n" + DONE
+
+
+class ChatChunks:
+    """`chat.completion.chunk`: the role first, then pieces, then one finish reason per choice."""
+
+    def __init__(self, answer: Answer, fingerprint: str, include_usage: bool) -> None:
+        self._template = _Template(answer, "chat.completion.chunk", fingerprint, include_usage)
+        self._choices = len(answer.choices)
+
+    def opening(self) -> bytes:
+        """One role-only chunk per choice."""
+        return b"".join(self._chunk(index, b'{"role":"assistant","content":""}') for index in range(self._choices))
+
+    def piece(self, delta: Delta) -> bytes:
+        """A chunk with the new text, and one with the finish reason if the choice has ended."""
+        events = b""
+        if delta.reasoning:
+            events = self._chunk(delta.index, b'{"reasoning_content":' + _encode(delta.reasoning) + b"}")
+        drawn = b"null"
+        if delta.logprobs and not delta.reasoning:
+            drawn = _encode(chat_logprobs(delta.logprobs))
+        if delta.text or drawn != b"null":
+            events += self._chunk(delta.index, b'{"content":' + _encode(delta.text) + b"}", drawn)
+        if delta.finish_reason:
+            events += self._chunk(delta.index, b"{}", finish=_encode(delta.finish_reason))
+        return events
+
+    def closing(self, answer: Answer) -> bytes:
+        """The usage, if asked for, and the end mark."""
+        return self._template.closing(answer)
+
+    def _chunk(self, index: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
+        return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}%b' % (
+            self._template.head,
+            index,
+            delta,
+            logprobs,
+            finish,
+            self._template.tail,
+        )
+
+
+class CompletionChunks:
+    """`text_completion` chunks: pieces, then one finish reason per choice."""
+
+    def __init__(self, answer: Answer, fingerprint: str, include_usage: bool) -> None:
+        self._template = _Template(answer, "text_completion", fingerprint, include_usage)
+        self._offsets = [0] * len(answer.choices)
+
+    def opening(self) -> bytes:
+        """Nothing: this API has no roles."""
+        return b""
+
+    def piece(self, delta: Delta) -> bytes:
+        """A chunk with the new text, and one with the finish reason if the choice has ended."""
+        events, drawn = b"", b"null"
+        if delta.logprobs:
+            logprobs = completion_logprobs(delta.logprobs, self._offsets[delta.index])
+            self._offsets[delta.index] += sum(len(one.token) for one in delta.logprobs)
+            drawn = _encode(logprobs)
+        if delta.text or drawn != b"null":
+            events = self._chunk(delta.index, _encode(delta.text), drawn)
+        if delta.finish_reason:
+            events += self._chunk(delta.index, b'""', finish=_encode(delta.finish_reason))
+        return events
+
+    def closing(self, answer: Answer) -> bytes:
+        """The usage, if asked for, and the end mark."""
+        return self._template.closing(answer)
+
+    def _chunk(self, index: int, text: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
+        return b'%b{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}%b' % (
+            self._template.head,
+            index,
+            text,
+            logprobs,
+            finish,
+            self._template.tail,
+        )
+
+
+def error_event(error: Exception) -> bytes:
+    """The last event of a stream that failed; no end mark follows, so that nobody takes the answer for whole."""
+    return b"data: " + _encode(ErrorEnvelope(as_api_error(error).body)) + b"\n\n"

@@ -1,0 +1,45 @@
+"""Probes and metrics: whether the process lives, whether it may be sent requests, and how it fares."""
+
+from typing import Any
+
+import msgspec
+from litestar import get
+from litestar.response import Response
+
+from gateway.parts import HttpRequest, parts_of
+from gateway.telemetry.metrics import CONTENT_TYPE
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`status` is "ok" or "not ready"; `problems` names each part that is missing, with the reason."""
+
+    status: str
+    problems: dict[str, str] = {}
+
+
+@get("/health/live", summary="Is the process alive?")
+async def live() -> Health:
+    """Always 200 while the event loop turns."""
+    return Health(status="ok")
+
+
+@get("/health/ready", summary="May requests be sent?")
+async def ready(request: HttpRequest) -> Response[Health]:
+    """503 while no tier takes requests, or before start and after shutdown began."""
+    parts = parts_of(request)
+    problems = dict(parts.not_ready)
+    loads = {tier.number: tier.load() for tier in parts.routing.tiers.values()}
+    if not any(load.healthy for load in loads.values()):
+        problems["tiers"] = "no tier takes requests"
+    if problems:
+        return Response(Health(status="not ready", problems=problems), status_code=503)
+    return Response(Health(status="ok"))
+
+
+@get("/metrics", summary="Prometheus metrics", media_type="text/plain")
+async def metrics(request: HttpRequest) -> Response[Any]:
+    """The text format of Prometheus."""
+    parts = parts_of(request)
+    await parts.refresh_metrics()
+    body = parts.metrics.exposition(list(parts.routing.tiers.values()))
+    return Response(body, headers={"content-type": CONTENT_TYPE})

@@ -1,0 +1,74 @@
+"""`GET /v1/models`: what a request may name as its model."""
+
+from typing import Any
+
+import msgspec
+from litestar import get
+from litestar.params import FromPath
+from litestar.response import Response
+
+from gateway.api.operations import describe
+from gateway.parts import HttpRequest, Parts, parts_of
+from tiers.tier_spec import TierSpec
+
+
+class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands behind a name: tier, model, context in tokens, prices in US dollars per million tokens."""
+
+    tier: int
+    tier_class: str
+    model: str
+    max_context: int
+    input_usd_per_million: float
+    output_usd_per_million: float
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One model in OpenAI's shape; `x_aio` lists the tiers it may lead to."""
+
+    id: str
+    created: int
+    object: str = "model"
+    owned_by: str = "aio"
+    x_aio: list[ModelTier] = []
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """All models."""
+
+    data: list[ModelCard]
+    object: str = "list"
+
+
+def model_cards(parts: Parts) -> list[ModelCard]:
+    """A card for `auto`, for each tier and for each model of the catalogue."""
+    return [_card(parts, name) for name in parts.routing.model_names()]
+
+
+def _card(parts: Parts, name: str) -> ModelCard:
+    pinned = parts.routing.pinned_tier(name)
+    specs = parts.routing.catalog.tiers if pinned is None else [parts.routing.spec(pinned)]
+    return ModelCard(id=name, created=parts.created, x_aio=[_tier(parts, spec) for spec in specs])
+
+
+def _tier(parts: Parts, spec: TierSpec) -> ModelTier:
+    return ModelTier(
+        tier=spec.number,
+        tier_class=spec.tier_class.value,
+        model=spec.model_name,
+        max_context=parts.routing.tier(spec.number).max_context,
+        input_usd_per_million=spec.price.input_usd_per_million,
+        output_usd_per_million=spec.price.output_usd_per_million,
+    )
+
+
+@get("/models", operation_class=describe(None, ModelList), summary="List the models")
+async def list_models(request: HttpRequest) -> Response[Any]:
+    """`auto`, the tiers, and the catalogue's models."""
+    return Response(ModelList(data=model_cards(parts_of(request))), media_type="application/json")
+
+
+@get("/models/{model:path}", operation_class=describe(None, ModelCard), summary="Show one model")
+async def show_model(request: HttpRequest, model: FromPath[str]) -> Response[Any]:
+    """One model by name; 404 in the error envelope for a name that is not served."""
+    return Response(_card(parts_of(request), model.lstrip("/")), media_type="application/json")

@@ -1,0 +1,235 @@
+"""From bytes to a checked request: every refusal is a 400 that names the parameter, the value and what is allowed."""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from gateway.api.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, ContentPart, Message, Sampling
+from gateway.ask import TIER_DEFAULTS, Prompt
+from gateway.errors import ApiError, bad_request
+from inference_core.protocol import SamplingParams
+from tiers.tier import ChatMessage
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "priority": 0, "flex": 2}
+# OpenAI's default of the older API; chat has none.
+COMPLETION_MAX_TOKENS = 16
+NEEDS_TOOLS = "tool calling is not available on this server; leave it out"
+
+_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
+_MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
+
+
+def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
+    """Decode JSON strictly. Raises `ApiError` 400 for bad UTF-8, bad JSON, wrong types, ranges and unknown fields."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from None
+    except UnicodeDecodeError as error:
+        raise bad_request(f"The body is not valid UTF-8: {error.reason} in a string.", None, "invalid_utf8") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise bad_request(f"The body is not valid JSON: {error}.", None, "invalid_json") from None
+
+
+def _refusal(error: str) -> ApiError:
+    matched = _PATH.match(error)
+    what, path = (matched["what"], matched["path"] or "") if matched else (error, "")
+    if unknown := _UNKNOWN_FIELD.match(what):
+        name = _join(path, unknown[1])
+        return bad_request(f"Unrecognized request argument supplied: {name}.", name, "unknown_parameter")
+    if missing := _MISSING_FIELD.match(what):
+        name = _join(path, missing[1])
+        return bad_request(f"You must provide the parameter {name}.", name, "missing_required_parameter")
+    name = path.replace("[...]", "")
+    return bad_request(f"Invalid value for {name or 'the body'}: {what}.", name or None, "invalid_value")
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def check_chat(body: ChatRequest) -> list[ChatMessage]:
+    """The conversation as plain text turns, after everything that decoding could not check."""
+    refuse_given(
+        body,
+        ("function_call", "audio", "prediction", "reasoning_effort", "verbosity", "web_search_options"),
+    )
+    for name in ("tools", "functions"):
+        if getattr(body, name):
+            raise bad_request(f"Unsupported parameter {name}: {NEEDS_TOOLS}.", name, "unsupported_parameter")
+    if body.tool_choice not in (None, "none", "auto"):
+        raise bad_request(f"Unsupported parameter tool_choice: {NEEDS_TOOLS}.", "tool_choice", "unsupported_parameter")
+    _check_response_format(body.response_format)
+    if body.modalities not in (None, ["text"]):
+        raise bad_request('Unsupported modalities: only ["text"] is available.', "modalities", "unsupported_parameter")
+    if body.max_tokens and body.max_completion_tokens:
+        raise bad_request("Give max_completion_tokens or max_tokens, not both.", "max_tokens", "invalid_value")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
+    check_sampling(body)
+    return turns_of(body.messages)
+
+
+def turns_of(messages: list[Message]) -> list[ChatMessage]:
+    """The conversation as plain text turns."""
+    if not messages:
+        raise bad_request("messages is empty: give at least one message.", "messages", "empty_array")
+    return [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
+
+
+def check_completion(body: CompletionRequest) -> list[Prompt]:
+    """The prompts, one or more, each a text or token ids, after everything that decoding could not check."""
+    refuse_given(body, ("suffix",))
+    if body.echo:
+        raise bad_request("Unsupported parameter echo: only false is available.", "echo", "unsupported_parameter")
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise bad_request(
+            "Unsupported parameter best_of: only the value of n is available.", "best_of", "unsupported_parameter"
+        )
+    check_sampling(body)
+    prompts = _prompts(body.prompt)
+    for place, prompt in enumerate(prompts):
+        if not prompt:
+            raise bad_request("A prompt is empty: give some text.", f"prompt[{place}]" if place else "prompt", "empty")
+    if len(prompts) > MAX_PROMPTS:
+        raise bad_request(
+            f"prompt holds {len(prompts)} prompts; at most {MAX_PROMPTS} fit one request.", "prompt", "array_too_long"
+        )
+    return prompts
+
+
+def _prompts(given: str | list[str | int | list[int]]) -> list[Prompt]:
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise bad_request("prompt is empty: give at least one.", "prompt", "empty_array")
+    if all(isinstance(item, int) for item in given):
+        return [[item for item in given if isinstance(item, int)]]
+    mixed = bad_request("prompt mixes texts and token ids: give texts, token ids, or lists of one kind.", "prompt")
+    if all(isinstance(item, str) for item in given) or all(isinstance(item, list) for item in given):
+        return [item for item in given if not isinstance(item, int)]
+    raise mixed
+
+
+def check_sampling(body: Sampling) -> None:
+    """Checks common to both APIs."""
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("stream_options is only allowed when stream is true.", "stream_options", "invalid_value")
+    for name in body.logit_bias or {}:
+        if not name.isascii() or not name.isdigit() or len(name) > 9:
+            raise bad_request(f"logit_bias maps token ids to biases; {name!r} is no token id.", "logit_bias")
+    limit = token_limit(body)
+    if body.min_tokens is not None and limit is not None and body.min_tokens > limit:
+        raise bad_request(
+            f"min_tokens {body.min_tokens} is above the token limit {limit}.", "min_tokens", "invalid_value"
+        )
+
+
+def refuse_given(body: msgspec.Struct, names: tuple[str, ...]) -> None:
+    """Refuse by name every field that has a value and no machinery."""
+    for name in names:
+        if bytes(getattr(body, name)).strip() != b"null":
+            raise bad_request(f"Unsupported parameter {name}: leave it out.", name, "unsupported_parameter")
+
+
+def _check_response_format(given: dict[str, Any] | None) -> None:
+    if given is None or given == {"type": "text"}:
+        return
+    raise bad_request(
+        f"Unsupported response_format {given.get('type')!r}: only {{'type': 'text'}} is available.",
+        "response_format",
+        "unsupported_parameter",
+    )
+
+
+def _turn(message: Message, where: str) -> ChatMessage:
+    if message.role not in ROLES:
+        raise bad_request(
+            f"Invalid role {message.role!r}: allowed are system, developer, user and assistant.", f"{where}.role"
+        )
+    if message.role in ("tool", "function"):
+        raise bad_request(
+            f"Unsupported role {message.role!r}: {NEEDS_TOOLS}.", f"{where}.role", "unsupported_parameter"
+        )
+    for name in ("tool_calls", "function_call", "audio"):
+        if bytes(getattr(message, name)).strip() not in (b"null", b"[]"):
+            raise bad_request(f"Unsupported {name} in a message.", f"{where}.{name}", "unsupported_parameter")
+    role = "system" if message.role == "developer" else message.role
+    return ChatMessage(role=role, content=_text(message.content, f"{where}.content"), name=message.name)
+
+
+def _text(content: str | list[ContentPart] | None, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not content:
+        raise bad_request("A message needs content: a string or a list of text parts.", where, "invalid_value")
+    return "".join(_part(part, f"{where}[{place}]") for place, part in enumerate(content))
+
+
+def _part(part: ContentPart, where: str) -> str:
+    if part.type == "text" and part.text is not None:
+        return part.text
+    if part.type == "refusal" and part.refusal is not None:
+        return part.refusal
+    if part.type in ("text", "refusal"):
+        raise bad_request(f"A part of type {part.type!r} needs the field {part.type}.", f"{where}.{part.type}")
+    if part.type in ("image_url", "input_audio", "file"):
+        raise bad_request(
+            f"Content of type {part.type!r} is not supported: the models here read text only.",
+            f"{where}.{part.type}",
+            "unsupported_content",
+        )
+    raise bad_request(f"Invalid content type {part.type!r}: only 'text' is available.", f"{where}.type")
+
+
+def token_limit(body: Sampling) -> int | None:
+    """The limit on generated tokens, by either name; None (chat only) for as many as the context allows."""
+    if isinstance(body, ChatRequest):
+        return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    return COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+
+
+def priority_of(body: Sampling) -> int:
+    """The scheduling class: `priority` if given, else what `service_tier` says (auto, default, priority, flex)."""
+    if body.priority is not None:
+        return body.priority
+    service_tier = body.service_tier if isinstance(body, ChatRequest) else None
+    if service_tier is None:
+        return 1
+    if service_tier not in PRIORITY_OF_SERVICE_TIER:
+        allowed = ", ".join(PRIORITY_OF_SERVICE_TIER)
+        raise bad_request(f"Invalid service_tier {service_tier!r}: allowed are {allowed}.", "service_tier")
+    return PRIORITY_OF_SERVICE_TIER[service_tier]
+
+
+def sampling_params(body: Sampling, logprobs: int | None) -> SamplingParams:
+    """The core's sampling parameters; what the caller left open takes the tier's default later (`unset_of`)."""
+    names = (
+        "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+        "seed", "min_tokens", "ignore_eos",
+    )  # fmt: skip
+    given: dict[str, Any] = {name: getattr(body, name) for name in names if getattr(body, name) is not None}
+    return SamplingParams(
+        **given,
+        top_k=max(body.top_k or 0, 0),  # -1 is vLLM's way to switch it off
+        logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()},
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        logprobs=logprobs,
+    )
+
+
+def unset_of(body: Sampling) -> tuple[str, ...]:
+    """The sampling fields that the caller left to the tier."""
+    return tuple(name for name in TIER_DEFAULTS if getattr(body, name) is None)
+
+
+def stops_of(body: Sampling) -> tuple[str, ...]:
+    """The stop strings as a tuple."""
+    if body.stop is None:
+        return ()
+    return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)

@@ -1,0 +1,24 @@
+"""`GET /v1/requests/{id}`: the record of a past request, with the decision and the inputs it can be replayed from."""
+
+from typing import Any
+
+from litestar import get
+from litestar.params import FromPath
+from litestar.response import Response
+
+from gateway.api.operations import describe
+from gateway.errors import ApiError
+from gateway.parts import HttpRequest, parts_of
+from quality.record import Record
+
+
+@get("/requests/{request_id:str}", operation_class=describe(None, Record), summary="Show a past request")
+async def show_record(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
+    """Found from the moment the record is durable; callers with a key see their own requests only."""
+    record = await parts_of(request).records.find(request_id)
+    key_id = request.state["key_id"]
+    if record is None or (key_id is not None and record.key_id != key_id):
+        raise ApiError(
+            404, f"No request {request_id[:128]!r} is recorded.", param="request_id", code="request_not_found"
+        )
+    return Response(record, media_type="application/json")

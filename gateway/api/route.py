@@ -1,0 +1,86 @@
+"""`POST /v1/route`: the decision that a request would get, without answering it."""
+
+import time
+from typing import Any
+
+import msgspec
+from litestar import post
+from litestar.response import Response
+
+from classifier.decision import Decision
+from gateway.api.aio_headers import wishes_of
+from gateway.api.generating import read_body
+from gateway.api.operations import describe
+from gateway.api.parsing import turns_of
+from gateway.api.schemas import Message, PositiveInt
+from gateway.ask import Ask
+from gateway.errors import bad_request
+from gateway.parts import HttpRequest, parts_of
+from inference_core.protocol import SamplingParams
+from tiers.tier import ChatMessage
+
+
+class RouteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What decides: a conversation or a prompt, the model asked for, the token limit; wishes go in x-aio headers."""
+
+    model: str = "auto"
+    messages: list[Message] | None = None
+    prompt: str | None = None
+    max_tokens: PositiveInt | None = None
+
+
+class Routing(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision and what it took: `tier` and `model` that would answer, `cpu_ms` of CPU time spent on it."""
+
+    tier: int
+    model: str
+    reason: str
+    p_ok: list[float]
+    costs_usd: list[float]
+    cpu_ms: float
+    decision: Decision
+
+
+_decoder = msgspec.json.Decoder(RouteRequest)
+
+
+@post("/route", status_code=200, operation_class=describe(RouteRequest, Routing), summary="Dry-run a routing decision")
+async def route(request: HttpRequest) -> Response[Any]:
+    """Tier, the probabilities of all tiers, predicted costs, and why; nothing is generated, billed or recorded."""
+    body = await read_body(request, _decoder)
+    parts = parts_of(request)
+    wishes = wishes_of(request.headers, parts.routing.strongest)
+    ask = Ask(
+        request_id=request.state["request_id"],
+        api="chat",
+        requested_model=body.model,
+        sampling=SamplingParams(),
+        arrival=request.state["arrival"],
+        created_at=time.time(),
+        messages=_messages(body),
+        max_tokens=body.max_tokens,
+        **msgspec.structs.asdict(wishes),
+    )
+    began = time.thread_time()
+    decision = parts.routing.route(ask)
+    cpu_ms = (time.thread_time() - began) * 1e3
+    return Response(
+        Routing(
+            tier=decision.tier,
+            model=parts.routing.tier(decision.tier).model,
+            reason=decision.reason,
+            p_ok=decision.inputs.prediction.p_ok,
+            costs_usd=decision.inputs.costs,
+            cpu_ms=cpu_ms,
+            decision=decision,
+        ),
+        media_type="application/json",
+    )
+
+
+def _messages(body: RouteRequest) -> list[ChatMessage]:
+    if (body.messages is None) == (body.prompt is None):
+        raise bad_request("Give either messages or prompt.", "messages", "invalid_value")
+    if body.messages is not None:
+        return turns_of(body.messages)
+    return [ChatMessage(role="user", content=body.prompt or "")]

@@ -1,0 +1,125 @@
+"""Bodies of the two generating endpoints, field by field as OpenAI documents them, plus vLLM's extensions.
+
+Types and ranges are checked while decoding; what depends on several fields is checked in `gateway.api.parsing`.
+Fields typed `Unsupported` are known to OpenAI clients but have no machinery here: all but null is refused by name.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+Unsupported = msgspec.Raw
+ABSENT = msgspec.Raw(b"null")
+
+MAX_CHOICES = 16
+MAX_PROMPTS = 64
+MAX_STOPS = 4
+
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+TopP = Annotated[float, Meta(gt=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
+PositiveInt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
+StopList = Annotated[list[StopString], Meta(max_length=MAX_STOPS)]
+# OpenAI's own bounds on what callers may attach.
+Metadata = Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`include_usage` asks for a last chunk with the token counts; `include_obfuscation` is accepted and not needed."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A piece of a message; only `text` (and an assistant's `refusal`) is understood."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: Unsupported = ABSENT
+    input_audio: Unsupported = ABSENT
+    file: Unsupported = ABSENT
+    cache_control: Any = None
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One turn as OpenAI clients send it, answers of earlier turns included."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    annotations: Any = None
+    audio: Unsupported = ABSENT
+    tool_calls: Unsupported = ABSENT
+    tool_call_id: str | None = None
+    function_call: Unsupported = ABSENT
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields that chat and text completions share."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Choices | None = None
+    max_tokens: PositiveInt | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[str, Bias] | None = None
+    stop: StopString | StopList | None = None
+    seed: Seed | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
+    priority: Annotated[int, Meta(ge=0, le=2)] | None = None
+
+
+class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[Message]
+    max_completion_tokens: PositiveInt | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    service_tier: str | None = None
+    metadata: Metadata | None = None
+    store: bool | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    modalities: list[str] | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    functions: list[Any] | None = None
+    function_call: Unsupported = ABSENT
+    audio: Unsupported = ABSENT
+    prediction: Unsupported = ABSENT
+    reasoning_effort: Unsupported = ABSENT
+    verbosity: Unsupported = ABSENT
+    web_search_options: Unsupported = ABSENT
+
+
+class CompletionRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`POST /v1/completions`; `prompt` is text, texts, token ids of the named model, or lists of those."""
+
+    prompt: str | list[str | int | list[TokenId]]
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    echo: bool | None = None
+    suffix: Unsupported = ABSENT
+    best_of: Choices | None = None

@@ -1,0 +1,127 @@
+"""The composition root: puts the parts of a gateway together, starts them in order and stops them in reverse."""
+
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from litestar import Litestar
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.classifier_in_force import ClassifierInForce
+from gateway.engine import Engine, running_engine
+from gateway.http import http_app
+from gateway.keys import ApiKeys
+from gateway.parts import Parts
+from gateway.retries import background, until_it_works
+from gateway.routing import Classifier, RoutingService
+from gateway.service import RecordSink, Service
+from gateway.settings import Settings
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.traces import Traces, span_exporter
+from quality.database import migrate, open_database
+from quality.ledger import Ledger
+from tiers.catalog import load_catalog
+from tiers.tier import Tier
+
+log = logging.getLogger(__name__)
+
+
+def create_app(
+    settings: Settings, *, tiers: Sequence[Tier] | None = None, classifier: Classifier | None = None
+) -> Litestar:
+    """The application of one gateway process; everything is started by its lifespan.
+
+    `tiers` and `classifier` replace the catalogue's tiers and the classifier in force.
+    Raises `SettingsError` and `CatalogError` at once for what can be seen without starting anything.
+    """
+    composition = Composition(settings, tiers, classifier)
+
+    @asynccontextmanager
+    async def lifespan(app: Litestar) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            parts = await composition.start(stack)
+            parts.put_into(app.state)
+            yield
+            parts.not_ready["shutdown"] = "the server is shutting down"
+            left = await parts.service.drain(settings.drain_seconds)
+            if left:
+                log.warning("%d answers did not end within %d s and are aborted", left, settings.drain_seconds)
+
+    return http_app(settings, lifespan)
+
+
+class Composition:
+    """What a process is made of, before and while it runs."""
+
+    def __init__(self, settings: Settings, tiers: Sequence[Tier] | None, classifier: Classifier | None) -> None:
+        self.settings = settings
+        self.keys = ApiKeys.parse(settings.api_keys)
+        self.catalog = load_catalog(settings.catalog)
+        self._exporter = span_exporter(settings)
+        self._tiers = tiers
+        self._classifier = classifier
+        self.not_ready: dict[str, str] = {}
+        self.metrics = Metrics()
+        self.sinks: list[RecordSink] = []
+
+    async def start(self, stack: AsyncExitStack) -> Parts:
+        """Start everything; `stack` stops it in reverse order."""
+        settings = self.settings
+        settings.data_path.mkdir(parents=True, exist_ok=True)
+        ledger = await self._start_store(stack)
+        self._start_traces(stack)
+        engine = await stack.enter_async_context(running_engine(settings, self.catalog, self._tiers, self.not_ready))
+        classifier = await self._start_classifier(stack)
+        routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target)
+        self.sinks.append(self.metrics.observe)
+        service = Service(routing, self.sinks)
+        return Parts(
+            settings=settings,
+            keys=self.keys,
+            routing=routing,
+            service=service,
+            records=ledger,
+            metrics=self.metrics,
+            fingerprint=f"fp_{self.catalog.fingerprint}",
+            created=int(time.time()),
+            not_ready=self.not_ready,
+            refresh_metrics=lambda: self._refresh(engine, ledger, service),
+        )
+
+    async def _start_store(self, stack: AsyncExitStack) -> Ledger:
+        """Database and ledger. A database that is away delays nothing: the journal keeps what it will be told."""
+        engine = open_database(self.settings.database)
+        stack.push_async_callback(engine.dispose)
+        try:
+            await migrate(self.settings.database)
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("the database is away (%s); requests are served and journaled", error)
+            retry = until_it_works(lambda: migrate(self.settings.database), "database migrations", {}, 5.0)
+            await stack.enter_async_context(background(retry))
+        ledger = Ledger(self.settings.journal_path, engine)
+        await ledger.start()
+        stack.push_async_callback(ledger.close)
+        self.sinks.append(lambda answer, record: ledger.append(record))
+        return ledger
+
+    def _start_traces(self, stack: AsyncExitStack) -> None:
+        if self._exporter is not None:
+            traces = Traces(self._exporter)
+            stack.callback(traces.close)
+            self.sinks.append(traces.observe)
+
+    async def _start_classifier(self, stack: AsyncExitStack) -> Classifier:
+        if self._classifier is not None:
+            return self._classifier
+        root = self.settings.registry_path
+        in_force = ClassifierInForce(root, self.catalog.fingerprint, self.metrics.show_classifier)
+        in_force.load()
+        await stack.enter_async_context(background(in_force.follow(self.settings.artefact_poll_seconds)))
+        return in_force
+
+    async def _refresh(self, engine: Engine, ledger: Ledger, service: Service) -> None:
+        status = ledger.status()
+        self.metrics.ledger_lag.set(status.appended + status.adopted - status.stored - status.rejected)
+        self.metrics.in_flight.set(service.in_flight)
+        await self.metrics.read_core(engine.core)

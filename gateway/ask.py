@@ -1,0 +1,84 @@
+"""An Ask: one caller's request after parsing, independent of HTTP, as routing and service read it."""
+
+from typing import Literal
+
+import msgspec
+
+from inference_core.protocol import SamplingParams
+from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tier_spec import SamplingDefaults, TierSpec
+
+Prompt = str | list[int]
+TIER_DEFAULTS = SamplingDefaults.__struct_fields__
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """Exactly one of `messages` and `prompts` is set.
+
+    `arrival`: monotonic seconds; `created_at`: UTC epoch seconds. `quality_target`: share of answers that must be
+    no worse than the strongest tier's, None for the server's own. `deadline_seconds`: the caller's bound on the time
+    to the first token, from arrival. `n`: choices per prompt. `unset`: sampling fields the caller left to the tier.
+    """
+
+    request_id: str
+    api: Literal["chat", "completion"]
+    requested_model: str
+    sampling: SamplingParams
+    arrival: float
+    created_at: float
+    unset: tuple[str, ...] = ()
+    messages: list[ChatMessage] | None = None
+    prompts: list[Prompt] | None = None
+    stream: bool = False
+    key_id: str | None = None
+    store_texts: bool = True
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    priority: int = 1
+    quality_target: float | None = None
+    min_tier: int | None = None
+    max_cost_usd: float | None = None
+    deadline_seconds: float | None = None
+    traceparent: str | None = None
+
+    @property
+    def choices(self) -> int:
+        """How many choices the answer has, over all prompts."""
+        return self.n * len(self.prompts or [None])
+
+    def generations(self, spec: TierSpec) -> list[GenerationRequest]:
+        """What to ask the tier of `spec` for: one request per prompt, with the tier's defaults and objective."""
+        if self.prompts is None or len(self.prompts) == 1:
+            return [self._generation(spec, self.request_id, self.prompts[0] if self.prompts else None)]
+        return [
+            self._generation(spec, f"{self.request_id}-{place}", prompt) for place, prompt in enumerate(self.prompts)
+        ]
+
+    def _generation(self, spec: TierSpec, request_id: str, prompt: Prompt | None) -> GenerationRequest:
+        defaults = {name: getattr(spec.sampling, name) for name in self.unset}
+        seconds = spec.objective.ttft_ms / 1e3 if self.deadline_seconds is None else self.deadline_seconds
+        return GenerationRequest(
+            request_id=request_id,
+            messages=self.messages,
+            prompt=prompt,
+            sampling=msgspec.structs.replace(self.sampling, **defaults),
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            n=self.n,
+            priority=self.priority,
+            arrival=self.arrival,
+            deadline=self.arrival + seconds,
+            salt=self.key_id or "",
+        )
+
+    def recorded_messages(self) -> list[dict[str, str]] | None:
+        """The conversation as the record keeps it; a raw prompt is one turn of the role `prompt`."""
+        if not self.store_texts:
+            return None
+        if self.messages is not None:
+            return [{"role": message.role, "content": message.content} for message in self.messages]
+        return [
+            {"role": "prompt", "content": prompt if isinstance(prompt, str) else " ".join(map(str, prompt))}
+            for prompt in self.prompts or []
+        ]

@@ -1,0 +1,52 @@
+"""The litestar application around running parts: routes, guard, error envelope, limits, documentation."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from litestar import Litestar, Router
+from litestar.config.cors import CORSConfig
+from litestar.datastructures import State
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+
+from gateway import __version__
+from gateway.api.chat import chat_completions
+from gateway.api.completions import completions
+from gateway.api.docs_page import DocsPage
+from gateway.api.guard import admit
+from gateway.api.health import live, metrics, ready
+from gateway.api.models import list_models, show_model
+from gateway.api.records import show_record
+from gateway.api.route import route
+from gateway.errors import envelope_response
+from gateway.settings import Settings
+
+Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
+
+
+def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
+    """The application; `lifespan` puts `Parts` into its state before the first request."""
+    v1 = Router(
+        "/v1",
+        route_handlers=[chat_completions, completions, list_models, show_model, route, show_record],
+        guards=[admit],
+    )
+    origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
+    return Litestar(
+        route_handlers=[v1, live, ready, metrics],
+        lifespan=[lifespan],
+        state=State(),
+        exception_handlers={Exception: envelope_response},
+        request_max_body_size=settings.body_limit,
+        cors_config=CORSConfig(allow_origins=origins) if origins else None,
+        openapi_config=OpenAPIConfig(
+            title="AIO gateway",
+            version=__version__,
+            description="An OpenAI-compatible gateway that answers with the cheapest tier that is good enough.",
+            path="/docs",
+            render_plugins=[DocsPage(), JsonRenderPlugin()],
+            use_handler_docstrings=True,
+        ),
+        logging_config=None,
+        debug=False,
+    )

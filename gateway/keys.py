@@ -1,0 +1,73 @@
+"""API keys of callers: known only by the SHA-256 of each, compared in constant time, never logged."""
+
+import hashlib
+import hmac
+import secrets
+
+from gateway.settings import SettingsError
+
+MIN_KEY_LENGTH = 20
+
+
+class ApiKeys:
+    """The callers that may ask. Keys are high-entropy, so that a plain SHA-256 cannot be searched backwards."""
+
+    def __init__(self, digests: dict[str, bytes]) -> None:
+        self._digests = digests
+
+    @classmethod
+    def parse(cls, text: str) -> "ApiKeys":
+        """Read comma-separated `NAME=KEY` or `NAME=sha256:HEX` entries; the keys themselves are dropped at once.
+
+        Raises `SettingsError` naming the entry, never showing the key.
+        """
+        digests: dict[str, bytes] = {}
+        for entry in filter(None, (part.strip() for part in text.split(","))):
+            name, separator, secret = entry.partition("=")
+            if not separator or not name:
+                raise SettingsError("AIO_API_KEYS: every entry is NAME=KEY or NAME=sha256:HEX, separated by commas")
+            if name in digests:
+                raise SettingsError(f"AIO_API_KEYS: the name {name!r} occurs twice; names must differ")
+            digests[name] = _digest(name, secret)
+        return cls(digests)
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def owner(self, authorization: str | None) -> str | None:
+        """The name of the key in an `Authorization: Bearer …` header, or None if it is missing or wrong.
+
+        Every known digest is compared, so that the time taken says nothing about which one was near.
+        """
+        scheme, _, secret = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        digest = hashlib.sha256(secret.strip().encode()).digest()
+        found = None
+        for name, known in self._digests.items():
+            if hmac.compare_digest(digest, known):
+                found = name
+        return found
+
+
+def new_key() -> tuple[str, str]:
+    """A fresh key and its `sha256:HEX` form for the settings."""
+    key = f"sk-aio-{secrets.token_urlsafe(32)}"
+    return key, f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def _digest(name: str, secret: str) -> bytes:
+    if secret.startswith("sha256:"):
+        try:
+            digest = bytes.fromhex(secret.removeprefix("sha256:"))
+        except ValueError:
+            digest = b""
+        if len(digest) != hashlib.sha256().digest_size:
+            raise SettingsError(f"AIO_API_KEYS: the entry {name!r} is not sha256: and 64 hexadecimal digits")
+        return digest
+    if len(secret) < MIN_KEY_LENGTH:
+        raise SettingsError(
+            f"AIO_API_KEYS: the key of {name!r} has {len(secret)} characters; at least {MIN_KEY_LENGTH} are needed "
+            "(`aio new-key` makes one)"
+        )
+    return hashlib.sha256(secret.encode()).digest()

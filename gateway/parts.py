@@ -1,0 +1,58 @@
+"""The parts of a running gateway that endpoints reach for, put together once by `gateway.app`."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from litestar.connection import Request
+from litestar.datastructures import State
+
+from gateway.keys import ApiKeys
+from gateway.routing import RoutingService
+from gateway.service import Service
+from gateway.settings import Settings
+from gateway.telemetry.metrics import Metrics
+from quality.record import Record
+
+HttpRequest = Request[Any, Any, State]
+PARTS = "parts"
+
+
+class RecordStore(Protocol):
+    """Where past requests are found."""
+
+    async def find(self, request_id: str) -> Record | None:
+        """The record of a request, from the moment it is durable."""
+
+
+async def _nothing_to_refresh() -> None:
+    """Without a core and a monitor there is nothing to ask before a scrape."""
+
+
+@dataclass(slots=True)
+class Parts:
+    """Everything an endpoint may use.
+
+    `not_ready` names what is missing, with the reason. `refresh_metrics` is awaited before every scrape.
+    """
+
+    settings: Settings
+    keys: ApiKeys
+    routing: RoutingService
+    service: Service
+    records: RecordStore
+    metrics: Metrics
+    fingerprint: str
+    created: int
+    not_ready: dict[str, str] = field(default_factory=dict)
+    refresh_metrics: Callable[[], Awaitable[None]] = _nothing_to_refresh
+
+    def put_into(self, state: State) -> None:
+        """Make them reachable from requests."""
+        state[PARTS] = self
+
+
+def parts_of(request: HttpRequest) -> Parts:
+    """The parts of the app that serves `request`."""
+    parts: Parts = request.app.state[PARTS]
+    return parts

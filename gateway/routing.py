@@ -1,0 +1,211 @@
+"""Routing: from an Ask to a Decision, on the CPU alone and in well under a millisecond; nothing here waits."""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
+from classifier.errors import NoTierAllowedError
+from classifier.heuristic import heuristic_prediction
+from classifier.policy import barred_tiers, decide
+from classifier.routing_input import RoutingInput, routing_input
+from gateway.ask import Ask
+from gateway.errors import ApiError, bad_request
+from gateway.routing_rule import RoutingRule, heuristic_rule
+from tiers.catalog import Catalog
+from tiers.pricing import cost_usd, predicted_costs
+from tiers.tier import Tier, Usage
+from tiers.tier_spec import TierSpec
+
+log = logging.getLogger(__name__)
+
+AUTO = "auto"
+# No tokeniser makes more tokens than bytes; a chat template adds less than this per turn and at its ends.
+TEMPLATE_TOKENS_PER_TURN = 16
+TEMPLATE_TOKENS = 64
+
+
+class Classifier(Protocol):
+    """The outcome model in force."""
+
+    def predict(self, given: RoutingInput) -> Prediction:
+        """P(no worse) of every tier."""
+
+    def rule_for(self, quality_target: float | None) -> RoutingRule:
+        """The rule that meets a quality target; None is the artefact's own."""
+
+
+class RoutingService:
+    """Decides which tier answers; owns the mapping from tier numbers to tiers."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        tiers: Mapping[int, Tier],
+        classifier: Classifier,
+        quality_target: float | None,
+    ) -> None:
+        self.catalog = catalog
+        self.tiers = dict(tiers)
+        self.classifier = classifier
+        self.quality_target = quality_target
+        # Logged once per kind of failure, not once per request.
+        self._classifier_failure = ""
+
+    @property
+    def strongest(self) -> int:
+        """The number of the dearest tier."""
+        return len(self.catalog.tiers)
+
+    def tier(self, number: int) -> Tier:
+        """The tier of this number."""
+        return self.tiers[number]
+
+    def spec(self, number: int) -> TierSpec:
+        """The catalogue's entry of this tier."""
+        return self.catalog.tier(number)
+
+    def price(self, number: int, usage: Usage) -> float:
+        """US dollars of `usage` on a tier."""
+        return cost_usd(self.spec(number), usage)
+
+    def model_names(self) -> list[str]:
+        """Every value of `model` that a request may carry: auto, the tiers, the catalogue's models."""
+        tiers = [f"tier-{spec.number}" for spec in self.catalog.tiers]
+        models = [spec.model_name for spec in self.catalog.tiers]
+        return list(dict.fromkeys([AUTO, *tiers, *models]))
+
+    def pinned_tier(self, model: str) -> int | None:
+        """The tier a model name asks for: the cheapest one that serves it, or None for `auto`.
+
+        Raises `ApiError` 404 for a name that is not served.
+        """
+        if model == AUTO:
+            return None
+        for spec in self.catalog.tiers:
+            if model in (f"tier-{spec.number}", spec.name, spec.model_name):
+                return spec.number
+        known = ", ".join(self.model_names())
+        raise ApiError(
+            404, f"The model {model!r} does not exist here; there are {known}.", param="model", code="model_not_found"
+        )
+
+    def route(self, ask: Ask) -> Decision:
+        """Choose a tier. Raises `ApiError`: 404 for an unknown model, 400 or 503 if no tier may answer."""
+        pinned = self.pinned_tier(ask.requested_model)
+        if pinned is None and any(isinstance(prompt, list) for prompt in ask.prompts or ()):
+            raise bad_request(
+                "A prompt of token ids belongs to one model's vocabulary: name that model or a tier, not 'auto'.",
+                "model",
+            )
+        given = routing_input_of(ask)
+        target = self.quality_target if ask.quality_target is None else ask.quality_target
+        prediction, rule = self._predict(given, target)
+        exclusions, too_long = self._exclusions(ask, pinned)
+        inputs = PolicyInputs(
+            prediction=prediction,
+            costs=predicted_costs(self.catalog, given.prompt_tokens, ask.max_tokens),
+            rule=rule.rule,
+            quality_target=rule.quality_target,
+            lambda_=rule.lambda_,
+            tau=rule.tau,
+            pinned_tier=pinned,
+            min_tier=ask.min_tier,
+            max_cost_usd=ask.max_cost_usd,
+            exclusions=exclusions,
+        )
+        try:
+            return decide(inputs)
+        except NoTierAllowedError as error:
+            raise self._refusal(error, ask, too_long) from None
+
+    def next_up(self, decision: Decision, number: int) -> Tier | None:
+        """The next tier above `number` that this decision's constraints allow; a pinned request has none."""
+        barred = barred_tiers(decision.inputs)
+        allowed = (k for k in range(number + 1, self.strongest + 1) if k not in barred and self.tiers[k].load().healthy)
+        higher = next(allowed, None)
+        return None if higher is None else self.tiers[higher]
+
+    def _predict(self, given: RoutingInput, target: float | None) -> tuple[Prediction, RoutingRule]:
+        """The classifier's word, or the length heuristic's where it fails (SPEC RT-13)."""
+        try:
+            return self.classifier.predict(given), self.classifier.rule_for(target)
+        except Exception as error:
+            if str(error) != self._classifier_failure:
+                self._classifier_failure = str(error)
+                log.error("the classifier failed, the length heuristic routes: %s", error, exc_info=error)
+            return heuristic_prediction(given, self.strongest), heuristic_rule(target)
+
+    def _exclusions(self, ask: Ask, pinned: int | None) -> tuple[list[Exclusion], list[int]]:
+        """Tiers that cannot take the request now, and those among them whose context is too short for it."""
+        exclusions: list[Exclusion] = []
+        too_long: list[int] = []
+        for number, tier in self.tiers.items():
+            if pinned is not None and number != pinned:
+                continue
+            if reason := _context_problem(ask, tier, self.spec(number)):
+                too_long.append(number)
+            else:
+                reason = _load_problem(ask, tier)
+            if reason:
+                exclusions.append(Exclusion(tier=number, reason=reason))
+        return exclusions, too_long
+
+    def _refusal(self, error: NoTierAllowedError, ask: Ask, too_long: list[int]) -> ApiError:
+        field = "messages" if ask.messages is not None else "prompt"
+        reasons = {exclusion.tier: exclusion.reason for exclusion in error.exclusions}
+        if too_long:
+            return bad_request(
+                f"The request does not fit: {reasons[too_long[-1]]}. Shorten it or ask for fewer tokens.",
+                field,
+                "context_length_exceeded",
+            )
+        load_bars_all = all(_load_problem(ask, tier) for tier in self.tiers.values())
+        if ask.max_cost_usd is not None and not load_bars_all:
+            return bad_request(str(error), "x-aio-max-cost", "no_tier_allowed")
+        return ApiError(503, str(error), code="no_tier_available")
+
+
+def routing_input_of(ask: Ask) -> RoutingInput:
+    """What the classifier sees of an ask; of several prompts, the longest."""
+    if ask.messages is not None:
+        messages = [{"role": message.role, "content": message.content} for message in ask.messages]
+        return routing_input(messages, max_tokens=ask.max_tokens)
+    longest = max(ask.prompts or [""], key=len)
+    if isinstance(longest, str):
+        return routing_input([{"role": "user", "content": longest}], max_tokens=ask.max_tokens)
+    return RoutingInput(turn="", turn_chars=0, prompt_tokens=len(longest), max_tokens=ask.max_tokens)
+
+
+def _context_problem(ask: Ask, tier: Tier, spec: TierSpec) -> str | None:
+    """Why the request cannot fit the tier's context; tokens are counted only where the bytes leave a doubt."""
+    wanted = ask.max_tokens or 1
+    if _most_tokens(ask) + wanted <= tier.max_context:
+        return None
+    prompt = max(map(tier.count_prompt_tokens, ask.generations(spec)))
+    if prompt + wanted <= tier.max_context:
+        return None
+    return f"{prompt} prompt tokens and {wanted} answer tokens exceed the context of {tier.max_context} tokens"
+
+
+def _most_tokens(ask: Ask) -> int:
+    if ask.messages is not None:
+        text = sum(len(message.content.encode()) for message in ask.messages)
+        return text + TEMPLATE_TOKENS_PER_TURN * len(ask.messages) + TEMPLATE_TOKENS
+    longest = max((len(p) if isinstance(p, list) else len(p.encode()) for p in ask.prompts or ()), default=0)
+    return longest + TEMPLATE_TOKENS
+
+
+def _load_problem(ask: Ask, tier: Tier) -> str | None:
+    load = tier.load()
+    if not load.healthy:
+        return "the tier is down"
+    if ask.deadline_seconds is None:
+        return None
+    left = ask.arrival + ask.deadline_seconds - time.monotonic()
+    if load.predicted_wait_seconds <= left:
+        return None
+    return (
+        f"its queue takes {load.predicted_wait_seconds * 1e3:.0f} ms, the deadline leaves {max(left, 0) * 1e3:.0f} ms"
+    )

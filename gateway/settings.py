@@ -1,0 +1,124 @@
+"""Settings of a gateway process: defaults ← environment (`AIO_*`) ← command line, one typed struct."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+Role = Literal["all", "gateway"]
+SpanExport = Literal["none", "console", "otlp"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class SettingsError(ValueError):
+    """A setting has a value that is not allowed; the message names the variable, the value and the rule."""
+
+
+def data_home(environment: Mapping[str, str]) -> Path:
+    """Where state lives by default: `$XDG_DATA_HOME/aio`, else `~/.local/share/aio`."""
+    return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "aio"
+
+
+def cache_home(environment: Mapping[str, str]) -> Path:
+    """Where repacked weights live by default: `$XDG_CACHE_HOME/aio`, else `~/.cache/aio`. Safe to delete."""
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aio"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that is fixed when a process starts. Every field `x` is read from `AIO_X`.
+
+    `api_keys`: comma-separated `NAME=KEY` or `NAME=sha256:HEX` entries; empty means that no key is asked for.
+    `database_url`: a SQLAlchemy async URL; empty means SQLite (WAL) in `data_dir`.
+    `core_socket`: where `aio serve --role core` listens and `--role gateway` connects; empty means in `data_dir`.
+    `quality_target`: share of answers that must be no worse than the strongest tier's; None is the artefact's own.
+    `store_texts`: whether messages and answers are recorded (a request may still opt out with `store: false`).
+    `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
+    `artefact_poll_seconds`: how often a newly promoted classifier is looked for.
+    """
+
+    role: Role = "all"
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8080
+    catalog: str = "laptop"
+    data_dir: str = ""
+    cache_dir: str = ""
+    database_url: str = ""
+    core_socket: str = ""
+    api_keys: str = ""
+    body_limit: Annotated[int, Meta(ge=1024)] = 4 * 1024 * 1024
+    cors_origins: str = ""
+    quality_target: Annotated[float, Meta(ge=0, le=1)] | None = None
+    sampling_rate: Annotated[float, Meta(ge=0, le=1)] = 0.05
+    monitor: bool = True
+    retrain_cron: str = "0 3 * * 0"
+    store_texts: bool = True
+    drain_seconds: Annotated[int, Meta(ge=0)] = 30
+    artefact_poll_seconds: Annotated[float, Meta(gt=0)] = 5.0
+    log_level: LogLevel = "info"
+    trace_exporter: SpanExport = "none"
+    otlp_endpoint: str = "http://127.0.0.1:4318"
+
+    @property
+    def data_path(self) -> Path:
+        """Folder of the database, the journal, the socket and the classifier registry."""
+        return Path(self.data_dir) if self.data_dir else data_home(os.environ)
+
+    @property
+    def cache_path(self) -> Path:
+        """Folder of the repacked weights."""
+        return Path(self.cache_dir) if self.cache_dir else cache_home(os.environ)
+
+    @property
+    def database(self) -> str:
+        """The SQLAlchemy URL in force."""
+        return self.database_url or f"sqlite+aiosqlite:///{self.data_path.absolute() / 'aio.sqlite3'}"
+
+    @property
+    def socket_path(self) -> Path:
+        """The Unix socket between gateway and core processes."""
+        return Path(self.core_socket) if self.core_socket else self.data_path / "core.sock"
+
+    @property
+    def registry_path(self) -> Path:
+        """Where retrained classifiers are kept and promoted."""
+        return self.data_path / "classifier"
+
+    @property
+    def journal_path(self) -> Path:
+        """Where ledgers keep what the database does not hold yet; each process claims a folder of its own in it."""
+        return self.data_path / "journal"
+
+
+def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+    """Settings from `environment` (default: the process's), then `overrides` that are not None.
+
+    Raises `SettingsError` naming the variable. Values of `AIO_API_KEYS` never appear in a message.
+    """
+    environment = os.environ if environment is None else environment
+    given = {
+        name: environment[variable_of(name)] for name in Settings.__struct_fields__ if variable_of(name) in environment
+    }
+    given |= {name: value for name, value in overrides.items() if value is not None}
+    settings = Settings()
+    for name, value in given.items():
+        settings = _with_field(settings, name, value)
+    return settings
+
+
+def variable_of(field: str) -> str:
+    """The environment variable of a settings field."""
+    return f"AIO_{field.upper()}"
+
+
+def _with_field(settings: Settings, name: str, value: object) -> Settings:
+    fields = msgspec.to_builtins(settings) | {name: value}
+    try:
+        return msgspec.convert(fields, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        shown = "" if name == "api_keys" else f" {value!r}"
+        raise SettingsError(
+            f"{variable_of(name)} (or the option of that name): value{shown} refused: {error}"
+        ) from None

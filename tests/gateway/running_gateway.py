@@ -1,0 +1,70 @@
+"""A gateway that serves on a loopback port of its own, with scripted tiers, and clients for it."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import openai
+import uvicorn
+from litestar import Litestar
+
+from gateway.app import create_app
+from gateway.parts import PARTS, Parts
+from gateway.settings import Settings
+from tests.gateway.scripted_classifier import ScriptedClassifier
+from tests.gateway.scripted_tier import ScriptedTier
+
+
+class RunningGateway:
+    """A gateway that serves, its tiers and its clients."""
+
+    def __init__(self, app: Litestar, port: int, tiers: list[ScriptedTier], classifier: ScriptedClassifier) -> None:
+        self.app, self.port, self.tiers, self.classifier = app, port, tiers, classifier
+        self.url = f"http://127.0.0.1:{port}"
+        self.openai = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=20)
+        self.http = httpx.AsyncClient(base_url=self.url, timeout=20)
+
+    @property
+    def parts(self) -> Parts:
+        parts: Parts = self.app.state[PARTS]
+        return parts
+
+    def reset(self) -> None:
+        """Put tiers and classifier back into their first state; a held generation is let go."""
+        for tier in self.tiers:
+            tier.go.set()
+            tier.reset()
+        self.classifier.reset()
+
+    def tier(self, number: int) -> ScriptedTier:
+        return self.tiers[number - 1]
+
+    async def close(self) -> None:
+        await self.openai.close()
+        await self.http.aclose()
+
+
+def scripted_tiers() -> list[ScriptedTier]:
+    models = ("smollm2-int4", "smollm2-bf16", "smollm2-bf16", "smollm2-bf16")
+    return [ScriptedTier(number, model=model) for number, model in enumerate(models, start=1)]
+
+
+@asynccontextmanager
+async def running_gateway(settings: Settings) -> AsyncIterator[RunningGateway]:
+    """Serve under uvicorn until the block ends; then shut down as a signal would."""
+    tiers, classifier = scripted_tiers(), ScriptedClassifier()
+    app = create_app(settings, tiers=tiers, classifier=classifier)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", http="httptools", lifespan="on"))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    gateway = RunningGateway(app, listener.getsockname()[1], tiers, classifier)
+    while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
+        await asyncio.sleep(0)
+    try:
+        yield gateway
+    finally:
+        await gateway.close()
+        server.should_exit = True
+        await serving

@@ -1,0 +1,95 @@
+"""A tier that says what a test tells it to, one delta per word, and remembers what happened to it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+from tiers.errors import TierError
+from tiers.tier import Delta, GenerationRequest, TextLogprob, Tier, TierLoad, Usage
+
+WORDS = ("Hello", " there,", " how", " are", " you?")
+
+
+class ScriptedTier(Tier):
+    """Answers with `words`; `fail_at` raises `error` instead of the word of that number.
+
+    `hold_at`: waits before that word until `go` is set; `holding` is set when it gets there.
+    `ended` is set when a generation ended or was closed; `closed_early` counts those that were closed.
+    """
+
+    def __init__(self, number: int, *, model: str = "smollm2-int4", max_context: int = 256) -> None:
+        self.number, self.name, self.model, self.max_context = number, f"tier-{number}", model, max_context
+        self.started = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Back to the first script, with nothing remembered."""
+        self.words: tuple[str, ...] = WORDS
+        self.reasoning: tuple[str, ...] = ()
+        self.fail_at: int | None = None
+        self.error: Exception = TierError("scripted failure")
+        self.hold_at: int | None = None
+        self.go = asyncio.Event()
+        self.holding = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.closed_early = 0
+        self.requests: list[GenerationRequest] = []
+        self.health = TierLoad()
+
+    async def start(self) -> None:
+        self.started = True
+
+    async def close(self) -> None:
+        self.started = False
+
+    def count_prompt_tokens(self, request: GenerationRequest) -> int:
+        if request.messages is not None:
+            return sum(len(message.content.split()) + 4 for message in request.messages)
+        return len(request.prompt.split() if isinstance(request.prompt, str) else request.prompt or [])
+
+    def load(self) -> TierLoad:
+        return self.health
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        self.requests.append(request)
+        try:
+            for delta in self._reasoning(request):
+                yield delta
+            for place, word in enumerate(self.words):
+                if self.hold_at == place:
+                    self.holding.set()
+                    await self.go.wait()
+                if self.fail_at == place:
+                    raise self.error
+                for index in range(request.n):
+                    yield Delta(index=index, text=word, token_ids=[place], logprobs=_logprobs(request, word))
+            for index in range(request.n):
+                yield Delta(index=index, finish_reason="stop")
+            yield Delta(usage=self.usage(request), queue_seconds=0.001, preemptions=1)
+        except (asyncio.CancelledError, GeneratorExit):
+            self.closed_early += 1
+            raise
+        finally:
+            self.ended.set()
+
+    def usage(self, request: GenerationRequest) -> Usage:
+        words = (len(self.words) + len(self.reasoning)) * request.n
+        return Usage(
+            prompt_tokens=self.count_prompt_tokens(request),
+            completion_tokens=words,
+            cached_tokens=2,
+            reasoning_tokens=len(self.reasoning) * request.n,
+        )
+
+    def _reasoning(self, request: GenerationRequest) -> list[Delta]:
+        thoughts = [(index, thought) for index in range(request.n) for thought in self.reasoning]
+        return [Delta(index=index, reasoning=thought, token_ids=[7]) for index, thought in thoughts]
+
+
+def _logprobs(request: GenerationRequest, word: str) -> list[TextLogprob] | None:
+    if request.sampling.logprobs is None:
+        return None
+    top = [(word, word.encode(), -0.25), (" other", b" other", -2.5)][: request.sampling.logprobs]
+    return [TextLogprob(token=word, token_bytes=word.encode(), logprob=-0.25, top=top)]
+
+
+ScriptedTierFactory = Callable[[], list[ScriptedTier]]
