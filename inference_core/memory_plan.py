@@ -15,7 +15,11 @@ CACHE_ITEMSIZE: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "fp
 
 def format_bytes(count: int) -> str:
     """Binary and decimal units side by side, since cards are sold in one and filled in the other."""
-    return f"{count / GIB:,.2f} GiB ({count / GB:,.2f} GB)"
+    size = abs(count)
+    for power, binary, decimal in ((3, "GiB", "GB"), (2, "MiB", "MB"), (1, "KiB", "kB")):
+        if size >= 1000**power:
+            return f"{count / 1024**power:,.2f} {binary} ({count / 1000**power:,.2f} {decimal})"
+    return f"{count} bytes"
 
 
 class KVDemand(msgspec.Struct, frozen=True, kw_only=True):

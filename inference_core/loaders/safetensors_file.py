@@ -99,7 +99,7 @@ class SafetensorsFile(Mapping[str, NDArray[Any]]):
         dtype = DTYPES[entry.dtype]
         count = math.prod(entry.shape)
         if count == 0:
-            return np.empty(entry.shape, dtype)
+            return np.frombuffer(b"", dtype).reshape(entry.shape)
         start = self._data_start + entry.data_offsets[0]
         return np.frombuffer(self._buffer, dtype, count, start).reshape(entry.shape)
 

@@ -145,14 +145,16 @@ def _sentencepiece(metadata: _Metadata) -> Tokenizer:
 
 
 def _merges_by_score(metadata: _Metadata, scores: list[float]) -> Iterator[tuple[str, str]]:
-    """Every way to join two pieces into a third, the best third first. Only normal pieces are made by joining."""
+    """Every way to join two pieces into a third, the best third first, and of its ways the one with the longest left
+    part, as transformers has it. Only normal pieces are made by joining.
+    """
     normal = metadata.of_type(TokenType.NORMAL)
-    rank = {metadata.tokens[i]: i for i in normal}
+    pieces = {metadata.tokens[i] for i in normal}
     for index in sorted(normal, key=lambda i: (-scores[i], i)):
         piece = metadata.tokens[index]
         splits = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
-        known = [pair for pair in splits if pair[0] in rank and pair[1] in rank]
-        yield from sorted(known, key=lambda pair: (rank[pair[0]], rank[pair[1]]))
+        known = [pair for pair in splits if pieces.issuperset(pair)]
+        yield from reversed(known)
 
 
 def _backend(metadata: _Metadata, merges: list[tuple[str, str]], **options: object) -> Tokenizer:

@@ -1,0 +1,199 @@
+"""Hugging Face folders written by transformers itself: settings, sharding, kinds, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from inference_core.errors import ModelFileError
+from inference_core.loaders.checkpoint import open_checkpoint
+from inference_core.loaders.packed_tensor import dequantize
+from inference_core.model_config import RopeScaling
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def save(folder: Path, model: PreTrainedModel, **options: Any) -> Path:
+    model.save_pretrained(folder, **options)
+    return folder
+
+
+def assert_same_weights(folder: Path, model: PreTrainedModel) -> None:
+    tensors = open_checkpoint(folder).tensors
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(dequantize(tensor), model.state_dict()[name].float().numpy())
+        assert not tensor.data.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("config_type", "model_type", "options"),
+    [
+        (LlamaConfig, LlamaForCausalLM, {}),
+        (LlamaConfig, LlamaForCausalLM, {"tie_word_embeddings": True}),
+        (MistralConfig, MistralForCausalLM, {"sliding_window": 16}),
+        (Qwen2Config, Qwen2ForCausalLM, {}),
+        (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
+    ],
+)
+def test_every_architecture_loads_as_transformers_saved_it(
+    tmp_path: Path, config_type: Any, model_type: Any, options: dict[str, Any]
+) -> None:
+    model = model_type(config_type(**SHAPE, **options))
+    config = open_checkpoint(save(tmp_path, model)).config
+
+    assert_same_weights(tmp_path, model)
+    assert config.architecture == model.config.model_type
+    assert config.head_dim == options.get("head_dim", 8)
+    assert config.tie_embeddings == options.get("tie_word_embeddings", False)
+    assert config.sliding_window == options.get("sliding_window")
+    assert (config.qkv_bias, config.qk_norm) == (model_type is Qwen2ForCausalLM, model_type is Qwen3ForCausalLM)
+    assert (config.bos_token_id, config.eos_token_ids) == (1, (2,))
+    assert (config.max_position, config.rms_eps) == (64, model.config.rms_norm_eps)
+
+
+def test_a_sharded_folder_is_one_model(tmp_path: Path) -> None:
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE))
+    save(tmp_path, model, max_shard_size="20KB")
+
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    assert_same_weights(tmp_path, model)
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [(torch.bfloat16, "BF16"), (torch.float16, "F16")])
+def test_half_precision_stays_packed(tmp_path: Path, dtype: torch.dtype, kind: str) -> None:
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE)).to(dtype)
+    tensors = open_checkpoint(save(tmp_path, model)).tensors
+
+    assert {tensor.kind for tensor in tensors.values()} == {kind}
+    assert_same_weights(tmp_path, model)
+
+
+def test_rope_settings_are_read_from_new_and_old_files(tmp_path: Path) -> None:
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    rope |= {"original_max_position_embeddings": 32}
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE, rope_parameters=rope | {"rope_theta": 500000.0}))
+    new = open_checkpoint(save(tmp_path, model)).config
+    content = json.loads((tmp_path / "config.json").read_text())
+    content.pop("rope_parameters")
+    content |= {"rope_scaling": rope, "rope_theta": 500000.0}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+
+    old = open_checkpoint(tmp_path).config
+
+    assert new.rope_theta == 500000.0
+    assert new.rope_scaling == RopeScaling(kind="llama3", factor=8.0, original_max_position=32)
+    assert old == new
+
+
+def test_the_generation_config_decides_what_ends_a_turn(tmp_path: Path) -> None:
+    save(tmp_path, LlamaForCausalLM(LlamaConfig(**SHAPE)))
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 2]}')
+
+    assert open_checkpoint(tmp_path).config.eos_token_ids == (7, 2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save(tmp_path, LlamaForCausalLM(LlamaConfig(**SHAPE)))
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model_type": "gpt_neox"}, "model_type 'gpt_neox' is not supported"),
+        ({"attention_bias": True}, "attention_bias is not supported"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config is not supported"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope scaling 'yarn' is not supported"),
+        ({"num_hidden_layers": 3}, "lacks 9 of 30 tensors"),
+        ({"hidden_size": "wide"}, "cannot be read"),
+        ({"intermediate_size": 50}, r"has shape \(48, 32\); the model's settings imply \(50, 32\)"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(folder: Path, changes: dict[str, Any], reason: str) -> None:
+    change_config(folder, **changes)
+
+    with pytest.raises(ModelFileError, match=reason):
+        open_checkpoint(folder)
+
+
+def test_pickled_weights_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+    with pytest.raises(ModelFileError, match=r"only pickled weights \(pytorch_model.bin\), which can run code"):
+        open_checkpoint(folder)
+
+
+def test_a_folder_without_weights_or_settings_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelFileError, match=r"no \*\.safetensors"):
+        open_checkpoint(folder)
+
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelFileError, match=r"has no config\.json"):
+        open_checkpoint(folder)
+
+
+def test_a_truncated_weight_file_is_refused_with_the_arithmetic(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-100])
+
+    with pytest.raises(ModelFileError, match=r"ends at byte \d+ of the data, but the file holds \d+"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", b"\xff" * 8, (20).to_bytes(8, "little") + b"{not json" + b" " * 11])
+def test_what_is_no_safetensors_file_is_refused(folder: Path, content: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+
+    with pytest.raises(ModelFileError, match=r"model\.safetensors"):
+        open_checkpoint(folder)
+
+
+def test_integer_weights_are_refused_by_name(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.norm.weight"] = np.ones(32, np.int8)
+    save_file(tensors, file)
+
+    with pytest.raises(ModelFileError, match=r"tensor 'model\.norm\.weight' is of kind I8"):
+        open_checkpoint(folder)
+
+
+def test_an_index_may_not_point_outside_its_folder(folder: Path) -> None:
+    index = {"weight_map": {"model.norm.weight": "../elsewhere.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    with pytest.raises(ModelFileError, match="points outside the folder"):
+        open_checkpoint(folder)
