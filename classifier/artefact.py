@@ -1,0 +1,173 @@
+"""The artefact folder: safetensors and a manifest, at most 25 MB, no pickle; loaded only if all of it fits."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from classifier.encoder import StaticEncoder
+from classifier.errors import ArtefactError
+from classifier.features import FEATURE_NAMES
+from classifier.heads import Heads
+from classifier.manifest import SCHEMA_VERSION, Manifest
+from classifier.memory import Memory
+from classifier.outcome_model import OutcomeModel
+from classifier.quantised import dequantise, quantise
+from classifier.registry import ArtefactRegistry
+
+MANIFEST = "manifest.json"
+MODEL = "model.safetensors"
+BASE = "base.safetensors"
+MAX_BYTES = 25 * 2**20
+
+Tensors = dict[str, npt.NDArray[np.generic]]
+
+
+def default_artefact() -> Path:
+    """The folder of the artefact that ships with this package. Raises `ArtefactError` if it is missing."""
+    return ArtefactRegistry(Path(__file__).parent / "artefacts").current()
+
+
+def load_artefact(folder: Path, catalogue_fingerprint: str = "") -> OutcomeModel:
+    """The model in `folder`, ready to predict for the catalogue with that fingerprint.
+
+    Raises `ArtefactError` naming the file and what is wrong with it.
+    """
+    manifest = load_manifest(folder)
+    return model_from_tensors(manifest, _read_tensors(folder, manifest, MODEL), catalogue_fingerprint)
+
+
+def model_from_tensors(manifest: Manifest, tensors: Tensors, catalogue_fingerprint: str = "") -> OutcomeModel:
+    """The model that `tensors` (the content of `model.safetensors`) describe; `ArtefactError` if they do not fit."""
+    try:
+        encoder = StaticEncoder.from_tensors(tensors)
+        heads = Heads.from_tensors(tensors)
+        memory = _memory_from(tensors)
+    except (KeyError, ValueError) as error:
+        raise ArtefactError(f"artefact {manifest.version}: {error}. Train it again.") from error
+    _check_shapes(manifest, encoder, heads, memory)
+    return OutcomeModel(manifest, encoder, heads, memory, catalogue_fingerprint)
+
+
+def load_base(folder: Path) -> Tensors:
+    """The tensors of `base.safetensors`: the encoded base data that retraining starts from."""
+    return _read_tensors(folder, load_manifest(folder), BASE)
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """The manifest alone. Raises `ArtefactError` if it is missing, malformed or of another schema."""
+    path = folder / MANIFEST
+    try:
+        raw = path.read_bytes()
+        version = msgspec.json.decode(raw, type=dict).get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise ArtefactError(f"{path}: schema version {version}; this program reads {SCHEMA_VERSION}.")
+        return msgspec.json.decode(raw, type=Manifest)
+    except FileNotFoundError as error:
+        raise ArtefactError(f"{path} does not exist; give the folder of a trained artefact.") from error
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ArtefactError(f"{path}: {error}. Train the artefact again.") from error
+
+
+def model_tensors(encoder: StaticEncoder, heads: Heads, memory: Memory) -> Tensors:
+    """The content of `model.safetensors`."""
+    vectors, scale = quantise(memory.vectors)
+    return {
+        **encoder.tensors(),
+        **heads.tensors(),
+        "memory.vectors": vectors,
+        "memory.scale": scale,
+        "memory.labels": memory.labels.astype(np.float16),
+        "memory.weights": memory.weights.astype(np.float32),
+        "memory.base_rates": memory.base_rates.astype(np.float32),
+        "memory.distances": memory.distances.astype(np.float32),
+    }
+
+
+def save_artefact(root: Path, manifest: Manifest, model: Tensors, base: Tensors) -> Path:
+    """Write `root/<version>/` whole or not at all; returns the folder. `manifest.files` is filled in here.
+
+    Saving an artefact that is there already, bit for bit, is no error. Raises `ArtefactError` if it exceeds 25 MB.
+    """
+    blobs = {MODEL: save(dict(sorted(model.items()))), BASE: save(dict(sorted(base.items())))}
+    files = {name: hashlib.sha256(blob).hexdigest() for name, blob in blobs.items()}
+    text = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)), indent=1) + b"\n"
+    total = len(text) + sum(map(len, blobs.values()))
+    if total > MAX_BYTES:
+        raise ArtefactError(f"artefact {manifest.version} is {total} bytes; at most {MAX_BYTES}. Keep fewer base rows.")
+    folder = root / manifest.version
+    root.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=root, prefix=".incoming-"))
+    try:
+        for name, blob in (*blobs.items(), (MANIFEST, text)):
+            with (temporary / name).open("wb") as file:
+                file.write(blob)
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.chmod(0o755)
+        if folder.exists():
+            if (folder / MANIFEST).read_bytes() != text:
+                raise ArtefactError(f"{folder} exists with other content; versions are never overwritten.")
+            return folder
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def _read_tensors(folder: Path, manifest: Manifest, name: str) -> Tensors:
+    path = folder / name
+    try:
+        blob = path.read_bytes()
+    except OSError as error:
+        raise ArtefactError(f"{path} cannot be read: {error}.") from error
+    found = hashlib.sha256(blob).hexdigest()
+    if found != manifest.files.get(name):
+        raise ArtefactError(
+            f"{path}: SHA-256 is {found[:12]}…, the manifest says {str(manifest.files.get(name))[:12]}…; "
+            "the file was changed or cut short. Restore it or use another version."
+        )
+    try:
+        return dict(load(blob))
+    except (SafetensorError, ValueError) as error:
+        raise ArtefactError(f"{path}: not a safetensors file ({error}).") from error
+
+
+def _memory_from(tensors: Tensors) -> Memory:
+    return Memory(
+        dequantise(tensors["memory.vectors"].astype(np.int8), tensors["memory.scale"].astype(np.float32)),
+        tensors["memory.labels"].astype(np.float32),
+        tensors["memory.weights"].astype(np.float32),
+        tensors["memory.base_rates"].astype(np.float32),
+        tensors["memory.distances"].astype(np.float32),
+    )
+
+
+def _check_shapes(manifest: Manifest, encoder: StaticEncoder, heads: Heads, memory: Memory) -> None:
+    if tuple(manifest.feature_names) != FEATURE_NAMES:
+        raise ArtefactError(
+            f"artefact {manifest.version}: trained on {len(manifest.feature_names)} surface features "
+            f"that are not this program's {len(FEATURE_NAMES)}. Train it again."
+        )
+    outcomes = len(manifest.heads)
+    inputs = len(FEATURE_NAMES) + encoder.dim
+    found = {
+        "linear heads": (heads.coef.shape, (inputs, outcomes)),
+        "feature means": (heads.mean.shape, (len(FEATURE_NAMES),)),
+        "word logits": (encoder.logit_bias.shape, (outcomes,)),
+        "memory vectors": (memory.vectors.shape, (len(memory), encoder.dim)),
+        "memory labels": (memory.labels.shape, (len(memory), outcomes)),
+        "base rates": (memory.base_rates.shape, (outcomes,)),
+    }
+    for name, (shape, wanted) in found.items():
+        if shape != wanted:
+            raise ArtefactError(
+                f"artefact {manifest.version}: {name} have shape {shape}, expected {wanted}. Train it again."
+            )

@@ -1,0 +1,28 @@
+"""Errors of the classifier, one type per thing the caller can do about it."""
+
+from classifier.decision import Exclusion
+
+
+class ClassifierError(Exception):
+    """Base of all errors raised by `classifier`."""
+
+
+class ArtefactError(ClassifierError):
+    """An artefact folder is missing, corrupt, of another schema or too large. Use another version or train one."""
+
+
+class PolicyInputsError(ClassifierError, ValueError):
+    """The policy was asked something that has no answer (lengths, ranges, order of costs). Fix the caller."""
+
+
+class NoTierAllowedError(ClassifierError):
+    """Every tier is ruled out for this request; `exclusions` says why each one is. Relax a constraint."""
+
+    def __init__(self, exclusions: list[Exclusion]) -> None:
+        why = "; ".join(f"tier {e.tier}: {e.reason}" for e in exclusions)
+        super().__init__(f"No tier may answer this request ({why}). Relax one of these constraints.")
+        self.exclusions = exclusions
+
+
+class TrainingDataError(ClassifierError):
+    """Training rows are missing or inconsistent; the message names the file or field. Fix the data."""

@@ -1,0 +1,200 @@
+"""Surface features of a turn (RT-02): counts that say what kind of question it is, named for explanations."""
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import repeat
+
+import numpy as np
+import numpy.typing as npt
+
+from classifier.tokens import tokenise
+
+# The sources' reasoning keywords, both spellings: a fixed stem, then what may follow it.
+KEYWORDS: dict[str, tuple[str, str]] = {
+    "analyze": ("analy", r"[sz](?:e|es|ed|ing|is)"),
+    "compare": ("compar", r"(?:e|es|ed|ing|ison)"),
+    "explain_why": ("explain", r"\s+why"),
+    "step_by_step": ("step", r"[\s-]+by[\s-]+step"),
+    "evaluate": ("evaluat", r"(?:e|es|ed|ing|ion)"),
+    "synthesize": ("synthesi", r"[sz](?:e|es|ed|ing)"),
+    "what_would_happen_if": ("what", r"\s+would\s+happen\s+if"),
+}
+# The word boundary before the stem is checked after it: a pattern that opens with literal characters is searched
+# for at memory speed, one that opens with \b is tried at every position.
+_KEYWORD_PATTERN = {name: re.compile(rf"{stem}(?<!\w{stem}){rest}\b") for name, (stem, rest) in KEYWORDS.items()}
+
+LEXICON: dict[str, str] = {
+    "maths": "sum product equation equations solve integral derivative probability percent ratio theorem polynomial "
+    "prime matrix group ring field integer integers real function graph triangle circle angle area volume equal "
+    "total each per average twice half times remainder vector linear subset isomorphic cyclic abelian convergent",
+    "code": "python java javascript function return import def class assert algorithm sql array list string code "
+    "program variable loop compile recursion write integer boolean dictionary tuple output input cache thread",
+    "science": "energy mass force velocity acceleration electron proton atom atomic molecule chemical reaction acid "
+    "base solution temperature pressure gas liquid heat wave wavelength frequency light field charge current voltage "
+    "circuit orbital nucleus plant plants cell cells organism species dna rna gene genes protein enzyme evolution "
+    "earth planet sun moon rock soil water ecosystem telescope galaxy star stars metal",
+    "medicine": "patient patients disease treatment drug blood muscle nerve symptoms diagnosis clinical therapy "
+    "infection virus cancer heart kidney liver brain pain medical physician hospital child woman man old year "
+    "vitamin diet hormone bone artery tissue syndrome",
+    "law": "court law statute contract defendant plaintiff constitution constitutional liability tort crime criminal "
+    "police state federal amendment jury judge property seller buyer attorney prosecution negligence legal rights",
+    "business": "market price demand supply firm firms cost costs revenue tax inflation interest rate bank monetary "
+    "fiscal gdp trade unemployment company management marketing consumer customers investment stock profit audit",
+    "humanities": "history war century empire king president government political party treaty philosophy philosopher "
+    "moral ethics ethical wrong argument religion religious god church society social culture according passage "
+    "author virtue justice duty utilitarianism kant",
+    "psychology": "psychologist psychology behavior behavioural cognitive memory learning anxiety personality "
+    "conditioning stimulus attachment freud perception attitude motivation emotion stress counselor student students",
+    "commonsense": "person people someone something want wants likely place where home house kitchen store room "
+    "school friend friends family would could get find put keep play eat sleep travel",
+    "writing": "write essay story poem email letter summarize summarise summary rewrite translate draft article blog "
+    "sentence paragraph describe",
+}
+_MARKS: dict[str, str] = {
+    "negation": "not no never except unless neither nor without cannot false incorrect least isnt doesnt dont",
+    "quantifiers": "all none each every both any some most only must always either",
+    "reasoning": "why prove explain derive because therefore if then suppose assume given implies conclude infer cause "
+    "design justify show determine calculate compute",
+    "question_words": "what who whom whose when where which why how",
+    "connectives": "and or but that which who because while although whereas after before if when whether so",
+    "statements": "statement statements i ii iii iv following",
+}
+DOMAINS = tuple(LEXICON)
+_KINDS = (*DOMAINS, *_MARKS)
+
+
+def _kind_table() -> tuple[dict[str, int], npt.NDArray[np.uint8]]:
+    """Word → row, and the table [rows, kinds] of what kinds that word counts for; row 0 is any other word."""
+    row_of: dict[str, int] = {}
+    kinds: list[list[int]] = [[0] * len(_KINDS)]
+    for kind, words in enumerate((*LEXICON.values(), *_MARKS.values())):
+        for word in words.split():
+            row = row_of.setdefault(word, len(kinds))
+            if row == len(kinds):
+                kinds.append([0] * len(_KINDS))
+            kinds[row][kind] = 1
+    return row_of, np.array(kinds, dtype=np.uint8)
+
+
+_ROW_OF, _KIND_TABLE = _kind_table()
+
+# Classes of characters, counted in one pass over the bytes of the turn.
+_CLASSES = ("maths_symbols", "brackets", "digits", "quotes", "backslashes", "commas", "capitals", "non_ascii")
+_DIGIT, _CAPITAL, _SPACE, _END, _OTHER = 2, 6, 8, 9, 10
+_CLASS_OF = np.full(256, _OTHER, dtype=np.uint8)
+for _class, _characters in enumerate((b"=+*/^<>%$", b"()[]{};", b"0123456789", b"\"'`", b"\\", b",")):
+    _CLASS_OF[list(_characters)] = _class
+_CLASS_OF[ord("A") : ord("Z") + 1] = _CAPITAL
+_CLASS_OF[128:] = 7
+_CLASS_OF[list(b" \t\n\r\f\v")] = _SPACE
+_CLASS_OF[list(b".?!:")] = _END
+
+_OPTION = re.compile(r"^\(?[A-J][.):] ", re.MULTILINE)
+_CODE = ("```", "def ", "assert ", "import ", "return ", "class ", "#include", "SELECT ", "();", ") {")
+
+FEATURE_NAMES: tuple[str, ...] = (
+    "log_chars",
+    "log_words",
+    "mean_word_length",
+    "long_word_share",
+    "distinct_word_share",
+    "log_sentences",
+    "log_lines",
+    "question_marks",
+    "question_depth",
+    "starts_with_what",
+    "starts_with_how",
+    "starts_with_why",
+    "entity_count",
+    "entity_share",
+    "number_count",
+    "number_share",
+    "multiple_choice_options",
+    "blank_to_fill",
+    "code_markers",
+    "latex_markers",
+    *(f"keyword_{name}" for name in KEYWORDS),
+    *(f"share_{kind}" for kind in _KINDS),
+    *(f"has_{domain}" for domain in DOMAINS),
+    *(f"share_{name}" for name in _CLASSES),
+    "domain_specificity",
+)
+_QUESTION_WORDS, _CONNECTIVES = _KINDS.index("question_words"), _KINDS.index("connectives")
+
+
+def surface_features(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.NDArray[np.float32]:
+    """Feature vector [len(FEATURE_NAMES)] float32 of `turn`, whose `tokens` come from `tokenise`.
+
+    `turn_chars` is the length before the turn was cut. Shares are per token or per character; counts are log1p.
+    """
+    n, chars = max(len(tokens), 1), max(len(turn), 1)
+    rows = np.fromiter(map(_ROW_OF.get, tokens, repeat(0)), np.intp, len(tokens))
+    kinds = _KIND_TABLE[rows].sum(axis=0, dtype=np.int64).tolist()
+    lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
+    classes = _CLASS_OF[np.frombuffer(turn.encode(errors="replace"), np.uint8)]
+    counts = np.bincount(classes, minlength=_OTHER + 1)
+    words, entities = _words_and_entities(classes)
+    digits = classes == _DIGIT
+    numbers = int(np.count_nonzero(digits[1:] > digits[:-1])) + int(digits[:1].any())
+    lower, first = turn.lower(), tokens[0] if tokens else ""
+    questions = turn.count("?")
+    domains = sorted(kinds[: len(DOMAINS)], reverse=True)
+    log = math.log1p
+    values = [
+        log(turn_chars),
+        log(words * turn_chars / chars),
+        float(lengths.sum()) / n,
+        int(np.count_nonzero(lengths > 8)) / n,
+        len(set(tokens)) / n,
+        log(questions + turn.count(". ") + turn.count(".\n") + turn.count("!")),
+        log(turn.count("\n")),
+        log(questions),
+        question_depth(questions, kinds[_QUESTION_WORDS], kinds[_CONNECTIVES]),
+        float(first in ("what", "which", "who", "when", "where")),
+        float(first == "how"),
+        float(first == "why"),
+        log(entities),
+        entities / n,
+        log(numbers),
+        numbers / n,
+        log(len(_OPTION.findall(turn))) if "\n" in turn else 0.0,
+        float("__" in turn),
+        log(sum(map(turn.count, _CODE))),
+        log(turn.count("\\") + turn.count("$")),
+        *(keyword_count(name, lower) for name in KEYWORDS),
+        *(count / n for count in kinds),
+        *(float(count > 0) for count in kinds[: len(DOMAINS)]),
+        *(counts[: len(_CLASSES)] / chars).tolist(),
+        (domains[0] - domains[1]) / n,
+    ]
+    return np.array(values, dtype=np.float32)
+
+
+def surface_features_of_text(text: str) -> dict[str, float]:
+    """Name → value for one text; for tests, explanations and the curious."""
+    return dict(zip(FEATURE_NAMES, surface_features(text, tokenise(text), len(text)).tolist(), strict=True))
+
+
+def keyword_count(name: str, lower: str) -> float:
+    """Occurrences of reasoning keyword `name` in the lower-cased text, at word boundaries."""
+    return float(len(_KEYWORD_PATTERN[name].findall(lower)))
+
+
+def count_entities(text: str) -> int:
+    """Runs of capitalised words that do not open a sentence: "in New York" holds one entity."""
+    return _words_and_entities(_CLASS_OF[np.frombuffer(text.encode(errors="replace"), np.uint8)])[1]
+
+
+def _words_and_entities(classes: npt.NDArray[np.uint8]) -> tuple[int, int]:
+    """Number of words and of entities, from the character classes [bytes] of a text."""
+    space = np.concatenate(([True, True], classes == _SPACE))
+    starts = np.flatnonzero(space[1:-1] & ~space[2:])
+    opens = (starts < 2) | (classes[np.maximum(starts - 2, 0)] == _END)
+    inside = (classes[starts] == _CAPITAL) & ~opens
+    return len(starts), int(np.count_nonzero(inside[1:] > inside[:-1])) + int(inside[:1].any())
+
+
+def question_depth(questions: int, question_words: int, connectives: int) -> float:
+    """How nested the question is: log of its question words and clause connectives per question asked."""
+    return math.log1p((question_words + connectives) / max(questions, 1))

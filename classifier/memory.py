@@ -1,0 +1,67 @@
+"""Verified outcomes of the neighbourhood: a kNN memory over embeddings, and how novel a prompt is against it."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Float = npt.NDArray[np.float32]
+
+NEIGHBOURS = 64
+NOVELTY_NEIGHBOURS = 8
+SHARPNESS = 10.0  # weight of a neighbour: exp(SHARPNESS x (cosine - 1))
+PRIOR_WEIGHT = 0.05  # weight of the base rate, in neighbours at cosine 1; decides where nothing is near
+
+
+class Neighbourhood(NamedTuple):
+    """`logits` float32 [n, heads]: past rate of each outcome nearby; `distance` [n]: mean cosine distance to the
+    eight nearest; `novelty` [n] in [0, 1]: share of remembered prompts that lie closer to their own neighbours."""
+
+    logits: Float
+    distance: Float
+    novelty: Float
+
+
+class Memory:
+    """A few thousand remembered prompts. Rows are embeddings of unit length; look-ups are one matrix product."""
+
+    def __init__(self, vectors: Float, labels: Float, weights: Float, base_rates: Float, distances: Float) -> None:
+        """`vectors` [m, dim]; `labels` [m, heads] in [0, 1], NaN unobserved; `weights` [m]; `base_rates` [heads];
+        `distances` [m] ascending: every remembered prompt's own mean distance to its nearest others."""
+        if not len(vectors) == len(labels) == len(weights) == len(distances):
+            raise ValueError(f"memory: {len(vectors)} vectors, {len(labels)} labels, {len(weights)} weights differ")
+        self.vectors, self.labels, self.weights = vectors, labels, weights
+        self.base_rates, self.distances = base_rates, distances
+        seen = ~np.isnan(labels) * weights[:, None]
+        self._evidence = np.hstack([np.nan_to_num(labels) * seen, seen]).astype(np.float32)
+
+    @classmethod
+    def build(cls, vectors: Float, labels: Float, weights: Float, base_rates: Float) -> "Memory":
+        """The memory of these rows, with every row's own novelty distance computed."""
+        unsorted = cls(vectors, labels, weights, base_rates, np.zeros(len(vectors), np.float32))
+        distance = unsorted.look_up(vectors, own_rows=np.arange(len(vectors))).distance
+        return cls(vectors, labels, weights, base_rates, np.sort(distance))
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def look_up(self, embeddings: Float, own_rows: npt.NDArray[np.intp] | None = None) -> Neighbourhood:
+        """The neighbourhoods of `embeddings` [n, dim]. `own_rows` [n]: each prompt's own row here, or -1, which is
+        left out, so that a training row does not find its own label."""
+        heads = len(self.base_rates)
+        similarity = embeddings @ self.vectors.T
+        if own_rows is not None:
+            mine = np.flatnonzero(own_rows >= 0)
+            similarity[mine, own_rows[mine]] = -1.0
+        k = min(NEIGHBOURS, len(self))
+        nearest = np.argpartition(similarity, len(self) - k, axis=1)[:, len(self) - k :]
+        cosine = np.take_along_axis(similarity, nearest, axis=1)
+        evidence = np.einsum("nk,nkh->nh", np.exp(SHARPNESS * (cosine - 1.0)), self._evidence[nearest])
+        rate = (evidence[:, :heads] + PRIOR_WEIGHT * self.base_rates) / (evidence[:, heads:] + PRIOR_WEIGHT)
+        rate = np.clip(rate, 1e-4, 1 - 1e-4)
+        few = min(NOVELTY_NEIGHBOURS, k)
+        distance = 1.0 - np.partition(cosine, k - few, axis=1)[:, k - few :].mean(axis=1)
+        novelty = np.searchsorted(self.distances, distance) / max(len(self), 1)
+        return Neighbourhood(
+            np.log(rate / (1 - rate)).astype(np.float32), distance.astype(np.float32), novelty.astype(np.float32)
+        )

@@ -1,0 +1,111 @@
+"""Which tier answers: pure functions from calibrated probabilities, predicted costs and constraints to a Decision.
+
+The lambda rule minimises `(1 - p_ok[k]) + lambda * cost[k] / cost[-1]`; the tau rule takes the cheapest tier with
+`p_ok >= tau`, else the strongest (DESIGN §4, RT-05). Ties go to the cheaper tier.
+"""
+
+import math
+from itertools import pairwise
+
+from classifier.decision import Decision, Exclusion, PolicyInputs
+from classifier.errors import NoTierAllowedError, PolicyInputsError
+
+# Scores are compared as integers on this grid: floating point would let rounding lower a tier when lambda falls.
+SCALE = 10**9
+
+
+def decide(inputs: PolicyInputs) -> Decision:
+    """The decision for `inputs`; the same inputs always give an equal decision (replay).
+
+    Raises `PolicyInputsError` for inputs without meaning and `NoTierAllowedError` if every tier is ruled out.
+    """
+    _check(inputs)
+    barred = barred_tiers(inputs)
+    allowed = [k for k in range(1, len(inputs.costs) + 1) if k not in barred]
+    if not allowed:
+        raise NoTierAllowedError([Exclusion(tier=k, reason=barred[k]) for k in sorted(barred)])
+    exact = {k: _lambda_score(inputs, k) if inputs.rule == "lambda" else _tau_score(inputs, k) for k in allowed}
+    tier = min(allowed, key=lambda k: (exact[k], k))
+    scores = [exact[k] / SCALE**2 if k in exact else None for k in range(1, len(inputs.costs) + 1)]
+    return Decision(tier=tier, reason=_reason(inputs, tier, barred), scores=scores, inputs=inputs)
+
+
+def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
+    """Tier → why it may not answer: the caller's exclusions, then pin, minimum and maximum cost."""
+    barred = {e.tier: e.reason for e in inputs.exclusions}
+    for k, cost in enumerate(inputs.costs, start=1):
+        if k in barred:
+            continue
+        if inputs.pinned_tier is not None and k != inputs.pinned_tier:
+            barred[k] = f"the request is pinned to tier {inputs.pinned_tier}"
+        elif inputs.min_tier is not None and k < inputs.min_tier:
+            barred[k] = f"the request asks for tier {inputs.min_tier} at least"
+        elif inputs.max_cost_usd is not None and cost > inputs.max_cost_usd:
+            barred[k] = f"predicted cost ${cost:.6f} is above the maximum ${inputs.max_cost_usd:.6f}"
+    return barred
+
+
+def novelty_exclusions(novelty: float, *, threshold: float, safe_tier: int) -> list[Exclusion]:
+    """Tiers below `safe_tier`, when the prompt is further from verified experience than `threshold` (DESIGN §4)."""
+    if novelty <= threshold:
+        return []
+    reason = f"prompt is unlike verified experience (novelty {novelty:.2f} > {threshold:.2f})"
+    return [Exclusion(tier=k, reason=reason) for k in range(1, safe_tier)]
+
+
+def _lambda_score(inputs: PolicyInputs, tier: int) -> int:
+    """Expected loss plus priced cost, in units of SCALE**-2; exactly linear in the rounded lambda."""
+    loss = SCALE - round(inputs.prediction.p_ok[tier - 1] * SCALE)
+    share = round(inputs.costs[tier - 1] / inputs.costs[-1] * SCALE)
+    return loss * SCALE + round(inputs.lambda_ * SCALE) * share
+
+
+def _tau_score(inputs: PolicyInputs, tier: int) -> int:
+    """Cost share where p_ok reaches tau; above 1, and falling with the tier, where it does not."""
+    share = round(inputs.costs[tier - 1] / inputs.costs[-1] * SCALE)
+    reached = inputs.prediction.p_ok[tier - 1] >= inputs.tau
+    return (share if reached else 2 * SCALE - share) * SCALE
+
+
+def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str]) -> str:
+    if inputs.pinned_tier == tier:
+        return f"pinned to tier {tier}"
+    p_ok = inputs.prediction.p_ok[tier - 1]
+    share = inputs.costs[tier - 1] / inputs.costs[-1]
+    if inputs.rule == "lambda":
+        why = (
+            f"tier {tier} has the least expected loss: P(worse) {1 - p_ok:.3f} + lambda {inputs.lambda_:.3g} "
+            f"x cost share {share:.3f}"
+        )
+    elif p_ok >= inputs.tau:
+        why = f"tier {tier} is the cheapest with P(no worse) {p_ok:.3f} >= tau {inputs.tau:.3f}"
+    else:
+        why = f"no allowed tier reaches tau {inputs.tau:.3f}; tier {tier} is the strongest allowed"
+    source = {"measured": "", "prior": " (prior: this catalogue has no measured outcomes)"}.get(
+        inputs.prediction.kind, " (heuristic: the classifier failed)"
+    )
+    ruled_out = "".join(f"; not tier {k}: {barred[k]}" for k in sorted(barred))
+    return f"{why}{source}{ruled_out}"
+
+
+def _check(inputs: PolicyInputs) -> None:
+    p_ok, costs = inputs.prediction.p_ok, inputs.costs
+    tiers = len(costs)
+    if not tiers or len(p_ok) != tiers:
+        raise PolicyInputsError(f"p_ok has {len(p_ok)} tiers and costs {tiers}; both need the same number, at least 1.")
+    if not all(0.0 <= p <= 1.0 for p in p_ok):
+        raise PolicyInputsError(f"p_ok is {p_ok}; probabilities lie in [0, 1].")
+    if not all(math.isfinite(c) for c in costs) or costs[0] < 0 or any(a >= b for a, b in pairwise(costs)):
+        raise PolicyInputsError(f"costs are {costs}; they must be finite, at least 0 and strictly increasing by tier.")
+    if costs[-1] <= 0:
+        raise PolicyInputsError(f"the strongest tier's cost is {costs[-1]}; it must be above 0.")
+    if not (math.isfinite(inputs.lambda_) and inputs.lambda_ >= 0):
+        raise PolicyInputsError(f"lambda is {inputs.lambda_}; it must be finite and at least 0.")
+    if not 0.0 <= inputs.tau <= 1.0:
+        raise PolicyInputsError(f"tau is {inputs.tau}; it must lie in [0, 1].")
+    for exclusion in inputs.exclusions:
+        if not 1 <= exclusion.tier <= tiers:
+            raise PolicyInputsError(f"exclusion of tier {exclusion.tier}; allowed are 1 to {tiers}.")
+    for name, tier in (("pinned_tier", inputs.pinned_tier), ("min_tier", inputs.min_tier)):
+        if tier is not None and not 1 <= tier <= tiers:
+            raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")

@@ -1,0 +1,91 @@
+"""The public routing outcomes as training rows: tiers' scores per prompt, splits exactly as given."""
+
+import gzip
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from classifier.errors import TrainingDataError
+
+FILE = "routing_outcomes.jsonl.gz"
+TIERS = 4
+# A "right or wrong" target makes sense for these metrics only; f1 and coverage are word overlap.
+EXACT_METRICS = ("mc", "math", "code")
+RIGHT = 0.5
+# Which model stands in for which tier, by the source's prefix; None where a tier has no model there.
+TIER_MODELS: dict[str, list[str | None]] = {
+    "routellm": [None, "mixtral-8x7b-instruct", None, "gpt-4-1106-preview"],
+    "llmrouter": [
+        "mistral-7b-instruct-v0.3",
+        "gemma-2-9b-it",
+        "llama-3.3-nemotron-super-49b-v1",
+        "llama-3.1-nemotron-51b-instruct",
+    ],
+}
+HEADS = [*(f"no_worse_{k}" for k in range(1, TIERS)), *(f"correct_{k}" for k in range(1, TIERS + 1))]
+
+
+class OutcomeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt with the score (0 to 1) of each model that answered it."""
+
+    id: str
+    source: str
+    domain: str
+    metric: str
+    split: str
+    prompt: str
+    outcomes: dict[str, float]
+
+
+def data_folder() -> Path:
+    """Where the data lie: `AIO_DATA`, or `../shared/data` beside the repository. Raises `TrainingDataError`."""
+    chosen = os.environ.get("AIO_DATA")
+    folder = Path(chosen) if chosen else Path(__file__).resolve().parents[3] / "shared" / "data"
+    if not (folder / FILE).is_file():
+        where = "AIO_DATA" if chosen else "../shared/data beside the repository"
+        raise TrainingDataError(f"{FILE} is not in {where}; set AIO_DATA to the folder that holds it.")
+    return folder
+
+
+def load_outcomes(folder: Path) -> list[OutcomeRow]:
+    """All rows with an exact metric, in file order. Raises `TrainingDataError` for a file that does not parse."""
+    try:
+        with gzip.open(folder / FILE, "rb") as file:
+            rows = [msgspec.json.decode(line, type=OutcomeRow) for line in file]
+    except (OSError, EOFError, msgspec.MsgspecError) as error:
+        raise TrainingDataError(f"{FILE}: {error}") from error
+    return [row for row in rows if row.metric in EXACT_METRICS]
+
+
+def data_hash(rows: list[OutcomeRow]) -> str:
+    """SHA-256 over the rows' content, in order."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(msgspec.json.encode(row, order="sorted"))
+    return digest.hexdigest()
+
+
+def tier_scores(rows: list[OutcomeRow]) -> npt.NDArray[np.float32]:
+    """Scores [n, 4] by tier, NaN where no model of that tier answered."""
+    scores = np.full((len(rows), TIERS), np.nan, np.float32)
+    for i, row in enumerate(rows):
+        models = next((m for prefix, m in TIER_MODELS.items() if row.source.startswith(prefix)), None)
+        if models is None:
+            raise TrainingDataError(f"row {row.id}: source {row.source!r}; known are {', '.join(TIER_MODELS)}.")
+        for tier, model in enumerate(models):
+            if model is not None and model in row.outcomes:
+                scores[i, tier] = row.outcomes[model]
+    return scores
+
+
+def outcome_labels(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Labels [n, len(HEADS)] of verifiable rows, NaN unobserved: `correct_k` is score >= 0.5;
+    `no_worse_k` is correct_k or not correct_4 (DESIGN §4), known where both tiers answered."""
+    correct = np.where(np.isnan(scores), np.nan, scores >= RIGHT)
+    weaker, strongest = correct[:, :-1], correct[:, -1:]
+    no_worse = np.where(np.isnan(weaker) | np.isnan(strongest), np.nan, np.maximum(weaker, 1 - strongest))
+    return np.hstack([no_worse, correct]).astype(np.float32)

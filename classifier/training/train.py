@@ -1,0 +1,179 @@
+"""Training an artefact from the public outcomes, encoder to manifest; the same rows give the same artefact."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save
+
+from classifier.artefact import Tensors, model_from_tensors, model_tensors, save_artefact
+from classifier.encoder import StaticEncoder
+from classifier.errors import TrainingDataError
+from classifier.features import FEATURE_NAMES
+from classifier.heuristic import heuristic_prediction
+from classifier.manifest import SCHEMA_VERSION, Curves, Manifest, TrainingWindow
+from classifier.outcome_model import OutcomeModel
+from classifier.routing_input import RoutingInput, routing_input_of_text
+from classifier.tokens import tokenise
+from classifier.training.dataset import (
+    HEADS,
+    TIER_MODELS,
+    TIERS,
+    OutcomeRow,
+    data_hash,
+    outcome_labels,
+    tier_scores,
+)
+from classifier.training.encoded_rows import EncodedRows, encode_rows
+from classifier.training.encoder_fit import fit_encoder
+from classifier.training.evaluate import Report, evaluate, predict_rows, valid_curves
+from classifier.training.fit import fit_heads
+
+Progress = Callable[[str, float], None]
+EMBEDDING_DIM = 128
+MAX_TERMS = 16384
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A trained artefact on disk, the model in it, and what was measured; `unseen` are domains held out whole."""
+
+    folder: Path
+    model: OutcomeModel
+    report: Report
+    unseen: Report | None
+
+
+def train(
+    rows: Sequence[OutcomeRow],
+    root: Path,
+    *,
+    hold: Sequence[str] = (),
+    dim: int = EMBEDDING_DIM,
+    max_terms: int = MAX_TERMS,
+    seed: int = 0,
+    progress: Progress = lambda stage, share: None,
+) -> Candidate:
+    """Train on the rows' own splits and write `root/<version>/`. Rows of domains in `hold` train nothing.
+
+    Raises `TrainingDataError` if a split is empty or no valid row has every tier observed.
+    """
+    used = [r for r in rows if r.domain not in hold]
+    groups = sorted({r.domain for r in rows})
+    parts = {split: [r for r in used if r.split == split] for split in ("train", "valid", "test")}
+    for split, members in parts.items():
+        if not members:
+            raise TrainingDataError(f"no row of split {split!r} is left to train with.")
+    progress("reading the prompts", 0.0)
+    prompts = {split: [routing_input_of_text(r.prompt) for r in members] for split, members in parts.items()}
+    progress("fitting the encoder", 0.05)
+    labels = outcome_labels(tier_scores(parts["train"]))
+    tokens = [tokenise(p.turn) for p in prompts["train"]]
+    encoder = fit_encoder(tokens, labels, np.ones(len(labels), np.float32), dim=dim, max_terms=max_terms, seed=seed)
+    progress("encoding", 0.35)
+    encoded = {split: _encode(encoder, members, prompts[split], groups) for split, members in parts.items()}
+    progress("fitting the heads", 0.5)
+    base = encoded["train"].joined(encoded["valid"])
+    heads, memory = fit_heads(base, seed=seed)
+    tensors = model_tensors(encoder, heads, memory)
+    manifest = _manifest(encoder, base, groups, data_hash(list(used)), seed, artefact_version(tensors, base.tensors()))
+    progress("drawing the cost-quality curve", 0.7)
+    manifest = with_curves(manifest, tensors, encoded["valid"])
+    model = model_from_tensors(manifest, tensors)
+    progress("evaluating", 0.75)
+    report = _evaluate(model, encoded, prompts, "test")
+    unseen = None
+    held_out = [r for r in rows if r.domain in hold]
+    if held_out:
+        prompts["unseen"] = [routing_input_of_text(r.prompt) for r in held_out]
+        encoded["unseen"] = _encode(encoder, held_out, prompts["unseen"], groups)
+        unseen = _evaluate(model, encoded, prompts, "unseen")
+    manifest = msgspec.structs.replace(manifest, metrics=msgspec.to_builtins(report))
+    folder = save_artefact(root, manifest, tensors, base.tensors())
+    progress("done", 1.0)
+    return Candidate(folder, model_from_tensors(manifest, tensors), report, unseen)
+
+
+def artefact_version(model: Tensors, base: Tensors) -> str:
+    """A name that follows from the content."""
+    digest = hashlib.sha256(save(dict(sorted(model.items()))) + save(dict(sorted(base.items()))))
+    return f"v{SCHEMA_VERSION}-{digest.hexdigest()[:12]}"
+
+
+def with_curves(manifest: Manifest, tensors: Tensors, valid: EncodedRows) -> Manifest:
+    """`manifest` with the curves of these tensors on `valid`. Raises `TrainingDataError` without full-ladder rows."""
+    curves = valid_curves(predict_rows(model_from_tensors(manifest, tensors), valid), valid, manifest.tiers)
+    if curves is None:
+        raise TrainingDataError("no valid row has the outcome of every tier; the cost-quality curve needs some.")
+    return msgspec.structs.replace(manifest, curves=curves)
+
+
+def heuristic_rows(prompts: Sequence[RoutingInput]) -> npt.NDArray[np.float32]:
+    """The heuristic's p_ok of the tiers below the strongest, [n, tiers - 1]: a baseline row."""
+    return np.array([heuristic_prediction(p, TIERS).p_ok[:-1] for p in prompts], np.float32)
+
+
+def _evaluate(
+    model: OutcomeModel, encoded: dict[str, EncodedRows], prompts: dict[str, list[RoutingInput]], split: str
+) -> Report:
+    baselines = {"length heuristic": (heuristic_rows(prompts["valid"]), heuristic_rows(prompts[split]))}
+    return evaluate(
+        model,
+        train=encoded["train"],
+        valid=encoded["valid"],
+        test=encoded[split],
+        baselines=baselines,
+        prefix="unseen domains, " if split == "unseen" else "",
+    )
+
+
+def _encode(
+    encoder: StaticEncoder, rows: Sequence[OutcomeRow], prompts: Sequence[RoutingInput], groups: Sequence[str]
+) -> EncodedRows:
+    number = {name: i for i, name in enumerate(groups)}
+    return encode_rows(
+        encoder,
+        prompts,
+        outcome_labels(tier_scores(list(rows))),
+        group=np.array([number[r.domain] for r in rows], np.int32),
+        held=np.array([r.split != "train" for r in rows]),
+    )
+
+
+def _manifest(
+    encoder: StaticEncoder, base: EncodedRows, groups: list[str], data_sha256: str, seed: int, version: str
+) -> Manifest:
+    observed = {f"train_{h}": int(n) for h, n in zip(HEADS, (~np.isnan(base.labels[~base.held])).sum(0), strict=True)}
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        version=version,
+        parent=None,
+        tiers=TIERS,
+        heads=list(HEADS),
+        feature_names=list(FEATURE_NAMES),
+        encoder={
+            "name": encoder.name,
+            "dim": encoder.dim,
+            "words": len(encoder.words),
+            "pairs": len(encoder.pairs),
+            "sha256": encoder.fingerprint(),
+        },
+        catalogue_fingerprint="public:" + hashlib.sha256(msgspec.json.encode(TIER_MODELS)).hexdigest()[:12],
+        models=TIER_MODELS,
+        training_window=TrainingWindow(
+            start=None, end=None, source="lm-sys/RouteLLM (Apache-2.0) and ulab-uiuc/LLMRouter (MIT) routing outcomes"
+        ),
+        counts={"train": int((~base.held).sum()), "valid": int(base.held.sum()), **observed},
+        data_sha256=data_sha256,
+        seed=seed,
+        groups=groups,
+        curves=Curves(
+            rows=0, prices=[], lambda_rule=[], tau_rule=[], default_rule="lambda", default_quality_target=1.0
+        ),
+        metrics={},
+        files={},
+    )
