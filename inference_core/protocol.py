@@ -103,7 +103,8 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
 
     `finish_reason` is set exactly once per choice, on its last output. A token that ended the
     choice (EOS or a stop token) is not in `token_ids`; it is `stop_token_id`.
-    The three counts are set on the choice's last output. An error of one choice ends the whole request.
+    All counts are set on the choice's last output, `cached_tokens` and `queue_seconds` on every one, so that whoever
+    closes a request early (a stop string) knows them too. An error of one choice ends the whole request.
     `error_kind` says what the caller can do: change the request, try later or elsewhere, or report a bug.
     """
 

@@ -154,9 +154,16 @@ class Sequence:
         stop_token_id: int | None = None,
         error: str | None = None,
     ) -> SequenceOutput:
-        """The event for these new tokens; the last one (with a `finish_reason`) carries the counts."""
+        """The event for these new tokens; the last one (with a `finish_reason`) carries all counts."""
         if finish_reason is None:
-            return SequenceOutput(request_id=self.request_id, index=self.index, token_ids=token_ids, logprobs=logprobs)
+            return SequenceOutput(
+                request_id=self.request_id,
+                index=self.index,
+                token_ids=token_ids,
+                logprobs=logprobs,
+                cached_tokens=self.cached_tokens,
+                queue_seconds=self.queue_seconds,
+            )
         return SequenceOutput(
             request_id=self.request_id,
             index=self.index,
