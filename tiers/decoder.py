@@ -174,7 +174,9 @@ class _Tally:
         self.preemptions: dict[int, int] = {}
 
     def count(self, output: SequenceOutput) -> None:
-        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        # The other choices find the prompt that the first one computed.
+        if output.index == 0:
+            self.cached_tokens = output.cached_tokens
         self.queue_seconds = max(self.queue_seconds, output.queue_seconds)
         self.preemptions[output.index] = max(self.preemptions.get(output.index, 0), output.preemptions)
 

@@ -173,6 +173,8 @@ class RemoteTier(Tier):
                 base_url=self._remote.base_url.rstrip("/") + "/",
                 headers=headers,
                 timeout=httpx.Timeout(connect=connect, read=read, write=read, pool=connect),
+                # Without TLS there is no certificate to check, and reading the authorities' takes time.
+                verify=self._remote.base_url.startswith("https:"),
                 limits=httpx.Limits(max_connections=1000, max_keepalive_connections=100),
             )
         return self._client

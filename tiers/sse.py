@@ -33,9 +33,10 @@ class EventParser:
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """The events that `chunk` completes. Raises EventTooLargeError."""
-        if self._after_cr and chunk:
+        if not chunk:
+            return []
+        if self._after_cr:
             chunk = chunk.removeprefix(b"\n")
-            self._after_cr = False
         self._buffer += chunk
         # A CR at the very end counts as a line end at once: waiting for a possible LF would delay the event.
         self._after_cr = self._buffer.endswith(b"\r")

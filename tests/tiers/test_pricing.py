@@ -3,10 +3,10 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiers.catalog import load_catalog
+from tiers.catalog import Catalog, load_catalog, shipped_catalogs
 from tiers.pricing import blended_cost, cost_usd, predicted_costs, request_cost_usd
 from tiers.tier import Usage
 from tiers.tier_spec import Price
@@ -59,8 +59,11 @@ def test_a_majority_tier_is_predicted_to_bill_all_its_samples() -> None:
     assert predicted_costs(load_catalog("laptop"), 0, 16)[2] == pytest.approx(5 * 16 * 11.25 / 1e6)
 
 
-@given(prompt=st.integers(0, 10**6), limit=st.none() | st.integers(1, 10**5))
-@pytest.mark.parametrize("name", ["laptop", "datacenter"])
-def test_predicted_costs_strictly_rise_with_the_tier(name: str, prompt: int, limit: int | None) -> None:
-    costs = predicted_costs(load_catalog(name), prompt, limit)
+CATALOGS = [load_catalog(name) for name in shipped_catalogs()]
+
+
+@settings(deadline=None)
+@given(catalog=st.sampled_from(CATALOGS), prompt=st.integers(0, 10**6), limit=st.none() | st.integers(1, 10**5))
+def test_predicted_costs_strictly_rise_with_the_tier(catalog: Catalog, prompt: int, limit: int | None) -> None:
+    costs = predicted_costs(catalog, prompt, limit)
     assert all(a < b for a, b in pairwise(costs))

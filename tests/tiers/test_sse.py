@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiers import sse
@@ -22,6 +22,7 @@ EVENTS = [
 ]
 
 
+@settings(deadline=None)
 @given(cuts=st.lists(st.integers(0, 200)), newline=st.sampled_from(["\n", "\r\n", "\r"]))
 def test_events_do_not_depend_on_how_the_bytes_are_cut(cuts: list[int], newline: str) -> None:
     raw = STREAM.replace("\n", newline).encode()

@@ -174,11 +174,11 @@ async def test_without_a_limit_the_answer_ends_with_the_context(kind: str, token
 
 
 async def test_each_of_several_choices_ends_once_and_all_are_billed(world: World) -> None:
-    request = chat(n=3, sampling=SamplingParams(temperature=1.0, seed=1))
+    request = chat("word " * 60, n=3, sampling=SamplingParams(temperature=1.0, seed=1))
     answers, usage = await collect(world.tier, request)
     assert [a.finish_reason for a in answers] == ["length"] * 3
     assert len({a.text for a in answers}) == 3
-    assert usage.completion_tokens == 3 * 12
+    assert (usage.completion_tokens, usage.cached_tokens) == (3 * 12, 0)
 
 
 async def test_text_from_a_stop_string_on_is_never_seen(world: World) -> None:
@@ -190,6 +190,15 @@ async def test_text_from_a_stop_string_on_is_never_seen(world: World) -> None:
     assert cut.text == whole.text[: whole.text.index(stop)]
     assert cut.finish_reason == "stop"
     assert 0 < usage.completion_tokens < 40
+
+
+async def test_cached_tokens_are_known_even_if_a_stop_string_ends_the_answer(world: World) -> None:
+    prompt = "word " * 60
+    (whole,), first = await collect(world.tier, chat(prompt, max_tokens=40))
+    _, second = await collect(world.tier, chat(prompt, max_tokens=40, stop=(whole.text[5:10],)))
+    assert first.cached_tokens == 0
+    assert second.completion_tokens < 40
+    assert 0 < second.cached_tokens < second.prompt_tokens
 
 
 async def test_log_probabilities_are_those_of_the_text(world: World) -> None:
