@@ -49,8 +49,6 @@ class CoreConnection(asyncio.Protocol):
         try:
             for commands in self._reader.feed(data):
                 for command in commands:
-                    if self._transport is None:
-                        return  # it was ended; what it had sent before it knew is void
                     self._note(command)
                     self._command(self, command)
         except FrameError as error:

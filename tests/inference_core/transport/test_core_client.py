@@ -228,6 +228,8 @@ async def test_closing_the_client_ends_its_iterators_and_frees_their_requests(co
     await client.close()
     await client.close()
 
+    while core.live:
+        await asyncio.sleep(0)
     with pytest.raises(CoreGoneError, match="closed"):
         async for _ in outputs:
             pass

@@ -8,12 +8,14 @@ import signal
 import socket
 import stat
 
+import msgspec
 import pytest
 from scripted_core import ScriptedCore, expected_tokens
 
 from inference_core.core_server import CoreServer, serve_core
 from inference_core.errors import CoreError, CoreGoneError, InvalidRequestError
 from inference_core.frames import FrameWriter
+from inference_core.protocol import AbortRequest, CoreStats, Event, Hello, QueryStats
 from inference_core.socket_transport import SocketCoreClient
 
 
@@ -185,6 +187,27 @@ async def test_a_second_request_of_a_living_id_on_one_connection_breaks_the_prot
 
     assert b"still in use" in farewell
     await until(witness, running_is=0)
+    writer.close()
+
+
+async def test_nothing_of_a_request_is_sent_once_its_abort_has_arrived(stack, path, ask):
+    core = ScriptedCore()
+    await serve(stack, path, core)
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    core.hold()
+    writer.write(FrameWriter().frame([ask("r", tokens=10**6)]))
+    await asyncio.to_thread(core.in_step.wait)
+
+    writer.write(FrameWriter().frame([AbortRequest("r"), QueryStats("q")]))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    core.release()
+
+    events = []
+    while not any(isinstance(event, CoreStats) for event in events):
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        events += msgspec.msgpack.decode(await reader.readexactly(size), type=list[Event])
+    assert [type(event) for event in events] == [Hello, CoreStats]
     writer.close()
 
 
