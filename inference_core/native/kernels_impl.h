@@ -13,6 +13,8 @@ namespace aio {
 namespace AIO_ISA {
 
 #define AIO_INLINE static inline __attribute__((always_inline))
+// Short loops over register arrays must disappear, or the arrays live on the stack.
+#define AIO_UNROLL _Pragma("GCC unroll 16")
 
 typedef float f16x __attribute__((vector_size(64), aligned(4)));
 typedef int32_t i16x __attribute__((vector_size(64), aligned(4)));
@@ -218,6 +220,7 @@ AIO_INLINE void finish(const LinearArgs& a, int row, int column, f16x value) {
 
 // One panel of a group: 32 weights of 16 columns as eight vectors of unsigned bytes.
 AIO_INLINE void unpack_int4(const uint8_t* p, i16x w[8]) {
+  AIO_UNROLL
   for (int j = 0; j < 4; ++j) {
     const i16x packed = *reinterpret_cast<const i16x*>(p + 64 * j);
     w[2 * j] = packed & 0x0f0f0f0f;
@@ -226,6 +229,7 @@ AIO_INLINE void unpack_int4(const uint8_t* p, i16x w[8]) {
 }
 
 AIO_INLINE void unpack_int8(const uint8_t* p, i16x w[8]) {
+  AIO_UNROLL
   for (int j = 0; j < 8; ++j) w[j] = *reinterpret_cast<const i16x*>(p + 64 * j);
 }
 
@@ -240,17 +244,22 @@ AIO_INLINE void integer_tile(const LinearArgs& a, int row, int panel) {
   const float* scale = a.quantized.scale + int64_t(row) * groups;
   const int32_t* sum = a.quantized.sum + int64_t(row) * groups;
   f16x y[Rows];
+  AIO_UNROLL
   for (int r = 0; r < Rows; ++r) y[r] = splat(0);
   for (int g = 0; g < groups; ++g) {
     i16x w[8], dot[Rows];
     if (Bits == 4) unpack_int4(p, w); else unpack_int8(p, w);
+    AIO_UNROLL
     for (int r = 0; r < Rows; ++r) dot[r] = splat_i(Bits == 4 ? 0 : -128 * sum[r * groups + g]);
+    AIO_UNROLL
     for (int j = 0; j < 8; ++j)
+      AIO_UNROLL
       for (int r = 0; r < Rows; ++r) dot[r] = dot4(dot[r], w[j], x + int64_t(r) * a.k + g * kGroup + 4 * j);
     const uint16_t* scales = reinterpret_cast<const uint16_t*>(p + (Bits == 4 ? 256 : 512));
     const f16x d = from_half(scales);
     if (Bits == 4) {
       const f16x m = from_half(scales + kLanes);
+      AIO_UNROLL
       for (int r = 0; r < Rows; ++r) {
         const float s = scale[r * groups + g];
         y[r] = fma(to_float(dot[r]), d * s, y[r]);
@@ -258,10 +267,12 @@ AIO_INLINE void integer_tile(const LinearArgs& a, int row, int panel) {
       }
       p += kInt4Group;
     } else {
+      AIO_UNROLL
       for (int r = 0; r < Rows; ++r) y[r] = fma(to_float(dot[r]), d * scale[r * groups + g], y[r]);
       p += kInt8Group;
     }
   }
+  AIO_UNROLL
   for (int r = 0; r < Rows; ++r) finish(a, row + r, panel * kLanes, y[r]);
 }
 
@@ -284,15 +295,18 @@ AIO_INLINE void int4_float_tile(const LinearArgs& a, int row, int panel) {
   const uint8_t* p = a.panels + panel * a.panel_bytes;
   const float* x = a.x + row * a.ldx;
   f16x y[Rows];
+  AIO_UNROLL
   for (int r = 0; r < Rows; ++r) y[r] = splat(0);
   for (int g = 0; g < a.k / kGroup; ++g, p += kInt4Group) {
     i16x w[8];
     f16x dot[Rows];
     float total[Rows];
     unpack_int4(p, w);
+    AIO_UNROLL
     for (int r = 0; r < Rows; ++r) dot[r] = splat(total[r] = 0);
     for (int i = 0; i < kGroup; ++i) {
       const f16x code = to_float((w[i / 4] >> (8 * (i % 4))) & 255);
+      AIO_UNROLL
       for (int r = 0; r < Rows; ++r) {
         const float v = x[r * a.ldx + g * kGroup + i];
         dot[r] = fma(code, splat(v), dot[r]);
@@ -301,8 +315,10 @@ AIO_INLINE void int4_float_tile(const LinearArgs& a, int row, int panel) {
     }
     const uint16_t* scales = reinterpret_cast<const uint16_t*>(p + 256);
     const f16x d = from_half(scales), m = from_half(scales + kLanes);
+    AIO_UNROLL
     for (int r = 0; r < Rows; ++r) y[r] = fma(m, splat(total[r]), fma(dot[r], d, y[r]));
   }
+  AIO_UNROLL
   for (int r = 0; r < Rows; ++r) finish(a, row + r, panel * kLanes, y[r]);
 }
 
@@ -314,15 +330,18 @@ AIO_INLINE void bf16_tile(const LinearArgs& a, int row, int panel) {
   const u16x* w = reinterpret_cast<const u16x*>(a.panels + panel * a.panel_bytes);
   const float* x = a.x + row * a.ldx;
   f16x even[Rows], odd[Rows];
+  AIO_UNROLL
   for (int r = 0; r < Rows; ++r) even[r] = odd[r] = splat(0);
   for (int k = 0; k < a.k; k += 2) {
     const u16x pair = *w++;
     const f16x w0 = (f16x)(pair << 16), w1 = (f16x)(pair & 0xffff0000u);
+    AIO_UNROLL
     for (int r = 0; r < Rows; ++r) {
       even[r] = fma(w0, splat(x[r * a.ldx + k]), even[r]);
       odd[r] = fma(w1, splat(x[r * a.ldx + k + 1]), odd[r]);
     }
   }
+  AIO_UNROLL
   for (int r = 0; r < Rows; ++r) finish(a, row + r, panel * kLanes, even[r] + odd[r]);
 }
 
@@ -331,14 +350,17 @@ AIO_INLINE void f32_tile(const LinearArgs& a, int row, int panel) {
   const float* w = reinterpret_cast<const float*>(a.panels + panel * a.panel_bytes);
   const float* x = a.x + row * a.ldx;
   f16x even[Rows], odd[Rows];
+  AIO_UNROLL
   for (int r = 0; r < Rows; ++r) even[r] = odd[r] = splat(0);
   for (int k = 0; k < a.k; k += 2, w += 2 * kLanes) {
     const f16x w0 = load(w), w1 = load(w + kLanes);
+    AIO_UNROLL
     for (int r = 0; r < Rows; ++r) {
       even[r] = fma(w0, splat(x[r * a.ldx + k]), even[r]);
       odd[r] = fma(w1, splat(x[r * a.ldx + k + 1]), odd[r]);
     }
   }
+  AIO_UNROLL
   for (int r = 0; r < Rows; ++r) finish(a, row + r, panel * kLanes, even[r] + odd[r]);
 }
 
@@ -436,15 +458,18 @@ struct Tile {
 template <int Rows>
 AIO_INLINE void scores(const Tile& t, int row, int d) {
   f16x even[Rows], odd[Rows];
+  AIO_UNROLL
   for (int r = 0; r < Rows; ++r) even[r] = odd[r] = splat(0);
   const float* q = t.q + int64_t(row) * d;
   for (int i = 0; i < d; i += 2) {
     const f16x k0 = load(t.keys + i * kLanes), k1 = load(t.keys + (i + 1) * kLanes);
+    AIO_UNROLL
     for (int r = 0; r < Rows; ++r) {
       even[r] = fma(k0, splat(q[r * d + i]), even[r]);
       odd[r] = fma(k1, splat(q[r * d + i + 1]), odd[r]);
     }
   }
+  AIO_UNROLL
   for (int r = 0; r < Rows; ++r) store(t.p + (row + r) * kLanes, even[r] + odd[r]);
 }
 
@@ -452,11 +477,14 @@ template <int Rows>
 AIO_INLINE void accumulate(const Tile& t, int row, int d) {
   for (int c = 0; c < d; c += kLanes) {
     f16x acc[Rows];
+    AIO_UNROLL
     for (int r = 0; r < Rows; ++r) acc[r] = load(t.acc + int64_t(row + r) * d + c);
     for (int i = 0; i < kLanes; ++i) {
       const f16x v = load(t.values + i * d + c);
+      AIO_UNROLL
       for (int r = 0; r < Rows; ++r) acc[r] = fma(v, splat(t.p[(row + r) * kLanes + i]), acc[r]);
     }
+    AIO_UNROLL
     for (int r = 0; r < Rows; ++r) store(t.acc + int64_t(row + r) * d + c, acc[r]);
   }
 }
