@@ -56,6 +56,11 @@ def model_from_tensors(manifest: Manifest, tensors: Tensors, catalogue_fingerpri
     return OutcomeModel(manifest, encoder, heads, memory, catalogue_fingerprint)
 
 
+def load_model_tensors(folder: Path) -> Tensors:
+    """The tensors of `model.safetensors`, checked against the manifest's hash."""
+    return _read_tensors(folder, load_manifest(folder), MODEL)
+
+
 def load_base(folder: Path) -> Tensors:
     """The tensors of `base.safetensors`: the encoded base data that retraining starts from."""
     return _read_tensors(folder, load_manifest(folder), BASE)
@@ -76,11 +81,11 @@ def load_manifest(folder: Path) -> Manifest:
         raise ArtefactError(f"{path}: {error}. Train the artefact again.") from error
 
 
-def model_tensors(encoder: StaticEncoder, heads: Heads, memory: Memory) -> Tensors:
-    """The content of `model.safetensors`."""
+def model_tensors(encoder: Tensors, heads: Heads, memory: Memory) -> Tensors:
+    """The content of `model.safetensors`; `encoder` is its tensors (other ones are left out), kept bit for bit."""
     vectors, scale = quantise(memory.vectors)
     return {
-        **encoder.tensors(),
+        **{name: tensor for name, tensor in encoder.items() if name.startswith("encoder.")},
         **heads.tensors(),
         "memory.vectors": vectors,
         "memory.scale": scale,

@@ -117,9 +117,11 @@ class StaticEncoder:
         bias = tensors["encoder.logit_bias"].astype(np.float32)
         return cls(words=words, pairs=pairs, idf=idf, table=table, logit_table=logit_table, logit_bias=bias)
 
-    def fingerprint(self) -> str:
-        """SHA-256 over the tensors; embeddings of encoders with equal fingerprints are comparable."""
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.tensors().items()):
+
+def encoder_fingerprint(tensors: Tensors) -> str:
+    """SHA-256 over the saved encoder; embeddings of encoders with equal fingerprints are comparable."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        if name.startswith("encoder."):
             digest.update(name.encode() + tensor.tobytes())
-        return digest.hexdigest()
+    return digest.hexdigest()

@@ -64,20 +64,22 @@ DOMAINS = tuple(LEXICON)
 _KINDS = (*DOMAINS, *_MARKS)
 
 
-def _kind_table() -> tuple[dict[str, int], npt.NDArray[np.uint8]]:
-    """Word → row, and the table [rows, kinds] of what kinds that word counts for; row 0 is any other word."""
-    row_of: dict[str, int] = {}
-    kinds: list[list[int]] = [[0] * len(_KINDS)]
-    for kind, words in enumerate((*LEXICON.values(), *_MARKS.values())):
-        for word in words.split():
-            row = row_of.setdefault(word, len(kinds))
-            if row == len(kinds):
-                kinds.append([0] * len(_KINDS))
-            kinds[row][kind] = 1
-    return row_of, np.array(kinds, dtype=np.uint8)
+# Each word counts for some kinds. The counts of all kinds are fields of one integer, so that a turn is counted by one
+# sum over its words: several times faster than a loop. A turn has fewer words than a field can hold.
+_FIELD_BITS = 16
+_FIELD_MASK = (1 << _FIELD_BITS) - 1
+_FIELD_SHIFTS = range(0, _FIELD_BITS * len(_KINDS), _FIELD_BITS)
+_FIELDS_OF: dict[str, int] = {}
+for _kind, _words in enumerate((*LEXICON.values(), *_MARKS.values())):
+    for _word in _words.split():
+        _FIELDS_OF[_word] = _FIELDS_OF.get(_word, 0) | 1 << (_kind * _FIELD_BITS)
 
 
-_ROW_OF, _KIND_TABLE = _kind_table()
+def _count_kinds(tokens: Sequence[str]) -> list[int]:
+    """How many of the tokens belong to each of the kinds."""
+    total = sum(map(_FIELDS_OF.get, tokens, repeat(0)))
+    return [total >> shift & _FIELD_MASK for shift in _FIELD_SHIFTS]
+
 
 # Classes of characters, counted in one pass over the bytes of the turn.
 _CLASSES = ("maths_symbols", "brackets", "digits", "quotes", "backslashes", "commas", "capitals", "non_ascii")
@@ -91,7 +93,7 @@ _CLASS_OF[list(b" \t\n\r\f\v")] = _SPACE
 _CLASS_OF[list(b".?!:")] = _END
 
 _OPTION = re.compile(r"^\(?[A-J][.):] ", re.MULTILINE)
-_CODE = ("```", "def ", "assert ", "import ", "return ", "class ", "#include", "SELECT ", "();", ") {")
+_CODE = ("```", "def ", "assert ", "import ", "return ", "class ", ") {")
 
 FEATURE_NAMES: tuple[str, ...] = (
     "log_chars",
@@ -129,8 +131,7 @@ def surface_features(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.N
     `turn_chars` is the length before the turn was cut. Shares are per token or per character; counts are log1p.
     """
     n, chars = max(len(tokens), 1), max(len(turn), 1)
-    rows = np.fromiter(map(_ROW_OF.get, tokens, repeat(0)), np.intp, len(tokens))
-    kinds = _KIND_TABLE[rows].sum(axis=0, dtype=np.int64).tolist()
+    kinds = _count_kinds(tokens)
     lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
     classes = _CLASS_OF[np.frombuffer(turn.encode(errors="replace"), np.uint8)]
     counts = np.bincount(classes, minlength=_OTHER + 1)
@@ -178,7 +179,7 @@ def surface_features_of_text(text: str) -> dict[str, float]:
 
 def keyword_count(name: str, lower: str) -> float:
     """Occurrences of reasoning keyword `name` in the lower-cased text, at word boundaries."""
-    return float(len(_KEYWORD_PATTERN[name].findall(lower)))
+    return float(len(_KEYWORD_PATTERN[name].findall(lower))) if KEYWORDS[name][0] in lower else 0.0
 
 
 def count_entities(text: str) -> int:

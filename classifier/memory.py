@@ -55,12 +55,12 @@ class Memory:
             similarity[mine, own_rows[mine]] = -1.0
         k = min(NEIGHBOURS, len(self))
         nearest = np.argpartition(similarity, len(self) - k, axis=1)[:, len(self) - k :]
-        cosine = np.take_along_axis(similarity, nearest, axis=1)
+        cosine = similarity[np.arange(len(similarity))[:, None], nearest]
         evidence = np.einsum("nk,nkh->nh", np.exp(SHARPNESS * (cosine - 1.0)), self._evidence[nearest])
         rate = (evidence[:, :heads] + PRIOR_WEIGHT * self.base_rates) / (evidence[:, heads:] + PRIOR_WEIGHT)
         rate = np.clip(rate, 1e-4, 1 - 1e-4)
         few = min(NOVELTY_NEIGHBOURS, k)
-        distance = 1.0 - np.partition(cosine, k - few, axis=1)[:, k - few :].mean(axis=1)
+        distance = 1.0 - np.sort(cosine, axis=1)[:, k - few :].mean(axis=1)
         novelty = np.searchsorted(self.distances, distance) / max(len(self), 1)
         return Neighbourhood(
             np.log(rate / (1 - rate)).astype(np.float32), distance.astype(np.float32), novelty.astype(np.float32)

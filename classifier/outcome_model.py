@@ -49,6 +49,8 @@ class OutcomeModel:
         self.manifest, self.encoder, self.heads, self.memory = manifest, encoder, heads, memory
         measured = manifest.catalogue_fingerprint and manifest.catalogue_fingerprint == catalogue_fingerprint
         self.kind: Literal["measured", "prior"] = "measured" if measured else "prior"
+        self._tier_1_effects = heads.coef[:, 0] * heads.blend[0, 0]
+        self._tier_1_base = _logit(float(memory.base_rates[0]))
 
     @property
     def version(self) -> str:
@@ -83,17 +85,15 @@ class OutcomeModel:
     def _contributions(self, design: Float, word_logits: Float, nearby_logits: Float) -> list[tuple[str, float]]:
         """Largest additive parts of tier 1's logit, against an average prompt."""
         heads = self.heads
-        parts = design * heads.coef[:, 0] * heads.blend[0, 0]
+        parts = (design * self._tier_1_effects).tolist()
         known = len(FEATURE_NAMES)
-        base = self.memory.base_rates[0]
         groups = {
-            "topic": float(parts[known:].sum()),
-            OPINIONS[1]: float((word_logits[0] - _logit(base)) * heads.blend[1, 0]),
-            OPINIONS[2]: float((nearby_logits[0] - _logit(base)) * heads.blend[2, 0]),
+            "topic": sum(parts[known:]),
+            OPINIONS[1]: float((word_logits[0] - self._tier_1_base) * heads.blend[1, 0]),
+            OPINIONS[2]: float((nearby_logits[0] - self._tier_1_base) * heads.blend[2, 0]),
         }
-        top = np.argpartition(-np.abs(parts[:known]), CONTRIBUTIONS)[:CONTRIBUTIONS]
-        named = [*groups.items(), *((FEATURE_NAMES[i], float(parts[i])) for i in top.tolist())]
-        named.sort(key=lambda pair: -abs(pair[1]))
+        named = [*groups.items(), *zip(FEATURE_NAMES, parts, strict=False)]
+        named.sort(key=lambda pair: abs(pair[1]), reverse=True)
         return [(name, round(effect, 4)) for name, effect in named[:CONTRIBUTIONS]]
 
 

@@ -13,7 +13,7 @@ Float = npt.NDArray[np.float32]
 # Chosen on the valid split by log loss; the optimum is flat within a factor of three.
 HEAD_C = 0.005
 BLEND_C = 0.03
-MEMORY_ROWS = 4096
+MEMORY_ROWS = 2048
 
 
 def fit_heads(rows: EncodedRows, *, seed: int, recent: int = 0) -> tuple[Heads, Memory]:

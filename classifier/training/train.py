@@ -11,7 +11,7 @@ import numpy.typing as npt
 from safetensors.numpy import save
 
 from classifier.artefact import Tensors, model_from_tensors, model_tensors, save_artefact
-from classifier.encoder import StaticEncoder
+from classifier.encoder import StaticEncoder, encoder_fingerprint
 from classifier.errors import TrainingDataError
 from classifier.features import FEATURE_NAMES
 from classifier.heuristic import heuristic_prediction
@@ -79,8 +79,8 @@ def train(
     progress("fitting the heads", 0.5)
     base = encoded["train"].joined(encoded["valid"])
     heads, memory = fit_heads(base, seed=seed)
-    tensors = model_tensors(encoder, heads, memory)
-    manifest = _manifest(encoder, base, groups, data_hash(list(used)), seed, artefact_version(tensors, base.tensors()))
+    tensors = model_tensors(encoder.tensors(), heads, memory)
+    manifest = _manifest(encoder, tensors, base, groups, data_hash(list(used)), seed)
     progress("drawing the cost-quality curve", 0.7)
     manifest = with_curves(manifest, tensors, encoded["valid"])
     model = model_from_tensors(manifest, tensors)
@@ -145,12 +145,12 @@ def _encode(
 
 
 def _manifest(
-    encoder: StaticEncoder, base: EncodedRows, groups: list[str], data_sha256: str, seed: int, version: str
+    encoder: StaticEncoder, tensors: Tensors, base: EncodedRows, groups: list[str], data_sha256: str, seed: int
 ) -> Manifest:
     observed = {f"train_{h}": int(n) for h, n in zip(HEADS, (~np.isnan(base.labels[~base.held])).sum(0), strict=True)}
     return Manifest(
         schema_version=SCHEMA_VERSION,
-        version=version,
+        version=artefact_version(tensors, base.tensors()),
         parent=None,
         tiers=TIERS,
         heads=list(HEADS),
@@ -160,7 +160,7 @@ def _manifest(
             "dim": encoder.dim,
             "words": len(encoder.words),
             "pairs": len(encoder.pairs),
-            "sha256": encoder.fingerprint(),
+            "sha256": encoder_fingerprint(tensors),
         },
         catalogue_fingerprint="public:" + hashlib.sha256(msgspec.json.encode(TIER_MODELS)).hexdigest()[:12],
         models=TIER_MODELS,

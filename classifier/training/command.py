@@ -1,0 +1,92 @@
+"""What `aio classifier train` does, free of any command-line library."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from classifier.curve import quality_to_lambda
+from classifier.decision import PolicyInputs
+from classifier.outcome_model import OutcomeModel
+from classifier.policy import decide
+from classifier.registry import ArtefactRegistry
+from classifier.routing_input import routing_input_of_text
+from classifier.training.dataset import data_folder, load_outcomes
+from classifier.training.evaluate import Report, refusal_reasons
+from classifier.training.report import report_text
+from classifier.training.train import train
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class TrainOutcome:
+    """What one run of `train_command` produced; `text` is the report as markdown, `json` the same as data."""
+
+    folder: Path
+    version: str
+    promoted: bool
+    refusals: list[str]
+    text: str
+    json: bytes
+
+
+def train_command(
+    root: Path,
+    *,
+    data: Path | None = None,
+    hold: Sequence[str] = (),
+    promote: bool = True,
+    seed: int = 0,
+    progress: Progress = lambda stage, share: None,
+) -> TrainOutcome:
+    """Train on the public outcomes into the registry `root`, evaluate on the test split, and promote unless refused.
+
+    `data`: folder with routing_outcomes.jsonl.gz; by default `AIO_DATA` or ../shared/data. `hold`: domains that train
+    nothing and are reported apart; such a run is an experiment and never promoted.
+    Raises `TrainingDataError` if the data are missing.
+    """
+    rows = load_outcomes(data or data_folder())
+    candidate = train(rows, root, hold=hold, seed=seed, progress=progress)
+    refusals = refusal_reasons(candidate.report)
+    promoted = promote and not refusals and not hold
+    if promoted:
+        ArtefactRegistry(root).promote(candidate.model.version)
+    text = report_text(candidate.report, refusals)
+    if candidate.unseen is not None:
+        text += "\n## Domains never trained on\n\n" + report_text(candidate.unseen, refusal_reasons(candidate.unseen))
+    milliseconds = decision_milliseconds(candidate.model, [r.prompt for r in rows if r.split == "test"][:500])
+    text += f"\nDecision, CPU ms per prompt: median {milliseconds[0]:.2f}, p99 {milliseconds[1]:.2f}.\n"
+    reports: dict[str, Report | None] = {"test": candidate.report, "unseen": candidate.unseen}
+    return TrainOutcome(
+        folder=candidate.folder,
+        version=candidate.model.version,
+        promoted=promoted,
+        refusals=refusals,
+        text=text,
+        json=msgspec.json.encode({"version": candidate.model.version, "refusals": refusals, **reports}),
+    )
+
+
+def decision_milliseconds(model: OutcomeModel, prompts: Sequence[str]) -> tuple[float, float]:
+    """(median, 99th percentile) CPU milliseconds of features, model and policy for one prompt at a time."""
+    quality = model.manifest.curves.default_quality_target
+    lambda_ = quality_to_lambda(model, quality)
+    spent = []
+    for prompt in prompts:
+        start = time.thread_time_ns()
+        decide(
+            PolicyInputs(
+                prediction=model.predict(routing_input_of_text(prompt)),
+                costs=list(model.manifest.curves.prices),
+                rule="lambda",
+                quality_target=quality,
+                lambda_=lambda_,
+                tau=quality,
+            )
+        )
+        spent.append((time.thread_time_ns() - start) / 1e6)
+    return float(np.median(spent)), float(np.quantile(spent, 0.99))
