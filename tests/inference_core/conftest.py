@@ -1,10 +1,15 @@
-"""Fixtures of the core's tests: every instruction set of this machine in turn."""
+"""What the core's tests share: every instruction set of this machine in turn, and no clock in property tests."""
 
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from inference_core.native import cpu
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("no clock", deadline=None)
+settings.load_profile("no clock")
 
 INSTRUCTION_SETS: list[str] = cpu.extension().instruction_sets() if cpu.AVAILABLE else []
 
