@@ -71,7 +71,6 @@ class Ledger:
         self._store_error: str | None = None
 
         self._work = asyncio.Event()
-        self._closing = asyncio.Event()
         self._progress = asyncio.Event()
 
     async def start(self) -> None:
@@ -153,8 +152,8 @@ class Ledger:
         self._running = False
         await asyncio.to_thread(self._journal.close)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._drained(), store_seconds)
-        self._closing.set()
+            async with asyncio.timeout(store_seconds):
+                await self._drained()
         self._storing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._storing
@@ -232,8 +231,7 @@ class Ledger:
                 except Exception as error:
                     # Whatever it is, records go on being taken, and the batch stays where it is.
                     self._store_failed(error)
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._closing.wait(), retry)
+                    await asyncio.sleep(retry)
                     retry = min(2 * retry, self._max_retry_seconds)
                 else:
                     self._store_error = None

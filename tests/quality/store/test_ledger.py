@@ -1,0 +1,355 @@
+"""What is recorded is found at once and stored once, whatever happens to the disk, the database or the process."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import requests
+from quality.database import migrate, open_database
+from quality.ledger import Ledger, LedgerClosedError
+from quality.store import delete_key_data, get_request
+from tests.quality.store.records import make_record
+
+ROOT = Path(__file__).parents[3]
+
+
+@asynccontextmanager
+async def running(journal_dir: Path, engine: AsyncEngine, **options: Any) -> AsyncIterator[Ledger]:
+    ledger = Ledger(journal_dir, engine, max_retry_seconds=0.05, **options)
+    await ledger.start()
+    yield ledger
+    await ledger.close(store_seconds=0)
+
+
+def segments(journal_dir: Path) -> list[Path]:
+    return list(journal_dir.rglob("*.journal"))
+
+
+async def stored_ids(engine: AsyncEngine) -> list[str]:
+    async with engine.connect() as connection:
+        return list((await connection.execute(select(requests.c.request_id))).scalars())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - what the ledger waits for has no event to the outside
+            await asyncio.sleep(0)
+
+
+def away(path: Path) -> AsyncEngine:
+    """An engine whose database has no tables yet, which is as good as a database that is away."""
+    return open_database(f"sqlite:///{path}")
+
+
+async def test_a_record_is_found_as_soon_as_it_is_recorded_even_without_a_database(tmp_path: Path) -> None:
+    record = make_record("r-1")
+    async with running(tmp_path / "journal", away(tmp_path / "away.db")) as ledger:
+        ledger.append(record)
+        await ledger.recorded("r-1")
+
+        assert await ledger.find("r-1") == record
+
+
+async def test_a_record_is_not_found_before_it_is_durable(
+    tmp_path: Path, sqlite_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, may_end = threading.Event(), threading.Event()
+
+    def slow_sync(_: int) -> None:
+        entered.set()
+        assert may_end.wait(30)
+
+    monkeypatch.setattr("quality.journal.os.fdatasync", slow_sync)
+    async with running(tmp_path, sqlite_engine) as ledger:
+        ledger.append(make_record("r-1"))
+        assert await asyncio.to_thread(entered.wait, 30)
+
+        before = await ledger.find("r-1")
+        may_end.set()
+        await ledger.recorded("r-1")
+
+        assert before is None
+        assert await ledger.find("r-1") == make_record("r-1")
+
+
+async def test_flush_brings_everything_to_the_database_and_empties_the_journal(
+    tmp_path: Path, engine: AsyncEngine
+) -> None:
+    records = [make_record(f"r-{n}", created_at=float(n)) for n in range(300)]
+    async with running(tmp_path, engine) as ledger:
+        for record in records:
+            ledger.append(record)
+        await ledger.flush()
+
+        assert segments(tmp_path) == []
+        assert [await get_request(engine, record.request_id) for record in records] == records
+        assert [await ledger.find(record.request_id) for record in records[:3]] == records[:3]
+        status = ledger.status()
+        assert (status.appended, status.journaled, status.stored, status.waiting) == (300, 300, 300, 0)
+        assert status.healthy
+
+
+async def test_an_id_that_was_never_recorded_is_not_found(tmp_path: Path, engine: AsyncEngine) -> None:
+    async with running(tmp_path, engine) as ledger:
+        assert await ledger.find("nobody") is None
+
+
+async def test_what_could_not_be_stored_is_stored_after_a_restart(tmp_path: Path, engine: AsyncEngine) -> None:
+    record = make_record("r-1")
+    async with running(tmp_path / "journal", away(tmp_path / "away.db")) as ledger:
+        ledger.append(record)
+
+    async with running(tmp_path / "journal", engine) as ledger:
+        assert await ledger.find("r-1") == record
+        await ledger.flush()
+
+        assert await get_request(engine, "r-1") == record
+        assert ledger.status().adopted == 1
+        assert segments(tmp_path) == []
+
+
+async def test_replaying_what_is_already_stored_stores_nothing_twice(tmp_path: Path, engine: AsyncEngine) -> None:
+    journal_dir = tmp_path / "journal"
+    async with running(journal_dir, away(tmp_path / "away.db")) as ledger:
+        for n in range(5):
+            ledger.append(make_record(f"r-{n}"))
+    shutil.copytree(journal_dir, tmp_path / "copy")
+    async with running(journal_dir, engine) as ledger:
+        await ledger.flush()
+
+    async with running(tmp_path / "copy", engine) as ledger:
+        await ledger.flush()
+
+        assert ledger.status().adopted == 5
+        assert sorted(await stored_ids(engine)) == [f"r-{n}" for n in range(5)]
+
+
+async def test_a_torn_tail_costs_only_the_record_that_was_never_acknowledged(
+    tmp_path: Path, sqlite_engine: AsyncEngine
+) -> None:
+    journal_dir = tmp_path / "journal"
+    async with running(journal_dir, away(tmp_path / "away.db")) as ledger:
+        for n in range(3):
+            ledger.append(make_record(f"r-{n}"))
+    [segment] = segments(journal_dir)
+    os.truncate(segment, segment.stat().st_size - 1)
+
+    async with running(journal_dir, sqlite_engine) as ledger:
+        await ledger.flush()
+
+        assert sorted(await stored_ids(sqlite_engine)) == ["r-0", "r-1"]
+
+
+async def test_a_clean_close_leaves_no_files(tmp_path: Path, engine: AsyncEngine) -> None:
+    journal_dir = tmp_path / "journal"
+    ledger = Ledger(journal_dir, engine)
+    await ledger.start()
+    ledger.append(make_record("r-1"))
+
+    await ledger.close()
+
+    assert os.listdir(journal_dir) == ["lock"]
+    assert await stored_ids(engine) == ["r-1"]
+
+
+async def test_an_outage_of_postgresql_costs_no_record_and_no_request(
+    tmp_path: Path, postgres_server: Any, postgres_url: str
+) -> None:
+    await migrate(postgres_url)
+    engine = open_database(postgres_url)
+    async with running(tmp_path, engine) as ledger:
+        ledger.append(make_record("before"))
+        await ledger.flush()
+        await asyncio.to_thread(postgres_server.stop)
+        try:
+            ledger.append(make_record("during"))
+            await ledger.recorded("during")
+            await until(lambda: ledger.status().store_error is not None)
+
+            status = ledger.status()
+            assert await ledger.find("during") == make_record("during")
+            assert status.healthy
+            assert status.waiting == 1
+        finally:
+            await asyncio.to_thread(postgres_server.start)
+        ledger.append(make_record("after"))
+        await ledger.flush()
+
+        assert sorted(await stored_ids(engine)) == ["after", "before", "during"]
+        assert ledger.status().store_error is None
+    await engine.dispose()
+
+
+async def test_storing_begins_when_the_missing_schema_appears(tmp_path: Path, database_url: str) -> None:
+    engine = open_database(database_url)
+    async with running(tmp_path / "journal", engine) as ledger:
+        ledger.append(make_record("r-1"))
+        await until(lambda: ledger.status().store_error is not None)
+
+        await migrate(database_url)
+        await ledger.flush()
+
+        assert await stored_ids(engine) == ["r-1"]
+        assert ledger.status().rejected == 0
+    await engine.dispose()
+
+
+async def test_a_record_the_database_rejects_stops_no_other_and_stays_in_the_journal(
+    tmp_path: Path, engine: AsyncEngine
+) -> None:
+    unacceptable = make_record("bad", completion_tokens=2**63)
+    async with running(tmp_path, engine) as ledger:
+        ledger.append(make_record("good-1"))
+        ledger.append(unacceptable)
+        ledger.append(make_record("good-2"))
+        await ledger.flush()
+
+        assert sorted(await stored_ids(engine)) == ["good-1", "good-2"]
+        assert ledger.status().rejected == 1
+        assert await ledger.find("bad") == unacceptable
+
+    async with running(tmp_path, engine) as ledger:
+        assert await ledger.find("bad") == unacceptable
+
+
+async def test_a_journal_of_another_version_is_kept_and_counted(tmp_path: Path, sqlite_engine: AsyncEngine) -> None:
+    async with running(tmp_path, sqlite_engine) as ledger:
+        ledger._journal.append("r-0", b"\x80")
+        ledger.append(make_record("r-1"))
+    async with running(tmp_path, sqlite_engine) as ledger:
+        await ledger.flush()
+
+        assert ledger.status().rejected == 1
+        assert await stored_ids(sqlite_engine) == ["r-1"]
+        assert len(segments(tmp_path)) == 1
+
+
+async def test_a_stalled_disk_refuses_loudly_and_never_blocks(
+    tmp_path: Path, sqlite_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    may_end = threading.Event()
+    monkeypatch.setattr("quality.journal.os.fdatasync", lambda _: may_end.wait(30))
+    async with running(tmp_path, sqlite_engine, max_pending_bytes=10_000) as ledger:
+        for n in range(100):
+            ledger.append(make_record(f"r-{n}"))
+
+        status = ledger.status()
+        assert not status.healthy
+        assert status.refused == 100 - status.appended > 0
+        assert f"request r-{status.appended} is not recorded" in caplog.text
+        may_end.set()
+        await ledger.flush()
+        assert len(await stored_ids(sqlite_engine)) == status.appended
+
+
+async def test_many_ledgers_share_one_folder_and_one_database_without_loss(tmp_path: Path, engine: AsyncEngine) -> None:
+    async def serve(name: str) -> None:
+        async with running(tmp_path, engine, segment_bytes=5_000, commit_interval=0.001) as ledger:
+            for n in range(100):
+                ledger.append(make_record(f"{name}-{n}"))
+                if n % 7 == 0:
+                    await ledger.recorded(f"{name}-{n}")
+            await ledger.flush()
+
+    await asyncio.gather(*(serve(name) for name in "abc"))
+
+    assert sorted(await stored_ids(engine)) == sorted(f"{name}-{n}" for name in "abc" for n in range(100))
+
+
+async def test_records_of_an_erased_user_still_in_a_journal_never_reach_the_database(
+    tmp_path: Path, engine: AsyncEngine
+) -> None:
+    async with running(tmp_path / "journal", away(tmp_path / "away.db")) as ledger:
+        ledger.append(make_record("hers", key_id="ada", created_at=100.0))
+        ledger.append(make_record("hers, later", key_id="ada", created_at=300.0))
+        ledger.append(make_record("his", key_id="bob", created_at=100.0))
+    await delete_key_data(engine, "ada", now=200.0)
+
+    async with running(tmp_path / "journal", engine) as ledger:
+        await ledger.flush()
+
+        assert sorted(await stored_ids(engine)) == ["hers, later", "his"]
+        assert await ledger.find("hers") is None
+
+
+async def test_a_ledger_that_does_not_run_says_what_to_do(tmp_path: Path, sqlite_engine: AsyncEngine) -> None:
+    ledger = Ledger(tmp_path, sqlite_engine)
+
+    with pytest.raises(LedgerClosedError, match=r"await start\(\) first"):
+        ledger.append(make_record())
+    await ledger.start()
+    await ledger.close()
+    await ledger.close()
+    with pytest.raises(LedgerClosedError):
+        ledger.append(make_record())
+
+
+def killed_writer(arguments: list[str], acknowledgements: int) -> list[str]:
+    """Run the writer, kill -9 it in the middle of its work, and return the ids it had acknowledged."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.quality.store.crash_writer", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    acknowledged = [process.stdout.readline().strip() for _ in range(acknowledgements)]
+    process.kill()
+    acknowledged += [line.strip() for line in process.stdout if line.endswith("\n")]
+    process.wait()
+    return acknowledged
+
+
+@pytest.mark.parametrize("acknowledgements", [1, 60, 500])
+async def test_killing_the_process_loses_nothing_that_was_recorded(
+    tmp_path: Path, engine: AsyncEngine, database_url: str, acknowledgements: int
+) -> None:
+    acknowledged = await asyncio.to_thread(killed_writer, [str(tmp_path), database_url], acknowledgements)
+
+    async with running(tmp_path, engine) as ledger:
+        found = [await ledger.find(request_id) for request_id in acknowledged]
+        await ledger.flush()
+
+        assert found == [make_record(request_id) for request_id in acknowledged]
+        ids = await stored_ids(engine)
+        assert set(acknowledged) <= set(ids)
+        assert len(ids) == len(set(ids))
+
+
+async def test_a_process_killed_while_the_database_is_away_loses_nothing(
+    tmp_path: Path, sqlite_engine: AsyncEngine
+) -> None:
+    missing = f"sqlite:///{tmp_path / 'never-migrated.db'}"
+    journal_dir = tmp_path / "journal"
+    acknowledged: list[str] = []
+    for _ in range(2):
+        acknowledged += await asyncio.to_thread(killed_writer, [str(journal_dir), missing], 40)
+
+    async with running(journal_dir, sqlite_engine) as ledger:
+        await ledger.flush()
+
+        assert set(acknowledged) <= set(await stored_ids(sqlite_engine))
+        assert segments(journal_dir) == []
+
+
+async def test_decisions_are_stored_with_their_requests(tmp_path: Path, engine: AsyncEngine) -> None:
+    async with running(tmp_path, engine) as ledger:
+        ledger.append(make_record("r-1"))
+        await ledger.flush()
+
+    async with engine.connect() as connection:
+        decision = (await connection.execute(text("SELECT * FROM routing_decisions"))).one()
+        count = (await connection.execute(select(func.count()).select_from(requests))).scalar_one()
+    assert count == 1
+    assert (decision.request_id, decision.tier, decision.classifier_version) == ("r-1", 2, "v1")

@@ -1,0 +1,262 @@
+"""The store answers what operators ask, and forgets a user entirely when told to."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import audit_events, erasures, knob_changes, routing_decisions, training_rows, verifications
+from quality.record import Record
+from quality.store import (
+    CostSummary,
+    ErasedRows,
+    RequestFilters,
+    TierShare,
+    cost_summary,
+    delete_key_data,
+    get_request,
+    insert_records,
+    list_requests,
+    record_audit,
+    record_knob_change,
+    traffic_split,
+)
+from tests.quality.store.records import make_record
+
+
+async def insert(engine: AsyncEngine, *records: Record) -> None:
+    async with engine.begin() as connection:
+        await insert_records(connection, records)
+
+
+def ids(records: list[Record]) -> list[str]:
+    return [record.request_id for record in records]
+
+
+async def insert_verification(
+    engine: AsyncEngine, request_id: str, *, key_id: str, created_at: float, cost: float = 0.0, answer: str = ""
+) -> None:
+    row = {
+        "request_id": request_id, "key_id": key_id, "tier": 1, "model": "m", "sampled_probability": 0.05,
+        "sampled_reason": "sample", "status": "done", "cost_usd": cost, "reserved_usd": 0.0,
+        "created_at": created_at, "verifier_answer": answer, "attempts": 1,
+    }  # fmt: skip
+    async with engine.begin() as connection:
+        await connection.execute(verifications.insert(), row)
+
+
+async def insert_training_row(engine: AsyncEngine, request_id: str, *, key_id: str, created_at: float) -> None:
+    row = {
+        "request_id": request_id, "key_id": key_id, "source": "verification", "feature_spec": "f1",
+        "embedding": struct.pack("<2f", 0.5, 1.5), "no_worse": [True, None, None, None], "weights": [1.0, 0, 0, 0],
+        "created_at": created_at,
+    }  # fmt: skip
+    async with engine.begin() as connection:
+        await connection.execute(training_rows.insert(), row)
+
+
+async def test_a_record_comes_back_as_it_was(engine: AsyncEngine) -> None:
+    record = make_record("r-1")
+
+    await insert(engine, record)
+
+    assert await get_request(engine, "r-1") == record
+
+
+async def test_a_record_without_consent_and_without_answer_comes_back_as_it_was(engine: AsyncEngine) -> None:
+    record = make_record(
+        "r-1", key_id=None, messages=None, answer=None, reasoning=None, finish_reason=None, error="tier 3 failed"
+    )
+
+    await insert(engine, record)
+
+    assert await get_request(engine, "r-1") == record
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(answer=st.text(), content=st.text(), number=st.integers(0, 2**31 - 1), cost=st.floats(0, 1e6))
+async def test_whatever_text_was_written_comes_back_except_nul_in_answers(
+    engine: AsyncEngine, answer: str, content: str, number: int, cost: float
+) -> None:
+    record = make_record(
+        f"r-{hash((answer, content, number, cost))}",
+        answer=answer,
+        messages=[{"role": "user", "content": content}],
+        prompt_tokens=number,
+        cost_usd=cost,
+    )
+    await insert(engine, record)
+
+    stored = await get_request(engine, record.request_id)
+
+    assert stored is not None
+    assert stored.messages == record.messages
+    assert stored.answer == answer.replace("\0", "\ufffd")
+    assert (stored.prompt_tokens, stored.cost_usd) == (number, cost)
+
+
+async def test_an_unknown_request_is_none(engine: AsyncEngine) -> None:
+    assert await get_request(engine, "nobody") is None
+
+
+async def test_storing_a_record_again_changes_nothing(engine: AsyncEngine) -> None:
+    await insert(engine, make_record("r-1", answer="first"))
+
+    await insert(engine, make_record("r-1", answer="second"), make_record("r-2"))
+
+    stored = await get_request(engine, "r-1")
+    assert stored is not None
+    assert stored.answer == "first"
+    assert sorted(ids(await list_requests(engine))) == ["r-1", "r-2"]
+
+
+async def test_requests_are_listed_newest_first_page_by_page_even_at_equal_times(engine: AsyncEngine) -> None:
+    times = [1.0, 2.0, 2.0, 2.0, 3.0, 4.0, 4.0]
+    await insert(engine, *(make_record(f"r-{n}", created_at=time) for n, time in enumerate(times)))
+
+    pages, before = [], None
+    while page := await list_requests(engine, limit=2, before=before):
+        pages.append(ids(page))
+        before = (page[-1].created_at, page[-1].request_id)
+
+    assert pages == [["r-6", "r-5"], ["r-4", "r-3"], ["r-2", "r-1"], ["r-0"]]
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (RequestFilters(tier=1), ["a"]),
+        (RequestFilters(key_id="bob"), ["c"]),
+        (RequestFilters(status="error"), ["b"]),
+        (RequestFilters(model="m-3"), ["c"]),
+        (RequestFilters(since=2.0), ["c", "b"]),
+        (RequestFilters(until=2.0), ["a"]),
+        (RequestFilters(key_id="ada", since=2.0), ["b"]),
+        (RequestFilters(), ["c", "b", "a"]),
+    ],
+)
+async def test_requests_are_filtered(engine: AsyncEngine, filters: RequestFilters, expected: list[str]) -> None:
+    await insert(
+        engine,
+        make_record("a", created_at=1.0, tier=1, model="m-1", key_id="ada"),
+        make_record("b", created_at=2.0, tier=2, model="m-2", key_id="ada", status="error"),
+        make_record("c", created_at=3.0, tier=3, model="m-3", key_id="bob"),
+    )
+
+    assert ids(await list_requests(engine, filters)) == expected
+
+
+async def test_the_traffic_split_counts_the_tier_that_answered(engine: AsyncEngine) -> None:
+    await insert(
+        engine,
+        make_record("old", created_at=1.0, tier=4),
+        *(make_record(f"r-{n}", created_at=2.0, tier=1 if n < 3 else 3, cost_usd=0.25) for n in range(4)),
+    )
+
+    assert await traffic_split(engine, since=2.0) == [
+        TierShare(tier=1, requests=3, share=0.75, cost_usd=0.75),
+        TierShare(tier=3, requests=1, share=0.25, cost_usd=0.25),
+    ]
+
+
+async def test_the_saving_counts_verification_as_a_cost(engine: AsyncEngine) -> None:
+    await insert(
+        engine,
+        make_record("old", created_at=1.0, cost_usd=100.0),
+        make_record("r-1", created_at=2.0, cost_usd=0.5, baseline_cost_usd=2.0),
+        make_record("r-2", created_at=3.0, cost_usd=0.25, baseline_cost_usd=2.0),
+    )
+    await insert_verification(engine, "old", key_id="ada", created_at=1.0, cost=100.0)
+    await insert_verification(engine, "r-1", key_id="ada", created_at=2.0, cost=0.25)
+
+    assert await cost_summary(engine, since=2.0) == CostSummary(
+        requests=2,
+        cost_usd=0.75,
+        verification_cost_usd=0.25,
+        baseline_cost_usd=4.0,
+        saving_usd=3.0,
+        saving=0.75,
+    )
+
+
+async def test_without_traffic_there_is_no_saving_to_speak_of(engine: AsyncEngine) -> None:
+    assert await traffic_split(engine, since=0.0) == []
+    summary = await cost_summary(engine, since=0.0)
+    assert (summary.requests, summary.cost_usd, summary.saving) == (0, 0.0, None)
+
+
+async def test_erasing_a_user_deletes_her_rows_everywhere_and_nobody_elses(engine: AsyncEngine) -> None:
+    for key in ("ada", "bob"):
+        await insert(engine, make_record(f"{key}-1", key_id=key, created_at=1.0))
+        await insert_verification(engine, f"{key}-1", key_id=key, created_at=1.0)
+        await insert_training_row(engine, f"{key}-1", key_id=key, created_at=1.0)
+
+    erased = await delete_key_data(engine, "ada", now=2.0)
+
+    assert erased == ErasedRows(requests=1, verifications=1, training_rows=1)
+    assert ids(await list_requests(engine)) == ["bob-1"]
+    async with engine.connect() as connection:
+        for table in (routing_decisions, verifications, training_rows):
+            assert list((await connection.execute(select(table.c.request_id))).scalars()) == ["bob-1"]
+
+
+async def test_erasing_a_user_twice_moves_the_date(engine: AsyncEngine) -> None:
+    await delete_key_data(engine, "ada", now=2.0)
+
+    await delete_key_data(engine, "ada", now=5.0)
+
+    async with engine.connect() as connection:
+        assert (await connection.execute(select(erasures))).all() == [("ada", 5.0)]
+
+
+async def test_records_that_arrive_after_their_user_was_erased_are_dropped(engine: AsyncEngine) -> None:
+    await delete_key_data(engine, "ada", now=2.0)
+
+    await insert(
+        engine,
+        make_record("late", key_id="ada", created_at=2.0),
+        make_record("new", key_id="ada", created_at=2.5),
+        make_record("anonymous", key_id=None, created_at=1.0),
+    )
+
+    assert ids(await list_requests(engine)) == ["new", "anonymous"]
+
+
+async def test_an_erased_text_is_nowhere_in_the_sqlite_files(sqlite_engine: AsyncEngine, tmp_path: Path) -> None:
+    secret = "the quick brown secret"
+    await insert(sqlite_engine, make_record("r-1", key_id="ada", created_at=1.0, answer=secret))
+    await insert_verification(sqlite_engine, "r-1", key_id="ada", created_at=1.0, answer=secret)
+
+    def files_with_secret() -> list[str]:
+        return [path.name for path in tmp_path.iterdir() if secret.encode() in path.read_bytes()]
+
+    assert files_with_secret() != []
+    await delete_key_data(sqlite_engine, "ada", now=2.0)
+
+    assert files_with_secret() == []
+
+
+async def test_a_knob_change_is_written_down_with_old_and_new_value(engine: AsyncEngine) -> None:
+    await record_knob_change(
+        engine, at=1.5, actor="root", part="scheduler", knob="max_batch", old=8, new=[16, "x"], reason="load"
+    )
+
+    async with engine.connect() as connection:
+        row = (await connection.execute(select(knob_changes))).one()
+    assert (row.created_at, row.actor, row.part, row.knob) == (1.5, "root", "scheduler", "max_batch")
+    assert (row.old_value, row.new_value, row.reason) == (8, [16, "x"], "load")
+
+
+async def test_an_audit_event_is_written_down_with_its_details(engine: AsyncEngine) -> None:
+    await record_audit(
+        engine, at=1.5, actor="job", action="promote", subject="v2", reason="better", details={"gain": 0.5}
+    )
+
+    async with engine.connect() as connection:
+        row = (await connection.execute(select(audit_events))).one()
+    assert (row.created_at, row.actor, row.action, row.subject) == (1.5, "job", "promote", "v2")
+    assert (row.reason, row.details) == ("better", {"gain": 0.5})
