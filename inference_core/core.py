@@ -253,7 +253,7 @@ def _check_result(plan: StepPlan, result: StepResult, vocab_size: int) -> None:
         raise ValueError(f"the runner returned {len(result.sampled)} results for {len(plan.sequences)} sequences")
     for scheduled, sampled in zip(plan.sequences, result.sampled, strict=True):
         expected = 0 if scheduled.sample is None else 1
-        if len(sampled) != expected or not all(0 <= token.token_id < vocab_size for token in sampled):
+        if len(sampled) != expected or (sampled and not 0 <= sampled[0].token_id < vocab_size):
             raise ValueError(f"the runner drew {sampled} for {scheduled.sequence_id}; {expected} tokens were asked for")
 
 

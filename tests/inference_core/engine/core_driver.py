@@ -1,0 +1,197 @@
+"""Drives a core of hash models, checks its invariants after every step and its outputs against the truth."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from inference_core.core import Core
+from inference_core.errors import BadLogitsError
+from inference_core.fake_runner import GREEDY, HashModelRunner, VirtualClock
+from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput
+from inference_core.sequence import choice_seed
+from inference_core.step_plan import StepPlan, StepResult
+
+BLOCK = 4
+SLAB_BYTES = 1024  # 16 blocks of 4 tokens at width 1, 5 at width 3
+
+
+class FaultyRunner(HashModelRunner):
+    """A hash model whose next step can be made to fail, after it has overwritten what it was allowed to write."""
+
+    fault: Exception | None = None
+    plans: list[StepPlan]
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.plans = [*getattr(self, "plans", [])[-3:], plan]
+        result = super().run(plan)
+        fault, self.fault = self.fault, None
+        if isinstance(fault, BadLogitsError):
+            # Undrawable rows belong to this step only if there are such rows.
+            rows = [row for row in fault.rows if row < sum(s.sample is not None for s in plan.sequences)]
+            if rows:
+                raise BadLogitsError(rows, self.info.vocab_size)
+        elif fault is not None:
+            raise fault
+        return result
+
+
+class CoreDriver:
+    """A core over `models` (name to width of a token's KV) on a virtual clock, and the record of what it did."""
+
+    def __init__(
+        self,
+        models: Mapping[str, int] | None = None,
+        *,
+        slabs: int = 8,
+        knobs: Knobs | None = None,
+        eos_probability: float = 0.0,
+        max_context: int = 200,
+        seconds_per_step: float | Mapping[str, float] = 0.01,
+        seconds_per_token: float = 0.0,
+        check: bool = True,
+        seed: int = 0,
+    ) -> None:
+        models = models or {"m": 1}
+        self.clock = VirtualClock()
+        memory = bytearray(slabs * SLAB_BYTES)
+        cost: Callable[[str], float] = (
+            seconds_per_step.__getitem__ if isinstance(seconds_per_step, Mapping) else lambda _: seconds_per_step
+        )
+        self.runners = {
+            name: FaultyRunner(
+                name,
+                memory,
+                SLAB_BYTES,
+                block_size=BLOCK,
+                width=width,
+                vocab_size=50,
+                max_context=max_context,
+                eos_probability=eos_probability,
+                clock=self.clock,
+                seconds_per_step=cost(name),
+                seconds_per_token=seconds_per_token,
+            )
+            for name, width in models.items()
+        }
+        self.core = Core(
+            self.runners,
+            arena_bytes=len(memory),
+            slab_bytes=SLAB_BYTES,
+            knobs=knobs,
+            clock=self.clock,
+            seed=seed,
+        )
+        self.requests: dict[str, AddRequest] = {}
+        self.tokens: dict[tuple[str, int], list[int]] = {}
+        self.finished: dict[tuple[str, int], SequenceOutput] = {}
+        self.first_token_step: dict[tuple[str, int], int] = {}
+        self.steps = 0
+        self._check = check
+
+    # -- driving -------------------------------------------------------------------------------
+
+    def add(self, prompt: Sequence[int], model: str = "m", sampling: SamplingParams = GREEDY, **fields: object) -> str:
+        request_id = str(fields.pop("request_id", f"r{len(self.requests)}"))
+        request = AddRequest(
+            request_id=request_id, model=model, prompt_token_ids=list(prompt), sampling=sampling, **fields
+        )
+        self.core.add(request)
+        self.requests[request_id] = request
+        for index in range(request.n):
+            self.tokens[request_id, index] = []
+        return request_id
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.record(self.core.step())
+            self.steps += 1
+            if self._check:
+                self.core.check_integrity()
+
+    def drain(self, limit: int = 20_000) -> None:
+        """Step until nothing is left; fails if `limit` steps do not suffice."""
+        for _ in range(limit):
+            if not self.core.has_work:
+                return
+            self.step()
+        raise AssertionError(f"still at work after {limit} steps: {self.core.stats()}")
+
+    def abort(self, request_id: str) -> None:
+        self.record(self.core.abort(request_id))
+        if self._check:
+            self.core.check_integrity()
+
+    def record(self, outputs: list[SequenceOutput]) -> None:
+        for output in outputs:
+            key = (output.request_id, output.index)
+            assert key not in self.finished, f"{key} spoke after it finished"
+            if output.token_ids:
+                self.first_token_step.setdefault(key, self.steps)
+            self.tokens[key] += output.token_ids
+            if output.finish_reason is not None:
+                self.finished[key] = output
+                self._verify(self.requests[output.request_id], output)
+
+    # -- truth ---------------------------------------------------------------------------------
+
+    def expected(self, request: AddRequest, index: int) -> list[int]:
+        """The tokens of a choice as computed without any cache; of an unseeded request, only when greedy."""
+        runner = self.runners[request.model]
+        room = runner.info.max_context - len(request.prompt_token_ids)
+        seed = choice_seed(request.sampling.seed or 0, index)
+        limit = min(request.sampling.max_tokens, room)
+        return runner.expected_tokens(request.prompt_token_ids, limit, request.sampling, seed)
+
+    def _verify(self, request: AddRequest, output: SequenceOutput) -> None:
+        tokens = self.tokens[output.request_id, output.index]
+        truth = self.expected(request, output.index)
+        if output.finish_reason in ("abort", "error"):
+            truth = truth[: len(tokens)]
+        assert tokens == truth, f"{output.request_id}/{output.index} said {tokens}, not {truth}"
+        assert output.completion_tokens == len(tokens)
+        assert output.prompt_tokens == len(request.prompt_token_ids)
+        if self._check:
+            assert output.cached_tokens <= self._longest_shared_prefix(request, output.index)
+
+    def _longest_shared_prefix(self, request: AddRequest, index: int) -> int:
+        """The most tokens a cache may have provided: a prefix some other choice of this model and salt has had."""
+        prompt = request.prompt_token_ids
+        longest = 0
+        for (request_id, other_index), tokens in self.tokens.items():
+            other = self.requests[request_id]
+            if (request_id, other_index) != (request.request_id, index) and (other.model, other.salt) == (
+                request.model,
+                request.salt,
+            ):
+                longest = max(longest, _common_prefix(prompt, other.prompt_token_ids + tokens))
+        return min(longest, len(prompt) - 1) // BLOCK * BLOCK
+
+    # -- views ---------------------------------------------------------------------------------
+
+    def scheduler(self, model: str = "m"):
+        return self.core._schedulers[model]
+
+    def pool(self, model: str = "m"):
+        return self.scheduler(model).pool
+
+    @property
+    def arena(self):
+        return self.core._arena
+
+    def last_plan(self, model: str = "m") -> StepPlan:
+        return self.runners[model].plans[-1]
+
+    def assert_all_free(self) -> None:
+        """Nothing is referenced, and without the cache every slab is back in the arena."""
+        self.core.check_integrity()
+        assert all(self.pool(model).num_referenced == 0 for model in self.runners)
+        self.core.set_knobs(Knobs(prefix_caching=False))
+        assert self.arena.num_free == self.arena.num_slabs
+        assert all(self.pool(model).num_idle == 0 for model in self.runners)
+
+
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    length = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        length += 1
+    return length

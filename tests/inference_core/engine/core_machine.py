@@ -1,0 +1,138 @@
+"""The stateful property of a core: random arrivals, aborts, faults and knob changes never break it."""
+
+import logging
+from typing import ClassVar
+
+import hypothesis.strategies as st
+from core_driver import BLOCK, CoreDriver
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from inference_core.errors import BadLogitsError, QueueFullError
+from inference_core.protocol import Knobs, SamplingParams
+
+MAX_CONTEXT = 60
+# Prompts are put together from few pieces, so that they share prefixes, and equal blocks follow different ones.
+PIECES = [[1] * BLOCK, [2] * BLOCK, list(range(BLOCK)), [3], [4, 5]]
+prompts = st.lists(st.sampled_from(PIECES), min_size=1, max_size=8).map(lambda pieces: [t for p in pieces for t in p])
+samplings = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 1.0]),
+    seed=st.integers(0, 2),
+    max_tokens=st.integers(1, 25),
+    min_tokens=st.integers(0, 1),
+    ignore_eos=st.booleans(),
+    stop_token_ids=st.sampled_from([(), (7, 11)]),
+)
+knob_settings = st.builds(
+    Knobs,
+    max_num_batched_tokens=st.integers(1, 24),
+    max_num_seqs=st.integers(1, 6),
+    prefill_chunk=st.integers(1, 12),
+    prefix_caching=st.sampled_from([True, True, True, False]),
+    max_waiting=st.integers(4, 30),
+    ageing_seconds=st.sampled_from([0.02, 0.5, 5.0]),
+)
+# Faults are part of the game here; their tracebacks are noise.
+logging.getLogger("inference_core.core").setLevel(logging.CRITICAL)
+
+
+class CoreMachine(RuleBasedStateMachine):
+    """Subclasses choose `models` and the fewest slabs that hold one context, so that memory runs out often."""
+
+    models: ClassVar[dict[str, int]]
+    fewest_slabs: ClassVar[int]
+
+    @initialize(spare_slabs=st.integers(0, 2), knobs=knob_settings)
+    def start(self, spare_slabs: int, knobs: Knobs) -> None:
+        slabs = self.fewest_slabs + spare_slabs
+        self.driver = CoreDriver(
+            self.models,
+            slabs=slabs,
+            knobs=knobs,
+            eos_probability=0.03,
+            max_context=MAX_CONTEXT,
+            seconds_per_token=0.001,
+        )
+
+    @rule(
+        model=st.integers(0, 9),
+        prompt=prompts,
+        sampling=samplings,
+        n=st.sampled_from([1, 1, 2, 4]),
+        priority=st.integers(0, 2),
+        due=st.none() | st.floats(0, 1),
+        salt=st.sampled_from(["", "tenant"]),
+    )
+    def add(self, model: int, prompt: list[int], due: float | None, **fields: object) -> None:
+        name = sorted(self.models)[model % len(self.models)]
+        deadline = None if due is None else self.driver.clock() + due
+        try:
+            self.driver.add(prompt, name, deadline=deadline, **fields)
+        except QueueFullError:
+            assert self.driver.scheduler(name).waiting
+
+    @precondition(lambda self: self.driver.requests)
+    @rule(which=st.integers(0, 100), turn=st.lists(st.just(6), max_size=2), salt=st.sampled_from(["", "tenant"]))
+    def continue_conversation(self, which: int, turn: list[int], salt: str) -> None:
+        """A known prompt comes again, with what was answered so far, perhaps from another tenant."""
+        known = sorted(self.driver.tokens)
+        request_id, index = known[which % len(known)]
+        request = self.driver.requests[request_id]
+        prompt = request.prompt_token_ids + self.driver.tokens[request_id, index] + turn
+        if len(prompt) < MAX_CONTEXT:
+            self.add(sorted(self.models).index(request.model), prompt, None, salt=salt, sampling=request.sampling)
+
+    @rule(count=st.integers(10, 30))
+    def step_often(self, count: int) -> None:
+        self.driver.step(count)
+
+    @rule(count=st.integers(1, 6))
+    def step(self, count: int) -> None:
+        self.driver.step(count)
+
+    @precondition(lambda self: self.driver.core.has_work)
+    @rule(which=st.integers(0, 100))
+    def abort(self, which: int) -> None:
+        live = sorted(self.driver.core._requests)
+        self.driver.abort(live[which % len(live)])
+
+    @rule(knobs=knob_settings)
+    def set_knobs(self, knobs: Knobs) -> None:
+        self.driver.core.set_knobs(knobs)
+
+    @rule(
+        model=st.integers(0, 9),
+        fault=st.sampled_from([RuntimeError("device lost"), BadLogitsError([0], 50), BadLogitsError([0, 2], 50)]),
+    )
+    def break_next_step(self, model: int, fault: Exception) -> None:
+        self.driver.runners[sorted(self.models)[model % len(self.models)]].fault = fault
+
+    @rule(seconds=st.floats(0, 3))
+    def time_passes(self, seconds: float) -> None:
+        self.driver.clock.advance(seconds)
+
+    @invariant()
+    def integrity_holds(self) -> None:
+        if hasattr(self, "driver"):
+            self.driver.core.check_integrity()
+
+    def teardown(self) -> None:
+        if hasattr(self, "driver"):
+            self.driver.drain()
+            for key in self.driver.tokens:
+                assert key in self.driver.finished, f"{key} was lost"
+            self.driver.assert_all_free()
+
+
+class OneModelMachine(CoreMachine):
+    """One scheduler that has the arena for itself: preemption and prefix sharing without neighbours."""
+
+    models: ClassVar = {"m": 1}
+    fewest_slabs = 1
+
+
+class ThreeModelMachine(CoreMachine):
+    """Models with blocks of different sizes, so that slabs change hands and shapes."""
+
+    models: ClassVar = {"a": 1, "b": 3, "c": 2}
+    fewest_slabs = 3

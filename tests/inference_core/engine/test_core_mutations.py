@@ -1,0 +1,153 @@
+"""The properties have teeth: engines broken on purpose do not survive them."""
+
+from collections.abc import Callable
+
+import pytest
+from core_driver import BLOCK, CoreDriver
+from core_machine import CoreMachine, OneModelMachine, ThreeModelMachine
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from inference_core import prefix_hash, scheduler, sequence
+from inference_core.block_pool import BlockPool
+from inference_core.errors import IntegrityError
+from inference_core.slab_arena import SlabArena
+
+# Neither shrinking nor remembering failures: they are expected here.
+HUNT = settings(
+    max_examples=300,
+    stateful_step_count=35,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    report_multiple_bugs=False,
+    phases=[Phase.generate],
+)
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def skip_increment(patch: pytest.MonkeyPatch) -> None:
+    """A prefix hit on a block in use is not counted."""
+    acquire = BlockPool.acquire
+    patch.setattr(BlockPool, "acquire", lambda pool, blocks: acquire(pool, [b for b in blocks if b in pool._idle]))
+
+
+def decrement_twice(patch: pytest.MonkeyPatch) -> None:
+    """The first block of a table that others share loses two references at once."""
+    release = BlockPool.release
+
+    def broken(pool: BlockPool, blocks: list[int]) -> None:
+        release(pool, blocks)
+        if blocks and blocks[0] in pool._references:
+            release(pool, blocks[:1])
+
+    patch.setattr(BlockPool, "release", broken)
+
+
+def forget_release(patch: pytest.MonkeyPatch) -> None:
+    """The last block of a table is never released."""
+    release = BlockPool.release
+    patch.setattr(BlockPool, "release", lambda pool, blocks: release(pool, blocks[:-1]))
+
+
+def ignore_parent(patch: pytest.MonkeyPatch) -> None:
+    """A block is named by its own tokens alone."""
+    patch.setattr(sequence, "block_digest", lambda _, tokens: prefix_hash.block_digest(b"", tokens))
+
+
+def ignore_salt(patch: pytest.MonkeyPatch) -> None:
+    """All tenants share one cache."""
+    patch.setattr(sequence, "root_digest", lambda _: prefix_hash.root_digest(""))
+
+
+def ignore_tokens(patch: pytest.MonkeyPatch) -> None:
+    """A block is named by its place in the chain alone."""
+    patch.setattr(sequence, "block_digest", lambda parent, _: prefix_hash.block_digest(parent, []))
+
+
+def give_slab_twice(patch: pytest.MonkeyPatch) -> None:
+    """A slab is handed out, but stays free."""
+    take = SlabArena.take
+
+    def broken(arena: SlabArena, *args: object, **kwargs: object) -> int | None:
+        slab = take(arena, *args, **kwargs)
+        if slab is not None:
+            arena._free.insert(0, slab)
+        return slab
+
+    patch.setattr(SlabArena, "take", broken)
+
+
+def keep_cache_of_evicted(patch: pytest.MonkeyPatch) -> None:
+    """An evicted block stays in the index of the prefix cache."""
+    evict = BlockPool._evict
+
+    def broken(pool: BlockPool, block: int) -> None:
+        digest = pool._digest_of[block]
+        evict(pool, block)
+        pool._block_of[digest] = block
+
+    patch.setattr(BlockPool, "_evict", broken)
+
+
+def overspend(patch: pytest.MonkeyPatch) -> None:
+    """Tokens handed out are not charged to the budget."""
+
+    def broken(draft: scheduler.StepDraft, sequence: sequence.Sequence, tokens: int) -> None:
+        draft.shares[sequence] = tokens
+
+    patch.setattr(scheduler.StepDraft, "hand_out", broken)
+
+
+def cache_last_token(patch: pytest.MonkeyPatch) -> None:
+    """A prompt may come from the cache entirely, last token included."""
+
+    def broken(self: sequence.Sequence, block_size: int) -> list[bytes]:
+        count = len(self.token_ids) // block_size
+        self.extend_digests(count, block_size)
+        return self.digests[:count]
+
+    patch.setattr(sequence.Sequence, "shareable_digests", broken)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "machine"),
+    [
+        (skip_increment, OneModelMachine),
+        (decrement_twice, OneModelMachine),
+        (decrement_twice, ThreeModelMachine),
+        (forget_release, OneModelMachine),
+        (ignore_parent, OneModelMachine),
+        (ignore_parent, ThreeModelMachine),
+        (ignore_salt, OneModelMachine),
+        (ignore_tokens, OneModelMachine),
+        (give_slab_twice, ThreeModelMachine),
+        (keep_cache_of_evicted, OneModelMachine),
+        (overspend, OneModelMachine),
+        (cache_last_token, OneModelMachine),
+    ],
+)
+def test_a_broken_engine_fails_the_stateful_property(
+    break_it: Break, machine: type[CoreMachine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reference counts, hash chain and budget are each guarded (SPEC KV-01, KV-05)."""
+    break_it(monkeypatch)
+    with pytest.raises((IntegrityError, AssertionError, KeyError, IndexError)):
+        run_state_machine_as_test(machine, settings=HUNT)
+
+
+def load_without_checks() -> None:
+    driver = CoreDriver(slabs=1, check=False)
+    for i in range(60):
+        driver.add([1] * 2 * BLOCK + [i % 7] * BLOCK)
+        driver.step(3)
+    driver.drain()
+
+
+@pytest.mark.parametrize("break_it", [skip_increment, decrement_twice, keep_cache_of_evicted])
+def test_broken_reference_counts_show_in_the_tokens_alone(break_it: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even without integrity checks a block used twice makes some choice say something else (SPEC KV-01)."""
+    load_without_checks()
+    break_it(monkeypatch)
+    with pytest.raises((AssertionError, KeyError)):
+        load_without_checks()
