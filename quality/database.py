@@ -45,8 +45,9 @@ def open_database(url: str) -> AsyncEngine:
 
     SQLite runs in WAL mode (set by `migrate`) with synchronous=FULL: the journal deletes a segment once its
     records are committed here, so a commit has to survive a power failure. Transactions are deferred: one that
-    will write must write first, otherwise a concurrent writer makes it fail instead of wait. Deleted content is
-    overwritten, because erasing a user must leave no text behind.
+    will write must write first, otherwise a concurrent writer makes it fail instead of wait; where it has to read
+    first, begin it on `engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")`. Deleted content is overwritten,
+    because erasing a user must leave no text behind.
 
     PostgreSQL connections are tested before use, so that an outage costs no request after it has ended.
 
