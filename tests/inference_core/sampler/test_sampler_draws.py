@@ -64,6 +64,12 @@ def test_uniform_numbers_are_uniform_and_unrelated_between_neighbouring_seeds_an
         assert abs(np.corrcoef(left.ravel(), right.ravel())[0, 1]) < 0.03
 
 
+def test_seeds_one_step_of_the_generator_apart_do_not_share_a_shifted_stream():
+    step = 0x9E3779B97F4A7C15
+
+    assert [uniform(5, position) for position in range(1, 9)] != [uniform(5 + step, position) for position in range(8)]
+
+
 def test_the_same_seed_and_position_draw_the_same_token_and_others_differ(spec):
     def drawn(seed):
         specs = [spec(seed=seed, position=position) for position in range(200)]
