@@ -13,8 +13,10 @@ from tiers.tier import GenerationRequest, Usage
 LOGPROBS = SamplingParams(temperature=0.0, logprobs=1)
 
 
-async def speaker(tokenizer: Tokenizer, text: str, **spec: int) -> tuple[LocalTier, ScriptedCore]:
-    core = ScriptedCore(tokenizer, lambda add: [text] * add.n)
+async def speaker(
+    tokenizer: Tokenizer, text: str, *, hold: int | None = None, **spec: int
+) -> tuple[LocalTier, ScriptedCore]:
+    core = ScriptedCore(tokenizer, lambda add: [text] * add.n, hold=hold)
     tier = local_tier(tier_spec(**spec), core, tokenizer)
     await tier.start()
     return tier, core
@@ -52,8 +54,8 @@ async def test_a_stop_string_cuts_text_tokens_and_log_probabilities_alike(
     assert not core.live
 
 
-async def test_the_core_is_told_when_a_stop_string_ended_everything(tokenizer: Tokenizer) -> None:
-    tier, core = await speaker(tokenizer, "and on…")
+async def test_the_core_is_not_waited_for_when_a_stop_string_ended_everything(tokenizer: Tokenizer) -> None:
+    tier, core = await speaker(tokenizer, "and on…", hold=20)
     answer, usage = await ask(tier, chat(stop=("on on",), max_tokens=300))
     assert answer.text == "and "
     assert usage.completion_tokens < 10

@@ -269,7 +269,7 @@ async def test_a_server_that_never_ends_is_cut_off_at_the_total_timeout() -> Non
             await call.send(b": still here\n\n")
             await asyncio.sleep(0)
 
-    async with upstream(endless, read_timeout_seconds=0.1, total_timeout_seconds=0.1) as (tier, server):
+    async with upstream(endless, read_timeout_seconds=20, total_timeout_seconds=0.1) as (tier, server):
         assert isinstance(await failure(tier), TierUnavailableError)
         await server.disconnected.wait()
 

@@ -32,6 +32,14 @@ def test_events_do_not_depend_on_how_the_bytes_are_cut(cuts: list[int], newline:
     assert events + parser.flush() == EVENTS
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_every_single_cut_gives_the_same_events(newline: str) -> None:
+    raw = STREAM.replace("\n", newline).encode()
+    for cut in range(len(raw)):
+        parser = EventParser()
+        assert parser.feed(raw[:cut]) + parser.feed(raw[cut:]) + parser.flush() == EVENTS
+
+
 def test_an_event_is_out_as_soon_as_its_blank_line_is_in() -> None:
     parser = EventParser()
     assert parser.feed(b"data: a\r\n\r") == [ServerSentEvent("", "a")]
