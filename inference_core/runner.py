@@ -14,7 +14,8 @@ class ModelRunner(ABC):
     Contract: `run` writes the keys and values of every scheduled token to the slots that its block table
     names before it reads them, reads only positions below `start + len(token_ids)`, and samples the
     last row of each sequence that has a `sample`. It keeps no state between calls but the
-    KV arena, so a step can be repeated.
+    KV arena, so a step can be repeated. If `run` raises, the core ends the step's sequences; of a `BadLogitsError`,
+    whose `rows` count the sampled sequences, only those, and the rest is run again.
     """
 
     info: ModelInfo
