@@ -22,12 +22,22 @@ Status = Literal["ok", "error", "aborted"]
 
 
 class Choice(msgspec.Struct):
-    """What one choice has said so far."""
+    """What one choice has said so far, in pieces: joining at the end keeps long answers linear."""
 
-    text: str = ""
-    reasoning: str = ""
+    pieces: list[str] = []
+    thoughts: list[str] = []
     logprobs: list[TextLogprob] = []
     finish_reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The answer."""
+        return "".join(self.pieces)
+
+    @property
+    def reasoning(self) -> str:
+        """What was thought before it."""
+        return "".join(self.thoughts)
 
 
 class Stamps(msgspec.Struct):
@@ -203,8 +213,8 @@ class Answer:
             stamps.queue_seconds, stamps.preemptions = delta.queue_seconds, delta.preemptions
             return
         choice = self.choices[delta.index]
-        choice.text += delta.text
-        choice.reasoning += delta.reasoning
+        choice.pieces.append(delta.text)
+        choice.thoughts.append(delta.reasoning)
         if delta.logprobs and not delta.reasoning:
             choice.logprobs += delta.logprobs
         choice.finish_reason = delta.finish_reason or choice.finish_reason

@@ -7,12 +7,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.classifier_in_force import ClassifierInForce
 from gateway.engine import Engine, running_engine
 from gateway.http import http_app
 from gateway.keys import ApiKeys
 from gateway.parts import Parts
+from gateway.quality_loop import QualityLoop, running_quality_loop
 from gateway.retries import background, until_it_works
 from gateway.routing import Classifier, RoutingService
 from gateway.service import RecordSink, Service
@@ -20,6 +22,7 @@ from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.traces import Traces, span_exporter
 from quality.database import migrate, open_database
+from quality.experience import encoder_of
 from quality.ledger import Ledger
 from tiers.catalog import load_catalog
 from tiers.tier import Tier
@@ -69,11 +72,12 @@ class Composition:
         """Start everything; `stack` stops it in reverse order."""
         settings = self.settings
         settings.data_path.mkdir(parents=True, exist_ok=True)
-        ledger = await self._start_store(stack)
+        database, ledger = await self._start_store(stack)
         self._start_traces(stack)
         engine = await stack.enter_async_context(running_engine(settings, self.catalog, self._tiers, self.not_ready))
         classifier = await self._start_classifier(stack)
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target)
+        loop = await self._start_quality_loop(stack, database, engine, classifier)
         self.sinks.append(self.metrics.observe)
         service = Service(routing, self.sinks)
         return Parts(
@@ -86,10 +90,10 @@ class Composition:
             fingerprint=f"fp_{self.catalog.fingerprint}",
             created=int(time.time()),
             not_ready=self.not_ready,
-            refresh_metrics=lambda: self._refresh(engine, ledger, service),
+            refresh_metrics=lambda: self._refresh(engine, ledger, service, loop),
         )
 
-    async def _start_store(self, stack: AsyncExitStack) -> Ledger:
+    async def _start_store(self, stack: AsyncExitStack) -> tuple[AsyncEngine, Ledger]:
         """Database and ledger. A database that is away delays nothing: the journal keeps what it will be told."""
         engine = open_database(self.settings.database)
         stack.push_async_callback(engine.dispose)
@@ -103,7 +107,7 @@ class Composition:
         await ledger.start()
         stack.push_async_callback(ledger.close)
         self.sinks.append(lambda answer, record: ledger.append(record))
-        return ledger
+        return engine, ledger
 
     def _start_traces(self, stack: AsyncExitStack) -> None:
         if self._exporter is not None:
@@ -120,8 +124,22 @@ class Composition:
         await stack.enter_async_context(background(in_force.follow(self.settings.artefact_poll_seconds)))
         return in_force
 
-    async def _refresh(self, engine: Engine, ledger: Ledger, service: Service) -> None:
+    async def _start_quality_loop(
+        self, stack: AsyncExitStack, database: AsyncEngine, engine: Engine, classifier: Classifier
+    ) -> QualityLoop | None:
+        if not self.settings.monitor:
+            return None
+        in_force = classifier if isinstance(classifier, ClassifierInForce) else None
+        encode = None if in_force is None else encoder_of(lambda: in_force.model)
+        loop = QualityLoop(self.settings, self.catalog, database, engine.tiers, encode)
+        await stack.enter_async_context(running_quality_loop(loop))
+        self.sinks.append(lambda answer, record: loop.offer(record))
+        return loop
+
+    async def _refresh(self, engine: Engine, ledger: Ledger, service: Service, loop: QualityLoop | None) -> None:
         status = ledger.status()
         self.metrics.ledger_lag.set(status.appended + status.adopted - status.stored - status.rejected)
         self.metrics.in_flight.set(service.in_flight)
         await self.metrics.read_core(engine.core)
+        if loop is not None:
+            await loop.show(self.metrics)

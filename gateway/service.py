@@ -63,12 +63,16 @@ class Service:
         """Answers begun and not finished."""
         return len(self._open)
 
+    async def idle(self) -> None:
+        """Wait until nothing is in flight."""
+        await self._idle.wait()
+
     async def drain(self, seconds: float) -> int:
         """Refuse new asks and wait up to `seconds` for the open ones; returns how many are still open."""
         self._draining = True
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._idle.wait()
+                await self.idle()
         return self.in_flight
 
     def spec(self, number: int) -> TierSpec:

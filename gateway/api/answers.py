@@ -70,36 +70,46 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     finish_reason: str | None
 
 
-class WholeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of both APIs; they differ in `object` and in their choices."""
+class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a whole chat answer."""
 
     id: str
-    object: str
+    object: str = "chat.completion"
     created: int
     model: str
-    choices: list[ChatChoice] | list[CompletionChoice]
+    choices: list[ChatChoice]
     usage: UsageBody
     system_fingerprint: str
     x_aio: Routed
 
 
-def whole_answer(answer: Answer, fingerprint: str) -> WholeAnswer:
+class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a whole text completion."""
+
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageBody
+    system_fingerprint: str
+    x_aio: Routed
+
+
+def whole_answer(answer: Answer, fingerprint: str) -> ChatAnswer | CompletionAnswer:
     """The body for a finished answer."""
-    chat = answer.ask.api == "chat"
-    choices: Any = [
-        _chat_choice(place, choice, answer) if chat else _completion_choice(place, choice, answer)
-        for place, choice in enumerate(answer.choices)
-    ]
-    return WholeAnswer(
-        id=answer.ask.request_id,
-        object="chat.completion" if chat else "text_completion",
-        created=int(answer.ask.created_at),
-        model=answer.tier.model,
-        choices=choices,
-        usage=usage_body(answer.usage),
-        system_fingerprint=fingerprint,
-        x_aio=routed(answer),
-    )
+    shared: dict[str, Any] = {
+        "id": answer.ask.request_id,
+        "created": int(answer.ask.created_at),
+        "model": answer.tier.model,
+        "usage": usage_body(answer.usage),
+        "system_fingerprint": fingerprint,
+        "x_aio": routed(answer),
+    }
+    numbered = enumerate(answer.choices)
+    if answer.ask.api == "chat":
+        return ChatAnswer(choices=[_chat_choice(place, choice, answer) for place, choice in numbered], **shared)
+    return CompletionAnswer(choices=[_completion_choice(place, choice, answer) for place, choice in numbered], **shared)
 
 
 def _chat_choice(index: int, choice: Choice, answer: Answer) -> ChatChoice:

@@ -6,7 +6,7 @@ import msgspec
 from litestar import post
 from litestar.response import Response
 
-from gateway.api.answers import WholeAnswer
+from gateway.api.answers import ChatAnswer
 from gateway.api.generating import ask_fields, read_body, respond
 from gateway.api.operations import describe
 from gateway.api.parsing import check_chat
@@ -20,7 +20,7 @@ _decoder = msgspec.json.Decoder(ChatRequest)
 @post(
     "/chat/completions",
     status_code=200,
-    operation_class=describe(ChatRequest, WholeAnswer),
+    operation_class=describe(ChatRequest, ChatAnswer),
     summary="Answer a conversation",
     opt={"id_prefix": "chatcmpl"},
 )

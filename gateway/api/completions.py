@@ -6,7 +6,7 @@ import msgspec
 from litestar import post
 from litestar.response import Response
 
-from gateway.api.answers import WholeAnswer
+from gateway.api.answers import CompletionAnswer
 from gateway.api.generating import ask_fields, read_body, respond
 from gateway.api.operations import describe
 from gateway.api.parsing import check_completion
@@ -20,7 +20,7 @@ _decoder = msgspec.json.Decoder(CompletionRequest)
 @post(
     "/completions",
     status_code=200,
-    operation_class=describe(CompletionRequest, WholeAnswer),
+    operation_class=describe(CompletionRequest, CompletionAnswer),
     summary="Continue a text",
     opt={"id_prefix": "cmpl"},
 )

@@ -133,7 +133,7 @@ def check_sampling(body: Sampling) -> None:
 def refuse_given(body: msgspec.Struct, names: tuple[str, ...]) -> None:
     """Refuse by name every field that has a value and no machinery."""
     for name in names:
-        if bytes(getattr(body, name)).strip() != b"null":
+        if getattr(body, name) is not None:
             raise bad_request(f"Unsupported parameter {name}: leave it out.", name, "unsupported_parameter")
 
 
@@ -157,7 +157,7 @@ def _turn(message: Message, where: str) -> ChatMessage:
             f"Unsupported role {message.role!r}: {NEEDS_TOOLS}.", f"{where}.role", "unsupported_parameter"
         )
     for name in ("tool_calls", "function_call", "audio"):
-        if bytes(getattr(message, name)).strip() not in (b"null", b"[]"):
+        if getattr(message, name):
             raise bad_request(f"Unsupported {name} in a message.", f"{where}.{name}", "unsupported_parameter")
     role = "system" if message.role == "developer" else message.role
     return ChatMessage(role=role, content=_text(message.content, f"{where}.content"), name=message.name)

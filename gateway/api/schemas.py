@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-Unsupported = msgspec.Raw
-ABSENT = msgspec.Raw(b"null")
+Unsupported = Any
 
 MAX_CHOICES = 16
 MAX_PROMPTS = 64
@@ -43,9 +42,9 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     type: str
     text: str | None = None
     refusal: str | None = None
-    image_url: Unsupported = ABSENT
-    input_audio: Unsupported = ABSENT
-    file: Unsupported = ABSENT
+    image_url: Unsupported = None
+    input_audio: Unsupported = None
+    file: Unsupported = None
     cache_control: Any = None
 
 
@@ -58,10 +57,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     refusal: str | None = None
     reasoning_content: str | None = None
     annotations: Any = None
-    audio: Unsupported = ABSENT
-    tool_calls: Unsupported = ABSENT
+    audio: Unsupported = None
+    tool_calls: Unsupported = None
     tool_call_id: str | None = None
-    function_call: Unsupported = ABSENT
+    function_call: Unsupported = None
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,12 +106,12 @@ class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
     functions: list[Any] | None = None
-    function_call: Unsupported = ABSENT
-    audio: Unsupported = ABSENT
-    prediction: Unsupported = ABSENT
-    reasoning_effort: Unsupported = ABSENT
-    verbosity: Unsupported = ABSENT
-    web_search_options: Unsupported = ABSENT
+    function_call: Unsupported = None
+    audio: Unsupported = None
+    prediction: Unsupported = None
+    reasoning_effort: Unsupported = None
+    verbosity: Unsupported = None
+    web_search_options: Unsupported = None
 
 
 class CompletionRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,5 +120,5 @@ class CompletionRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fiel
     prompt: str | list[str | int | list[TokenId]]
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     echo: bool | None = None
-    suffix: Unsupported = ABSENT
+    suffix: Unsupported = None
     best_of: Choices | None = None

@@ -55,6 +55,7 @@ class ScriptedTier(Tier):
             for delta in self._reasoning(request):
                 yield delta
             for place, word in enumerate(self.words):
+                await asyncio.sleep(0)  # an engine's step takes at least one turn of the loop
                 if self.hold_at == place:
                     self.holding.set()
                     await self.go.wait()

@@ -1,0 +1,144 @@
+"""The quality loop of a process: the monitor beside the tiers, and the retraining job with its triggers."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.artefact import default_artefact
+from classifier.registry import ArtefactRegistry
+from gateway.retries import background, until_it_works
+from gateway.settings import Settings
+from gateway.telemetry.metrics import Metrics
+from quality.estimates import UpgradeRate
+from quality.experience import Encode
+from quality.job import RetrainJob
+from quality.judges.pairwise import PairwiseJudge
+from quality.judges.standing import standing_panel
+from quality.monitor import Monitor, MonitorSettings
+from quality.record import Record
+from quality.retrain import RetrainResult, RetrainSettings, Trigger, retrain, seed_registry
+from quality.retrain_runs import RetrainRuns
+from quality.sampling import SamplingSettings
+from quality.training_subprocess import OnProgress
+from tiers.catalog import Catalog
+from tiers.pricing import cost_usd
+from tiers.tier import Tier, Usage
+
+log = logging.getLogger(__name__)
+
+
+def retrain_settings(catalog: Catalog) -> RetrainSettings:
+    """Whose outcomes the stored rows are: the catalogue's models, by tier."""
+    models: list[str | None] = [spec.model_name for spec in catalog.tiers]
+    return RetrainSettings(catalogue_fingerprint=catalog.fingerprint, models={catalog.name: models})
+
+
+async def run_retraining(
+    settings: Settings,
+    catalog: Catalog,
+    engine: AsyncEngine,
+    trigger: Trigger,
+    on_progress: OnProgress = lambda step, share: None,
+) -> RetrainResult:
+    """One retraining, in a niced subprocess; the shipped artefact is the first incumbent of an empty registry."""
+    registry = ArtefactRegistry(settings.registry_path)
+    await asyncio.to_thread(seed_registry, registry, default_artefact())
+    result = await retrain(engine, registry, retrain_settings(catalog), trigger=trigger, on_progress=on_progress)
+    log.info("retraining (%s): %s, because %s", trigger, result.outcome, result.reason)
+    return result
+
+
+class QualityLoop:
+    """Monitor and retraining job of one process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        catalog: Catalog,
+        engine: AsyncEngine,
+        tiers: Mapping[int, Tier],
+        encode: Encode | None,
+    ) -> None:
+        self._settings, self._catalog, self._engine = settings, catalog, engine
+        self._tiers, self._encode = tiers, encode
+        self._retraining: asyncio.Task[None] | None = None
+        self.monitor: Monitor | None = None
+        self.job = RetrainJob(self._retrain_by_cron, self._last_cron_run, settings.retrain_cron)
+
+    async def start(self) -> None:
+        """Seat the panel, begin to verify, schedule retraining."""
+        strongest = self._tiers[max(self._tiers)]
+        panel = await standing_panel(self._engine, PairwiseJudge(strongest))
+        self.monitor = Monitor(
+            self._engine,
+            list(self._tiers.values()),
+            MonitorSettings(sampling=SamplingSettings(rate=self._settings.sampling_rate)),
+            price=self._price,
+            panel=panel,
+            encode=self._encode,
+            on_alarm=self._on_alarm,
+        )
+        await self.monitor.start()
+        await self.job.start()
+
+    async def close(self) -> None:
+        """Stop everything; a retraining under way is resumed by whoever starts the next one."""
+        await self.job.close()
+        if self._retraining is not None:
+            self._retraining.cancel()
+            await asyncio.gather(self._retraining, return_exceptions=True)
+        if self.monitor is not None:
+            await self.monitor.close()
+
+    def offer(self, record: Record) -> None:
+        """Let the monitor consider a finished request; before the monitor is there, nothing is sampled."""
+        if self.monitor is not None:
+            self.monitor.offer(record)
+
+    async def show(self, metrics: Metrics) -> None:
+        """Put the upgrade rates into the metrics; a database that is away leaves the last ones."""
+        if self.monitor is None:
+            return
+        try:
+            for tier in self.monitor.settings.sampling.tiers:
+                rate = await self.monitor.upgrade_rate(tier)
+                if rate.needs_upgrade.total:
+                    share = rate.needs_upgrade.count / rate.needs_upgrade.total
+                    metrics.upgrade_rate.labels(str(tier)).set(share)
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("upgrade rates are not known: %s", error)
+
+    def _price(self, tier: int, usage: Usage) -> float:
+        return cost_usd(self._catalog.tier(tier), usage)
+
+    async def _on_alarm(self, rate: UpgradeRate) -> None:
+        """Retrain in the background, unless that is being done already."""
+        if self._retraining is None or self._retraining.done():
+            self._retraining = asyncio.create_task(self._retrain_after_drift())
+
+    async def _retrain_after_drift(self) -> None:
+        try:
+            await run_retraining(self._settings, self._catalog, self._engine, "drift")
+        except Exception:
+            # The run has its own row with the reason; serving and monitoring go on.
+            log.exception("the retraining that an alarm asked for failed")
+
+    async def _retrain_by_cron(self) -> RetrainResult:
+        return await run_retraining(self._settings, self._catalog, self._engine, "cron")
+
+    async def _last_cron_run(self) -> float | None:
+        return await RetrainRuns(self._engine, retrain_settings(self._catalog).lease_seconds).last_started("cron")
+
+
+@asynccontextmanager
+async def running_quality_loop(loop: QualityLoop) -> AsyncIterator[QualityLoop]:
+    """Started in the background, because it needs the database and serving does not; closed at the end."""
+    async with background(until_it_works(loop.start, "quality loop", {}, 5.0)):
+        try:
+            yield loop
+        finally:
+            await loop.close()
