@@ -88,6 +88,23 @@ def test_more_devices_than_kv_heads_replicate_them() -> None:
     assert plan.kv_tokens == 1_000_000 // (2 * 64 * 2)
 
 
+def test_kv_heads_that_do_not_divide_evenly_cost_the_fullest_device() -> None:
+    demand = KVDemand(num_layers=1, num_heads=24, num_kv_heads=6, head_dim=64, length=1)
+
+    plan = plan_memory(devices=Devices(bytes_each=1_000_000, count=4, usable_share=1.0), weight_bytes=0, kv=demand)
+
+    assert plan.kv_tokens == 1_000_000 // (2 * 2 * 64 * 2)
+    assert any("6 KV heads on 4 devices: 2 on each" in line for line in plan.lines)
+
+
+def test_the_last_token_that_fits_is_accepted_and_one_more_is_refused() -> None:
+    devices = Devices(bytes_each=24 * GB, count=4)
+
+    assert plan_memory(devices=devices, weight_bytes=40 * GB, kv=seventy_b(141_601, 1)).kv_tokens == 141_601
+    with pytest.raises(MemoryPlanError, match="asked for 141,602 x 1 = 141,602"):
+        plan_memory(devices=devices, weight_bytes=40 * GB, kv=seventy_b(141_602, 1))
+
+
 def test_the_plan_of_a_model_uses_its_own_shape() -> None:
     config = ModelConfig(
         architecture="llama",

@@ -83,6 +83,16 @@ def test_smollm_keeps_every_digit_apart(trained: Any, tmp_path: Path) -> None:
     assert [p for p in pieces if any(c.isdigit() for c in p)] == list("20241000000")
 
 
+@pytest.mark.parametrize(("pre", "whole"), [("llama-bpe", True), ("qwen2", False)])
+def test_only_llama3_takes_a_known_word_whole_when_no_merges_lead_to_it(
+    trained: Any, tmp_path: Path, pre: str, whole: bool
+) -> None:
+    tokens, merges = trained
+    path = write_byte_level(tmp_path / "v.gguf", pre, [*tokens, "zqzqz"], merges)
+
+    assert (load_tokenizer(path).encode("zqzqz") == [len(tokens)]) == whole
+
+
 def test_the_begin_token_is_added_where_the_file_asks_for_it(trained: Any, tmp_path: Path) -> None:
     def first(pre: str, **extra: Any) -> int:
         path = write_byte_level(tmp_path / f"{pre}{len(extra)}.gguf", pre, *trained, **extra)
