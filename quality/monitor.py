@@ -5,7 +5,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from quality.record import Record
 from quality.sampling import SamplingSettings, Spending, draw, eligible, uniform
 from quality.verification import AttemptError, EncodedPrompt, Price, Verifier, training_row
 from quality.verification_queue import Depth, Job, Ruling, VerificationQueue
+from quality.work_loop import WorkLoop
 from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)
@@ -85,24 +85,29 @@ class Monitor:
             engine, settings.sampling, lease_seconds=settings.lease_seconds, max_attempts=settings.max_attempts
         )
         self._offers: deque[Record] = deque()
-        self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._worker: asyncio.Task[None] | None = None
+        # Two loops, so that an answer that takes minutes to verify keeps no offer out of the database.
+        self._intake = WorkLoop("monitor intake", self._take_offer, settings.poll_seconds)
+        self._worker = WorkLoop("monitor worker", self._verify_one, settings.poll_seconds)
+        self._spending: Spending | None = None
+        self._spent_at = 0.0
         self._alarmed: set[int] = set()
         self._offered = self._sampled = self._dropped = 0
 
     async def start(self) -> None:
         """Begin (or go on with) verifying. Idempotent."""
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._run(), name="quality-monitor")
+        await self._intake.start()
+        await self._worker.start()
 
     async def close(self) -> None:
-        """Stop at once; a verification under way goes back to the queue. Idempotent."""
-        if self._worker is not None:
-            self._worker.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._worker
-            self._worker = None
+        """Stop at once; offers not yet decided and the verification under way go (back) to the queue. Idempotent."""
+        await self._worker.close()
+        await self._intake.close()
+        try:
+            while await self._take_offer():
+                pass
+        except Exception:
+            log.exception("%d offers are lost, because the database is away", len(self._offers))
+            self._offers.clear()
 
     def offer(self, record: Record) -> None:
         """Consider `record` for verification; microseconds, no I/O, never fails (SPEC QM-01)."""
@@ -115,18 +120,12 @@ class Monitor:
             self._dropped += 1
             return
         self._offers.append(record)
-        self._nudge()
+        self._intake.nudge()
 
     async def drain(self) -> None:
         """Wait until every offer is decided and every verification that can be made now is made."""
-        if self._worker is None:
-            raise RuntimeError("the monitor is not running; call start() first")
-        self._nudge()
-        idle = asyncio.create_task(self._idle.wait())
-        await asyncio.wait({idle, self._worker}, return_when=asyncio.FIRST_COMPLETED)
-        if not idle.done():
-            idle.cancel()
-            raise RuntimeError("the monitor stopped")
+        await self._intake.drain()
+        await self._worker.drain()
 
     async def upgrade_rate(self, tier: int | None = None, last: int | None = None) -> UpgradeRate:
         """Share of the last labelled answers (of `tier`, or of all) that were worse than the strongest tier's."""
@@ -153,34 +152,25 @@ class Monitor:
             calibrations=list(self._verifier.panel.calibrations.values()),
         )
 
-    def _nudge(self) -> None:
-        self._idle.clear()
-        self._wake.set()
+    async def _take_offer(self) -> bool:
+        if not self._offers:
+            return False
+        record = self._offers[0]
+        spending = await self._recent_spending()
+        decided = draw(record, spending, self._likely_bound(record), self.settings.sampling)
+        if decided.sampled and await self._queue.add(record, decided.probability, self._clock()):
+            self._sampled += 1
+            self._worker.nudge()
+        # Only now, so that a failing database loses no offer.
+        self._offers.popleft()
+        return True
 
-    async def _run(self) -> None:
-        while True:
-            self._wake.clear()
-            try:
-                await self._take_offers()
-                while await self._verify_one():
-                    await self._take_offers()
-            except Exception:
-                # The database may be away; the monitor must outlive that, and serving must not notice.
-                log.exception("the monitor could not work; it tries again in %s s", self.settings.poll_seconds)
-            if not self._wake.is_set():
-                self._idle.set()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self.settings.poll_seconds)
-
-    async def _take_offers(self) -> None:
-        while self._offers:
-            record = self._offers[0]
-            spending = await self._queue.spending(self._clock())
-            decided = draw(record, spending, self._likely_bound(record), self.settings.sampling)
-            if decided.sampled:
-                self._sampled += await self._queue.add(record, decided.probability, self._clock())
-            # Only now, so that a failing database loses no offer.
-            self._offers.popleft()
+    async def _recent_spending(self) -> Spending:
+        """A sum over a day's requests is too dear for every offer; the claim checks the budget again, exactly."""
+        now = self._clock()
+        if self._spending is None or now - self._spent_at >= self.settings.poll_seconds:
+            self._spending, self._spent_at = await self._queue.spending(now), now
+        return self._spending
 
     def _likely_bound(self, record: Record) -> float:
         usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=self.settings.max_tokens)

@@ -1,0 +1,96 @@
+"""Stored experience: prompts as the classifier's vectors, written by the monitor and read back for retraining."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.manifest import Manifest
+from classifier.outcome_model import OutcomeModel
+from classifier.routing_input import routing_input
+from migrations.tables import training_rows
+from quality.sampling import uniform
+from quality.verification import EncodedPrompt
+
+Encode = Callable[[list[dict[str, str]]], EncodedPrompt]
+Tensors = dict[str, npt.NDArray[Any]]
+
+# Of the new rows: kept for comparing models; kept for calibrating them; the rest trains.
+COMPARE_SHARE, CALIBRATE_SHARE = 0.25, 0.15
+_SPLIT_KEY = "retraining split"
+_F4 = np.dtype("<f4")
+
+
+def encoder_of(model: Callable[[], OutcomeModel]) -> Encode:
+    """An `Encode` with whatever artefact `model` returns at the moment, so that a promotion takes effect at once."""
+    return lambda messages: encode_prompt(model(), messages)
+
+
+def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> EncodedPrompt:
+    """`messages` as vectors of `model`'s encoder; `features` holds surface features, then word logits."""
+    turn = model.encode(routing_input(messages))
+    return EncodedPrompt(
+        feature_spec=feature_spec(model.manifest),
+        embedding=turn.embedding.astype(_F4).tobytes(),
+        features=np.concatenate([turn.features, turn.word_logits]).astype(_F4).tobytes(),
+    )
+
+
+def feature_spec(manifest: Manifest) -> str:
+    """What makes vectors comparable: the frozen encoder and the list of surface features; 64 characters."""
+    parts = [str(manifest.encoder["sha256"]), *manifest.feature_names, *manifest.heads]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
+    """All stored rows that `manifest`'s encoder made, oldest first, as tensors without texts or names.
+
+    float32 `features` [n, f], `embedding` [n, d], `word_logits` [n, h], `no_worse` [n, tiers - 1] and `correct`
+    [n, tiers] with NaN unobserved, `weights` [n]; uint8 `held` [n] (calibrates) and `compare` [n] (kept from all
+    training). Which rows are kept apart is a hash of the request, so a row never changes sides.
+    """
+    query = (
+        select(training_rows)
+        .where(training_rows.c.feature_spec == feature_spec(manifest), training_rows.c.features.is_not(None))
+        .order_by(training_rows.c.created_at, training_rows.c.training_row_id)
+    )
+    async with engine.connect() as connection:
+        rows = [dict(row) for row in (await connection.execute(query)).mappings()]
+    names, heads, tiers = len(manifest.feature_names), len(manifest.heads), manifest.tiers
+    vectors = np.array([_vector(row["features"]) for row in rows], np.float32).reshape(len(rows), names + heads)
+    draws = np.array([uniform(row["request_id"] or str(row["training_row_id"]), _SPLIT_KEY) for row in rows])
+    compare = draws < COMPARE_SHARE
+    return {
+        "features": vectors[:, :names],
+        "word_logits": vectors[:, names:],
+        "embedding": np.array([_vector(row["embedding"]) for row in rows], np.float32).reshape(
+            len(rows), int(manifest.encoder["dim"])
+        ),
+        "no_worse": np.array([_outcomes(row["no_worse"][:-1]) for row in rows], np.float32).reshape(-1, tiers - 1),
+        "correct": np.array([_outcomes(row["correct"] or [None] * tiers) for row in rows], np.float32).reshape(
+            -1, tiers
+        ),
+        "weights": np.array([max(row["weights"]) for row in rows], np.float32),
+        "held": (~compare & (draws < COMPARE_SHARE + CALIBRATE_SHARE)).astype(np.uint8),
+        "compare": compare.astype(np.uint8),
+    }
+
+
+def data_hash(tensors: Tensors, *versions: str) -> str:
+    """SHA-256 of rows and of the versions of what they are trained on: equal hashes give equal candidates."""
+    digest = hashlib.sha256("\n".join(versions).encode())
+    digest.update(save({name: np.ascontiguousarray(values) for name, values in sorted(tensors.items())}))
+    return digest.hexdigest()
+
+
+def _vector(blob: bytes) -> npt.NDArray[np.float32]:
+    return np.frombuffer(blob, _F4).astype(np.float32)
+
+
+def _outcomes(values: list[bool | None]) -> list[float]:
+    return [float("nan") if value is None else float(value) for value in values]

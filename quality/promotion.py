@@ -1,0 +1,175 @@
+"""Whether a candidate classifier may replace the incumbent: its gain on held-out rows, and the guards it must pass."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from classifier.outcome_model import OutcomeModel
+from classifier.training import metrics
+from classifier.training.encoded_rows import EncodedRows
+from classifier.training.evaluate import ECE_TOLERANCE, MIN_ROWS, RESAMPLES, RowSet, predict_rows, row_sets
+from classifier.training.routing import COST_WEIGHT, Estimate, choose, estimate, utility
+
+Float = npt.NDArray[np.floating]
+
+
+class TierCalibration(msgspec.Struct, frozen=True, kw_only=True):
+    """Calibration error of the candidate for one tier on the newer rows.
+
+    `allowed` is a perfect model's 95% band plus a tolerance, or the incumbent's own error if that is larger: a guard
+    must not keep a worse model.
+    """
+
+    tier: int
+    rows: int
+    error: float
+    allowed: float
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """The evidence and the decision. Utility is the share no worse minus 0.1 of the cost share (DESIGN §4).
+
+    `gain`: utility of the candidate minus the incumbent's on the newer rows that neither saw, paired; `base_gain`: the
+    same on the base data's held rows; `over_shuffled`: the candidate against its own choices dealt out at random,
+    over both. None where there are too few rows. `reasons` are the refusals; empty means promote.
+    """
+
+    candidate: str
+    incumbent: str
+    new_rows: int
+    base_rows: int
+    gain: Estimate | None
+    base_gain: Estimate | None
+    over_shuffled: Estimate | None
+    calibration: list[TierCalibration]
+    reasons: list[str]
+
+    @property
+    def promote(self) -> bool:
+        """Whether the candidate may serve."""
+        return not self.reasons
+
+
+class _Observed:
+    """Rows on which the same tiers were observed, with what either model would choose there."""
+
+    def __init__(self, rows: RowSet, p_candidate: Float, p_incumbent: Float) -> None:
+        self.worth = utility(rows.scores["no_worse"], rows.prices)
+        self.pick = choose(rows.p_ok(p_candidate), rows.prices, "lambda", COST_WEIGHT)
+        before = choose(rows.p_ok(p_incumbent), rows.prices, "lambda", COST_WEIGHT)
+        each = np.arange(len(self.pick))
+        self.difference = self.worth[each, self.pick] - self.worth[each, before]
+
+
+def judge_candidate(
+    candidate: OutcomeModel, incumbent: OutcomeModel, new: EncodedRows, base: EncodedRows, *, seed: int = 0
+) -> Judgement:
+    """Compare on `new` (newer rows kept from all training) and `base` (the base data's held rows).
+
+    A row counts for the tiers whose outcome it has: a model chooses between those. So verified traffic, where the
+    judged and the strongest tier are known, compares models on its own ground until there are full-ladder probes.
+    """
+    newer, older = (_observed(candidate, incumbent, rows) for rows in (new, base))
+    gain, base_gain = _gain(newer, seed), _gain(older, seed)
+    over_shuffled = _over_shuffled([*newer, *older], seed)
+    calibration = _calibration(candidate, incumbent, new, seed)
+    return Judgement(
+        candidate=candidate.version,
+        incumbent=incumbent.version,
+        new_rows=_count(newer),
+        base_rows=_count(older),
+        gain=gain,
+        base_gain=base_gain,
+        over_shuffled=over_shuffled,
+        calibration=calibration,
+        reasons=_reasons(_count(newer), gain, base_gain, over_shuffled, calibration),
+    )
+
+
+def _observed(candidate: OutcomeModel, incumbent: OutcomeModel, rows: EncodedRows) -> list[_Observed]:
+    if not len(rows):
+        return []
+    ours, theirs = predict_rows(candidate, rows), predict_rows(incumbent, rows)
+    return [_Observed(one, ours, theirs) for one in row_sets(rows, candidate.manifest.tiers)]
+
+
+def _count(sets: Sequence[_Observed]) -> int:
+    return sum(len(one.pick) for one in sets)
+
+
+def _gain(sets: Sequence[_Observed], seed: int) -> Estimate | None:
+    if _count(sets) < MIN_ROWS:
+        return None
+    difference = np.concatenate([one.difference for one in sets])
+    draws = metrics.resamples(len(difference), RESAMPLES, seed) @ difference / len(difference)
+    return estimate(float(difference.mean()), draws)
+
+
+def _over_shuffled(sets: Sequence[_Observed], seed: int) -> Estimate | None:
+    """Choices are dealt out at random within each set, so that the control costs the same there (DESIGN §4)."""
+    total = _count(sets)
+    if total < MIN_ROWS:
+        return None
+    value, draws = 0.0, np.zeros(RESAMPLES)
+    for number, one in enumerate(sets):
+        n, tiers = one.worth.shape
+        chosen, onehot = one.worth[np.arange(n), one.pick], np.eye(tiers)[one.pick]
+        weights = np.vstack([np.ones((1, n)), metrics.resamples(n, RESAMPLES, seed + number)])
+        shuffled = ((weights @ onehot / n) * (weights @ one.worth / n)).sum(axis=1)
+        gains = weights @ chosen / n - shuffled
+        value += n / total * float(gains[0])
+        draws += n / total * gains[1:]
+    return estimate(value, draws)
+
+
+def _calibration(
+    candidate: OutcomeModel, incumbent: OutcomeModel, rows: EncodedRows, seed: int
+) -> list[TierCalibration]:
+    ours, theirs = predict_rows(candidate, rows), predict_rows(incumbent, rows)
+    found = []
+    for tier in range(1, candidate.manifest.tiers):
+        seen = ~np.isnan(rows.labels[:, tier - 1])
+        if int(seen.sum()) < MIN_ROWS:
+            continue
+        y, score = rows.labels[seen, tier - 1].astype(np.float64), ours[seen, tier - 1].astype(np.float64)
+        before = metrics.calibration_error(y, theirs[seen, tier - 1].astype(np.float64))
+        found.append(
+            TierCalibration(
+                tier=tier,
+                rows=len(y),
+                error=round(metrics.calibration_error(y, score), 4),
+                allowed=round(max(metrics.calibration_band(score, seed) + ECE_TOLERANCE, before), 4),
+            )
+        )
+    return found
+
+
+def _reasons(
+    rows: int,
+    gain: Estimate | None,
+    base_gain: Estimate | None,
+    over_shuffled: Estimate | None,
+    calibration: Sequence[TierCalibration],
+) -> list[str]:
+    reasons = []
+    if gain is None:
+        reasons.append(f"{rows} newer held-out rows; a comparison needs at least {MIN_ROWS}")
+    elif gain.low <= 0:
+        reasons.append(f"gain on {rows} newer rows is {_shown(gain)}; the lower bound must be above 0")
+    if base_gain is not None and base_gain.high < 0:
+        reasons.append(f"loses on the base data: {_shown(base_gain)}")
+    if over_shuffled is None or over_shuffled.low <= 0:
+        shown = "unknown" if over_shuffled is None else _shown(over_shuffled)
+        reasons.append(f"gain over the cost-matched shuffled control is {shown}; the lower bound must be above 0")
+    reasons += [
+        f"tier {one.tier}: calibration error {one.error:.3f} on {one.rows} rows is above {one.allowed:.3f}"
+        for one in calibration
+        if one.error > one.allowed
+    ]
+    return reasons
+
+
+def _shown(value: Estimate) -> str:
+    return f"{value.value:+.4f} [{value.low:+.4f}, {value.high:+.4f}]"

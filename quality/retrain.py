@@ -1,0 +1,324 @@
+"""Retraining: from stored outcomes to a promoted or refused classifier, every transition a row with its reason."""
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from safetensors.numpy import save_file
+from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from classifier.artefact import load_manifest
+from classifier.manifest import Manifest
+from classifier.registry import ArtefactRegistry
+from migrations.tables import training_rows
+from quality.classifier_versions import ClassifierVersions
+from quality.experience import Tensors, data_hash, export_rows
+from quality.retrain_runs import Busy, LeaseLostError, RetrainRuns, Run
+from quality.training_order import ORDER, RESULT, ROWS, Order
+from quality.training_subprocess import OnProgress, run_training_process
+
+log = logging.getLogger(__name__)
+
+_PROMOTING = "promoting"
+
+Trigger = Literal["cron", "drift", "cli", "button"]
+Outcome = Literal["promoted", "refused", "nothing new", "busy"]
+
+
+class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Knobs of a run. `base_weight` scales the base data against new rows; `catalogue_fingerprint` and `models` (by
+    tier) say whose outcomes the new rows are."""
+
+    catalogue_fingerprint: str
+    models: dict[str, list[str | None]]
+    base_weight: float = 1.0
+    seed: int = 0
+    lease_seconds: float = 120.0
+    timeout_seconds: float = 3600.0
+
+
+class RetrainResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended. `judgement` is a `quality.promotion.Judgement` as plain data, None if nothing was trained."""
+
+    run_id: str
+    outcome: Outcome
+    reason: str
+    incumbent: str
+    candidate: str | None = None
+    judgement: dict[str, Any] | None = None
+
+
+class _Trained(msgspec.Struct, frozen=True, kw_only=True):
+    """The training process's result, read without importing what trains."""
+
+    version: str
+    path: str
+    judgement: dict[str, Any]
+
+
+async def retrain(
+    engine: AsyncEngine,
+    registry: ArtefactRegistry,
+    settings: RetrainSettings,
+    *,
+    trigger: Trigger,
+    on_progress: OnProgress = lambda step, share: None,
+    clock: Callable[[], float] = time.time,
+) -> RetrainResult:
+    """Train a candidate from the base data and all stored rows, and promote it if it is better (SPEC QM-06, QM-07).
+
+    One run at a time over all replicas: a second start returns "busy". A run whose runner died is resumed. Data on
+    which the last run was made already are "nothing new". Whatever fails is written to the run's row and raised.
+    """
+    runs = RetrainRuns(engine, settings.lease_seconds)
+    run = await runs.acquire(trigger, clock())
+    if isinstance(run, Busy):
+        reason = f"run {run.run_id} is under way, held by {run.owner}"
+        return RetrainResult(
+            run_id=run.run_id, outcome="busy", reason=reason, incumbent=load_manifest(registry.current()).version
+        )
+    return await _Retraining(engine, registry, settings, runs, run, on_progress, clock).complete()
+
+
+async def rollback(
+    engine: AsyncEngine, registry: ArtefactRegistry, *, actor: str, reason: str, now: float | None = None
+) -> str:
+    """Make the previous classifier current again and write down who did it and why; returns its version.
+
+    Raises `ArtefactError` if there is no previous one.
+    """
+    now = time.time() if now is None else now
+    retired = load_manifest(registry.current()).version
+    restored = load_manifest(registry.rollback())
+    await ClassifierVersions(engine).rolled_back(restored, registry.current(), retired, actor, reason, now)
+    return restored.version
+
+
+def seed_registry(registry: ArtefactRegistry, shipped: Path) -> Path:
+    """Give an empty registry the shipped artefact as its first current version; returns the current one's folder.
+
+    Without it the first promotion would have nothing to roll back to.
+    """
+    if (registry.root / "current.json").is_file():
+        return registry.current()
+    version = load_manifest(shipped).version
+    target = registry.root / version
+    if not target.is_dir():
+        incoming = registry.root / f".seed-{version}-{time.time_ns()}"
+        shutil.copytree(shipped, incoming)
+        try:
+            incoming.rename(target)
+        except OSError:
+            # Another process was first; versions never differ in content.
+            shutil.rmtree(incoming)
+    return registry.promote(version)
+
+
+class _Retraining:
+    """One run, step by step: export, train and judge in a process, decide. Each step is safe to repeat."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        registry: ArtefactRegistry,
+        settings: RetrainSettings,
+        runs: RetrainRuns,
+        run: Run,
+        on_progress: OnProgress,
+        clock: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._registry = registry
+        self._settings = settings
+        self._runs = runs
+        self._run = run
+        self._on_progress = on_progress
+        self._clock = clock
+        self._versions = ClassifierVersions(engine)
+        self._folder = registry.root / ".runs" / run.run_id
+        self._promoting = False
+
+    async def complete(self) -> RetrainResult:
+        keeping = asyncio.create_task(self._keep_lease())
+        working = asyncio.create_task(self._work())
+        try:
+            await asyncio.wait({keeping, working}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                # The lease is gone, and with it the right to write.
+                keeping.result()
+            return await working
+        except Exception as error:
+            if self._promoting:
+                # The pointer may be swapped already: whoever resumes the run writes the rows that belong to it.
+                await self._let_go()
+            else:
+                await self._fail(error)
+            raise
+        except asyncio.CancelledError:
+            await asyncio.shield(self._let_go())
+            raise
+        finally:
+            for task in (keeping, working):
+                task.cancel()
+            await asyncio.gather(keeping, working, return_exceptions=True)
+
+    async def _work(self) -> RetrainResult:
+        if self._run.step == _PROMOTING and (half_done := self._half_promoted()) is not None:
+            return await self._decide(*half_done)
+        incumbent_folder = self._registry.current()
+        incumbent = load_manifest(incumbent_folder)
+        await self._versions.ensure(incumbent, incumbent_folder, self._clock())
+        root_folder = self._root_of(incumbent)
+        tensors = await export_rows(self._engine, incumbent)
+        hashed = data_hash(tensors, root_folder.name, msgspec.json.encode(self._settings).decode())
+        if not np.any(tensors["compare"] == 0):
+            return await self._nothing_new(incumbent, hashed, "no verified outcome to train on is stored")
+        if hashed == await self._runs.last_trained_hash():
+            return await self._nothing_new(incumbent, hashed, "the stored outcomes are those of the last run")
+        await self._runs.advance(self._run, "exported", self._clock(), {"data_hash": hashed})
+        trained = await self._trained(incumbent_folder, root_folder, tensors, hashed)
+        candidate = load_manifest(Path(trained.path))
+        await self._versions.trained(candidate, Path(trained.path), incumbent.version, self._clock())
+        return await self._decide(incumbent, trained, hashed)
+
+    async def _trained(self, incumbent: Path, root: Path, tensors: Tensors, hashed: str) -> _Trained:
+        """The training process's result; a resumed run takes what its dead runner left, if the data are the same."""
+        folder = self._folder_of(hashed)
+        if not (folder / RESULT).is_file():
+            start, end = await self._window()
+            order = Order(
+                root_artefact=str(root),
+                incumbent=str(incumbent),
+                registry=str(self._registry.root),
+                catalogue_fingerprint=self._settings.catalogue_fingerprint,
+                models=self._settings.models,
+                window_start=start,
+                window_end=end,
+                base_weight=self._settings.base_weight,
+                seed=self._settings.seed,
+            )
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, folder / ROWS)
+            (folder / ORDER).write_bytes(msgspec.json.encode(order))
+            await run_training_process(folder, self._on_progress, timeout_seconds=self._settings.timeout_seconds)
+        trained = _result_in(folder)
+        await self._runs.advance(self._run, "trained", self._clock(), {"classifier_version": trained.version})
+        return trained
+
+    async def _decide(self, incumbent: Manifest, trained: _Trained, hashed: str) -> RetrainResult:
+        reasons: list[str] = list(trained.judgement["reasons"])
+        if trained.version == incumbent.version:
+            reasons.append("the candidate is the incumbent")
+        candidate = load_manifest(Path(trained.path))
+        promoted = not reasons
+        outcome: Literal["promoted", "refused"] = "promoted" if promoted else "refused"
+        reason = f"better than {incumbent.version} on held-out rows" if promoted else "; ".join(reasons)
+        now = self._clock()
+        if promoted:
+            # The pointer is swapped atomically; should we die before the rows are written, the step tells who resumes.
+            await self._runs.advance(self._run, _PROMOTING, now)
+            self._promoting = True
+            self._registry.promote(trained.version)
+        async with self._engine.begin() as connection:
+            await self._finish(connection, now, f"classifier.{outcome}", reason, hashed, trained)
+            await self._versions.decided(
+                connection, candidate, Path(trained.path), incumbent.version, outcome, reason, trained.judgement, now
+            )
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return RetrainResult(
+            run_id=self._run.run_id,
+            outcome=outcome,
+            reason=reason,
+            incumbent=incumbent.version,
+            candidate=trained.version,
+            judgement=trained.judgement,
+        )
+
+    def _half_promoted(self) -> tuple[Manifest, _Trained, str] | None:
+        """What a runner that died while promoting had decided, if its files are here."""
+        hashed = self._run.data_hash or ""
+        if not (self._folder_of(hashed) / RESULT).is_file():
+            return None
+        trained = _result_in(self._folder_of(hashed))
+        current, previous = self._registry.current().name, self._registry.previous()
+        incumbent = previous if current == trained.version and previous is not None else current
+        return load_manifest(self._registry.folder(incumbent)), trained, hashed
+
+    def _folder_of(self, hashed: str) -> Path:
+        return self._folder / hashed[:16]
+
+    async def _nothing_new(self, incumbent: Manifest, hashed: str, reason: str) -> RetrainResult:
+        now = self._clock()
+        async with self._engine.begin() as connection:
+            await self._finish(connection, now, "retrain.nothing_new", reason, hashed, None)
+        return RetrainResult(run_id=self._run.run_id, outcome="nothing new", reason=reason, incumbent=incumbent.version)
+
+    async def _finish(
+        self, connection: AsyncConnection, now: float, action: str, reason: str, hashed: str, trained: _Trained | None
+    ) -> None:
+        fields = {
+            "status": "done",
+            "data_hash": hashed,
+            "classifier_version": trained.version if trained is not None else None,
+            "metrics": trained.judgement if trained is not None else None,
+        }
+        await self._runs.finish(connection, self._run, now, action=action, reason=reason, fields=fields)
+
+    async def _fail(self, error: Exception) -> None:
+        """Write the failure down; if the lease or the database is gone, somebody else will resume the run."""
+        message = f"{type(error).__name__}: {error}"
+        log.error("retraining run %s failed: %s", self._run.run_id, message)
+        with suppress(Exception):
+            async with self._engine.begin() as connection:
+                await self._runs.finish(
+                    connection,
+                    self._run,
+                    self._clock(),
+                    action="retrain.failed",
+                    reason="the run failed; the incumbent stays",
+                    fields={"status": "failed", "error": message},
+                )
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _let_go(self) -> None:
+        with suppress(SQLAlchemyError, LeaseLostError):
+            await self._runs.release(self._run, self._clock())
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await asyncio.sleep(self._runs.lease_seconds / 4)
+            try:
+                await self._runs.renew(self._run, self._clock())
+            except SQLAlchemyError:
+                log.warning("the lease of run %s could not be renewed; trying again", self._run.run_id, exc_info=True)
+
+    async def _window(self) -> tuple[str | None, str | None]:
+        query = select(func.min(training_rows.c.created_at), func.max(training_rows.c.created_at))
+        async with self._engine.connect() as connection:
+            first, last = (await connection.execute(query)).one()
+        return _iso(first), _iso(last)
+
+    def _root_of(self, incumbent: Manifest) -> Path:
+        """The artefact whose base data began the line: all stored rows join it afresh, so none is counted twice."""
+        manifest = incumbent
+        while manifest.parent is not None:
+            manifest = load_manifest(self._registry.folder(manifest.parent))
+        return self._registry.folder(manifest.version)
+
+
+def _result_in(folder: Path) -> _Trained:
+    return msgspec.json.decode((folder / RESULT).read_bytes(), type=_Trained)
+
+
+def _iso(epoch: float | None) -> str | None:
+    return None if epoch is None else datetime.fromtimestamp(epoch, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,159 @@
+"""Runs of the retraining job as rows: one at a time over all replicas, taken over when their runner dies."""
+
+import uuid
+from typing import Any
+
+import msgspec
+from sqlalchemy import insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from migrations.tables import audit_events, retrain_runs
+
+
+class LeaseLostError(RuntimeError):
+    """Another runner has taken the run over; this one must stop without writing anything."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that this process holds. `step` and `data_hash` are those of an earlier runner that died, else None."""
+
+    run_id: str
+    owner: str
+    step: str | None = None
+    data_hash: str | None = None
+
+
+class Busy(msgspec.Struct, frozen=True, kw_only=True):
+    """Another runner is at work."""
+
+    run_id: str
+    owner: str
+    lease_until: float
+
+
+class RetrainRuns:
+    """Rows of `retrain_runs`, held by a lease. The schema allows one running row, so a double start is one run."""
+
+    def __init__(self, engine: AsyncEngine, lease_seconds: float) -> None:
+        self._engine = engine
+        self.lease_seconds = lease_seconds
+        self._owner = f"retrain-{uuid.uuid4().hex}"
+
+    async def acquire(self, trigger: str, now: float) -> Run | Busy:
+        """Start a run, take an abandoned one over, or say who is busy."""
+        run_id = uuid.uuid4().hex
+        row = {
+            "run_id": run_id,
+            "trigger": trigger,
+            "status": "running",
+            "owner": self._owner,
+            "lease_until": now + self.lease_seconds,
+            "created_at": now,
+        }
+        try:
+            async with self._engine.begin() as connection:
+                await connection.execute(insert(retrain_runs).values(row))
+                await self._audit(connection, now, "retrain.started", run_id, f"trigger: {trigger}", None)
+            return Run(run_id=run_id, owner=self._owner)
+        except IntegrityError:
+            return await self._take_over(trigger, now)
+
+    async def renew(self, run: Run, now: float) -> None:
+        """Keep the lease. Raises `LeaseLostError`."""
+        await self._write(run, {"lease_until": now + self.lease_seconds})
+
+    async def release(self, run: Run, now: float) -> None:
+        """Let go of an unfinished run, so that the next start resumes it at once. Raises `LeaseLostError`."""
+        await self._write(run, {"lease_until": now})
+
+    async def advance(self, run: Run, step: str, now: float, fields: dict[str, Any] | None = None) -> None:
+        """Note that `step` is reached, with what is known by now, and audit it. Raises `LeaseLostError`."""
+        async with self._engine.begin() as connection:
+            known = {"step": step, "lease_until": now + self.lease_seconds, **(fields or {})}
+            await self._update(connection, run, known)
+            await self._audit(connection, now, f"retrain.{step}", run.run_id, "the run goes on", fields)
+
+    async def finish(
+        self, connection: AsyncConnection, run: Run, now: float, *, action: str, reason: str, fields: dict[str, Any]
+    ) -> None:
+        """End the run in the caller's transaction, with its audit row. Raises `LeaseLostError`."""
+        await self._update(connection, run, {"reason": reason, "finished_at": now, **fields})
+        await self._audit(connection, now, action, run.run_id, reason, fields.get("metrics"))
+
+    async def last_trained_hash(self) -> str | None:
+        """The data hash of the last run that finished; None before the first."""
+        query = (
+            select(retrain_runs.c.data_hash)
+            .where(retrain_runs.c.status == "done", retrain_runs.c.data_hash.is_not(None))
+            .order_by(retrain_runs.c.created_at.desc())
+            .limit(1)
+        )
+        async with self._engine.connect() as connection:
+            found: str | None = await connection.scalar(query)
+        return found
+
+    async def last_started(self, trigger: str) -> float | None:
+        """When the last run with this trigger started (epoch seconds)."""
+        query = (
+            select(retrain_runs.c.created_at)
+            .where(retrain_runs.c.trigger == trigger)
+            .order_by(retrain_runs.c.created_at.desc())
+            .limit(1)
+        )
+        async with self._engine.connect() as connection:
+            found: float | None = await connection.scalar(query)
+        return found
+
+    async def _take_over(self, trigger: str, now: float) -> Run | Busy:
+        query = select(retrain_runs).where(retrain_runs.c.status == "running")
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).mappings().first()
+        if row is None:
+            # It ended between our insert and this look; the next try is a fresh run.
+            return await self.acquire(trigger, now)
+        busy = Busy(run_id=row["run_id"], owner=row["owner"], lease_until=row["lease_until"])
+        if busy.lease_until > now:
+            return busy
+        async with self._engine.begin() as connection:
+            taken = await connection.execute(
+                update(retrain_runs)
+                .where(
+                    retrain_runs.c.run_id == busy.run_id,
+                    retrain_runs.c.status == "running",
+                    retrain_runs.c.owner == busy.owner,
+                    retrain_runs.c.lease_until == busy.lease_until,
+                )
+                .values(owner=self._owner, lease_until=now + self.lease_seconds)
+            )
+            if not taken.rowcount:
+                return busy
+            reason = f"{busy.owner} let its lease expire"
+            await self._audit(connection, now, "retrain.resumed", busy.run_id, reason, None)
+        return Run(run_id=busy.run_id, owner=self._owner, step=row["step"], data_hash=row["data_hash"])
+
+    async def _write(self, run: Run, fields: dict[str, Any]) -> None:
+        async with self._engine.begin() as connection:
+            await self._update(connection, run, fields)
+
+    async def _update(self, connection: AsyncConnection, run: Run, fields: dict[str, Any]) -> None:
+        held = await connection.execute(
+            update(retrain_runs)
+            .where(
+                retrain_runs.c.run_id == run.run_id,
+                retrain_runs.c.owner == run.owner,
+                retrain_runs.c.status == "running",
+            )
+            .values(**fields)
+        )
+        if not held.rowcount:
+            raise LeaseLostError(f"retraining run {run.run_id} was taken over by another runner")
+
+    async def _audit(
+        self, connection: AsyncConnection, now: float, action: str, subject: str, reason: str, details: Any
+    ) -> None:
+        await connection.execute(
+            insert(audit_events).values(
+                created_at=now, actor=self._owner, action=action, subject=subject, reason=reason, details=details
+            )
+        )

@@ -1,0 +1,68 @@
+"""A background loop over some store of work: woken when there is some, polling for the rest, hard to kill by errors."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+log = logging.getLogger(__name__)
+
+Step = Callable[[], Awaitable[bool]]
+
+
+class WorkLoop:
+    """Calls `step` until it returns False (nothing to do now), then waits for `nudge` or `poll_seconds`.
+
+    An exception of `step` is logged and counts as "nothing to do now": a database that is away must not end the loop.
+    """
+
+    def __init__(self, name: str, step: Step, poll_seconds: float) -> None:
+        self.name = name
+        self._step = step
+        self._poll_seconds = poll_seconds
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin. Idempotent."""
+        if self._task is None:
+            self.nudge()
+            self._task = asyncio.create_task(self._run(), name=self.name)
+
+    async def close(self) -> None:
+        """Cancel the step under way and stop. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def nudge(self) -> None:
+        """There may be work."""
+        self._idle.clear()
+        self._wake.set()
+
+    async def drain(self) -> None:
+        """Return once a `step` that began after this call found nothing to do. Raises RuntimeError if not running."""
+        if self._task is None:
+            raise RuntimeError(f"{self.name} is not running; call start() first")
+        self.nudge()
+        idle = asyncio.create_task(self._idle.wait())
+        await asyncio.wait({idle, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        if not idle.done():
+            idle.cancel()
+            raise RuntimeError(f"{self.name} was stopped")
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                while await self._step():
+                    pass
+            except Exception:
+                log.exception("%s could not work; it tries again within %s s", self.name, self._poll_seconds)
+            if not self._wake.is_set():
+                self._idle.set()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self._poll_seconds)
