@@ -95,7 +95,8 @@ def draw(record: Record, spending: Spending, bound_usd: float, settings: Samplin
     refused = eligible(record, settings)
     if refused is not None:
         return refused
-    if not admits(spending, bound_usd, settings.budget_share):
+    # The store lags behind serving: while it knows of no request yet, only the claim can tell what is affordable.
+    if spending.eligible_requests and not admits(spending, bound_usd, settings.budget_share):
         return Draw(sampled=False, probability=0.0, reason="no budget")
     rate = affordable_rate(spending, bound_usd, settings)
     sampled = uniform(record.request_id, settings.key) < rate

@@ -69,6 +69,10 @@ def test_an_empty_budget_stops_sampling() -> None:
     assert (refused.sampled, refused.reason) == (False, "no budget")
 
 
+def test_before_the_store_knows_of_any_request_the_ceiling_alone_decides() -> None:
+    assert draw(record("req-1"), Spending(), 0.01, SamplingSettings(rate=1.0)).sampled
+
+
 def test_a_small_budget_thins_the_draw_and_says_with_which_probability() -> None:
     # 1000 eligible requests, 50 cents to spend, a cent each: 50 of 1000 is affordable, not the ceiling of half.
     spending = Spending(serving_usd=10.0, eligible_requests=1000, committed_usd=0.1, verifications=10)
