@@ -1,0 +1,20 @@
+"""The `aio` command line: one module per command, imported only when that command runs."""
+
+from gateway.cli.group import LazyGroup
+
+main = LazyGroup(
+    name="aio",
+    help="AIO: an OpenAI-compatible gateway that answers each request with the cheapest tier that is good enough.",
+    commands={
+        "serve": ("gateway.cli.serve:serve", "Start the gateway (or one of its roles)."),
+        "route": ("gateway.cli.route:route", "Show which tier would answer a prompt, and why."),
+        "models": ("gateway.cli.models:models", "Show the catalogue: tiers, files, memory."),
+        "kv-calc": ("gateway.cli.kv_calc:kv_calc", "Work out the memory of a KV cache."),
+        "migrate": ("gateway.cli.migrate:migrate", "Bring the database schema up to date."),
+        "retrain": ("gateway.cli.retrain:retrain", "Retrain the classifier from recorded outcomes."),
+        "classifier": ("gateway.cli.classifier:classifier", "Train and evaluate the classifier."),
+        "bench": ("gateway.cli.bench:bench", "Measure the inference core."),
+        "new-key": ("gateway.cli.new_key:new_key", "Make an API key and its hash."),
+    },
+)
+main.params.append(main.version_option())

@@ -1,0 +1,82 @@
+"""`aio classifier`: training from public outcomes, and the evaluation of any version."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gateway.cli.group import LazyGroup
+from gateway.cli.options import catalog_option, data_dir_option, json_option, settings_from, staged_progress
+
+classifier = LazyGroup(
+    name="classifier",
+    help="Train and evaluate the outcome model behind routing.",
+    commands={
+        "train": ("gateway.cli.classifier:train", "Train on the public outcomes, evaluate, promote unless refused."),
+        "evaluate": ("gateway.cli.classifier:evaluate", "Measure a version on the test split."),
+    },
+)
+
+data_option = click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with routing_outcomes.jsonl.gz.  [AIO_DATA; ../shared/data]",
+)
+
+
+@click.command()
+@data_option
+@click.option(
+    "--registry", type=click.Path(path_type=Path), help="Where versions are kept.  [classifier/ in the data folder]"
+)
+@click.option("--hold", multiple=True, metavar="DOMAIN", help="Leave a domain out of training and report it apart.")
+@click.option("--promote/--no-promote", default=True, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@data_dir_option
+@json_option
+def train(
+    data: Path | None,
+    registry: Path | None,
+    hold: tuple[str, ...],
+    promote: bool,
+    seed: int,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Train on the public outcomes, evaluate on the test split, and promote unless the evaluation refuses."""
+    from classifier.training.command import train_command
+
+    root = registry or settings_from(**given).registry_path
+    with staged_progress("training") as show:
+        outcome = train_command(root, data=data, hold=hold, promote=promote, seed=seed, progress=show)
+    if as_json:
+        click.echo(outcome.json)
+    else:
+        click.echo(outcome.text)
+        click.echo(f"{outcome.folder}: {'promoted' if outcome.promoted else 'not promoted'}")
+    if outcome.refusals:
+        raise SystemExit(1)
+
+
+@click.command()
+@click.argument("artefact", type=click.Path(exists=True, file_okay=False, path_type=Path), required=False)
+@data_option
+@catalog_option
+@data_dir_option
+@json_option
+def evaluate(artefact: Path | None, data: Path | None, as_json: bool, **given: Any) -> None:
+    """Measure ARTEFACT (by default the version that serves) on the test split of the public outcomes."""
+    from classifier.training.evaluate_command import evaluate_command
+
+    folder = artefact or _serving(settings_from(**given).registry_path)
+    outcome = evaluate_command(folder, data=data)
+    click.echo(outcome.json if as_json else outcome.text)
+    if outcome.refusals:
+        raise SystemExit(1)
+
+
+def _serving(root: Path) -> Path:
+    from classifier.artefact import default_artefact
+    from classifier.registry import POINTER, ArtefactRegistry
+
+    return ArtefactRegistry(root).current() if (root / POINTER).is_file() else default_artefact()

@@ -1,0 +1,19 @@
+"""Which errors are the user's to mend: their messages say how, and a traceback would only hide them."""
+
+# By name, so that showing `--help` or failing in click itself imports none of the packages below.
+_EXPECTED = {
+    "gateway.settings": {"SettingsError"},
+    "tiers.errors": {"CatalogError", "TierUnavailableError"},
+    "inference_core.errors": {"ModelFileError", "MemoryPlanError", "CoreGoneError", "CoreError", "InvalidRequestError"},
+    "inference_core.bench.workload": {"TraceError"},
+    "classifier.errors": {"ArtefactError", "TrainingDataError", "PolicyInputsError", "NoTierAllowedError"},
+    "quality.database": {"DatabaseUrlError", "SchemaError"},
+    "quality.job": {"CronError"},
+    "quality.training_subprocess": {"TrainingProcessError"},
+    "gateway.errors": {"ApiError"},
+}
+
+
+def expected_error(error: BaseException) -> bool:
+    """Whether `error` is of a type (or derives from one) whose message is meant for the user."""
+    return any(kind.__name__ in _EXPECTED.get(kind.__module__, ()) for kind in type(error).__mro__)

@@ -1,0 +1,111 @@
+"""`aio models`: what the catalogue says, whether its files are there, and whether they fit this machine's memory."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import cache_dir_option, catalog_option, echo_json, json_option, settings_from, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from inference_core.model_spec import CoreSpec, ModelSpec
+    from tiers.catalog import Catalog
+
+
+@click.command()
+@catalog_option
+@cache_dir_option
+@json_option
+def models(as_json: bool, **given: Any) -> None:
+    """Show tiers with models, policies and prices, the files behind them, and the memory they take."""
+    from tiers.catalog import load_catalog
+
+    settings = settings_from(**given)
+    catalog = load_catalog(settings.catalog)
+    files = [_file(model, settings.cache_path) for model in catalog.core.models]
+    memory = _memory(catalog.core, files)
+    if as_json:
+        echo_json({"catalog": catalog, "files": files, "memory": memory})
+        return
+    click.echo(f"catalogue {catalog.name}: {catalog.description}\n")
+    click.echo(_tiers(catalog))
+    if files:
+        click.echo("\n" + _files(files))
+        click.echo("\n" + "\n".join(memory))
+
+
+def _tiers(catalog: "Catalog") -> str:
+    rows = [
+        [
+            str(tier.number),
+            tier.tier_class.value,
+            tier.model_name,
+            str(type(tier.policy).__struct_config__.tag),
+            f"${tier.price.input_usd_per_million:g}",
+            f"${tier.price.output_usd_per_million:g}",
+            tier.url,
+        ]
+        for tier in catalog.tiers
+    ]
+    return table(["tier", "class", "model", "policy", "in $/M", "out $/M", "where"], rows)
+
+
+def _file(model: "ModelSpec", cache: "Path") -> dict[str, Any]:
+    """One model's file and what it takes; `problem` says why it cannot be used."""
+    from inference_core.errors import CoreError
+    from inference_core.loaders.checkpoint import open_checkpoint
+    from inference_core.loaders.model_path import resolve_model_path
+    from inference_core.loading import layout_of, weight_bytes
+
+    shown: dict[str, Any] = {"name": model.name, "path": model.path, "compute": model.compute, "problem": None}
+    try:
+        path = resolve_model_path(model.path)
+        checkpoint = open_checkpoint(path, cache)
+        config = checkpoint.config
+        layout = layout_of(model, config)
+    except CoreError as error:
+        return shown | {"problem": str(error)}
+    return shown | {
+        "file_bytes": path.stat().st_size if path.is_file() else sum(p.stat().st_size for p in path.glob("*")),
+        "context": min(model.max_context or config.max_position, config.max_position),
+        "weight_bytes": weight_bytes(checkpoint, model),
+        "kv_bytes_per_token": layout.block_bytes // layout.block_size,
+    }
+
+
+def _files(files: list[dict[str, Any]]) -> str:
+    from inference_core.memory_plan import format_bytes
+
+    rows = [
+        [file["name"], file["compute"], file["problem"], "", ""]
+        if file["problem"]
+        else [
+            file["name"],
+            file["compute"],
+            format_bytes(file["file_bytes"]),
+            f"{file['context']:,} tokens",
+            f"{file['kv_bytes_per_token']:,} bytes",
+        ]
+        for file in files
+    ]
+    return table(["model", "compute", "file", "context", "KV per token"], rows)
+
+
+def _memory(core: "CoreSpec", files: list[dict[str, Any]]) -> list[str]:
+    """The sum that a start would check, line by line."""
+    from inference_core.loading import available_memory
+    from inference_core.memory_plan import format_bytes
+
+    usable = [file for file in files if not file["problem"]]
+    if not usable:
+        return []
+    total = sum(file["weight_bytes"] for file in usable) + core.arena_bytes
+    available = available_memory()
+    tokens = [f"{core.arena_bytes // file['kv_bytes_per_token']:,} of {file['name']}" for file in usable]
+    return [
+        *(f"weights of {file['name']} ({file['compute']}): {format_bytes(file['weight_bytes'])}" for file in usable),
+        f"KV arena: {format_bytes(core.arena_bytes)}, tokens if one model has it all: {', '.join(tokens)}",
+        f"sum: {format_bytes(total)}; available now: {format_bytes(available)}: "
+        + ("fits" if total <= available else "DOES NOT FIT"),
+    ]

@@ -1,0 +1,72 @@
+"""`aio retrain`: a candidate from recorded outcomes, promoted only if it is better; or back to the one before."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import (
+    catalog_option,
+    data_dir_option,
+    database_option,
+    echo_json,
+    json_option,
+    settings_from,
+    staged_progress,
+)
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+    from quality.retrain import RetrainResult
+    from quality.training_subprocess import OnProgress
+
+
+@click.command()
+@click.option("--rollback", is_flag=True, help="Serve the previous classifier again instead of training.")
+@click.option("--reason", default="asked for on the command line", help="For the audit trail of a rollback.")
+@catalog_option
+@data_dir_option
+@database_option
+@json_option
+def retrain(rollback: bool, reason: str, as_json: bool, **given: Any) -> None:
+    """Train from stored outcomes and the artefact's base data, compare with the incumbent, promote or refuse."""
+    settings = settings_from(**given)
+    if rollback:
+        version = asyncio.run(_rollback(settings, reason))
+        echo_json({"current": version}) if as_json else click.echo(f"classifier {version} serves again")
+        return
+    with staged_progress("retraining") as show:
+        result = asyncio.run(_retrain(settings, show))
+    if as_json:
+        echo_json(result)
+        return
+    click.echo(f"{result.outcome}: {result.reason}")
+    click.echo(f"incumbent {result.incumbent}, candidate {result.candidate or 'none'}, run {result.run_id}")
+
+
+async def _retrain(settings: "Settings", show: "OnProgress") -> "RetrainResult":
+    from gateway.quality_loop import run_retraining
+    from quality.database import migrate, open_database
+    from tiers.catalog import load_catalog
+
+    catalog = load_catalog(settings.catalog)
+    settings.data_path.mkdir(parents=True, exist_ok=True)
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    try:
+        return await run_retraining(settings, catalog, engine, "cli", show)
+    finally:
+        await engine.dispose()
+
+
+async def _rollback(settings: "Settings", reason: str) -> str:
+    from classifier.registry import ArtefactRegistry
+    from quality.database import migrate, open_database
+    from quality.retrain import rollback
+
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    try:
+        return await rollback(engine, ArtefactRegistry(settings.registry_path), actor="cli", reason=reason)
+    finally:
+        await engine.dispose()

@@ -1,0 +1,141 @@
+"""`aio route`: a routing decision without a server, or a past one replayed from its record."""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import catalog_option, data_dir_option, database_option, echo_json, json_option, settings_from
+from gateway.cli.options import table as text_table
+
+if TYPE_CHECKING:
+    from classifier.decision import Decision
+    from gateway.settings import Settings
+    from quality.record import Record
+    from tiers.catalog import Catalog
+
+
+@click.command()
+@click.argument("prompt", required=False)
+@click.option("--quality", type=click.FloatRange(0, 1), help="Share of answers no worse than the strongest tier's.")
+@click.option("--max-cost", type=float, metavar="USD", help="Most that the answer may cost.")
+@click.option("--min-tier", type=click.IntRange(min=1), help="Lowest tier that may answer.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Limit on the answer, which bounds its cost.")
+@click.option("--replay", metavar="ID", help="Reproduce the decision of a past request from its record.")
+@catalog_option
+@data_dir_option
+@database_option
+@json_option
+def route(
+    prompt: str | None,
+    replay: str | None,
+    quality: float | None,
+    max_cost: float | None,
+    min_tier: int | None,
+    max_tokens: int | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Show which tier would answer PROMPT, the probabilities and prices of all tiers, and why."""
+    if (prompt is None) == (replay is None):
+        raise click.UsageError("give either a PROMPT or --replay ID")
+    settings = settings_from(**given)
+    if replay is not None:
+        _replay(settings, replay, as_json)
+        return
+    wishes = {"quality_target": quality, "max_cost_usd": max_cost, "min_tier": min_tier}
+    decision, milliseconds, catalog = _decide(settings, prompt or "", max_tokens, wishes)
+    if as_json:
+        echo_json({"decision": decision, "cpu_ms": milliseconds})
+    else:
+        click.echo(_text(decision, catalog))
+        click.echo(f"\ndecided in {milliseconds:.2f} ms of CPU time")
+
+
+def _decide(
+    settings: "Settings", prompt: str, max_tokens: int | None, wishes: dict[str, Any]
+) -> "tuple[Decision, float, Catalog]":
+    from gateway.ask import Ask
+    from gateway.classifier_in_force import ClassifierInForce
+    from gateway.routing import RoutingService
+    from inference_core.protocol import SamplingParams
+    from tiers.catalog import load_catalog
+    from tiers.tier import ChatMessage
+
+    catalog = load_catalog(settings.catalog)
+    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint, lambda version: None)
+    classifier.load()
+    # Without tiers: nobody is down and nothing is queued, so that the prompt alone decides.
+    routing = RoutingService(catalog, {}, classifier, settings.quality_target)
+    ask = Ask(
+        request_id="dry-run",
+        api="chat",
+        requested_model="auto",
+        sampling=SamplingParams(),
+        arrival=time.monotonic(),
+        created_at=time.time(),
+        messages=[ChatMessage(role="user", content=prompt)],
+        max_tokens=max_tokens,
+        **wishes,
+    )
+    routing.route(ask)  # the first decision pays for caches that a server has warm
+    began = time.thread_time()
+    decision = routing.route(ask)
+    return decision, (time.thread_time() - began) * 1e3, catalog
+
+
+def _text(decision: "Decision", catalog: "Catalog") -> str:
+    inputs, prediction = decision.inputs, decision.inputs.prediction
+    rows = [
+        [
+            f"{'→' if number == decision.tier else ' '} {number}",
+            catalog.tier(number).model_name if number <= len(catalog.tiers) else "?",
+            f"{prediction.p_ok[number - 1]:.3f}",
+            f"${inputs.costs[number - 1]:.6f}",
+            "ruled out" if score is None else f"{score:.4f}",
+        ]
+        for number, score in enumerate(decision.scores, start=1)
+    ]
+    parameter = f"lambda {inputs.lambda_:.3g}" if inputs.rule == "lambda" else f"tau {inputs.tau:.3f}"
+    lines = [
+        f"tier {decision.tier}: {decision.reason}",
+        "",
+        text_table(["tier", "model", "P(no worse)", "predicted cost", "score"], rows),
+        "",
+        f"rule {inputs.rule} ({parameter}) for a quality target of {inputs.quality_target:.3f}",
+        f"classifier {prediction.classifier_version} ({prediction.kind}), novelty {prediction.novelty:.2f}",
+    ]
+    if prediction.contributions:
+        moved = ", ".join(f"{name} {effect:+.2f}" for name, effect in prediction.contributions)
+        lines.append(f"moved by (logit of tier 1): {moved}")
+    return "\n".join(lines)
+
+
+def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
+    from classifier.policy import decide
+    from tiers.catalog import load_catalog
+
+    record = asyncio.run(_find(settings, request_id))
+    if record is None:
+        raise click.ClickException(f"no request {request_id!r} is in the database {settings.database}")
+    again = decide(record.decision.inputs)
+    same = again == record.decision
+    if as_json:
+        echo_json({"request_id": request_id, "same": same, "recorded": record.decision, "replayed": again})
+    else:
+        click.echo(_text(again, load_catalog(settings.catalog)))
+        click.echo(f"\n{'the same decision as recorded' if same else f'RECORDED DIFFERENTLY: {record.decision}'}")
+    if not same:
+        raise SystemExit(1)
+
+
+async def _find(settings: "Settings", request_id: str) -> "Record | None":
+    from quality.database import open_database
+    from quality.store import get_request
+
+    engine = open_database(settings.database)
+    try:
+        return await get_request(engine, request_id)
+    finally:
+        await engine.dispose()

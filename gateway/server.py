@@ -1,0 +1,69 @@
+"""The HTTP server around the application: uvicorn, and what a newcomer reads while it starts."""
+
+import socket
+import sys
+
+import click
+import uvicorn
+
+from gateway.app import create_app
+from gateway.settings import Settings
+
+FAILURE_POLICY = {
+    "database": "away: requests are served, records wait in the journal, nothing is lost",
+    "classifier": "fails: prompts are routed by length",
+    "tier": "fails before its first token: the next tier up answers, once; after it: an error event",
+    "core": "gone: 503 with Retry-After; a gateway process reconnects by itself",
+    "journal disk": "stalls: requests are served, records beyond 64 MiB are refused and counted",
+}
+
+
+class AnnouncedServer(uvicorn.Server):
+    """A server that says where it listens and what to try, once it does."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start as uvicorn does, then print."""
+        await super().startup(sockets=sockets)
+        if self.started and self.servers:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            click.echo(ready_text(host, port))
+
+
+def ready_text(host: str, port: int) -> str:
+    """Where the gateway listens and a first request."""
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - only compared
+    url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+    body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+    return (
+        f"\nAIO is ready on {url}  (API: {url}/v1, documentation: {url}/docs, metrics: {url}/metrics)\nTry:\n\n"
+        f"  curl -si {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n"
+    )
+
+
+def policy_text() -> str:
+    """What happens when a dependency fails, one line each."""
+    return "When something fails:\n" + "\n".join(f"  {name}: {policy}" for name, policy in FAILURE_POLICY.items())
+
+
+def run_server(settings: Settings) -> bool:
+    """Serve until a signal; False if the start failed. Raises `SettingsError` and `CatalogError`."""
+    app = create_app(settings)
+    click.echo(f"catalogue: {settings.catalog}   role: {settings.role}   data: {settings.data_path}")
+    click.echo(policy_text())
+    sys.stdout.flush()
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop" if sys.platform != "win32" else "asyncio",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=settings.drain_seconds,
+    )
+    server = AnnouncedServer(config)
+    server.run()
+    return server.started
