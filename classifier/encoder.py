@@ -1,6 +1,7 @@
 """From the words of a turn to a vector: the Encoder protocol and the artefact's own static encoder."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple, Protocol
@@ -11,6 +12,9 @@ import numpy.typing as npt
 from classifier.quantised import dequantise, quantise
 
 Float = npt.NDArray[np.float32]
+# Weight of a term by how often it occurs: 1 + log n; a turn has at most some hundred words.
+_SUBLINEAR = (1.0 + np.log(np.maximum(np.arange(1024), 1))).astype(np.float32)
+_EDGE = np.ones(1, np.bool_)
 _NO_PAIR = np.iinfo(np.int64).max
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
@@ -63,7 +67,9 @@ class StaticEncoder:
         self._index = {word: i for i, word in enumerate(self.words)}
         # The last key belongs to no pair: look-ups need no special case at the end.
         self._pair_keys = np.append(pairs[:, 0].astype(np.int64) * len(self.words) + pairs[:, 1], _NO_PAIR)
-        self._table = np.ascontiguousarray(np.hstack([table, logit_table]).astype(np.float32))
+        # Kept as int8: a turn touches hundreds of rows, and what it costs is memory traffic.
+        self._values, self._scale = quantise(table)
+        self._logit_table = logit_table.astype(np.float32)
 
     def terms(self, tokens: Sequence[str]) -> tuple[npt.NDArray[np.intp], Float]:
         """The sparse vector of `tokens`: (rows of the table, ascending; weights of unit length)."""
@@ -73,30 +79,29 @@ class StaticEncoder:
         known = at[self._pair_keys[at] == keys]
         found = np.concatenate((ids[ids >= 0], known + len(self.words)))
         found.sort()
-        starts = np.flatnonzero(np.concatenate(([True], found[1:] != found[:-1]))) if len(found) else found
-        rows = found[starts]
-        counts = np.diff(np.append(starts, len(found)))
-        weights = (1.0 + np.log(counts)) * self.idf[rows]
-        norm = float(np.sqrt(weights @ weights))
-        return rows, (weights / norm if norm else weights).astype(np.float32)
+        if not len(found):
+            return found, np.zeros(0, np.float32)
+        starts = np.flatnonzero(np.concatenate((_EDGE, found[1:] != found[:-1], _EDGE)))
+        rows = found[starts[:-1]]
+        weights = _SUBLINEAR[np.minimum(starts[1:] - starts[:-1], len(_SUBLINEAR) - 1)] * self.idf[rows]
+        return rows, weights / np.float32(math.sqrt(weights @ weights))
 
     def encode(self, turn: str, tokens: Sequence[str]) -> Encoding:
         rows, weights = self.terms(tokens)
-        sums = weights @ self._table[rows]
-        embedding = sums[: self.dim]
-        norm = float(np.sqrt(embedding @ embedding))
-        return Encoding(embedding / norm if norm > 1e-6 else embedding * 0.0, sums[self.dim :] + self.logit_bias)
+        embedding = (weights * self._scale[rows]) @ self._values[rows].astype(np.float32)
+        norm = math.sqrt(embedding @ embedding)
+        word_logits = weights @ self._logit_table[rows] + self.logit_bias
+        return Encoding(embedding / norm if norm > 1e-6 else embedding * 0.0, word_logits)
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
         """What `from_tensors` needs, by name; the table as int8 rows, the vocabulary as UTF-8 bytes."""
-        values, scale = quantise(self._table[:, : self.dim])
         return {
             "encoder.words": np.frombuffer("\n".join(self.words).encode(), np.uint8),
             "encoder.pairs": self.pairs.astype(np.int32),
             "encoder.idf": self.idf.astype(np.float32),
-            "encoder.table": values,
-            "encoder.table_scale": scale,
-            "encoder.logit_table": self._table[:, self.dim :].astype(np.float16),
+            "encoder.table": self._values,
+            "encoder.table_scale": self._scale,
+            "encoder.logit_table": self._logit_table.astype(np.float16),
             "encoder.logit_bias": self.logit_bias.astype(np.float32),
         }
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import string
 from collections.abc import Sequence
 from itertools import repeat
 
@@ -81,25 +82,42 @@ def _count_kinds(tokens: Sequence[str]) -> list[int]:
     return [total >> shift & _FIELD_MASK for shift in _FIELD_SHIFTS]
 
 
-# Classes of characters, counted in one pass over the bytes of the turn.
-_CLASSES = ("maths_symbols", "brackets", "digits", "quotes", "backslashes", "commas", "capitals", "non_ascii")
-_DIGIT, _CAPITAL, _SPACE, _END, _OTHER = 2, 6, 8, 9, 10
-_CLASS_OF = np.full(256, _OTHER, dtype=np.uint8)
-for _class, _characters in enumerate((b"=+*/^<>%$", b"()[]{};", b"0123456789", b"\"'`", b"\\", b",")):
-    _CLASS_OF[list(_characters)] = _class
-_CLASS_OF[ord("A") : ord("Z") + 1] = _CAPITAL
-_CLASS_OF[128:] = 7
-_CLASS_OF[list(b" \t\n\r\f\v")] = _SPACE
-_CLASS_OF[list(b".?!:")] = _END
-
-_OPTION = re.compile(r"^\(?[A-J][.):] ", re.MULTILINE)
+# Each byte of a turn becomes the letter of its class; everything below is counted in that string of letters.
+_CLASSES: dict[str, bytes] = {
+    "maths_symbols": b"=+*/^<>%$",
+    "brackets": b"()[]{};",
+    "digits": string.digits.encode(),
+    "quotes": b"\"'`",
+    "backslashes": b"\\",
+    "commas": b",",
+    "capitals": string.ascii_uppercase.encode(),
+    "non_ascii": bytes(range(128, 256)),
+}
+_LETTERS = {"maths_symbols": b"m", "brackets": b"b", "digits": b"0", "quotes": b"q", "backslashes": b"r"} | {
+    "commas": b",",
+    "capitals": b"C",
+    "non_ascii": b"u",
+}
+_CLASS_OF = bytearray(b"x" * 256)
+for _name, _characters in _CLASSES.items():
+    for _byte in _characters:
+        _CLASS_OF[_byte] = _LETTERS[_name][0]
+for _byte in string.whitespace.encode():
+    _CLASS_OF[_byte] = ord("s")
+for _byte in b".?!:":
+    _CLASS_OF[_byte] = ord(".")
+_CLASS_TABLE = bytes(_CLASS_OF)
+# Patterns that open with literal bytes are searched for at memory speed. A capitalised word after a space that does not
+# open a sentence, with the capitalised words right after it; and the first digit of a run.
+_ENTITY = re.compile(rb"sC(?<!\.sC)[^s]*(?:sC[^s]*)*")
+_NUMBER = re.compile(rb"0(?<!00)")
+_OPTION = re.compile(r"\n\(?[A-J][.):] ")
 _CODE = ("```", "def ", "assert ", "import ", "return ", "class ", ") {")
 
 FEATURE_NAMES: tuple[str, ...] = (
     "log_chars",
     "log_words",
     "mean_word_length",
-    "long_word_share",
     "distinct_word_share",
     "log_sentences",
     "log_lines",
@@ -132,21 +150,16 @@ def surface_features(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.N
     """
     n, chars = max(len(tokens), 1), max(len(turn), 1)
     kinds = _count_kinds(tokens)
-    lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
-    classes = _CLASS_OF[np.frombuffer(turn.encode(errors="replace"), np.uint8)]
-    counts = np.bincount(classes, minlength=_OTHER + 1)
-    words, entities = _words_and_entities(classes)
-    digits = classes == _DIGIT
-    numbers = int(np.count_nonzero(digits[1:] > digits[:-1])) + int(digits[:1].any())
+    classes = turn.encode(errors="replace").translate(_CLASS_TABLE)
+    entities, numbers = len(_ENTITY.findall(classes)), len(_NUMBER.findall(classes))
     lower, first = turn.lower(), tokens[0] if tokens else ""
     questions = turn.count("?")
     domains = sorted(kinds[: len(DOMAINS)], reverse=True)
     log = math.log1p
     values = [
         log(turn_chars),
-        log(words * turn_chars / chars),
-        float(lengths.sum()) / n,
-        int(np.count_nonzero(lengths > 8)) / n,
+        log(n * turn_chars / chars),
+        (len(classes) - classes.count(b"s")) / n,
         len(set(tokens)) / n,
         log(questions + turn.count(". ") + turn.count(".\n") + turn.count("!")),
         log(turn.count("\n")),
@@ -159,14 +172,14 @@ def surface_features(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.N
         entities / n,
         log(numbers),
         numbers / n,
-        log(len(_OPTION.findall(turn))) if "\n" in turn else 0.0,
+        log(len(_OPTION.findall(turn))),
         float("__" in turn),
         log(sum(map(turn.count, _CODE))),
         log(turn.count("\\") + turn.count("$")),
         *(keyword_count(name, lower) for name in KEYWORDS),
         *(count / n for count in kinds),
         *(float(count > 0) for count in kinds[: len(DOMAINS)]),
-        *(counts[: len(_CLASSES)] / chars).tolist(),
+        *(classes.count(letter) / chars for letter in _LETTERS.values()),
         (domains[0] - domains[1]) / n,
     ]
     return np.array(values, dtype=np.float32)
@@ -184,16 +197,7 @@ def keyword_count(name: str, lower: str) -> float:
 
 def count_entities(text: str) -> int:
     """Runs of capitalised words that do not open a sentence: "in New York" holds one entity."""
-    return _words_and_entities(_CLASS_OF[np.frombuffer(text.encode(errors="replace"), np.uint8)])[1]
-
-
-def _words_and_entities(classes: npt.NDArray[np.uint8]) -> tuple[int, int]:
-    """Number of words and of entities, from the character classes [bytes] of a text."""
-    space = np.concatenate(([True, True], classes == _SPACE))
-    starts = np.flatnonzero(space[1:-1] & ~space[2:])
-    opens = (starts < 2) | (classes[np.maximum(starts - 2, 0)] == _END)
-    inside = (classes[starts] == _CAPITAL) & ~opens
-    return len(starts), int(np.count_nonzero(inside[1:] > inside[:-1])) + int(inside[:1].any())
+    return len(_ENTITY.findall(text.encode(errors="replace").translate(_CLASS_TABLE)))
 
 
 def question_depth(questions: int, question_words: int, connectives: int) -> float:

@@ -26,11 +26,12 @@ class Heads:
             raise ValueError(f"heads: coef {coef.shape}, bias {bias.shape}, blend {blend.shape} do not belong together")
         self.mean, self.scale, self.coef, self.bias = mean, scale, coef, bias
         self.blend, self.blend_bias = blend, blend_bias
+        self._inverse_scale = (1.0 / scale).astype(np.float32)
 
     def design(self, features: Float, embedding: Float) -> Float:
         """Inputs of the linear heads, [n, f + d]."""
-        standard = np.clip((features - self.mean) / self.scale, -CLIP, CLIP)
-        return np.hstack([standard, embedding * EMBEDDING_SCALE])
+        standard = np.minimum(np.maximum((features - self.mean) * self._inverse_scale, -CLIP), CLIP)
+        return np.concatenate((standard, embedding * EMBEDDING_SCALE), axis=1)
 
     def logits(self, design: Float, word_logits: Float, neighbourhood_logits: Float) -> Float:
         """Calibrated logits [n, h] of the outcomes."""

@@ -58,9 +58,9 @@ class Memory:
         cosine = similarity[np.arange(len(similarity))[:, None], nearest]
         evidence = np.einsum("nk,nkh->nh", np.exp(SHARPNESS * (cosine - 1.0)), self._evidence[nearest])
         rate = (evidence[:, :heads] + PRIOR_WEIGHT * self.base_rates) / (evidence[:, heads:] + PRIOR_WEIGHT)
-        rate = np.clip(rate, 1e-4, 1 - 1e-4)
+        rate = np.minimum(np.maximum(rate, 1e-4), 1 - 1e-4)
         few = min(NOVELTY_NEIGHBOURS, k)
-        distance = 1.0 - np.sort(cosine, axis=1)[:, k - few :].mean(axis=1)
+        distance = 1.0 - np.sort(cosine, axis=1)[:, k - few :].sum(axis=1) / few
         novelty = np.searchsorted(self.distances, distance) / max(len(self), 1)
         return Neighbourhood(
             np.log(rate / (1 - rate)).astype(np.float32), distance.astype(np.float32), novelty.astype(np.float32)

@@ -19,6 +19,7 @@ Float = npt.NDArray[np.float32]
 # Nothing learned from some thousand prompts is surer than this.
 P_MIN, P_MAX = 0.005, 0.995
 CONTRIBUTIONS = 6
+_EXPLAINED = (*FEATURE_NAMES, "topic", *OPINIONS[1:])
 
 
 class EncodedTurn(NamedTuple):
@@ -85,16 +86,16 @@ class OutcomeModel:
     def _contributions(self, design: Float, word_logits: Float, nearby_logits: Float) -> list[tuple[str, float]]:
         """Largest additive parts of tier 1's logit, against an average prompt."""
         heads = self.heads
-        parts = (design * self._tier_1_effects).tolist()
+        parts = design * self._tier_1_effects
         known = len(FEATURE_NAMES)
-        groups = {
-            "topic": sum(parts[known:]),
-            OPINIONS[1]: float((word_logits[0] - self._tier_1_base) * heads.blend[1, 0]),
-            OPINIONS[2]: float((nearby_logits[0] - self._tier_1_base) * heads.blend[2, 0]),
-        }
-        named = [*groups.items(), *zip(FEATURE_NAMES, parts, strict=False)]
-        named.sort(key=lambda pair: abs(pair[1]), reverse=True)
-        return [(name, round(effect, 4)) for name, effect in named[:CONTRIBUTIONS]]
+        groups = (
+            parts[known:].sum(),
+            (word_logits[0] - self._tier_1_base) * heads.blend[1, 0],
+            (nearby_logits[0] - self._tier_1_base) * heads.blend[2, 0],
+        )
+        effects = np.append(parts[:known], groups)
+        largest = np.argsort(-np.abs(effects))[:CONTRIBUTIONS].tolist()
+        return [(_EXPLAINED[i], round(float(effects[i]), 4)) for i in largest]
 
 
 def encode_turn(encoder: Encoder, prompt: RoutingInput) -> EncodedTurn:

@@ -2,17 +2,19 @@
 
 import string
 
-# Digits become "0", since a number's length carries over to other prompts and its value does not. Apostrophes
-# vanish ("don't" → "dont"); other punctuation separates. A translation table is several times faster than a regex.
-_TABLE = str.maketrans(
-    {
-        **dict.fromkeys(string.punctuation + "‘“”–—…", " "),
-        **dict.fromkeys("'’`", ""),
-        **dict.fromkeys(string.digits, "0"),
-    }
-)
+# On bytes, since translating non-ASCII text character by character is many times slower. Digits become "0": a
+# number's length carries over to other prompts and its value does not. Punctuation separates words, apostrophes vanish
+# ("don't" → "dont").
+_SEPARATORS = string.punctuation.encode()
+_TABLE = bytes.maketrans(_SEPARATORS + string.digits.encode(), b" " * len(_SEPARATORS) + b"0" * 10)
+_DROPPED = b"'`"
+_TYPOGRAPHIC = {"’": "", "‘": " ", "“": " ", "”": " ", "–": " ", "—": " ", "…": " "}
 
 
 def tokenise(turn: str) -> list[str]:
     """Lower-case words of `turn` in order; a number is "0" to "000…" by its length."""
-    return turn.lower().translate(_TABLE).split()
+    lower = turn.lower()
+    if not lower.isascii():
+        for mark, plain in _TYPOGRAPHIC.items():
+            lower = lower.replace(mark, plain)
+    return lower.encode(errors="replace").translate(_TABLE, _DROPPED).decode().split()

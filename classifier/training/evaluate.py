@@ -12,6 +12,7 @@ from classifier.outcome_model import OutcomeModel
 from classifier.training import metrics
 from classifier.training.encoded_rows import EncodedRows
 from classifier.training.routing import (
+    COST_WEIGHT,
     PRICES,
     Estimate,
     Rule,
@@ -145,15 +146,15 @@ def domain_means(train: EncodedRows, rows: EncodedRows) -> npt.NDArray[np.float3
 def valid_curves(p: Float, valid: EncodedRows, tiers: int) -> Curves | None:
     """Curves of both rules on the valid rows with every tier observed, and the better rule there.
 
-    None if there are no such rows. The default quality target is the lambda curve's at the best utility.
+    None if there are no such rows. The default quality target is the lambda curve's at lambda = 0.1,
+    the yardstick's own price of cost.
     """
     full = next((s for s in row_sets(valid, tiers) if len(s.tiers) == tiers), None)
     if full is None:
         return None
     p_ok, no_worse = full.p_ok(p), full.scores["no_worse"]
     correct = full.scores.get("correct", no_worse)
-    best = best_parameter(p_ok, no_worse, full.prices, "lambda")
-    chosen = choose(p_ok, full.prices, "lambda", best)
+    chosen = choose(p_ok, full.prices, "lambda", COST_WEIGHT)
     return Curves(
         rows=len(no_worse),
         prices=full.prices.tolist(),

@@ -58,9 +58,12 @@ def calibration_error(y: Array, p: Array) -> float:
 
 def calibration_band(p: Array, seed: int, times: int = 500) -> float:
     """95th percentile of the calibration error that a perfect model with these probabilities would show (RT-06)."""
-    rng = np.random.default_rng(seed)
-    errors = [calibration_error((rng.random(len(p)) < p).astype(np.float64), p) for _ in range(times)]
-    return float(np.quantile(errors, 0.95))
+    p = np.sort(p)
+    drawn = np.random.default_rng(seed).random((times, len(p)), dtype=np.float32) < p
+    # The bins of `calibration_error`: as equal as can be, the longer ones first.
+    starts = np.cumsum([0, *(len(b) for b in np.array_split(p, min(BINS, len(p)))[:-1])])
+    missed = np.add.reduceat(drawn, starts, axis=1, dtype=np.float64) - np.add.reduceat(p, starts)
+    return float(np.quantile(np.abs(missed).sum(axis=1) / len(p), 0.95))
 
 
 def calibration_slope(y: Array, p: Array) -> float:

@@ -34,7 +34,7 @@ def retrain_from(
     base_weight: float = 1.0,
     seed: int = 0,
 ) -> Path:
-    """A candidate `root/<version>/` from the artefact in `base` and `new_rows`, which `encode_rows` gave with its encoder.
+    """A candidate `root/<version>/` from the artefact in `base` and `new_rows` (by `encode_rows` with its encoder).
 
     The encoder stays as it is, byte for byte. `base_weight` scales the weights of the base rows. The candidate says it
     was measured on `catalogue_fingerprint`, whose `models` are those that produced the new rows. Nothing is promoted.

@@ -34,7 +34,7 @@ from classifier.training.evaluate import Report, evaluate, predict_rows, valid_c
 from classifier.training.fit import fit_heads
 
 Progress = Callable[[str, float], None]
-EMBEDDING_DIM = 128
+EMBEDDING_DIM = 64
 MAX_TERMS = 16384
 
 

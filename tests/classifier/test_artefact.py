@@ -1,0 +1,161 @@
+"""The artefact folder and the registry of versions."""
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from classifier import artefact as artefact_module
+from classifier.artefact import (
+    default_artefact,
+    load_artefact,
+    load_base,
+    load_manifest,
+    load_model_tensors,
+    save_artefact,
+)
+from classifier.errors import ArtefactError
+from classifier.registry import ArtefactRegistry
+from classifier.routing_input import routing_input_of_text
+from classifier.training.train import Candidate
+
+
+@pytest.fixture
+def copied(tiny_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_folder, tmp_path / tiny_folder.name))
+
+
+def edit_manifest(folder: Path, **changes: object) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_loaded_artefact_predicts_what_the_trained_model_predicts(tiny: Candidate) -> None:
+    prompt = routing_input_of_text("What is the tensor lattice of the house?")
+    assert load_artefact(tiny.folder).predict(prompt) == tiny.model.predict(prompt)
+
+
+def test_the_artefact_that_ships_loads_is_small_and_holds_no_text() -> None:
+    folder = default_artefact()
+    files = list(folder.iterdir())
+    assert sorted(f.name for f in files) == ["base.safetensors", "manifest.json", "model.safetensors"]
+    assert sum(f.stat().st_size for f in files) < 8 * 2**20
+    model = load_artefact(folder)
+    assert model.manifest.tiers == 4
+    assert set(load_base(folder)) == {
+        "features",
+        "embedding",
+        "embedding_scale",
+        "word_logits",
+        "labels",
+        "weights",
+        "group",
+        "held",
+    }
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "base.safetensors"])
+def test_a_flipped_byte_is_noticed(copied: Path, name: str) -> None:
+    blob = bytearray((copied / name).read_bytes())
+    blob[-1] ^= 1
+    (copied / name).write_bytes(blob)
+    with pytest.raises(ArtefactError, match=f"{name}: SHA-256 is"):
+        (load_base if name.startswith("base") else load_artefact)(copied)
+
+
+def test_a_missing_file_is_named(copied: Path) -> None:
+    (copied / "model.safetensors").unlink()
+    with pytest.raises(ArtefactError, match=r"model\.safetensors cannot be read"):
+        load_artefact(copied)
+
+
+def test_a_folder_without_a_manifest_is_no_artefact(tmp_path: Path) -> None:
+    with pytest.raises(ArtefactError, match=r"manifest\.json does not exist"):
+        load_artefact(tmp_path)
+
+
+def test_another_schema_version_is_refused_with_both_numbers(copied: Path) -> None:
+    edit_manifest(copied, schema_version=99)
+    with pytest.raises(ArtefactError, match="schema version 99; this program reads 1"):
+        load_artefact(copied)
+
+
+def test_a_manifest_that_is_cut_short_is_refused(copied: Path) -> None:
+    text = (copied / "manifest.json").read_text()
+    (copied / "manifest.json").write_text(text[: len(text) // 2])
+    with pytest.raises(ArtefactError, match="Train the artefact again"):
+        load_artefact(copied)
+
+
+def test_other_surface_features_than_this_programs_are_refused(copied: Path) -> None:
+    edit_manifest(copied, feature_names=["only_one"])
+    with pytest.raises(ArtefactError, match="trained on 1 surface features"):
+        load_artefact(copied)
+
+
+def test_tensors_of_the_wrong_shape_are_refused(copied: Path) -> None:
+    edit_manifest(copied, heads=["no_worse_1"])
+    with pytest.raises(ArtefactError, match="have shape"):
+        load_artefact(copied)
+
+
+def test_saving_the_same_version_twice_is_fine_and_another_content_is_not(tiny: Candidate, tmp_path: Path) -> None:
+    manifest, model, base = load_manifest(tiny.folder), load_model_tensors(tiny.folder), load_base(tiny.folder)
+    first = save_artefact(tmp_path, manifest, model, base)
+    assert save_artefact(tmp_path, manifest, model, base) == first
+    with pytest.raises(ArtefactError, match="exists with other content"):
+        save_artefact(tmp_path, msgspec.structs.replace(manifest, seed=5), model, base)
+    assert [p.name for p in tmp_path.iterdir()] == [manifest.version]
+
+
+def test_an_artefact_above_the_limit_is_not_written(
+    tiny: Candidate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artefact_module, "MAX_BYTES", 1000)
+    with pytest.raises(ArtefactError, match="at most 1000"):
+        save_artefact(tmp_path, load_manifest(tiny.folder), load_model_tensors(tiny.folder), load_base(tiny.folder))
+    assert list(tmp_path.iterdir()) == []
+
+
+def registry_of(root: Path, *versions: str) -> ArtefactRegistry:
+    for version in versions:
+        (root / version).mkdir()
+        (root / version / "manifest.json").write_text("{}")
+    return ArtefactRegistry(root)
+
+
+def test_promotion_moves_the_pointer_and_rollback_moves_it_back(tmp_path: Path) -> None:
+    registry = registry_of(tmp_path, "a", "b")
+    registry.promote("a")
+    registry.promote("b")
+    assert (registry.current().name, registry.previous()) == ("b", "a")
+    assert registry.rollback() == tmp_path / "a"
+    assert (registry.current().name, registry.previous()) == ("a", "b")
+
+
+def test_promoting_the_current_version_again_keeps_the_way_back(tmp_path: Path) -> None:
+    registry = registry_of(tmp_path, "a", "b")
+    for version in ("a", "b", "b"):
+        registry.promote(version)
+    assert registry.previous() == "a"
+
+
+def test_a_registry_without_a_promoted_version_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ArtefactError, match="names no current version"):
+        registry_of(tmp_path, "a").current()
+
+
+def test_there_is_nothing_to_roll_back_to_after_the_first_promotion(tmp_path: Path) -> None:
+    registry = registry_of(tmp_path, "a")
+    registry.promote("a")
+    with pytest.raises(ArtefactError, match="no previous version"):
+        registry.rollback()
+
+
+@pytest.mark.parametrize("version", ["missing", "../outside", ".hidden", ""])
+def test_an_unknown_version_cannot_be_promoted(tmp_path: Path, version: str) -> None:
+    registry = registry_of(tmp_path, "a")
+    with pytest.raises(ArtefactError, match=r"there are \['a'\]"):
+        registry.promote(version)

@@ -1,0 +1,157 @@
+"""The policy: what is chosen, what never is, and that a decision replays."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
+from classifier.errors import NoTierAllowedError, PolicyInputsError
+from classifier.policy import decide, novelty_exclusions
+
+probability = st.floats(0, 1, allow_nan=False)
+
+
+@st.composite
+def policy_inputs(draw: st.DrawFn, constrained: bool = True) -> PolicyInputs:
+    steps = draw(st.lists(st.floats(1e-6, 10), min_size=4, max_size=4))
+    costs = [sum(steps[: k + 1]) for k in range(4)]
+    p_ok = [*draw(st.lists(probability, min_size=3, max_size=3)), 1.0]
+    barred = draw(st.lists(st.integers(1, 4), unique=True)) if constrained else []
+    return PolicyInputs(
+        prediction=Prediction(p_ok=p_ok, kind="prior", novelty=0.1, classifier_version="t"),
+        costs=costs,
+        rule=draw(st.sampled_from(["lambda", "tau"])),
+        quality_target=0.9,
+        lambda_=draw(st.floats(0, 5)),
+        tau=draw(probability),
+        min_tier=draw(st.none() | st.integers(1, 4)) if constrained else None,
+        max_cost_usd=draw(st.none() | st.floats(0, 40)) if constrained else None,
+        exclusions=[Exclusion(tier=t, reason="down") for t in barred],
+    )
+
+
+def example(**changes: object) -> PolicyInputs:
+    base = PolicyInputs(
+        prediction=Prediction(p_ok=[0.5, 0.8, 0.9, 1.0], kind="measured", novelty=0.1, classifier_version="t"),
+        costs=[0.001, 0.0025, 0.01, 0.03],
+        rule="lambda",
+        quality_target=0.9,
+        lambda_=0.1,
+        tau=0.75,
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def decided(inputs: PolicyInputs) -> Decision | None:
+    try:
+        return decide(inputs)
+    except NoTierAllowedError:
+        return None
+
+
+@given(policy_inputs(), st.floats(0, 5), st.floats(0, 1))
+def test_a_higher_quality_target_never_lowers_the_tier(
+    inputs: PolicyInputs, other_lambda: float, other_tau: float
+) -> None:
+    """RT-05: a higher target means a smaller lambda and a larger tau."""
+    low, high = sorted((inputs.lambda_, other_lambda))
+    loose, strict = sorted((inputs.tau, other_tau))
+    cheap = decided(msgspec.structs.replace(inputs, lambda_=high, tau=loose))
+    good = decided(msgspec.structs.replace(inputs, lambda_=low, tau=strict))
+    assert (cheap is None) == (good is None)
+    if cheap is not None and good is not None:
+        assert good.tier >= cheap.tier
+
+
+@given(policy_inputs())
+def test_a_tier_that_a_constraint_rules_out_is_never_chosen(inputs: PolicyInputs) -> None:
+    decision = decided(inputs)
+    barred = {e.tier for e in inputs.exclusions}
+    if decision is None:
+        return
+    assert decision.tier not in barred
+    assert inputs.min_tier is None or decision.tier >= inputs.min_tier
+    assert inputs.max_cost_usd is None or inputs.costs[decision.tier - 1] <= inputs.max_cost_usd
+    assert all(decision.scores[t - 1] is None for t in barred)
+
+
+@given(policy_inputs(constrained=False))
+def test_the_choice_is_the_brute_force_minimum(inputs: PolicyInputs) -> None:
+    decision = decide(inputs)
+    p_ok, share = inputs.prediction.p_ok, [c / inputs.costs[-1] for c in inputs.costs]
+    if inputs.rule == "lambda":
+        scores = [1 - p + inputs.lambda_ * s for p, s in zip(p_ok, share, strict=True)]
+        assert decision.scores == pytest.approx(scores, abs=1e-7)
+        assert scores[decision.tier - 1] <= min(scores) + 1e-7
+    else:
+        assert decision.tier == next(k for k in range(1, 5) if p_ok[k - 1] >= inputs.tau)
+
+
+@given(policy_inputs())
+def test_a_recorded_decision_replays_to_the_same_decision(inputs: PolicyInputs) -> None:
+    decision = decided(inputs)
+    if decision is None:
+        return
+    stored = msgspec.json.decode(msgspec.json.encode(decision), type=Decision)
+    assert decide(stored.inputs) == decision
+
+
+def test_equal_scores_go_to_the_cheaper_tier() -> None:
+    prediction = Prediction(p_ok=[0.9, 0.9, 0.9, 1.0], kind="measured", novelty=0, classifier_version="t")
+    assert decide(example(prediction=prediction, lambda_=0.0, exclusions=[Exclusion(tier=4, reason="x")])).tier == 1
+
+
+def test_a_prompt_that_every_tier_answers_alike_goes_to_the_cheapest() -> None:
+    prediction = Prediction(p_ok=[1.0, 1.0, 1.0, 1.0], kind="measured", novelty=0, classifier_version="t")
+    assert decide(example(prediction=prediction)).tier == 1
+
+
+def test_the_tau_rule_takes_the_strongest_allowed_tier_when_none_reaches_tau() -> None:
+    inputs = example(rule="tau", tau=0.95, exclusions=[Exclusion(tier=4, reason="down")])
+    decision = decide(inputs)
+    assert decision.tier == 3
+    assert "no allowed tier reaches tau" in decision.reason
+
+
+def test_a_pinned_tier_is_chosen_whatever_it_scores() -> None:
+    decision = decide(example(pinned_tier=1))
+    assert decision.tier == 1
+    assert decision.reason.startswith("pinned to tier 1")
+
+
+def test_with_nothing_left_the_error_says_why_each_tier_is_out() -> None:
+    inputs = example(pinned_tier=2, exclusions=[Exclusion(tier=2, reason="context of 2048 tokens is too short")])
+    with pytest.raises(NoTierAllowedError, match="tier 2: context of 2048 tokens is too short") as caught:
+        decide(inputs)
+    assert [e.tier for e in caught.value.exclusions] == [1, 2, 3, 4]
+
+
+def test_the_reason_names_the_tiers_that_were_ruled_out_and_that_it_is_a_prior() -> None:
+    prediction = Prediction(p_ok=[0.9, 0.9, 0.9, 1.0], kind="prior", novelty=0, classifier_version="t")
+    reason = decide(example(prediction=prediction, max_cost_usd=0.005)).reason
+    assert "prior" in reason
+    assert "not tier 4: predicted cost $0.030000 is above the maximum $0.005000" in reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"costs": [1.0, 1.0, 2.0, 3.0]}, "strictly increasing"),
+        ({"costs": [1.0, 2.0]}, "same number"),
+        ({"costs": [-1.0, 2.0, 3.0, 4.0]}, "at least 0"),
+        ({"lambda_": float("nan")}, "lambda"),
+        ({"tau": 1.5}, "tau"),
+        ({"pinned_tier": 5}, "pinned_tier"),
+        ({"min_tier": 0}, "min_tier"),
+        ({"exclusions": [Exclusion(tier=9, reason="x")]}, "exclusion of tier 9"),
+    ],
+)
+def test_inputs_without_meaning_are_refused_by_name(changes: dict[str, object], named: str) -> None:
+    with pytest.raises(PolicyInputsError, match=named):
+        decide(example(**changes))
+
+
+def test_only_a_prompt_more_novel_than_the_threshold_is_kept_from_the_cheap_tiers() -> None:
+    assert novelty_exclusions(0.95, threshold=0.95, safe_tier=3) == []
+    assert [e.tier for e in novelty_exclusions(0.96, threshold=0.95, safe_tier=3)] == [1, 2]

@@ -1,0 +1,140 @@
+"""Measures of probabilities and of routing, against plain re-computations."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from classifier.decision import PolicyInputs, Prediction
+from classifier.policy import decide
+from classifier.training import metrics
+from classifier.training.logistic import fit_logistic
+from classifier.training.routing import (
+    PRICES,
+    Rule,
+    best_parameter,
+    choose,
+    gain_over_shuffled,
+    utility,
+)
+
+
+def sample(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    p = np.round(rng.random(n), 2)
+    return (rng.random(n) < p).astype(float), p, rng.integers(0, 5, n)
+
+
+def test_auc_is_the_share_of_pairs_ranked_properly_with_ties_half() -> None:
+    y, p, group = sample(60)
+    for groups in (None, group):
+        same = (lambda i, j: True) if groups is None else (lambda i, j: group[i] == group[j])
+        pairs = [(i, j) for i, j in itertools.product(range(60), repeat=2) if y[i] > y[j] and same(i, j)]
+        won = sum(1.0 if p[i] > p[j] else 0.5 if p[i] == p[j] else 0.0 for i, j in pairs)
+        assert metrics.auc(y, p, groups)[0] == pytest.approx(won / len(pairs))
+
+
+def test_a_predictor_that_only_knows_the_group_has_half_within_groups() -> None:
+    y, _, group = sample()
+    assert metrics.auc(y, group.astype(float), group)[0] == pytest.approx(0.5)
+
+
+def test_bootstrap_weights_of_one_give_the_plain_auc() -> None:
+    y, p, group = sample()
+    assert metrics.auc(y, p, group, np.ones((2, 400)))[1] == pytest.approx(metrics.auc(y, p, group)[0])
+
+
+def test_without_a_pair_the_auc_is_not_a_number() -> None:
+    assert np.isnan(metrics.auc(np.ones(5), np.arange(5.0))[0])
+
+
+def test_a_calibrated_model_lies_in_its_band_and_a_shifted_one_above() -> None:
+    y, p, _ = sample(4000)
+    p = np.clip(p, 0.02, 0.98)
+    assert metrics.calibration_error(y, p) < metrics.calibration_band(p, seed=1)
+    assert metrics.calibration_error(y, np.clip(p + 0.1, 0, 1)) > metrics.calibration_band(p, seed=1)
+    assert metrics.calibration_slope(y, p) == pytest.approx(1.0, abs=0.1)
+
+
+def test_overconfident_probabilities_have_a_slope_below_one() -> None:
+    y, p, _ = sample(4000)
+    logit = np.log(np.clip(p, 0.02, 0.98) / (1 - np.clip(p, 0.02, 0.98)))
+    assert metrics.calibration_slope(y, 1 / (1 + np.exp(-2 * logit))) == pytest.approx(0.5, abs=0.07)
+
+
+def test_apgr_is_half_for_a_constant_gap_and_higher_for_a_router_that_knows() -> None:
+    weak, strong = np.tile([1.0, 0.0], 500), np.ones(1000)
+    assert metrics.apgr(weak, strong, np.random.default_rng(0).random(1000)) == pytest.approx(0.5, abs=0.05)
+    assert metrics.apgr(weak, strong, 1 - weak) == pytest.approx(0.75, abs=0.01)
+
+
+def test_the_fitted_logistic_has_a_vanishing_gradient() -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(300, 3)), rng.random(300)
+    y = rng.random(300)
+    y[:50] = np.nan
+    coef, bias = fit_logistic(x, y, w, c=0.5)
+    seen = ~np.isnan(y)
+    residual = w[seen] * (1 / (1 + np.exp(-(x[seen] @ coef + bias))) - y[seen])
+    assert x[seen].T @ residual + coef / 0.5 == pytest.approx(np.zeros(3), abs=1e-2)
+    assert residual.sum() == pytest.approx(0, abs=1e-2)
+
+
+def test_a_logistic_without_labels_stays_at_its_centre() -> None:
+    coef, bias = fit_logistic(np.ones((4, 2)), np.full(4, np.nan), np.ones(4), c=1.0, centre=np.array([0.5, 0.25]))
+    assert (coef.tolist(), bias) == ([0.5, 0.25], 0.0)
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=3, max_size=3),
+    st.sampled_from(["lambda", "tau"]),
+    st.floats(0, 1),
+)
+def test_the_evaluated_choice_is_the_served_choice(p: list[float], rule: Rule, parameter: float) -> None:
+    p_ok = [*(round(v, 4) for v in p), 1.0]
+    inputs = PolicyInputs(
+        prediction=Prediction(p_ok=p_ok, kind="prior", novelty=0, classifier_version="t"),
+        costs=list(PRICES),
+        rule=rule,
+        quality_target=0.9,
+        lambda_=round(parameter, 3),
+        tau=round(parameter, 3),
+    )
+    column = choose(np.array([p_ok]), np.array(PRICES), rule, round(parameter, 3))[0]
+    scores = decide(inputs).scores
+    assert scores[column] == pytest.approx(min(s for s in scores if s is not None), abs=1e-8)
+
+
+def test_the_shuffled_control_matches_real_permutations() -> None:
+    rng = np.random.default_rng(0)
+    score, prices = (rng.random((200, 4)) < 0.6).astype(float), np.array(PRICES)
+    worth, pick = utility(score, prices), rng.integers(0, 4, 200)
+    dealt = np.mean([worth[np.arange(200), rng.permutation(pick)].mean() for _ in range(4000)])
+    gain = gain_over_shuffled(worth, pick, metrics.resamples(200, 300, 0))
+    assert worth[np.arange(200), pick].mean() - gain.value == pytest.approx(dealt, abs=2e-3)
+    assert gain.low < gain.value < gain.high
+
+
+def test_a_router_that_knows_the_outcomes_beats_its_shuffled_self() -> None:
+    rng = np.random.default_rng(0)
+    score, prices = (rng.random((300, 4)) < 0.6).astype(float), np.array(PRICES)
+    gain = gain_over_shuffled(utility(score, prices), utility(score, prices).argmax(1), metrics.resamples(300, 300, 0))
+    assert gain.low > 0.2
+
+
+def test_the_best_lambda_of_perfect_probabilities_separates_right_from_wrong() -> None:
+    rng = np.random.default_rng(0)
+    score = np.hstack([(rng.random((300, 3)) < 0.5), np.ones((300, 1))]).astype(float)
+    chosen = best_parameter(score, score, np.array(PRICES), "lambda")
+    picks = choose(score, np.array(PRICES), "lambda", chosen)
+    assert score[np.arange(300), picks].mean() == 1.0
+    assert (picks == score.argmax(1)).all()
+
+
+def test_the_band_is_what_simulated_perfect_models_show() -> None:
+    _, p, _ = sample(203)
+    rng = np.random.default_rng(3)
+    errors = [metrics.calibration_error((rng.random(203) < p).astype(float), p) for _ in range(2000)]
+    assert metrics.calibration_band(p, seed=1, times=2000) == pytest.approx(np.quantile(errors, 0.95), rel=0.07)

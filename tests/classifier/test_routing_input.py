@@ -1,0 +1,64 @@
+"""What of a request reaches the classifier."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from classifier.routing_input import cut_turn, routing_input, routing_input_of_text
+
+
+def test_only_the_last_user_turn_is_looked_at() -> None:
+    found = routing_input(
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "first"},
+            {"role": "assistant", "content": "answer"},
+            {"role": "user", "content": "second"},
+        ],
+        max_tokens=7,
+        has_tools=True,
+        previous_tiers=[2],
+    )
+    assert (found.turn, found.user_turns, found.assistant_turns) == ("second", 2, 1)
+    assert (found.max_tokens, found.has_tools, found.has_schema, found.previous_tiers) == (7, True, False, (2,))
+
+
+def test_the_system_prompt_is_known_by_its_hash_alone() -> None:
+    one, same, other, none = (
+        routing_input([*([{"role": "system", "content": text}] if text else []), {"role": "user", "content": "hi"}])
+        for text in ("You are Ann.", "You are Ann.", "You are Bob.", "")
+    )
+    assert one.app == same.app != other.app
+    assert none.app == ""
+    assert "Ann" not in one.app
+
+
+def test_a_conversation_without_a_user_turn_is_an_empty_turn() -> None:
+    assert routing_input([{"role": "assistant", "content": "hello"}]).turn == ""
+
+
+def test_a_long_turn_keeps_its_first_192_and_last_64_words() -> None:
+    words = [f"w{i}" for i in range(1000)]
+    found = routing_input_of_text(" ".join(words))
+    assert found.turn.split() == words[:192] + words[-64:]
+    assert found.turn_chars == len(" ".join(words))
+
+
+def test_a_turn_of_256_words_is_kept_exactly() -> None:
+    text = "\n".join(f"  w{i}" for i in range(256))
+    assert cut_turn(text) == text
+
+
+@given(st.text(max_size=6000))
+def test_a_cut_turn_is_bounded_and_its_ends_are_the_ends_of_the_text(text: str) -> None:
+    cut = cut_turn(text)
+    assert len(cut) <= 192 * 8 + 64 * 8 + 1
+    assert len(cut.split()) <= 192 + 64
+    head, tail = text.split()[:1], text.split()[-1:]
+    if cut.split() and len(text) <= 2048:
+        assert cut.split()[:1] == head
+        assert cut.split()[-1:] == tail
+
+
+def test_invalid_surrogates_do_not_break_the_input() -> None:
+    found = routing_input([{"role": "system", "content": "\ud800"}, {"role": "user", "content": "\udfff hi"}])
+    assert found.turn.endswith("hi")

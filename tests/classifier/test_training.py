@@ -1,0 +1,240 @@
+"""Training, evaluation, refusal, retraining and comparison, on generated outcomes and on the real ones."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from synthetic_outcomes import DOMAINS, EASY, HARD, generated_rows
+
+from classifier.artefact import BASE, MANIFEST, MODEL, default_artefact, load_artefact, load_base, load_model_tensors
+from classifier.errors import TrainingDataError
+from classifier.manifest import TrainingWindow
+from classifier.registry import ArtefactRegistry
+from classifier.routing_input import routing_input_of_text
+from classifier.training.command import train_command
+from classifier.training.compare import compare, promotion_refusals
+from classifier.training.dataset import data_folder, load_outcomes, outcome_labels, tier_scores
+from classifier.training.encoded_rows import EncodedRows, encode_rows, label_matrix
+from classifier.training.evaluate import DOMAIN_ROW, MODEL_ROW, evaluate, refusal_reasons
+from classifier.training.fit import fit_heads
+from classifier.training.report import report_text
+from classifier.training.retrain import retrain_from
+from classifier.training.routing import Estimate
+from classifier.training.train import Candidate, train
+
+WINDOW = TrainingWindow(start="2026-01-01T00:00:00Z", end="2026-01-08T00:00:00Z", source="probes")
+MODELS: dict[str, list[str | None]] = {"laptop": ["a", "b", "c", "d"]}
+
+
+def test_the_two_labels_follow_from_the_scores_and_are_unknown_where_a_tier_was_not_asked() -> None:
+    scores = np.array([[1, 0, 0.6, 1], [0, 0, 1, 0], [np.nan, 0, np.nan, 1]], np.float32)
+    labels = outcome_labels(scores)
+    assert labels[0].tolist() == [1, 0, 1, 1, 0, 1, 1]
+    assert labels[1].tolist() == [1, 1, 1, 0, 0, 1, 0]  # the strongest tier is wrong: nobody is worse
+    assert np.isnan(labels[2]).tolist() == [True, False, True, True, False, True, False]
+    assert labels[2][[1, 4, 6]].tolist() == [0, 0, 1]
+
+
+def test_rows_of_an_unknown_source_are_refused() -> None:
+    row = msgspec.structs.replace(generated_rows(1)[0], source="elsewhere")
+    with pytest.raises(TrainingDataError, match="source 'elsewhere'"):
+        tier_scores([row])
+
+
+def test_the_same_rows_give_the_same_artefact_byte_for_byte(tmp_path: Path) -> None:
+    rows = generated_rows(500)
+    one, two = (train(rows, tmp_path / name, dim=4, max_terms=60).folder for name in ("one", "two"))
+    assert one.name == two.name
+    for name in (MODEL, BASE, MANIFEST):
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+
+
+def test_a_router_with_a_signal_beats_its_shuffled_control_and_may_serve(tiny: Candidate) -> None:
+    found = next(
+        r for r in tiny.report.routing if r.predictor == MODEL_ROW and r.rule == "lambda" and r.label == "no_worse"
+    )
+    assert found.gain.low > 0
+    assert refusal_reasons(tiny.report) == []
+
+
+def test_a_router_that_learned_from_noise_is_refused(tmp_path: Path) -> None:
+    noise = train(generated_rows(1000, signal=False), tmp_path, dim=4, max_terms=60)
+    assert any("shuffled control" in reason for reason in refusal_reasons(noise.report))
+
+
+def test_a_miscalibrated_model_is_refused(tiny: Candidate) -> None:
+    heads = [msgspec.structs.replace(h, ece=0.3) for h in tiny.report.heads]
+    reasons = refusal_reasons(msgspec.structs.replace(tiny.report, heads=heads))
+    assert reasons
+    assert all("calibration error 0.300" in r for r in reasons)
+
+
+def test_a_report_without_enough_rows_is_refused(tiny: Candidate) -> None:
+    assert refusal_reasons(msgspec.structs.replace(tiny.report, routing=[])) != []
+
+
+def test_knowing_only_the_domain_ranks_nothing_within_it(tiny: Candidate) -> None:
+    rows = {(h.set, h.head, h.predictor): h for h in tiny.report.heads}
+    model = rows["tiers 1 2 3 4", "no_worse_1", MODEL_ROW]
+    domain = rows["tiers 1 2 3 4", "no_worse_1", DOMAIN_ROW]
+    assert domain.auc_within.value == pytest.approx(0.5)
+    assert model.auc_within.low > 0.6
+
+
+def test_the_report_is_a_table_with_the_verdict_first_and_round_trips_as_json(tiny: Candidate) -> None:
+    text = report_text(tiny.report, ["because"])
+    assert text.startswith("REFUSED:\n- because")
+    for expected in ("AUC within domain", "over shuffled", DOMAIN_ROW, "always tier 4", "Lambda rule minus tau rule"):
+        assert expected in text
+    assert msgspec.json.decode(msgspec.json.encode(tiny.report), type=type(tiny.report)) == tiny.report
+
+
+def test_held_out_domains_train_nothing_and_are_reported_apart(tmp_path: Path) -> None:
+    rows = generated_rows(1200)
+    held = train(rows, tmp_path, hold=[DOMAINS[0]], dim=4, max_terms=60)
+    assert held.unseen is not None
+    assert all(h.set.startswith("unseen domains, ") for h in held.unseen.heads)
+    kept = sum(r.domain != DOMAINS[0] and r.split in ("train", "valid") for r in rows)
+    assert len(load_base(held.folder)["weights"]) == kept
+
+
+def test_training_without_a_split_is_refused(tmp_path: Path) -> None:
+    rows = [r for r in generated_rows(100) if r.split != "valid"]
+    with pytest.raises(TrainingDataError, match="no row of split 'valid'"):
+        train(rows, tmp_path)
+
+
+def test_refitting_the_stored_base_gives_the_stored_heads(tiny: Candidate) -> None:
+    base = EncodedRows.from_tensors(load_base(tiny.folder))
+    heads, _ = fit_heads(base, seed=0)
+    assert heads.coef == pytest.approx(tiny.model.heads.coef, abs=1e-3)
+    assert heads.blend == pytest.approx(tiny.model.heads.blend, abs=1e-3)
+
+
+def test_the_blend_calibrates_on_held_rows_alone(tiny: Candidate) -> None:
+    base = EncodedRows.from_tensors(load_base(tiny.folder))
+    flipped = np.where(base.held[:, None], 1 - base.labels, base.labels)
+    changed = EncodedRows(**{**vars(base), "labels": flipped.astype(np.float32)})
+    (one, memory), (two, other) = fit_heads(base, seed=0), fit_heads(changed, seed=0)
+    assert (one.coef == two.coef).all()
+    assert (memory.labels[~np.isnan(memory.labels)] == other.labels[~np.isnan(other.labels)]).all()
+    assert (one.blend != two.blend).any()
+
+
+def new_rows(candidate: Candidate, n: int, *, seed: int = 5) -> EncodedRows:
+    """Probes on another catalogue, where hard words are easy and easy words hard for the cheap tiers."""
+    rng = np.random.default_rng(seed)
+    hard = rng.random(n) < 0.5
+    prompts = [
+        routing_input_of_text("What is the " + " ".join(rng.choice(HARD if h else EASY, size=8)) + "?") for h in hard
+    ]
+    chance = np.where(hard, 0.97, 0.15)[:, None] * np.ones(3)
+    no_worse = (rng.random((n, 3)) < chance).astype(np.float32)
+    return encode_rows(candidate.model.encoder, prompts, label_matrix(no_worse))
+
+
+def test_retraining_learns_from_new_rows_without_touching_the_encoder_or_the_parent(
+    tiny: Candidate, tmp_path: Path
+) -> None:
+    before = {p.name: p.read_bytes() for p in tiny.folder.iterdir()}
+    fresh = new_rows(tiny, 2000)
+    folder = retrain_from(
+        tiny.folder, fresh, tmp_path, catalogue_fingerprint="ours", models=MODELS, window=WINDOW, base_weight=0.1
+    )
+    candidate = load_artefact(folder, "ours")
+    assert {p.name: p.read_bytes() for p in tiny.folder.iterdir()} == before
+    old, new = load_model_tensors(tiny.folder), load_model_tensors(folder)
+    assert all((old[k] == new[k]).all() for k in old if k.startswith("encoder."))
+    assert (candidate.manifest.parent, candidate.kind) == (tiny.model.version, "measured")
+    hard = routing_input_of_text("What is the tensor sheaf functor lattice adjoint measure?")
+    assert candidate.predict(hard).p_ok[0] > 0.8 > tiny.model.predict(hard).p_ok[0] + 0.2
+    comparison = compare(candidate, tiny.model, new_rows(tiny, 500, seed=9))
+    assert comparison.gain.low > 0
+    assert promotion_refusals(comparison) == []
+
+
+def test_retraining_needs_new_rows_of_the_same_shape(tiny: Candidate, tmp_path: Path) -> None:
+    rows = new_rows(tiny, 10)
+    for wrong, message in (
+        (rows.take(np.zeros(10, bool)), "no new rows"),
+        (EncodedRows(**{**vars(rows), "embedding": rows.embedding[:, :3]}), "encode them with the encoder"),
+    ):
+        with pytest.raises(TrainingDataError, match=message):
+            retrain_from(tiny.folder, wrong, tmp_path, catalogue_fingerprint="x", models=MODELS, window=WINDOW)
+
+
+def test_a_model_does_not_beat_itself(tiny: Candidate) -> None:
+    comparison = compare(tiny.model, tiny.model, new_rows(tiny, 300))
+    assert comparison.gain == Estimate(0.0, 0.0, 0.0)
+    assert any("lower bound must be above 0" in r for r in promotion_refusals(comparison))
+
+
+def test_promotion_is_refused_for_a_worse_brier_score_and_for_a_losing_cluster(tiny: Candidate) -> None:
+    good = compare(tiny.model, tiny.model, new_rows(tiny, 300))
+    worse = msgspec.structs.replace(
+        good,
+        gain=Estimate(0.1, 0.05, 0.2),
+        over_shuffled=Estimate(0.1, 0.05, 0.2),
+        brier_candidate=good.brier_incumbent + 0.1,
+        worst_group=(3, Estimate(-0.2, -0.3, -0.1)),
+    )
+    reasons = promotion_refusals(worse)
+    assert len(reasons) == 2
+    assert "Brier" in reasons[0]
+    assert "cluster 3 loses 0.2000" in reasons[1]
+
+
+def test_a_comparison_needs_fully_observed_rows(tiny: Candidate) -> None:
+    with pytest.raises(TrainingDataError, match="10 rows have every tier's outcome"):
+        compare(tiny.model, tiny.model, new_rows(tiny, 10))
+
+
+def test_labels_outside_zero_to_one_are_refused(tiny: Candidate) -> None:
+    with pytest.raises(TrainingDataError, match=r"allowed is \[0, 1\]"):
+        encode_rows(tiny.model.encoder, [routing_input_of_text("a")], np.full((1, 7), 2.0, np.float32))
+
+
+def test_missing_data_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIO_DATA", str(tmp_path))
+    with pytest.raises(TrainingDataError, match=r"routing_outcomes.jsonl.gz is not in AIO_DATA"):
+        train_command(tmp_path / "registry")
+
+
+@pytest.fixture(scope="module")
+def real_data() -> Path:
+    try:
+        return data_folder()
+    except TrainingDataError as error:
+        pytest.skip(str(error))
+
+
+def test_the_shipped_artefact_beats_its_shuffled_control_on_the_real_test_split(real_data: Path) -> None:
+    model = load_artefact(default_artefact())
+    rows = [r for r in load_outcomes(real_data) if r.split == "test"]
+    group = {name: i for i, name in enumerate(model.manifest.groups)}
+    test = encode_rows(
+        model.encoder,
+        [routing_input_of_text(r.prompt) for r in rows],
+        outcome_labels(tier_scores(rows)),
+        group=np.array([group[r.domain] for r in rows], np.int32),
+    )
+    base = EncodedRows.from_tensors(load_base(default_artefact()))
+    report = evaluate(model, train=base.take(~base.held), valid=base.take(base.held), test=test)
+    assert refusal_reasons(report) == []
+    assert all(r.gain.low > 0 for r in report.routing if r.predictor == MODEL_ROW)
+
+
+@pytest.mark.slow
+def test_the_train_command_reproduces_and_promotes_the_shipped_artefact(real_data: Path, tmp_path: Path) -> None:
+    stages: list[str] = []
+    outcome = train_command(tmp_path, data=real_data, progress=lambda stage, share: stages.append(stage))
+    assert outcome.promoted
+    assert stages[-1] == "done"
+    assert ArtefactRegistry(tmp_path).current().name == outcome.version
+    found, shipped = load_artefact(outcome.folder), load_artefact(default_artefact())
+    assert found.manifest.data_sha256 == shipped.manifest.data_sha256
+    # Another CPU may round differently, so the numbers agree and the bytes need not.
+    for text in ("What is the derivative of x^2?", "Which court decided the case?\n(A) one\n(B) two"):
+        prompt = routing_input_of_text(text)
+        assert found.predict(prompt).p_ok == pytest.approx(shipped.predict(prompt).p_ok, abs=0.02)
