@@ -14,6 +14,7 @@ struct QuantizedRows {
   int8_t* q;       // [rows, k]
   float* scale;    // [rows, k / 32]
   int32_t* sum;    // [rows, k / 32], sum of q over the group
+  float* offset;   // [rows, k / 32], scale * sum
 };
 
 struct LinearArgs {

@@ -13,6 +13,7 @@ namespace aio {
 namespace AIO_ISA {
 
 #define AIO_INLINE static inline __attribute__((always_inline))
+#define AIO_MEMBER inline __attribute__((always_inline))
 // Short loops over register arrays must disappear, or the arrays live on the stack.
 #define AIO_UNROLL _Pragma("GCC unroll 16")
 
@@ -20,6 +21,7 @@ typedef float f16x __attribute__((vector_size(64), aligned(4)));
 typedef int32_t i16x __attribute__((vector_size(64), aligned(4)));
 typedef uint32_t u16x __attribute__((vector_size(64), aligned(4)));
 typedef uint16_t h16x __attribute__((vector_size(32), aligned(2)));
+typedef int8_t b16x __attribute__((vector_size(16), aligned(1)));
 
 AIO_INLINE f16x splat(float v) { return f16x{} + v; }
 AIO_INLINE i16x splat_i(int32_t v) { return i16x{} + v; }
@@ -82,19 +84,27 @@ AIO_INLINE f16x from_half(const uint16_t* p) {
 }
 
 AIO_INLINE float lanes_sum(f16x v) {
+#if defined(AIO_AVX512)
+  return _mm512_reduce_add_ps((__m512)v);
+#else
   float total[kLanes];
   store(total, v);
   for (int step = 8; step; step /= 2)
     for (int i = 0; i < step; ++i) total[i] += total[i + step];
   return total[0];
+#endif
 }
 
 AIO_INLINE float lanes_max(f16x v) {
+#if defined(AIO_AVX512)
+  return _mm512_reduce_max_ps((__m512)v);
+#else
   float best[kLanes];
   store(best, v);
   for (int step = 8; step; step /= 2)
     for (int i = 0; i < step; ++i) best[i] = best[i] > best[i + step] ? best[i] : best[i + step];
   return best[0];
+#endif
 }
 
 // exp(x) for x <= 88: range reduction by ln 2 and a degree-6 polynomial; relative error below 2e-7.
@@ -157,14 +167,12 @@ static void quantize_rows(const float* x, int64_t ldx, int k, const QuantizedRow
       const i16x qa = __builtin_convertvector(fma(a, splat(inverse), magic) - magic, i16x);
       const i16x qb = __builtin_convertvector(fma(b, splat(inverse), magic) - magic, i16x);
       int8_t* q = out.q + int64_t(row) * k + int64_t(g) * kGroup;
-      int32_t sum = 0;
-      for (int i = 0; i < kLanes; ++i) {
-        q[i] = int8_t(qa[i]);
-        q[i + kLanes] = int8_t(qb[i]);
-        sum += qa[i] + qb[i];
-      }
+      *reinterpret_cast<b16x*>(q) = __builtin_convertvector(qa, b16x);
+      *reinterpret_cast<b16x*>(q + kLanes) = __builtin_convertvector(qb, b16x);
+      const int32_t sum = int32_t(lanes_sum(to_float(qa + qb)));  // at most 32 * 127: exact in float32
       out.scale[int64_t(row) * groups + g] = scale;
       out.sum[int64_t(row) * groups + g] = sum;
+      out.offset[int64_t(row) * groups + g] = scale * float(sum);
     }
   }
 }
@@ -243,6 +251,7 @@ AIO_INLINE void integer_tile(const LinearArgs& a, int row, int panel) {
   const int8_t* x = a.quantized.q + int64_t(row) * a.k;
   const float* scale = a.quantized.scale + int64_t(row) * groups;
   const int32_t* sum = a.quantized.sum + int64_t(row) * groups;
+  const float* offset = a.quantized.offset + int64_t(row) * groups;
   f16x y[Rows];
   AIO_UNROLL
   for (int r = 0; r < Rows; ++r) y[r] = splat(0);
@@ -261,9 +270,8 @@ AIO_INLINE void integer_tile(const LinearArgs& a, int row, int panel) {
       const f16x m = from_half(scales + kLanes);
       AIO_UNROLL
       for (int r = 0; r < Rows; ++r) {
-        const float s = scale[r * groups + g];
-        y[r] = fma(to_float(dot[r]), d * s, y[r]);
-        y[r] = fma(m, splat(s * float(sum[r * groups + g])), y[r]);
+        y[r] = fma(to_float(dot[r]), d * scale[r * groups + g], y[r]);
+        y[r] = fma(m, splat(offset[r * groups + g]), y[r]);
       }
       p += kInt4Group;
     } else {
@@ -455,14 +463,28 @@ struct Tile {
   float* total;   // [rows]
 };
 
-template <int Rows>
-AIO_INLINE void scores(const Tile& t, int row, int d) {
+// 16 tokens of one KV head: where their keys and values are, converted to float32 or still as the arena holds them.
+template <bool Bf16>
+struct Tokens {
+  const uint8_t* keys;    // [head_dim, stride]
+  const uint8_t* values;  // [16, head_dim]
+  int stride;
+
+  AIO_MEMBER f16x key(int i) const { return at(keys, int64_t(i) * stride); }
+  AIO_MEMBER f16x value(int i, int d, int column) const { return at(values, int64_t(i) * d + column); }
+  AIO_MEMBER static f16x at(const uint8_t* p, int64_t index) {
+    return Bf16 ? from_bf16(reinterpret_cast<const uint16_t*>(p) + index) : load(reinterpret_cast<const float*>(p) + index);
+  }
+};
+
+template <int Rows, bool Bf16>
+AIO_INLINE void scores(const Tile& t, const Tokens<Bf16>& tokens, int row, int d) {
   f16x even[Rows], odd[Rows];
   AIO_UNROLL
   for (int r = 0; r < Rows; ++r) even[r] = odd[r] = splat(0);
   const float* q = t.q + int64_t(row) * d;
   for (int i = 0; i < d; i += 2) {
-    const f16x k0 = load(t.keys + i * kLanes), k1 = load(t.keys + (i + 1) * kLanes);
+    const f16x k0 = tokens.key(i), k1 = tokens.key(i + 1);
     AIO_UNROLL
     for (int r = 0; r < Rows; ++r) {
       even[r] = fma(k0, splat(q[r * d + i]), even[r]);
@@ -473,20 +495,38 @@ AIO_INLINE void scores(const Tile& t, int row, int d) {
   for (int r = 0; r < Rows; ++r) store(t.p + (row + r) * kLanes, even[r] + odd[r]);
 }
 
-template <int Rows>
-AIO_INLINE void accumulate(const Tile& t, int row, int d) {
-  for (int c = 0; c < d; c += kLanes) {
-    f16x acc[Rows];
+// Two columns of 16 at a time: twice as many independent sums as rows.
+template <int Rows, bool Bf16>
+AIO_INLINE void accumulate(const Tile& t, const Tokens<Bf16>& tokens, int row, int d, int valid) {
+  int c = 0;
+  for (; c + 2 * kLanes <= d; c += 2 * kLanes) {
+    f16x low[Rows], high[Rows];
     AIO_UNROLL
-    for (int r = 0; r < Rows; ++r) acc[r] = load(t.acc + int64_t(row + r) * d + c);
-    for (int i = 0; i < kLanes; ++i) {
-      const f16x v = load(t.values + i * d + c);
+    for (int r = 0; r < Rows; ++r) {
+      low[r] = load(t.acc + int64_t(row + r) * d + c);
+      high[r] = load(t.acc + int64_t(row + r) * d + c + kLanes);
+    }
+    for (int i = 0; i < valid; ++i) {
+      const f16x v0 = tokens.value(i, d, c), v1 = tokens.value(i, d, c + kLanes);
       AIO_UNROLL
-      for (int r = 0; r < Rows; ++r) acc[r] = fma(v, splat(t.p[(row + r) * kLanes + i]), acc[r]);
+      for (int r = 0; r < Rows; ++r) {
+        const f16x p = splat(t.p[(row + r) * kLanes + i]);
+        low[r] = fma(v0, p, low[r]);
+        high[r] = fma(v1, p, high[r]);
+      }
     }
     AIO_UNROLL
-    for (int r = 0; r < Rows; ++r) store(t.acc + int64_t(row + r) * d + c, acc[r]);
+    for (int r = 0; r < Rows; ++r) {
+      store(t.acc + int64_t(row + r) * d + c, low[r]);
+      store(t.acc + int64_t(row + r) * d + c + kLanes, high[r]);
+    }
   }
+  for (; c < d; c += kLanes)
+    for (int r = 0; r < Rows; ++r) {
+      f16x acc = load(t.acc + int64_t(row + r) * d + c);
+      for (int i = 0; i < valid; ++i) acc = fma(tokens.value(i, d, c), splat(t.p[(row + r) * kLanes + i]), acc);
+      store(t.acc + int64_t(row + r) * d + c, acc);
+    }
 }
 
 // Online softmax (Milakov and Gimelshein 2018) of one row over 16 tokens from `base`; keeps tokens in (low, high].
@@ -513,20 +553,71 @@ AIO_INLINE void soften(const Tile& t, int row, int d, int base, int low, int hig
   t.total[row] += lanes_sum(weight);
 }
 
-AIO_INLINE void fetch_tokens(const AttentionArgs& a, const Tile& t, const uint8_t* block, int kv_head, int at) {
-  const int d = a.head_dim, item = a.bf16 ? 2 : 4;
+template <bool Bf16>
+AIO_INLINE Tokens<Bf16> tokens_of(const AttentionArgs& a, int base, const int64_t* table, int kv_head) {
+  const int d = a.head_dim, item = Bf16 ? 2 : 4, at = base % a.block_size;
   const int64_t head_bytes = int64_t(d) * a.block_size * item;
-  const uint8_t* keys = block + kv_head * head_bytes + int64_t(at) * item;
-  const uint8_t* values = block + (a.kv_heads + kv_head) * head_bytes + int64_t(at) * d * item;
-  for (int i = 0; i < d; ++i) {
-    const uint8_t* k = keys + int64_t(i) * a.block_size * item;
-    store(t.keys + i * kLanes, a.bf16 ? from_bf16((const uint16_t*)k) : load((const float*)k));
-  }
-  for (int64_t i = 0; i < int64_t(kLanes) * d; i += kLanes)
-    store(t.values + i, a.bf16 ? from_bf16((const uint16_t*)values + i) : load((const float*)values + i));
+  const uint8_t* block = a.arena + table[base / a.block_size] + a.layer_offset;
+  return {block + kv_head * head_bytes + int64_t(at) * item,
+          block + (a.kv_heads + kv_head) * head_bytes + int64_t(at) * d * item, a.block_size};
 }
 
-static void attend(const AttentionArgs& a, const AttentionUnit& unit, float* scratch) {
+// Many rows share the conversion to float32: done once, into the tile's scratch.
+template <bool Bf16>
+AIO_INLINE Tokens<false> converted(const Tile& t, const Tokens<Bf16>& tokens, int d, int valid) {
+  for (int i = 0; i < d; ++i) store(t.keys + i * kLanes, tokens.key(i));
+  for (int i = 0; i < valid; ++i)
+    for (int c = 0; c < d; c += kLanes) store(t.values + i * d + c, tokens.value(i, d, c));
+  return {reinterpret_cast<const uint8_t*>(t.keys), reinterpret_cast<const uint8_t*>(t.values), kLanes};
+}
+
+// Calls body<Rows>(row) for rows [first, last) in pieces of eight and a rest.
+#define AIO_FOR_ROWS(first, last, CALL)                \
+  do {                                                 \
+    int row = first;                                   \
+    for (; row + 8 <= last; row += 8) CALL(8);         \
+    switch (last - row) {                              \
+      case 7: CALL(7); break;                          \
+      case 6: CALL(6); break;                          \
+      case 5: CALL(5); break;                          \
+      case 4: CALL(4); break;                          \
+      case 3: CALL(3); break;                          \
+      case 2: CALL(2); break;                          \
+      case 1: CALL(1); break;                          \
+    }                                                  \
+  } while (0)
+
+template <bool Bf16>
+AIO_INLINE void score_rows(const Tile& t, const Tokens<Bf16>& tokens, int first, int last, int d) {
+#define AIO_SCORES(Rows) scores<Rows, Bf16>(t, tokens, row, d)
+  AIO_FOR_ROWS(first, last, AIO_SCORES);
+#undef AIO_SCORES
+}
+
+template <bool Bf16>
+AIO_INLINE void accumulate_rows(const Tile& t, const Tokens<Bf16>& tokens, int first, int last, int d, int valid) {
+#define AIO_ACCUMULATE(Rows) accumulate<Rows, Bf16>(t, tokens, row, d, valid)
+  AIO_FOR_ROWS(first, last, AIO_ACCUMULATE);
+#undef AIO_ACCUMULATE
+}
+
+// Rows of one tile against the 16 tokens from `base`.
+template <bool Bf16>
+AIO_INLINE void attend_tokens(const AttentionArgs& a, const Tile& t, const Tokens<Bf16>& tokens, int rows, int group,
+                              int first_position, int base, int valid) {
+  const int d = a.head_dim;
+  // Rows of earlier queries see nothing of these tokens: leave them as they are.
+  const int skip = base > first_position ? (base - first_position) * group : 0;
+  score_rows(t, tokens, skip, rows, d);
+  for (int row = skip; row < rows; ++row) {
+    const int position = first_position + row / group;
+    soften(t, row, d, base, a.window ? position - a.window : -1, position);
+  }
+  accumulate_rows(t, tokens, skip, rows, d, valid);
+}
+
+template <bool Bf16>
+AIO_INLINE void attend_unit(const AttentionArgs& a, const AttentionUnit& unit, float* scratch) {
   const int d = a.head_dim, group = a.heads / a.kv_heads, rows = (unit.last - unit.first) * group;
   Tile t;
   t.keys = scratch;
@@ -554,26 +645,13 @@ static void attend(const AttentionArgs& a, const AttentionUnit& unit, float* scr
   const int begin = a.window ? max_int(0, first_position - a.window + 1) / kLanes * kLanes : 0;
   const int64_t* table = a.block_offsets + a.table_start[unit.sequence];
   for (int base = begin; base <= last_position; base += kLanes) {
-    const uint8_t* block = a.arena + table[base / a.block_size] + a.layer_offset;
-    fetch_tokens(a, t, block, unit.kv_head, base % a.block_size);
-    // Tokens past the context hold whatever was there before: they are masked, but 0 * NaN must not happen.
-    const int valid = last_position + 1 - base;
-    for (int i = valid; i < kLanes; ++i)
-      for (int c = 0; c < d; c += kLanes) store(t.values + i * d + c, splat(0));
-    // Rows of earlier queries see nothing of this block: leave them as they are.
-    const int skip = base > first_position ? (base - first_position) * group : 0;
-    int row = skip;
-    for (; row + 8 <= rows; row += 8) scores<8>(t, row, d);
-    for (; row + 4 <= rows; row += 4) scores<4>(t, row, d);
-    for (; row < rows; ++row) scores<1>(t, row, d);
-    for (row = skip; row < rows; ++row) {
-      const int position = first_position + row / group;
-      soften(t, row, d, base, a.window ? position - a.window : -1, position);
-    }
-    row = skip;
-    for (; row + 8 <= rows; row += 8) accumulate<8>(t, row, d);
-    for (; row + 4 <= rows; row += 4) accumulate<4>(t, row, d);
-    for (; row < rows; ++row) accumulate<1>(t, row, d);
+    const Tokens<Bf16> tokens = tokens_of<Bf16>(a, base, table, unit.kv_head);
+    // Values past the context hold whatever was there before: their weight is 0, but 0 * NaN must not happen.
+    const int valid = min_int(kLanes, last_position + 1 - base);
+    if (rows <= 8)
+      attend_tokens(a, t, tokens, rows, group, first_position, base, valid);
+    else
+      attend_tokens(a, t, converted(t, tokens, d, valid), rows, group, first_position, base, valid);
   }
 
   for (int r = 0; r < rows; ++r) {
@@ -581,6 +659,13 @@ static void attend(const AttentionArgs& a, const AttentionUnit& unit, float* scr
     const float inverse = 1.0f / t.total[r];
     for (int c = 0; c < d; c += kLanes) store(out + c, load(t.acc + int64_t(r) * d + c) * inverse);
   }
+}
+
+static void attend(const AttentionArgs& a, const AttentionUnit& unit, float* scratch) {
+  if (a.bf16)
+    attend_unit<true>(a, unit, scratch);
+  else
+    attend_unit<false>(a, unit, scratch);
 }
 
 static const KernelTable table = {AIO_NAME,    quantize_rows, linear_int4, linear_int4_float,

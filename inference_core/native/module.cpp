@@ -24,6 +24,7 @@ std::unique_ptr<ThreadPool> pool;
 const KernelTable* kernels = nullptr;
 std::vector<int8_t> quantized;
 std::vector<float> scales;
+std::vector<float> offsets;
 std::vector<int32_t> sums;
 std::vector<std::vector<float>> scratch;
 std::vector<AttentionUnit> units;
@@ -134,8 +135,9 @@ void quantize(const LinearArgs& a, LinearArgs& out) {
   const size_t rows = size_t(a.rows), groups = size_t(a.k / kGroup);
   if (quantized.size() < rows * size_t(a.k)) quantized.resize(rows * size_t(a.k));
   if (scales.size() < rows * groups) scales.resize(rows * groups);
+  if (offsets.size() < rows * groups) offsets.resize(rows * groups);
   if (sums.size() < rows * groups) sums.resize(rows * groups);
-  out.quantized = {quantized.data(), scales.data(), sums.data()};
+  out.quantized = {quantized.data(), scales.data(), sums.data(), offsets.data()};
   split(a.rows, 16, [&](int first, int last) {
     kernels->quantize_rows(a.x, a.ldx, a.k, out.quantized, first, last);
   });
