@@ -16,6 +16,7 @@ from inference_core.errors import MemoryPlanError, ModelFileError
 from inference_core.kv_layout import KVLayout
 from inference_core.loaders.checkpoint import Checkpoint, open_checkpoint
 from inference_core.loaders.model_path import resolve_model_path
+from inference_core.memory_plan import format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.model_runner import DecoderRunner
 from inference_core.model_spec import CoreSpec, ModelSpec
@@ -25,7 +26,6 @@ from inference_core.native import cpu
 from inference_core.protocol import Knobs, ModelInfo
 
 logger = logging.getLogger(__name__)
-GIB = 2**30
 _BYTES_PER_WEIGHT = {"int4-int8": 0.625, "int4": 0.625, "bfloat16": 2.0, "float32": 4.0}
 
 
@@ -88,7 +88,7 @@ def check_memory(spec: CoreSpec, checkpoints: list[Checkpoint], available: int) 
     total = sum(size for _, size in needs)
     if total > available:
         needs += [("sum", total), ("available", available)]
-        lines = [f"  {name}: {size / GIB:.2f} GiB" for name, size in needs]
+        lines = [f"  {name}: {format_bytes(size)}" for name, size in needs]
         raise MemoryPlanError("\n".join(["this core does not fit:", *lines]))
     for model, checkpoint in models:
         layout = layout_of(model, checkpoint.config)
