@@ -11,7 +11,7 @@ from litestar.exceptions import HTTPException
 from litestar.response import Response
 
 from gateway.request_ids import caller_request_id, new_request_id
-from tiers.errors import TierRequestError, TierUnavailableError
+from tiers.errors import TierError, TierRequestError, TierUnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,9 @@ def envelope_response(request: Request[Any, Any, State], error: Exception) -> Re
     failure = as_api_error(error)
     request_id = request_id_of(request)
     if failure.status >= 500:
-        log.error("request %s failed: %s", request_id, type(error).__name__, exc_info=error)
+        # A failure that was foreseen needs no traceback; a bug does.
+        bug = None if isinstance(error, (ApiError, TierError, HTTPException)) else error
+        log.error("request %s: %d, %s", request_id, failure.status, type(error).__name__, exc_info=bug)
     headers = {"x-request-id": request_id}
     if failure.status == 401:
         headers["www-authenticate"] = "Bearer"

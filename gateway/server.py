@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from contextlib import suppress
 
 import click
 import uvicorn
@@ -65,5 +66,7 @@ def run_server(settings: Settings) -> bool:
         timeout_graceful_shutdown=settings.drain_seconds,
     )
     server = AnnouncedServer(config)
-    server.run()
+    # After its shutdown uvicorn raises the signal again; to have been interrupted is no failure.
+    with suppress(KeyboardInterrupt):
+        server.run()
     return server.started

@@ -1,0 +1,71 @@
+"""`aio serve` as a process of its own, as users start it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import openai
+
+READY = re.compile(r"AIO is ready on (http://[\d.]+:\d+)")
+
+
+class ServedProcess:
+    """A running `aio serve` with the URL it announced."""
+
+    def __init__(self, process: "subprocess.Popen[str]", url: str) -> None:
+        self.process, self.url = process, url
+        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=120)
+
+    def maps_torch(self) -> bool:
+        """Whether torch's libraries are mapped into the process."""
+        return "libtorch" in Path(f"/proc/{self.process.pid}/maps").read_text()
+
+    def kill(self) -> None:
+        """SIGKILL: no handler, no flush, no goodbye."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@contextmanager
+def served(data: Path, cache: Path, *options: str) -> Iterator[ServedProcess]:
+    """Start `aio serve` on a free port, wait until it says that it is ready, and interrupt it at the end."""
+    with started(data, cache, "--port", "0", *options) as process:
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if ready := READY.search(line):
+                yield ServedProcess(process, ready[1])
+                return
+        raise AssertionError(f"aio serve ended with {process.wait()}:\n{said}\n{(data / 'log').read_text()}")
+
+
+@contextmanager
+def started(data: Path, cache: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
+    """Start `aio serve` with its log in `data/log`; interrupt it at the end."""
+    data.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", "serve"]
+    folders = ["--data-dir", str(data), "--cache-dir", str(cache)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AIO_")}
+    with (data / "log").open("ab") as log:
+        process = subprocess.Popen(
+            [*command, *folders, *options],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment | {"PYTHONUNBUFFERED": "1"},
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,177 @@
+"""The command line: fast to ask, clear when wrong, JSON for programs."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from classifier.decision import Decision, PolicyInputs, Prediction
+from classifier.policy import decide
+from gateway.cli import main
+from gateway.settings import Settings
+from quality.database import migrate, open_database
+from quality.record import Record, Timings
+from quality.store import insert_records
+
+
+def aio(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def test_every_command_has_a_help_text() -> None:
+    listed = aio("--help")
+    assert listed.exit_code == 0
+    for command in ("serve", "route", "models", "kv-calc", "migrate", "retrain", "classifier", "bench", "new-key"):
+        assert command in listed.output
+    for path in (*((c,) for c in ("serve", "route", "models", "kv-calc", "migrate", "retrain")), ("bench", "core")):
+        shown = aio(*path, "--help")
+        assert shown.exit_code == 0
+        assert len(shown.output.splitlines()) > 5
+    assert "--data" in aio("classifier", "evaluate", "--help").output
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from gateway.cli import main; main(['--help'], standalone_mode=False); "
+        "heavy = {'torch', 'numpy', 'litestar', 'sqlalchemy', 'uvicorn'} & set(sys.modules); sys.exit(len(heavy))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def test_a_gateway_process_never_imports_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from gateway.app import create_app; from gateway.settings import Settings; "
+        f"create_app(Settings(role='gateway', data_dir={str(tmp_path)!r})); "
+        "heavy = {'torch', 'transformers', 'sklearn', 'scipy'} & set(sys.modules); "
+        "print(heavy); sys.exit(len(heavy))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_route_shows_tier_probabilities_prices_and_reason(tmp_path: Path) -> None:
+    shown = aio("route", "Why is the sky blue?", "--data-dir", str(tmp_path))
+    assert shown.exit_code == 0
+    assert shown.output.startswith("tier ")
+    for part in ("P(no worse)", "predicted cost", "smollm2-int4", "quality target", "CPU time"):
+        assert part in shown.output
+
+
+def test_route_in_json_can_be_steered(tmp_path: Path) -> None:
+    def tier(*options: str) -> int:
+        shown = aio(
+            "route", "Prove that there are infinitely many primes.", "--json", "--data-dir", str(tmp_path), *options
+        )
+        decision = json.loads(shown.output)["decision"]
+        assert len(decision["inputs"]["prediction"]["p_ok"]) == len(decision["inputs"]["costs"]) == 4
+        return int(decision["tier"])
+
+    assert tier("--quality", "1") == 4
+    assert tier("--quality", "0") <= 2
+    assert tier("--min-tier", "3", "--quality", "0") == 3
+    assert tier("--max-cost", "0.0005", "--quality", "1") <= 2
+
+
+def test_route_replays_a_recorded_decision(tmp_path: Path) -> None:
+    settings = Settings(data_dir=str(tmp_path))
+    decision = decide(
+        PolicyInputs(
+            prediction=Prediction(p_ok=[0.5, 0.9, 0.95, 1.0], kind="measured", novelty=0.2, classifier_version="v1"),
+            costs=[0.0001, 0.0005, 0.003, 0.01],
+            rule="lambda",
+            quality_target=0.9,
+            lambda_=0.3,
+            tau=0.9,
+        )
+    )
+    asyncio.run(_store(settings, decision))
+    shown = aio("route", "--replay", "chatcmpl-1", "--json", "--data-dir", str(tmp_path))
+    assert shown.exit_code == 0, shown.output
+    replay = json.loads(shown.output)
+    assert replay["same"] is True
+    assert replay["replayed"]["tier"] == 2
+    missing = aio("route", "--replay", "chatcmpl-2", "--data-dir", str(tmp_path))
+    assert missing.exit_code == 1
+    assert "chatcmpl-2" in missing.output
+
+
+async def _store(settings: Settings, decision: Decision) -> None:
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    record = Record(
+        request_id="chatcmpl-1", created_at=1.0, api="chat", requested_model="auto", key_id=None, stream=False,
+        status="ok", http_status=200, error=None, decision=decision, tier=2, model="m", attempts=[], messages=None,
+        answer=None, reasoning=None, finish_reason="stop", prompt_tokens=1, completion_tokens=1, cached_tokens=0,
+        reasoning_tokens=0, cost_usd=0.0, baseline_cost_usd=0.0,
+        timings=Timings(route_ms=1, ttft_ms=1, e2e_ms=1, overhead_ms=1),
+    )  # fmt: skip
+    async with engine.begin() as connection:
+        await insert_records(connection, [record])
+    await engine.dispose()
+
+
+def test_route_wants_a_prompt_or_an_id() -> None:
+    assert aio("route").exit_code == 2
+    assert aio("route", "x", "--replay", "y").exit_code == 2
+
+
+def test_kv_calc_reproduces_the_70b_example() -> None:
+    shape = ("--layers", "80", "--heads", "64", "--kv-heads", "8", "--length", "8192")
+    cards = ("--weights-gb", "40", "--device-gb", "24", "--devices", "4")
+    shown = aio("kv-calc", *shape, *cards, "--batch", "1", "--json")
+    result = json.loads(shown.output)
+    assert result["bytes_per_token"] == 327_680
+    assert result["plan"]["kv_tokens"] == pytest.approx(141_000, rel=0.01)
+    refused = aio("kv-calc", *shape, *cards, "--batch", "32")
+    assert refused.exit_code == 1
+    assert "does not fit" in refused.output
+    assert aio("kv-calc").exit_code == 2
+
+
+def test_migrate_can_be_run_again(tmp_path: Path) -> None:
+    first = json.loads(aio("migrate", "--json", "--data-dir", str(tmp_path)).output)
+    again = json.loads(aio("migrate", "--json", "--data-dir", str(tmp_path)).output)
+    assert first["before"] is None
+    assert again["before"] == again["after"] == first["after"]
+
+
+def test_retraining_without_outcomes_says_that_there_is_nothing_new(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(main, ["retrain", "--json", "--data-dir", str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)["outcome"] == "nothing new"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("models", "--catalog", "nowhere"), "nowhere"),
+        (("migrate", "--database-url", "mysql://x/y"), "mysql"),
+        (("serve", "--port", "70000"), "AIO_PORT"),
+        (("serve", "--catalog", "nowhere"), "nowhere"),
+        (("retrain", "--rollback"), "current version"),
+        (("bench", "core", "--rounds", "0"), "rounds"),
+        (("kv-calc", "--model", "nowhere.gguf"), "nowhere.gguf"),
+    ],
+)
+def test_a_mistake_is_explained_without_a_traceback(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    folder = ("--data-dir", str(tmp_path)) if arguments[0] in ("migrate", "serve", "retrain") else ()
+    shown = aio(*arguments, *folder)
+    assert shown.exit_code in (1, 2)
+    assert said in shown.output
+    assert "Traceback" not in shown.output
+
+
+def test_models_shows_files_and_memory() -> None:
+    shown = json.loads(aio("models", "--json").output)
+    assert [file["name"] for file in shown["files"]] == ["smollm2-int4", "smollm2-bf16"]
+    assert all(file["problem"] is None and file["weight_bytes"] > 10**7 for file in shown["files"])
+    assert "fits" in " ".join(shown["memory"])
+
+
+def test_a_new_key_is_shown_with_its_setting() -> None:
+    made = json.loads(aio("new-key", "ann", "--json").output)
+    assert made["setting"].startswith("ann=sha256:")
+    assert made["key"] not in made["setting"]

@@ -1,0 +1,159 @@
+"""The laptop catalogue on the real model, through the official client, in processes as users run them."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.gateway.served_process import ServedProcess, served, started
+
+FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
+NAMES = ["auto", "tier-1", "tier-2", "tier-3", "tier-4"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def aio(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[ServedProcess]:
+    with served(tmp_path_factory.mktemp("data"), cache) as process:
+        yield process
+
+
+def gauges(aio: ServedProcess, name: str) -> float:
+    families = text_string_to_metric_families(httpx.get(f"{aio.url}/metrics").text)
+    return sum(sample.value for family in families if family.name == name for sample in family.samples)
+
+
+def test_the_models_are_auto_the_tiers_and_the_catalogues(aio: ServedProcess) -> None:
+    assert [model.id for model in aio.client.models.list()] == [*NAMES, "smollm2-int4", "smollm2-bf16"]
+
+
+@pytest.mark.parametrize("model", NAMES)
+def test_a_whole_chat_has_text_usage_finish_reason_and_headers(aio: ServedProcess, model: str) -> None:
+    raw = aio.client.chat.completions.with_raw_response.create(
+        model=model, messages=FRANCE, max_tokens=48, temperature=0, seed=1
+    )
+    answer = raw.parse()
+    assert answer.choices[0].message.content
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens > 10
+    assert answer.usage.completion_tokens > 0
+    assert raw.headers["x-aio-tier"] == (model.removeprefix("tier-") if model != "auto" else raw.headers["x-aio-tier"])
+    assert float(raw.headers["x-aio-cost-usd"]) > 0
+    assert 0 < float(raw.headers["x-aio-p-ok"]) <= 1
+
+
+@pytest.mark.parametrize("model", NAMES)
+def test_a_stream_says_what_the_whole_answer_says(aio: ServedProcess, model: str) -> None:
+    fields = {"model": model if model != "auto" else "tier-2", "messages": FRANCE, "max_tokens": 24, "temperature": 0}
+    whole = aio.client.chat.completions.create(**fields, seed=3)
+    chunks = list(
+        aio.client.chat.completions.create(**fields, seed=3, stream=True, stream_options={"include_usage": True})
+    )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    reasons = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices and chunk.choices[0].finish_reason]
+    assert reasons == [whole.choices[0].finish_reason]
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_tier_four_thinks_before_it_answers(aio: ServedProcess) -> None:
+    answer = aio.client.chat.completions.create(model="tier-4", messages=FRANCE, max_tokens=80, temperature=0)
+    assert (answer.choices[0].message.model_extra or {}).get("reasoning_content")
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens_details is not None
+    assert answer.usage.completion_tokens_details.reasoning_tokens
+
+
+def test_log_probabilities_stop_strings_and_raw_prompts_work_on_the_real_model(aio: ServedProcess) -> None:
+    answer = aio.client.completions.create(
+        model="tier-1", prompt="One, two, three, four,", max_tokens=12, temperature=0, logprobs=2, stop=" seven"
+    )
+    choice = answer.choices[0]
+    assert choice.text.startswith(" five, six")
+    assert "seven" not in choice.text
+    assert choice.finish_reason == "stop"
+    assert choice.logprobs is not None
+    assert choice.logprobs.tokens is not None
+    assert "".join(choice.logprobs.tokens).startswith(" five")
+    assert choice.logprobs.token_logprobs is not None
+    assert all(logprob <= 0 for logprob in choice.logprobs.token_logprobs)
+
+
+def test_a_prompt_longer_than_the_context_is_refused(aio: ServedProcess) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        aio.client.chat.completions.create(model="auto", messages=[{"role": "user", "content": "word " * 9000}])
+    assert (caught.value.param, caught.value.code) == ("messages", "context_length_exceeded")
+
+
+def test_a_reader_who_leaves_gives_all_blocks_back(aio: ServedProcess) -> None:
+    stream = aio.client.chat.completions.create(
+        model="tier-1", messages=FRANCE, max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
+    )
+    for _ in range(3):
+        next(stream)
+    assert gauges(aio, "vllm:num_requests_running") == 1
+    assert gauges(aio, "vllm:kv_cache_usage_perc") > 0
+    stream.close()
+    while gauges(aio, "vllm:num_requests_running"):
+        pass
+    assert gauges(aio, "vllm:kv_cache_usage_perc") == 0
+
+
+def test_gateway_and_core_can_be_processes_of_their_own(tmp_path: Path, cache: Path) -> None:
+    socket = ("--socket", str(tmp_path / "core.sock"))
+    with (
+        served(tmp_path / "gateway", cache, "--role", "gateway", *socket) as aio,
+        started(tmp_path / "core", cache, "--role", "core", *socket),
+    ):
+        while httpx.get(f"{aio.url}/health/ready").status_code != 200:
+            pass
+        answer = aio.client.chat.completions.create(model="tier-2", messages=FRANCE, max_tokens=16, temperature=0)
+        assert answer.choices[0].message.content
+        assert not aio.maps_torch()
+
+
+def test_a_killed_gateway_loses_no_request_that_ended_100_ms_before(tmp_path: Path, cache: Path) -> None:
+    ended: dict[str, float] = {}
+    data = tmp_path / "data"
+
+    def ask(aio: ServedProcess, enough: threading.Event) -> None:
+        while True:
+            try:
+                chunks = list(
+                    aio.client.chat.completions.create(model="tier-1", messages=FRANCE, max_tokens=4, stream=True)
+                )
+            except (openai.APIError, httpx.HTTPError):
+                return
+            ended[chunks[0].id] = time.monotonic()
+            if len(ended) >= 60:
+                enough.set()
+
+    with served(data, cache) as aio:
+        enough = threading.Event()
+        askers = [threading.Thread(target=ask, args=(aio, enough)) for _ in range(6)]
+        for asker in askers:
+            asker.start()
+        assert enough.wait(120)
+        killed = time.monotonic()
+        aio.kill()
+        for asker in askers:
+            asker.join()
+    safe = [request_id for request_id, moment in ended.items() if moment <= killed - 0.1]
+    assert len(safe) >= 40
+    with served(data, cache) as again:
+        for request_id in safe:
+            shown = httpx.get(f"{again.url}/v1/requests/{request_id}")
+            assert shown.status_code == 200, request_id
+            assert shown.json()["status"] == "ok"
