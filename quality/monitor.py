@@ -11,18 +11,18 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from quality.estimates import Share, UpgradeRate, UpgradeSettings, acceptance, recent_verdicts, upgrade_rate
+from quality.experience import Encode
 from quality.judges.calibration import Calibration
 from quality.judges.panel import Panel
 from quality.record import Record
 from quality.sampling import SamplingSettings, Spending, draw, eligible, uniform
-from quality.verification import AttemptError, EncodedPrompt, Price, Verifier, training_row
+from quality.verification import AttemptError, Price, Verifier, training_row
 from quality.verification_queue import Depth, Job, Ruling, VerificationQueue
 from quality.work_loop import WorkLoop
 from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)
 
-Encode = Callable[[list[dict[str, str]]], EncodedPrompt]
 OnAlarm = Callable[[UpgradeRate], Awaitable[None]]
 
 

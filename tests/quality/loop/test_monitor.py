@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import training_rows, verifications
 from quality.estimates import UpgradeRate, UpgradeSettings, acceptance
+from quality.experience import Encode
 from quality.judges.calibration import calibrate
 from quality.judges.exact import ExactJudge
 from quality.judges.graded import graded_pairs
@@ -18,7 +19,7 @@ from quality.judges.judge import Judge
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.similarity import SimilarityJudge
-from quality.monitor import Encode, Monitor, MonitorSettings
+from quality.monitor import Monitor, MonitorSettings
 from quality.record import Record
 from quality.sampling import SamplingSettings
 from quality.verification import EncodedPrompt

@@ -14,6 +14,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import SETTINGS, base_artefact, experience_row, fresh_registry, model_in, store_experience
 
+from classifier.artefact import load_manifest
 from classifier.errors import ArtefactError
 from classifier.registry import ArtefactRegistry
 from migrations.tables import audit_events, classifier_versions, retrain_runs, training_rows
@@ -115,6 +116,20 @@ async def test_too_little_evidence_is_refused_and_the_same_data_again_are_nothin
 
     await store_experience(engine, model_in(registry), 1, seed=2)
     assert (await _retrain(engine, registry)).outcome == "refused"
+
+
+async def test_rows_kept_for_comparing_train_nothing(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
+    await store_experience(engine, model_in(registry), 40)
+    exported = await export_rows(engine, model_in(registry).manifest)
+
+    result = await _retrain(engine, registry)
+
+    manifest = load_manifest(registry.folder(str(result.candidate)))
+    assert 0 < exported["compare"].sum() < 40
+    assert manifest.counts["new"] == 40 - exported["compare"].sum()
+    assert (manifest.parent, manifest.catalogue_fingerprint) == (result.incumbent, "serving")
+    assert result.judgement is not None
+    assert result.judgement["new_rows"] == exported["compare"].sum()
 
 
 async def test_without_stored_outcomes_nothing_is_trained(engine: AsyncEngine, registry: ArtefactRegistry) -> None:

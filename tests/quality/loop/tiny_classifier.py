@@ -31,7 +31,7 @@ def base_artefact(root: Path) -> Path:
 
 def _base_row(i: int, rng: random.Random) -> OutcomeRow:
     topic = rng.choice(["copper"] * 4 + ["cotton"] * 4 + ["gamma", "delta"])
-    fails = {"copper": 0.8, "cotton": 0.1}.get(topic, 0.5)
+    fails = {"copper": 0.8, "cotton": 0.01}.get(topic, 0.5)
     right = [float(rng.random() >= fails), float(rng.random() >= fails / 2), 1.0, 1.0]
     models = TIER_MODELS["llmrouter"]
     return OutcomeRow(
