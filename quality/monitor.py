@@ -206,10 +206,14 @@ class Monitor:
 
     async def _work_on(self, job: Job, bound_usd: float) -> None:
         try:
-            ruling = await self._verifier.verify(job)
+            # Not beyond the lease: from then on somebody else may be at it, and a starved answer must not hold us up.
+            async with asyncio.timeout(self.settings.lease_seconds):
+                ruling = await self._verifier.verify(job)
             row = self._learn(job, ruling)
         except AttemptError as error:
             await self._fail(job, error)
+        except TimeoutError:
+            await self._fail(job, AttemptError(f"took longer than {self.settings.lease_seconds:.0f} s", bound_usd))
         except asyncio.CancelledError:
             # What the aborted answer cost is not known: at most what was reserved.
             now = self._clock()

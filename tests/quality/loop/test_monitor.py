@@ -240,6 +240,21 @@ async def test_a_verifier_that_keeps_failing_is_given_up_with_the_reason(engine:
     assert "the core is gone" in bad["error"]
 
 
+async def test_an_answer_that_never_comes_ends_with_the_lease(engine: AsyncEngine) -> None:
+    stuck = ScriptedTier()
+    stuck.hold = asyncio.Event()
+    monitor = await _monitor(engine, stuck, msgspec.structs.replace(ALL, lease_seconds=0.01, max_attempts=1))
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1"))
+    await monitor.close()
+
+    [verdict] = await rows(engine, verifications)
+    assert verdict["status"] == "failed"
+    # What the aborted answer cost is not known; what was reserved for it counts.
+    assert verdict["cost_usd"] == pytest.approx(4 * (10 + 1024) / 1000)
+
+
 async def test_a_failing_encoder_counts_as_a_failed_attempt(engine: AsyncEngine) -> None:
     def broken(messages: list[dict[str, str]]) -> EncodedPrompt:
         raise RuntimeError("no such table")
