@@ -238,7 +238,11 @@ class Answer:
         """Tokens to bill for an attempt that did not end by itself: none if the tier never took the request."""
         if isinstance(error, (TierUnavailableError, TierRequestError)) and not self._generated:
             return Usage(prompt_tokens=0, completion_tokens=0)
-        prompt_tokens = sum(self.tier.count_prompt_tokens(generation) for generation in self._generations)
+        try:
+            prompt_tokens = sum(self.tier.count_prompt_tokens(generation) for generation in self._generations)
+        except TierError:
+            # The tier is gone, tokeniser and all; what it generated is still billed.
+            prompt_tokens = 0
         return Usage(prompt_tokens=prompt_tokens, completion_tokens=self._generated)
 
     def _finish(self, status: Status, http_status: int, error: Exception | None) -> None:

@@ -15,15 +15,8 @@ from tiers.errors import TierError, TierRequestError, TierUnavailableError
 
 log = logging.getLogger(__name__)
 
-TYPE_OF_STATUS = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-    500: "server_error",
-    502: "server_error",
-    503: "server_error",
-}
+# As OpenAI has it: whatever the caller can mend, an unknown model or key included, is an invalid request.
+TYPE_OF_STATUS = {429: "rate_limit_error", 500: "server_error", 502: "server_error", 503: "server_error"}
 CODE_OF_STATUS = {
     401: "invalid_api_key",
     404: "not_found",

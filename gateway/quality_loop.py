@@ -80,7 +80,7 @@ class QualityLoop:
             price=self._price,
             panel=panel,
             encode=self._encode,
-            on_alarm=self._on_alarm,
+            on_alarm=self.on_alarm,
         )
         await self.monitor.start()
         await self.job.start()
@@ -115,10 +115,15 @@ class QualityLoop:
     def _price(self, tier: int, usage: Usage) -> float:
         return cost_usd(self._catalog.tier(tier), usage)
 
-    async def _on_alarm(self, rate: UpgradeRate) -> None:
+    async def on_alarm(self, rate: UpgradeRate) -> None:
         """Retrain in the background, unless that is being done already."""
         if self._retraining is None or self._retraining.done():
             self._retraining = asyncio.create_task(self._retrain_after_drift())
+
+    async def retraining_ended(self) -> None:
+        """Wait for the retraining that the last alarm began."""
+        if self._retraining is not None:
+            await asyncio.shield(self._retraining)
 
     async def _retrain_after_drift(self) -> None:
         try:

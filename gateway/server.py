@@ -3,9 +3,11 @@
 import socket
 import sys
 from contextlib import suppress
+from typing import Any
 
 import click
 import uvicorn
+from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.app import create_app
 from gateway.settings import Settings
@@ -17,6 +19,10 @@ FAILURE_POLICY = {
     "core": "gone: 503 with Retry-After; a gateway process reconnects by itself",
     "journal disk": "stalls: requests are served, records beyond 64 MiB are refused and counted",
 }
+
+
+class ServerStartError(RuntimeError):
+    """The server could not listen. Choose another port, or stop what has it."""
 
 
 class AnnouncedServer(uvicorn.Server):
@@ -46,9 +52,31 @@ def policy_text() -> str:
     return "When something fails:\n" + "\n".join(f"  {name}: {policy}" for name, policy in FAILURE_POLICY.items())
 
 
-def run_server(settings: Settings) -> bool:
-    """Serve until a signal; False if the start failed. Raises `SettingsError` and `CatalogError`."""
-    app = create_app(settings)
+class ExplainedStart:
+    """The application, with a failure to start kept for the caller instead of logged as a traceback."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.failure: BaseException | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass everything on, but the text of a failed start."""
+        if scope["type"] != "lifespan":  # type: ignore[comparison-overlap]
+            return await self._app(scope, receive, send)
+
+        async def send_without_traceback(event: Any) -> None:
+            await send(event | {"message": ""} if event["type"] == "lifespan.startup.failed" else event)
+
+        try:
+            await self._app(scope, receive, send_without_traceback)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+
+def run_server(settings: Settings) -> None:
+    """Serve until a signal. Raises `SettingsError`, `CatalogError`, or whatever kept a part from starting."""
+    app = ExplainedStart(create_app(settings))
     click.echo(f"catalogue: {settings.catalog}   role: {settings.role}   data: {settings.data_path}")
     click.echo(policy_text())
     sys.stdout.flush()
@@ -67,6 +95,16 @@ def run_server(settings: Settings) -> bool:
     )
     server = AnnouncedServer(config)
     # After its shutdown uvicorn raises the signal again; to have been interrupted is no failure.
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt, SystemExit):
         server.run()
-    return server.started
+    if app.failure is not None:
+        raise first_cause(app.failure)
+    if not server.started:
+        raise ServerStartError(f"cannot listen on {settings.host}:{settings.port}; the log says why")
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """What began a failure: the first error of a group, and of those what it came from."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if error.__cause__ is None else first_cause(error.__cause__)

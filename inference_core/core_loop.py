@@ -9,7 +9,15 @@ import traceback
 from collections.abc import Callable
 from typing import Protocol
 
-from inference_core.errors import CoreError, CoreGoneError, IntegrityError, InvalidRequestError, QueueFullError
+from inference_core.errors import (
+    CoreError,
+    CoreGoneError,
+    IntegrityError,
+    InvalidRequestError,
+    MemoryPlanError,
+    ModelFileError,
+    QueueFullError,
+)
 from inference_core.event_client import EventClient
 from inference_core.protocol import (
     AbortRequest,
@@ -92,7 +100,9 @@ class CoreLoop:
         try:
             self._serve()
         except BaseException as error:
-            log.exception("the core died")
+            # What the operator can mend explains itself; anything else is a bug and wants its traceback.
+            mendable = isinstance(error, (ModelFileError, MemoryPlanError))
+            log.error("the core died: %s", error, exc_info=None if mendable else error)
             # The frames of the traceback would keep the core, its weights and its arena in memory.
             traceback.clear_frames(error.__traceback__)
             cause = error

@@ -91,4 +91,7 @@ async def _events(answer: Answer, chunks: Chunks) -> AsyncGenerator[bytes, None]
     except Exception as error:
         yield error_event(error)
         return
+    finally:
+        # A shutdown cancels the stream without running its background task.
+        await answer.aclose()
     yield opening + chunks.closing(answer)

@@ -11,9 +11,10 @@ _EXPECTED = {
     "quality.job": {"CronError"},
     "quality.training_subprocess": {"TrainingProcessError"},
     "gateway.errors": {"ApiError"},
+    "gateway.server": {"ServerStartError"},
 }
 
 
-def expected_error(error: BaseException) -> bool:
+def expected_error(error: Exception) -> bool:
     """Whether `error` is of a type (or derives from one) whose message is meant for the user."""
     return any(kind.__name__ in _EXPECTED.get(kind.__module__, ()) for kind in type(error).__mro__)

@@ -64,5 +64,4 @@ def _serve_core(settings: "Settings") -> None:
 def _serve_http(settings: "Settings") -> None:
     from gateway.server import run_server
 
-    if not run_server(settings):
-        raise click.ClickException("the gateway did not start; the reason is above")
+    run_server(settings)

