@@ -114,6 +114,18 @@ def test_processes_may_migrate_at_once(database_url: str) -> None:
     assert outputs == [(f"{head_revision()}\n", "")] * 3
 
 
+async def test_sqlite_is_not_touched_before_the_lock_file_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = tmp_path / "store.db"
+    existed: list[bool] = []
+    monkeypatch.setattr("quality.database.fcntl.flock", lambda *_: existed.append(database.exists()))
+
+    await migrate(f"sqlite:///{database}")
+
+    assert existed == [False]
+
+
 async def test_migration_makes_missing_folders_of_a_sqlite_file(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "store.db"
 

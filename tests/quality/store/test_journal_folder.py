@@ -21,6 +21,16 @@ def test_a_folder_in_use_is_not_adopted(tmp_path: Path) -> None:
     assert adopt_orphans(tmp_path) == []
 
 
+def test_a_folder_is_never_adopted_while_it_is_being_made(tmp_path: Path) -> None:
+    root = tmp_path / "journal"
+    claim_folder(root)
+    with ThreadPoolExecutor(8) as pool:
+        pairs = [(pool.submit(claim_folder, root), pool.submit(adopt_orphans, root)) for _ in range(100)]
+
+    assert [adoption.result() for _, adoption in pairs] == [[]] * 100
+    assert len({claim.result().path for claim, _ in pairs}) == 100
+
+
 def test_a_released_folder_is_adopted_once_with_its_segments(tmp_path: Path) -> None:
     folder = claim_folder(tmp_path)
     for name in ("00000002.journal", "00000001.journal"):

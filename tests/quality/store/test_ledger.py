@@ -151,6 +151,32 @@ async def test_a_torn_tail_costs_only_the_record_that_was_never_acknowledged(
         assert sorted(await stored_ids(sqlite_engine)) == ["r-0", "r-1"]
 
 
+async def test_the_folder_of_a_dead_process_goes_once_its_records_are_stored(
+    tmp_path: Path, sqlite_engine: AsyncEngine
+) -> None:
+    journal_dir = tmp_path / "journal"
+    async with running(journal_dir, away(tmp_path / "away.db")) as ledger:
+        ledger.append(make_record("r-1"))
+    [segment] = segments(journal_dir)
+
+    async with running(journal_dir, sqlite_engine) as ledger:
+        await ledger.flush()
+        await until(lambda: not segment.parent.exists())
+
+
+async def test_a_segment_without_a_single_whole_record_is_deleted(tmp_path: Path, sqlite_engine: AsyncEngine) -> None:
+    journal_dir = tmp_path / "journal"
+    async with running(journal_dir, away(tmp_path / "away.db")) as ledger:
+        ledger.append(make_record("r-1"))
+    [segment] = segments(journal_dir)
+    os.truncate(segment, segment.stat().st_size - 1)
+
+    async with running(journal_dir, sqlite_engine) as ledger:
+        await ledger.flush()
+
+        assert segments(journal_dir) == []
+
+
 async def test_a_clean_close_leaves_no_files(tmp_path: Path, engine: AsyncEngine) -> None:
     journal_dir = tmp_path / "journal"
     ledger = Ledger(journal_dir, engine)
