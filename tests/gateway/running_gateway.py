@@ -52,12 +52,15 @@ def scripted_tiers() -> list[ScriptedTier]:
 
 
 @asynccontextmanager
-async def running_gateway(settings: Settings) -> AsyncIterator[RunningGateway]:
-    """Serve under uvicorn until the block ends; then shut down as a signal would."""
+async def running_gateway(settings: Settings, grace_seconds: int | None = None) -> AsyncIterator[RunningGateway]:
+    """Serve under uvicorn until the block ends; then shut down as a signal would, cancelling after the grace."""
     tiers, classifier = scripted_tiers(), ScriptedClassifier()
     app = create_app(settings, tiers=tiers, classifier=classifier)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", http="httptools", lifespan="on"))
+    config = uvicorn.Config(
+        app, log_level="warning", http="httptools", lifespan="on", timeout_graceful_shutdown=grace_seconds
+    )
+    server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     gateway = RunningGateway(app, listener.getsockname()[1], tiers, classifier)
     while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it

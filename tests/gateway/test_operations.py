@@ -114,6 +114,18 @@ async def test_a_shutdown_waits_for_the_answer_under_way_and_records_it(settings
         assert shown.json()["answer"] == "Hello there, how are you?"
 
 
+async def test_a_shutdown_that_cannot_wait_longer_still_records_the_stream(settings: Settings) -> None:
+    async with running_gateway(settings, grace_seconds=0) as gateway:
+        tier = gateway.tier(1)
+        tier.hold_at = 1
+        stream = await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO, stream=True)
+        await tier.holding.wait()
+    assert tier.closed_early == 1
+    async with running_gateway(settings) as again:
+        shown = await again.http.get(f"/v1/requests/{stream.response.headers['x-aio-decision-id']}")
+        assert (shown.json()["status"], shown.json()["answer"]) == ("aborted", "Hello")
+
+
 async def test_tiers_are_started_before_and_closed_after_serving(settings: Settings) -> None:
     async with running_gateway(settings) as gateway:
         assert all(tier.started for tier in gateway.tiers)
