@@ -76,7 +76,7 @@ class QualityLoop:
         self.monitor = Monitor(
             self._engine,
             list(self._tiers.values()),
-            MonitorSettings(sampling=SamplingSettings(rate=self._settings.sampling_rate)),
+            MonitorSettings(sampling=self._sampling()),
             price=self._price,
             panel=panel,
             encode=self._encode,
@@ -111,6 +111,10 @@ class QualityLoop:
                     metrics.upgrade_rate.labels(str(tier)).set(share)
         except (SQLAlchemyError, OSError) as error:
             log.warning("upgrade rates are not known: %s", error)
+
+    def _sampling(self) -> SamplingSettings:
+        settings = self._settings
+        return SamplingSettings(rate=settings.sampling_rate, budget_share=settings.verification_budget)
 
     def _price(self, tier: int, usage: Usage) -> float:
         return cost_usd(self._catalog.tier(tier), usage)

@@ -34,6 +34,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `database_url`: a SQLAlchemy async URL; empty means SQLite (WAL) in `data_dir`.
     `core_socket`: where `aio serve --role core` listens and `--role gateway` connects; empty means in `data_dir`.
     `quality_target`: share of answers that must be no worse than the strongest tier's; None is the artefact's own.
+    `sampling_rate`: ceiling of the share of tier 1 and 2 answers that is verified. `verification_budget`: what
+    verification may cost, as a share of the trailing day's serving cost.
     `store_texts`: whether messages and answers are recorded (a request may still opt out with `store: false`).
     `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
     `artefact_poll_seconds`: how often a newly promoted classifier is looked for.
@@ -52,6 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cors_origins: str = ""
     quality_target: Annotated[float, Meta(ge=0, le=1)] | None = None
     sampling_rate: Annotated[float, Meta(ge=0, le=1)] = 0.05
+    verification_budget: Annotated[float, Meta(ge=0)] = 0.05
     monitor: bool = True
     retrain_cron: str = "0 3 * * 0"
     store_texts: bool = True

@@ -14,6 +14,7 @@ main = LazyGroup(
         "retrain": ("gateway.cli.retrain:retrain", "Retrain the classifier from recorded outcomes."),
         "classifier": ("gateway.cli.classifier:classifier", "Train and evaluate the classifier."),
         "bench": ("gateway.cli.bench:bench", "Measure the inference core."),
+        "demo": ("gateway.cli.demo:demo", "Run the whole loop once and show what it recorded."),
         "new-key": ("gateway.cli.new_key:new_key", "Make an API key and its hash."),
     },
 )
