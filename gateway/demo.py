@@ -40,6 +40,7 @@ MODELS = ("tier-1", "tier-2", "auto", "tier-1", "tier-2", "tier-1")
 IN_FLIGHT = 4
 ANSWER_TOKENS = 96
 VERIFICATION_SECONDS = 900.0
+LONGEST_CHOICE = 500
 
 
 def demo_prompts(count: int) -> tuple[list[str], str]:
@@ -49,9 +50,8 @@ def demo_prompts(count: int) -> tuple[list[str], str]:
     outcomes = folder / "routing_outcomes.jsonl.gz"
     if maths.is_file() and outcomes.is_file():
         with gzip.open(outcomes, "rt") as lines:
-            choices = [
-                row["prompt"] for row in map(json.loads, lines) if row["metric"] == "mc" and len(row["prompt"]) < 500
-            ]
+            rows = [row for row in map(json.loads, lines) if row["metric"] == "mc"]
+            choices = [row["prompt"] for row in rows if len(row["prompt"]) < LONGEST_CHOICE]
         with maths.open() as lines:
             sums = [json.loads(line)["prompt"] for line in lines]
         # Every third a sum, the others multiple choice from all over the collection.
@@ -112,19 +112,21 @@ async def send_prompts(url: str, prompts: list[str], progress: Progress) -> None
 
 async def verified(engine: AsyncEngine, progress: Progress) -> None:
     """Wait until the monitor has settled every sampled answer. Raises `TimeoutError` after a quarter of an hour."""
+    settled: dict[str, int] = {}
     async with asyncio.timeout(VERIFICATION_SECONDS):
         while True:
             async with engine.connect() as connection:
                 counted = await connection.execute(
                     select(verifications.c.status, func.count()).group_by(verifications.c.status)
                 )
-            counts = {status: count for status, count in counted.tuples()}
-            total = sum(counts.values())
-            pending = counts.get("pending", 0)
+            counts = {str(status): int(count) for status, count in counted.tuples()}
+            total, pending = sum(counts.values()), counts.get("pending", 0)
             progress("verifying", (total - pending) / max(1, total))
-            if total and not pending:
+            # Twice the same: the last answer's offer may still be on its way to the queue.
+            if total and not pending and counts == settled:
                 return
-            await asyncio.sleep(0.5)
+            settled = counts
+            await asyncio.sleep(1.0)
 
 
 async def run_demo(settings: Settings, prompts: list[str], progress: Progress) -> dict[str, list[Row]]:
