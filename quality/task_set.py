@@ -9,6 +9,7 @@ import msgspec
 from quality.judges.answers import final_number, normalised
 
 Kind = Literal["copy", "spell", "compare", "arithmetic"]
+Make = Callable[[random.Random, int], tuple[str, str]]
 
 LEVELS = (1, 2, 3, 4, 5)
 
@@ -39,7 +40,8 @@ def tasks(seed: int, per_level: int) -> list[Task]:
     made: list[Task] = []
     for kind, make in _MAKERS.items():
         for level in LEVELS:
-            made += _distinct(kind, level, per_level, make, rng)
+            seen = {task.prompt for task in made}
+            made += _distinct(kind, level, per_level, make, rng, seen)
     rng.shuffle(made)
     return made
 
@@ -58,23 +60,23 @@ def _letters(text: str) -> str:
     return "-".join(part.strip() for part in normalised(text).split("-"))
 
 
-def _distinct(
-    kind: Kind, level: int, count: int, make: Callable[[random.Random, int], tuple[str, str]], rng: random.Random
-) -> list[Task]:
-    found: dict[str, Task] = {}
+def _distinct(kind: Kind, level: int, count: int, make: Make, rng: random.Random, seen: set[str]) -> list[Task]:
+    found: list[Task] = []
     for _ in range(100 * count):
         if len(found) == count:
             break
         prompt, answer = make(rng, level)
-        found.setdefault(prompt, Task(prompt=prompt, answer=answer, kind=kind, level=level))
+        if prompt not in seen:
+            seen.add(prompt)
+            found.append(Task(prompt=prompt, answer=answer, kind=kind, level=level))
     if len(found) < count:
         raise ValueError(f"only {len(found)} different {kind} tasks of level {level} were found; ask for fewer")
-    return list(found.values())
+    return found
 
 
 def _copy(rng: random.Random, level: int) -> tuple[str, str]:
-    text = " ".join(rng.sample(_WORDS, 2 * level))
-    return f"Repeat the following words exactly and write nothing else: {text}", text
+    text = " ".join(rng.sample(_WORDS, (1, 2, 4, 7, 10)[level - 1]))
+    return f'Say exactly the following and nothing else: "{text}"', text
 
 
 def _spell(rng: random.Random, level: int) -> tuple[str, str]:
@@ -85,33 +87,35 @@ def _spell(rng: random.Random, level: int) -> tuple[str, str]:
 
 
 def _compare(rng: random.Random, level: int) -> tuple[str, str]:
-    count = 1 + level
-    high = 10 ** min(level + 1, 4)
-    values = rng.sample(range(high // 10, high), count)
-    # Easy levels are far apart; hard ones share their leading digits.
-    if level >= 4:
-        base = rng.randrange(high // 10, high - 100)
-        values = rng.sample(range(base, base + 50), count)
-    wanted, pick = rng.choice((("largest", max), ("smallest", min)))
-    listed = ", ".join(map(str, values[:-1])) + f" and {values[-1]}"
-    return f"Which number is the {wanted}: {listed}? Answer with the number only.", str(pick(values))
+    low, high = (1, 10) if level == 1 else (10 ** (level - 1), 10**level)
+    if level <= 3:
+        a, b = rng.sample(range(low, high), 2)
+    else:
+        # Numbers that share their leading digits are harder to tell apart.
+        base = rng.randrange(low, high - 100)
+        a, b = rng.sample(range(base, base + 50), 2)
+    example = rng.sample(range(low, high), 2)
+    wanted, pick = rng.choice((("larger", max), ("smaller", min)))
+    shown = f"{example[0]} or {example[1]}: {pick(example)}"
+    return f"Which number is {wanted}? Answer with the number only.\n{shown}\n{a} or {b}:", str(pick(a, b))
 
 
 def _arithmetic(rng: random.Random, level: int) -> tuple[str, str]:
-    if level <= 2:
-        a, b = (rng.randrange(10 ** (level - 1), 10**level) for _ in range(2))
+    if level == 1:
+        a, b = rng.randrange(1, 7), rng.randrange(1, 7)
+    elif level == 2:
+        a, b = rng.randrange(2, 10), rng.randrange(2, 10)
+    elif level == 3:
+        a, b = rng.randrange(10, 100), rng.randrange(1, 10)
+    else:
+        a, b = rng.randrange(11, 100), rng.randrange(11, 100)
+    if level <= 4:
         return f"What is {a} + {b}? Answer with the number only.", str(a + b)
-    if level == 3:
-        a, b = sorted((rng.randrange(100, 1000), rng.randrange(10, 1000)), reverse=True)
-        return f"What is {a} - {b}? Answer with the number only.", str(a - b)
-    if level == 4:
-        a, b = rng.randrange(11, 100), rng.randrange(3, 10)
-        return f"What is {a} * {b}? Answer with the number only.", str(a * b)
-    a, b, c = rng.randrange(11, 100), rng.randrange(11, 100), rng.randrange(100, 1000)
-    return f"What is {a} * {b} + {c}? Answer with the number only.", str(a * b + c)
+    c = rng.randrange(3, 10)
+    return f"What is {a} * {c} + {b}? Answer with the number only.", str(a * c + b)
 
 
-_MAKERS: dict[Kind, Callable[[random.Random, int], tuple[str, str]]] = {
+_MAKERS: dict[Kind, Make] = {
     "copy": _copy,
     "spell": _spell,
     "compare": _compare,
