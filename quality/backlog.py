@@ -1,7 +1,7 @@
 """The backlog: which durable records the database does not have yet, and which journal segments they still need."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -60,9 +60,9 @@ class Backlog:
         """The database will not take the first record: it can still be found, and its segment stays."""
         self._queue.popleft()
 
-    def deletable(self, active: Path | None) -> list[Path]:
-        """Segments other than `active` of which nothing is needed any more."""
-        return [segment for segment, needed in self._needed.items() if needed == 0 and segment != active]
+    def deletable(self, growing: Collection[Path]) -> list[Path]:
+        """Segments of which nothing is needed any more, without those that are still `growing`."""
+        return [segment for segment, needed in self._needed.items() if needed == 0 and segment not in growing]
 
     def forget(self, segments: Iterable[Path]) -> None:
         """These segments have been deleted."""

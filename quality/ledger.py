@@ -64,7 +64,7 @@ class Ledger:
 
         self._unjournaled: dict[str, float] = {}  # request id → monotonic seconds of its append
         self._backlog = Backlog()
-        self._active_segment: Path | None = None
+        self._growing: frozenset[Path] = frozenset()
         self._rotations = 0
         self._appended = self._adopted = self._journaled = 0
         self._stored = self._rejected = self._refused = self._store_failures = 0
@@ -215,7 +215,7 @@ class Ledger:
             self._unjournaled.pop(request_id, None)
         self._backlog.add(Entry(request_id, location, now) for request_id, location in committed.frames)
         self._journaled += len(committed.frames)
-        self._active_segment = committed.active
+        self._growing = committed.growing
         self._rotations = committed.rotations
         self._work.set()
         self._announce()
@@ -273,7 +273,7 @@ class Ledger:
         return [self._decoder.decode(read_payload(entry.location)) for entry in batch]
 
     def _deletable(self) -> list[Path]:
-        return self._backlog.deletable(self._active_segment)
+        return self._backlog.deletable(self._growing)
 
     async def _delete_stored(self) -> None:
         """Delete segments, and folders of the dead, that are no longer needed; in a thread, as disks may stall."""

@@ -4,9 +4,11 @@ A frame is `<u32 length> <u32 crc> payload`, little-endian; the checksum covers 
 tail of zeros, which some file systems leave after a power failure, is no valid (empty) frame.
 """
 
+import contextlib
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +27,56 @@ class Location(NamedTuple):
 
 class SegmentError(RuntimeError):
     """A frame that had been written correctly can no longer be read: the disk or another program changed it."""
+
+
+class SegmentWriter:
+    """A segment being written. `size`: bytes written; `synced`: those known to have reached the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self.synced = 0
+        # The texts of users: nobody else's business.
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            _sync_folder(path.parent)
+        except OSError:
+            self.abandon()
+            raise
+
+    def write(self, payloads: Sequence[bytes]) -> list[Location]:
+        """Append frames, all or (raising OSError) none; a killed process loses nothing of them, a dying machine may."""
+        data = memoryview(b"".join(map(frame, payloads)))
+        done = 0
+        while done < len(data):
+            # At a position of our own, so that what a failed attempt left behind is overwritten by the next.
+            done += os.pwrite(self._descriptor, data[done:], self.size + done)
+        locations = []
+        for payload in payloads:
+            locations.append(Location(self.path, self.size + HEADER_BYTES, len(payload)))
+            self.size += HEADER_BYTES + len(payload)
+        return locations
+
+    def sync(self) -> None:
+        """Bring what has been written so far to the disk; may run while another thread writes."""
+        size = self.size
+        os.fdatasync(self._descriptor)
+        self.synced = size
+
+    def abandon(self) -> None:
+        """Close, keeping only what is known to have reached the disk (pages of a failed sync cannot be trusted)."""
+        # If this fails too, recovery cuts off what is torn, and what is whole is stored once all the same.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, self.synced)
+            if self.synced == 0:
+                self.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Write no more. Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class Recovered(NamedTuple):
@@ -76,6 +128,15 @@ def _payload_at(data: bytes, start: int) -> bytes | None:
     length, checksum = _HEADER.unpack_from(data, start)
     payload = data[start + HEADER_BYTES : start + HEADER_BYTES + length]
     return payload if len(payload) == length and _checksum(payload) == checksum else None
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file survives a power failure only once its folder is on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _checksum(payload: bytes) -> int:

@@ -2,7 +2,8 @@
 
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Queue
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quality.journal import Committed, Journal, JournalFullError
-from quality.segment import read_payload, recover
+from quality.segment import frame, read_payload, recover
 
 
 class Disk:
@@ -24,7 +25,7 @@ class Disk:
         self._open = threading.Event()
         self._open.set()
         self._real = os.fdatasync
-        monkeypatch.setattr("quality.journal.os.fdatasync", self._sync)
+        monkeypatch.setattr("quality.segment.os.fdatasync", self._sync)
 
     def hold(self) -> None:
         self._open.clear()
@@ -47,6 +48,12 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk = Disk(monkeypatch)
     yield disk
     disk.release()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
 
 
 def keys(committed: Committed) -> list[str]:
@@ -81,6 +88,21 @@ def test_nothing_is_reported_before_its_fsync_has_returned(tmp_path: Path, disk:
     assert commits.empty()
     disk.release()
     assert keys(commits.get(timeout=30)) == ["a"]
+    journal.close()
+
+
+def test_what_is_appended_during_a_hanging_fsync_is_already_in_the_file(tmp_path: Path, disk: Disk) -> None:
+    journal = Journal(tmp_path, lambda _: None)
+    journal.start()
+    disk.hold()
+    journal.append("a", b"first")
+    assert disk.entered.acquire(timeout=30)
+
+    journal.append("b", b"second")
+
+    [segment] = tmp_path.iterdir()
+    until(lambda: segment.read_bytes() == frame(b"first") + frame(b"second"))
+    disk.release()
     journal.close()
 
 
@@ -131,6 +153,13 @@ def test_segments_together_hold_everything_in_order_whatever_their_size(
     assert payloads_in(folder) == written
     locations = [location for commit in list(commits.queue) for _, location in commit.frames]
     assert [read_payload(location) for location in locations] == written
+    seen: set[Path] = set()
+    complete: set[Path] = set()
+    for commit in list(commits.queue):
+        segments = {location.segment for _, location in commit.frames}
+        assert not segments & complete, "a segment that had been called complete has grown"
+        seen |= segments
+        complete = seen - commit.growing
 
 
 def test_a_full_segment_is_completed(tmp_path: Path) -> None:
@@ -140,12 +169,41 @@ def test_a_full_segment_is_completed(tmp_path: Path) -> None:
 
     journal.append("a", b"more than ten bytes")
 
-    assert commits.get(timeout=30).active is None
+    assert commits.get(timeout=30).growing == frozenset()
     journal.append("b", b"x")
-    active = commits.get(timeout=30).active
-    assert active is not None
-    assert active.name == "00000002.journal"
+    assert commits.get(timeout=30).growing == {tmp_path / "00000002.journal"}
     journal.close()
+
+
+def test_a_segment_filled_during_an_fsync_counts_as_growing_until_it_is_reported(tmp_path: Path, disk: Disk) -> None:
+    commits: Queue[Committed] = Queue()
+    journal = Journal(tmp_path, commits.put, segment_bytes=20)
+    journal.start()
+    disk.hold()
+    journal.append("a", bytes(20))
+    assert disk.entered.acquire(timeout=30)
+    for key in ("b", "c"):
+        journal.append(key, bytes(10))
+    second = tmp_path / "00000002.journal"
+    until(lambda: second.exists() and second.stat().st_size == 2 * len(frame(bytes(10))))
+
+    disk.release()
+
+    assert commits.get(timeout=30).growing == {second}
+    assert commits.get(timeout=30).growing == frozenset()
+    journal.close()
+
+
+def test_a_disk_that_takes_a_few_bytes_at_a_time_gets_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.pwrite
+    monkeypatch.setattr("quality.segment.os.pwrite", lambda fd, data, position: write(fd, data[:7], position))
+    journal = Journal(tmp_path, lambda _: None)
+    journal.start()
+    journal.append("a", b"a payload of several pieces")
+    journal.append("b", b"and another one")
+    journal.close()
+
+    assert payloads_in(tmp_path) == [b"a payload of several pieces", b"and another one"]
 
 
 def test_rotation_completes_the_segment_after_what_was_appended_before(tmp_path: Path) -> None:
@@ -160,7 +218,7 @@ def test_rotation_completes_the_segment_after_what_was_appended_before(tmp_path:
     while (commit := commits.get(timeout=30)).rotations < asked:
         seen += keys(commit)
     assert seen + keys(commit) == ["a"]
-    assert commit.active is None
+    assert commit.growing == frozenset()
     journal.close()
 
 
@@ -176,10 +234,48 @@ def test_a_batch_that_the_disk_refuses_is_written_again_to_a_fresh_segment(tmp_p
 
     committed = commits.get(timeout=30)
     assert keys(committed) == ["b"]
-    assert committed.active == tmp_path / "00000003.journal"
+    assert committed.growing == {tmp_path / "00000003.journal"}
     assert (journal.failures, journal.failure, journal.pending_bytes) == (2, None, 0)
     journal.close()
     assert payloads_in(tmp_path) == [b"a", b"b"]
+
+
+def test_a_full_disk_costs_nothing_once_there_is_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits: Queue[Committed] = Queue()
+    journal = Journal(tmp_path, commits.put)
+    journal.start()
+    journal.append("a", b"a")
+    assert keys(commits.get(timeout=30)) == ["a"]
+    failures_left = 2
+    write = os.pwrite
+
+    def write_some_and_fail(descriptor: int, data: memoryview, position: int) -> int:
+        nonlocal failures_left
+        if len(data) > 3 and failures_left:
+            return write(descriptor, data[:-3], position)
+        if failures_left:
+            failures_left -= 1
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data, position)
+
+    monkeypatch.setattr("quality.segment.os.pwrite", write_some_and_fail)
+    journal.append("b", b"a longer payload")
+
+    assert keys(commits.get(timeout=30)) == ["b"]
+    assert journal.failures == 2
+    journal.close()
+    assert payloads_in(tmp_path) == [b"a", b"a longer payload"]
+
+
+def test_closing_survives_a_disk_that_refuses_twice(tmp_path: Path, disk: Disk) -> None:
+    journal = Journal(tmp_path, lambda _: None)
+    journal.start()
+    disk.failures_left = 2
+    journal.append("a", b"a")
+
+    assert journal.close() == 0
+
+    assert payloads_in(tmp_path) == [b"a"]
 
 
 def test_a_refusing_disk_is_named_while_it_refuses(tmp_path: Path, disk: Disk) -> None:
