@@ -1,6 +1,7 @@
 """`aio bench core`: the core in this process under load, one row per load."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,6 +127,9 @@ async def _run(settings: Any, model: str | None, options: "BenchOptions", as_jso
 
 
 def _progress(now: "Progress") -> None:
+    """A line that is redrawn on a terminal; elsewhere one line per load."""
+    if now.done < now.total and not sys.stderr.isatty():
+        return
     speed = now.output_tokens / max(now.seconds, 1e-9)
-    line = f"\r{now.label}: {now.done}/{now.total}, {now.errors} errors, {speed:.0f} tok/s"
-    click.echo(line + ("\n" if now.done == now.total else ""), err=True, nl=False)
+    line = f"{now.label}: {now.done}/{now.total}, {now.errors} errors, {speed:.0f} tok/s"
+    click.echo(f"\r{line}" if now.done < now.total else f"\r{line}\n", err=True, nl=False)
