@@ -1,14 +1,10 @@
 """One scripted run of the whole loop on a real server: requests, decisions, answers, verifications, a retraining."""
 
 import asyncio
-import contextlib
 import gzip
 import json
 import os
-import signal
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.quality_loop import run_retraining
+from gateway.server_process import running_server
 from gateway.settings import Settings
 from migrations.tables import (
     audit_events,
@@ -60,32 +57,6 @@ def demo_prompts(count: int) -> tuple[list[str], str]:
         return mixed, "real prompts of the data folder"
     per_level = -(-count // 20)
     return [task.prompt for task in tasks(seed=7, per_level=per_level)][:count], "the generated task set"
-
-
-@asynccontextmanager
-async def running_server(settings: Settings, environment: dict[str, str]) -> AsyncIterator[str]:
-    """A real `aio serve` on a free port; yields its URL and stops it gracefully. Raises `RuntimeError` if it dies."""
-    command = [sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--port", "0"]
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        env={**os.environ, **environment, "AIO_DATA_DIR": str(settings.data_path), "PYTHONUNBUFFERED": "1"},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        yield await _announced_url(process)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        await process.communicate()
-
-
-async def _announced_url(process: asyncio.subprocess.Process) -> str:
-    assert process.stdout is not None
-    async for line in process.stdout:
-        if b"AIO is ready on " in line:
-            return line.decode().split("AIO is ready on ")[1].split()[0]
-    raise RuntimeError(f"aio serve stopped with status {await process.wait()} before it was ready")
 
 
 async def send_prompts(url: str, prompts: list[str], progress: Progress) -> None:
@@ -139,8 +110,8 @@ async def run_demo(settings: Settings, prompts: list[str], progress: Progress) -
     settings.data_path.mkdir(parents=True, exist_ok=True)
     engine = open_database(settings.database)
     try:
-        async with running_server(settings, environment) as url:
-            await send_prompts(url, prompts, progress)
+        async with running_server(settings, environment) as server:
+            await send_prompts(server.url, prompts, progress)
             await verified(engine, progress)
         await run_retraining(settings, load_catalog(settings.catalog), engine, "cli", progress)
         return await story(engine)

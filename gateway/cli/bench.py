@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 bench = LazyGroup(
     name="bench",
     help="Measure parts of AIO on this machine.",
-    commands={"core": ("gateway.cli.bench:core", "Throughput and latency of the inference core.")},
+    commands={
+        "core": ("gateway.cli.bench:core", "Throughput and latency of the inference core."),
+        "serve": ("gateway.cli.bench_serve:serve", "Time to ready and memory of server processes."),
+    },
 )
 
 
