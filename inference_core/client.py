@@ -11,6 +11,7 @@ class CoreClient(ABC):
 
     - `generate` yields every output of the request in order and ends after the last choice finished.
     - Closing the iterator early (`aclose`, cancellation) aborts the request within one step.
+    - A choice that `abort_choice` ends early gets its last output, with `finish_reason` "abort"; the others go on.
     - All outputs of one step reach the event loop in one wake-up.
     - When the core dies, every open iterator raises `CoreGoneError`; later calls raise it at once.
     - A request the core refuses ends with one output whose `finish_reason` is "error"; a choice that fails
@@ -34,6 +35,10 @@ class CoreClient(ABC):
     @abstractmethod
     def generate(self, request: AddRequest) -> AsyncGenerator[SequenceOutput, None]:
         """Submit `request` and iterate over its outputs."""
+
+    @abstractmethod
+    def abort_choice(self, request_id: str, index: int) -> None:
+        """End one choice of an open request within one step; ignored if it has ended. Never blocks."""
 
     @abstractmethod
     async def stats(self) -> CoreStats:

@@ -102,13 +102,16 @@ class Core:
         scheduler.add(choices)
         self._requests[request.request_id] = _Request(scheduler, choices, request.n)
 
-    def abort(self, request_id: str) -> list[SequenceOutput]:
-        """Forget a request; its blocks are free on return. The final outputs of its live choices; [] if unknown."""
+    def abort(self, request_id: str, index: int | None = None) -> list[SequenceOutput]:
+        """Forget a request, or its choice `index` alone; their blocks are free on return.
+
+        The final outputs of the choices that this ended; [] if there were none.
+        """
         request = self._requests.get(request_id)
         if request is None:
             return []
-        live = [sequence for sequence in request.choices if sequence.status is not Status.FINISHED]
-        return [self._end(request, sequence, "abort") for sequence in live]
+        chosen = [s for s in request.choices if index is None or s.index == index]
+        return [self._end(request, s, "abort") for s in chosen if s.status is not Status.FINISHED]
 
     def step(self) -> list[SequenceOutput]:
         """One step of one model, and what came of it; [] without work.

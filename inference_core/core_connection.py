@@ -60,7 +60,7 @@ class CoreConnection(asyncio.Protocol):
             if command.request_id in self.unfinished:
                 raise FrameError(f"request id {command.request_id!r} is still in use; give every request its own")
             self.unfinished[command.request_id] = command.n
-        elif isinstance(command, AbortRequest):
+        elif isinstance(command, AbortRequest) and command.index is None:
             self.unfinished.pop(command.request_id, None)
 
     def send(self, events: Sequence[Event]) -> None:

@@ -48,7 +48,7 @@ class SteppingCore(Protocol):
 
     def add(self, request: AddRequest) -> None: ...
 
-    def abort(self, request_id: str) -> object: ...
+    def abort(self, request_id: str, index: int | None = None) -> list[SequenceOutput]: ...
 
     def step(self) -> list[SequenceOutput]: ...
 
@@ -151,7 +151,9 @@ def _applied(core: SteppingCore, command: Command) -> list[Event]:
         except CoreError as error:
             return [refusal(command.request_id, error)]
     elif isinstance(command, AbortRequest):
-        core.abort(command.request_id)  # whoever aborts has left: the last outputs are for nobody
+        ended = core.abort(command.request_id, command.index)
+        # Whoever aborts a whole request has left: its last outputs are for nobody.
+        return [] if command.index is None else [*ended]
     elif isinstance(command, QueryStats):
         return [core.stats(command.query_id)]
     else:

@@ -38,6 +38,7 @@ class EventClient(CoreClient):
     def __init__(self) -> None:
         self._serials = itertools.count()
         self._streams: dict[str, asyncio.Queue[SequenceOutput | None]] = {}
+        self._wire_ids: dict[str, str] = {}
         self._answers: dict[str, asyncio.Future[CoreStats | KnobsSet]] = {}
         self._models: dict[str, ModelInfo] = {}
         self._hello: asyncio.Future[None] | None = None
@@ -92,6 +93,7 @@ class EventClient(CoreClient):
         wire_id = f"{request.request_id}#{next(self._serials)}"
         queue: asyncio.Queue[SequenceOutput | None] = asyncio.Queue()
         self._streams[wire_id] = queue
+        self._wire_ids[request.request_id] = wire_id
         unfinished = request.n
         try:
             self._send(msgspec.structs.replace(request, request_id=wire_id))
@@ -109,6 +111,13 @@ class EventClient(CoreClient):
         finally:
             if self._streams.pop(wire_id, None) is not None and self._gone is None:
                 self._send(AbortRequest(wire_id))
+            if self._wire_ids.get(request.request_id) == wire_id:
+                del self._wire_ids[request.request_id]
+
+    def abort_choice(self, request_id: str, index: int) -> None:
+        wire_id = self._wire_ids.get(request_id)
+        if wire_id is not None and wire_id in self._streams and self._gone is None:
+            self._send(AbortRequest(wire_id, index))
 
     async def stats(self) -> CoreStats:
         answer = await self._ask(QueryStats(self._query_id()))

@@ -58,9 +58,14 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
-    """Forget a request: its sequences and blocks are free before the next step. Unknown ids are ignored."""
+    """Forget a request, or its choice `index` alone: what it held is free before the next step.
+
+    A choice that is aborted while others go on gets its last output, with the reason "abort"; of a request that is
+    aborted whole nothing more is said. What is unknown or has ended is ignored.
+    """
 
     request_id: str
+    index: int | None = None
 
 
 class QueryStats(msgspec.Struct, frozen=True, tag="stats"):

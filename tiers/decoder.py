@@ -97,17 +97,26 @@ class Decoder:
     ) -> AsyncGenerator[Delta, None]:
         """Continue `prompt_ids` n times; text deltas as they come, then one with the usage.
 
-        Closing the generator aborts the core's request. So does a stop string that ends the last open choice.
+        Closing the generator aborts the core's request. A stop string that ends a choice aborts that choice, and the
+        request with the last one.
         """
         choices = _or_refuse("stop", lambda: [Choice(index, self.tokenizer, stop) for index in range(n)])
         tally = _Tally()
-        outputs = self._outputs(self._command(request, prompt_ids, sampling, max_tokens, n), request)
+        command = self._command(request, prompt_ids, sampling, max_tokens, n)
+        outputs = self._outputs(command, request)
         async with aclosing(outputs):
             async for output in outputs:
+                choice = choices[output.index]
+                if output.finish_reason == "error" or (output.finish_reason == "abort" and not choice.finished):
+                    raise self._refusal(request, output, started=tally.started)
                 tally.count(output)
-                for delta in choices[output.index].push(output):
+                deltas = choice.push(output)
+                all_finished = all(c.finished for c in choices)
+                if deltas and choice.finished and output.finish_reason is None and not all_finished:
+                    self._core.abort_choice(command.request_id, output.index)
+                for delta in deltas:
                     yield delta
-                if all(c.finished for c in choices):
+                if all_finished:
                     break
         if not all(c.finished for c in choices):
             raise TierError(f"tier '{self._tier}': the core ended the request before its choices were finished")
@@ -122,15 +131,11 @@ class Decoder:
         )
 
     async def _outputs(self, add: AddRequest, request: GenerationRequest) -> AsyncGenerator[SequenceOutput, None]:
-        """The core's outputs, with its errors in the tiers' terms."""
-        started = False
+        """The core's outputs, with the errors of its client in the tiers' terms."""
         try:
             outputs = self._core.generate(add)
             async with aclosing(outputs):
                 async for output in outputs:
-                    if output.finish_reason in ("error", "abort"):
-                        raise self._refusal(request, output, started=started)
-                    started = True
                     yield output
         except (CoreGoneError, QueueFullError) as error:
             raise TierUnavailableError(f"tier '{self._tier}': {error}") from error
@@ -169,11 +174,13 @@ class _Tally:
     """What the core says of a request's choices beside their tokens."""
 
     def __init__(self) -> None:
+        self.started = False
         self.cached_tokens = 0
         self.queue_seconds = 0.0
         self.preemptions: dict[int, int] = {}
 
     def count(self, output: SequenceOutput) -> None:
+        self.started = True
         # The other choices find the prompt that the first one computed.
         if output.index == 0:
             self.cached_tokens = output.cached_tokens

@@ -62,6 +62,43 @@ async def test_the_core_is_not_waited_for_when_a_stop_string_ended_everything(to
     assert not core.live
 
 
+async def test_a_choice_that_a_stop_string_ended_is_not_generated_further(tokenizer: Tokenizer) -> None:
+    core = ScriptedCore(tokenizer, lambda add: ["stop HERE and on…", "the other goes on to its own end"])
+    tier = local_tier(tier_spec(), core, tokenizer)
+    await tier.start()
+    answers, usage = await collect(tier, chat(n=2, stop=("HERE",), max_tokens=100))
+    assert [a.text for a in answers] == ["stop ", "the other goes on to its own end"]
+    assert core.aborted == {(core.added[0].request_id, 0)}
+    assert usage.completion_tokens == sum(len(tokenizer.encode(t)) for t in ("stop HERE", answers[1].text))
+
+
+async def test_the_last_output_of_a_choice_it_aborted_is_no_failure(tokenizer: Tokenizer) -> None:
+    class ReportingCore(ScriptedCore):
+        async def generate(self, request: AddRequest):  # type: ignore[no-untyped-def]
+            async for output in super().generate(request):
+                yield output
+                for request_id, index in self.aborted:
+                    yield SequenceOutput(request_id=request_id, index=index, token_ids=[], finish_reason="abort")
+                self.aborted.clear()
+
+    core = ReportingCore(tokenizer, lambda add: ["stop HERE", "the other"])
+    tier = local_tier(tier_spec(), core, tokenizer)
+    await tier.start()
+    answers, _ = await collect(tier, chat(n=2, stop=("HERE",), max_tokens=100))
+    assert [(a.text, a.finish_reason) for a in answers] == [("stop ", "stop"), ("the other", "stop")]
+
+
+async def test_a_choice_that_the_core_aborts_by_itself_is_a_failure(tokenizer: Tokenizer) -> None:
+    class AbortingCore(ScriptedCore):
+        async def generate(self, request: AddRequest):  # type: ignore[no-untyped-def]
+            yield SequenceOutput(request_id="r", index=0, token_ids=[], finish_reason="abort")
+
+    tier = local_tier(tier_spec(), AbortingCore(tokenizer, lambda add: []), tokenizer)
+    await tier.start()
+    with pytest.raises(TierUnavailableError):
+        await ask(tier, chat())
+
+
 async def test_text_held_back_for_a_stop_string_is_given_out_at_the_end(tokenizer: Tokenizer) -> None:
     tier, _ = await speaker(tokenizer, "Nearly ST")
     answer, _ = await ask(tier, chat(stop=("STOP",), sampling=LOGPROBS))

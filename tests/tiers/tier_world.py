@@ -98,12 +98,14 @@ class ScriptedCore(CoreClient):
     """Gives each choice of a request the tokens of a text that `script` chooses, one per output, in turns.
 
     A text that ends in `…` never ends: its last token is repeated. `hold` stops every request after that many rounds
-    until it is closed. `added` are the requests, `live` those that are neither finished nor closed.
+    until it is closed. `added` are the requests, `live` those that are neither finished nor closed, `aborted` the
+    choices that were ended early.
     """
 
     def __init__(self, tokenizer: Tokenizer, script: Script, *, hold: int | None = None) -> None:
         self.added: list[AddRequest] = []
         self.live: set[str] = set()
+        self.aborted: set[tuple[str, int]] = set()
         self.held = asyncio.Event()
         self._tokenizer, self._script, self._hold = tokenizer, script, hold
 
@@ -130,7 +132,7 @@ class ScriptedCore(CoreClient):
                     self.held.set()
                     await asyncio.Event().wait()
                 for index, ids in enumerate(tokens):
-                    if position <= min(len(ids), limit):
+                    if position <= min(len(ids), limit) and (request.request_id, index) not in self.aborted:
                         yield self._output(request, index, ids, position)
                         await asyncio.sleep(0)
         finally:
@@ -148,6 +150,9 @@ class ScriptedCore(CoreClient):
         if request.sampling.logprobs is not None:
             output.logprobs = [TokenLogprob(ids[position], -0.5, [(ids[position], -0.5)])]
         return output
+
+    def abort_choice(self, request_id: str, index: int) -> None:
+        self.aborted.add((request_id, index))
 
     async def stats(self) -> CoreStats:
         model = ModelStats(

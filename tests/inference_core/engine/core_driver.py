@@ -114,8 +114,8 @@ class CoreDriver:
             self.step()
         raise AssertionError(f"still at work after {limit} steps: {self.core.stats()}")
 
-    def abort(self, request_id: str) -> None:
-        self.record(self.core.abort(request_id))
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        self.record(self.core.abort(request_id, index))
         if self._check:
             self.core.check_integrity()
 

@@ -96,6 +96,12 @@ class CoreMachine(RuleBasedStateMachine):
         live = sorted(self.driver.core._requests)
         self.driver.abort(live[which % len(live)])
 
+    @precondition(lambda self: self.driver.core.has_work)
+    @rule(which=st.integers(0, 100), index=st.integers(0, 3))
+    def abort_choice(self, which: int, index: int) -> None:
+        live = sorted(self.driver.core._requests)
+        self.driver.abort(live[which % len(live)], index)
+
     @rule(knobs=knob_settings)
     def set_knobs(self, knobs: Knobs) -> None:
         self.driver.core.set_knobs(knobs)

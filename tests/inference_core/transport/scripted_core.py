@@ -49,8 +49,16 @@ class ScriptedCore:
         assert request.request_id not in self.live
         self.live[request.request_id] = (request, dict.fromkeys(range(request.n), 0))
 
-    def abort(self, request_id):
-        self.live.pop(request_id, None)
+    def abort(self, request_id, index=None):
+        if index is None:
+            self.live.pop(request_id, None)
+            return []
+        _, done = self.live.get(request_id, (None, {}))
+        if done.pop(index, None) is None:
+            return []
+        if not done:
+            del self.live[request_id]
+        return [SequenceOutput(request_id=request_id, index=index, token_ids=[], finish_reason="abort")]
 
     def step(self):
         self.in_step.set()

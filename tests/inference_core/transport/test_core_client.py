@@ -75,6 +75,47 @@ async def test_closing_an_iterator_early_frees_its_request_and_leaves_others_alo
     await staying.aclose()
 
 
+async def test_a_choice_that_is_aborted_ends_alone_and_says_so(connect, ask):
+    client = await connect(ScriptedCore)
+    outputs, _ = await first_output(client, ask(n=3, tokens=10**6))
+
+    client.abort_choice("r", 1)
+    while (last := await anext(outputs)).finish_reason is None:
+        pass
+    later = [await anext(outputs) for _ in range(12)]
+
+    assert (last.index, last.finish_reason, last.request_id) == (1, "abort", "r")
+    assert {output.index for output in later} == {0, 2}
+    await outputs.aclose()
+    assert await running(client) == 0
+
+
+async def test_a_request_ends_with_its_last_choice_whether_aborted_or_not(connect, ask):
+    client = await connect(ScriptedCore)
+    outputs, _ = await first_output(client, ask(n=2, tokens=10**6))
+
+    client.abort_choice("r", 0)
+    client.abort_choice("r", 1)
+    reasons = {output.index: output.finish_reason async for output in outputs if output.finish_reason}
+
+    assert reasons == {0: "abort", 1: "abort"}
+    assert await running(client) == 0
+
+
+async def test_aborting_a_choice_that_has_ended_is_ignored(connect, ask):
+    client = await connect(ScriptedCore)
+    await collect(client, ask("over", tokens=2))
+    open_iterator, _ = await first_output(client, ask("open", n=2, tokens=10**6))
+
+    client.abort_choice("over", 0)
+    client.abort_choice("never seen", 0)
+    client.abort_choice("open", 7)
+
+    assert await running(client) == 1
+    assert {(await anext(open_iterator)).finish_reason for _ in range(8)} == {None}
+    await open_iterator.aclose()
+
+
 async def test_cancelling_the_task_that_iterates_frees_its_request(connect, ask):
     client = await connect(ScriptedCore)
     begun = asyncio.Event()
