@@ -33,7 +33,10 @@ async def running(journal_dir: Path, engine: AsyncEngine, **options: Any) -> Asy
 
 
 def segments(journal_dir: Path) -> list[Path]:
-    return list(journal_dir.rglob("*.journal"))
+    # os.walk passes over folders that vanish while it looks, as emptied journals do.
+    return [
+        Path(folder, name) for folder, _, names in os.walk(journal_dir) for name in names if name.endswith(".journal")
+    ]
 
 
 async def stored_ids(engine: AsyncEngine) -> list[str]:
