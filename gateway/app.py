@@ -24,6 +24,7 @@ from gateway.telemetry.traces import Traces, span_exporter
 from quality.database import migrate, open_database
 from quality.experience import encoder_of
 from quality.ledger import Ledger
+from quality.tier_worth import ReportFileError, stored_report, warnings_of
 from tiers.catalog import load_catalog
 from tiers.tier import Tier
 
@@ -75,6 +76,7 @@ class Composition:
         database, ledger = await self._start_store(stack)
         self._start_traces(stack)
         engine = await stack.enter_async_context(running_engine(settings, self.catalog, self._tiers, self.not_ready))
+        self._warn_of_worthless_tiers()
         classifier = await self._start_classifier(stack)
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target)
         loop = await self._start_quality_loop(stack, database, engine, classifier)
@@ -92,6 +94,16 @@ class Composition:
             not_ready=self.not_ready,
             refresh_metrics=lambda: self._refresh(engine, ledger, service, loop),
         )
+
+    def _warn_of_worthless_tiers(self) -> None:
+        """By what `aio bench tiers` left in the data folder; a file that cannot be read stops nothing."""
+        try:
+            report = stored_report(self.settings.data_path, self.catalog)
+        except ReportFileError as error:
+            log.warning("%s", error)
+            return
+        for line in warnings_of(report, self.catalog) if report is not None else ():
+            log.warning("%s", line)
 
     async def _start_store(self, stack: AsyncExitStack) -> tuple[AsyncEngine, Ledger]:
         """Database and ledger. A database that is away delays nothing: the journal keeps what it will be told."""

@@ -13,7 +13,7 @@ main = LazyGroup(
         "migrate": ("gateway.cli.migrate:migrate", "Bring the database schema up to date."),
         "retrain": ("gateway.cli.retrain:retrain", "Retrain the classifier from recorded outcomes."),
         "classifier": ("gateway.cli.classifier:classifier", "Train and evaluate the classifier."),
-        "bench": ("gateway.cli.bench:bench", "Measure the inference core."),
+        "bench": ("gateway.cli.bench:bench", "Measure the core, server processes and tiers."),
         "demo": ("gateway.cli.demo:demo", "Run the whole loop once and show what it recorded."),
         "new-key": ("gateway.cli.new_key:new_key", "Make an API key and its hash."),
     },

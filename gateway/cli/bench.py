@@ -1,4 +1,4 @@
-"""`aio bench core`: the core in this process under load, one row per load."""
+"""`aio bench`: its commands, and `aio bench core`: the core in this process under load, one row per load."""
 
 import asyncio
 import sys
@@ -21,6 +21,7 @@ bench = LazyGroup(
     commands={
         "core": ("gateway.cli.bench:core", "Throughput and latency of the inference core."),
         "serve": ("gateway.cli.bench_serve:serve", "Time to ready and memory of server processes."),
+        "tiers": ("gateway.cli.bench_tiers:tiers", "What each tier gets right, and which are worth their price."),
     },
 )
 

@@ -9,6 +9,8 @@ _EXPECTED = {
     "classifier.errors": {"ArtefactError", "TrainingDataError", "PolicyInputsError", "NoTierAllowedError"},
     "quality.database": {"DatabaseUrlError", "SchemaError"},
     "quality.job": {"CronError"},
+    "quality.tier_accuracy": {"TierMeasurementError"},
+    "quality.tier_worth": {"ReportFileError"},
     "quality.training_subprocess": {"TrainingProcessError"},
     "gateway.errors": {"ApiError"},
     "gateway.server": {"ServerStartError"},

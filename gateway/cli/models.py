@@ -4,7 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import cache_dir_option, catalog_option, echo_json, json_option, settings_from, table
+from gateway.cli.options import (
+    cache_dir_option,
+    catalog_option,
+    data_dir_option,
+    echo_json,
+    json_option,
+    settings_from,
+    table,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,21 +23,32 @@ if TYPE_CHECKING:
 
 @click.command()
 @catalog_option
+@data_dir_option
 @cache_dir_option
 @json_option
 def models(as_json: bool, **given: Any) -> None:
-    """Show tiers with models, policies and prices, the files behind them, and the memory they take."""
+    """Show tiers with models, policies and prices, the files behind them, and the memory they take.
+
+    Warns of tiers that `aio bench tiers` has found no better than cheaper ones.
+    """
+    from quality.tier_worth import stored_report, warnings_of
     from tiers.catalog import load_catalog
 
     settings = settings_from(**given)
     catalog = load_catalog(settings.catalog)
     files = [_file(model, settings.cache_path) for model in catalog.core.models]
     memory = _memory(catalog.core, files)
+    report = stored_report(settings.data_path, catalog)
+    warnings = [] if report is None else warnings_of(report, catalog)
     if as_json:
-        echo_json({"catalog": catalog, "files": files, "memory": memory})
+        echo_json({"catalog": catalog, "files": files, "memory": memory, "accuracy": report, "warnings": warnings})
         return
     click.echo(f"catalogue {catalog.name}: {catalog.description}\n")
     click.echo(_tiers(catalog))
+    if report is None and not catalog.gpu_groups:
+        click.echo("\nwhether the dearer tiers are better has not been measured here: run `aio bench tiers`")
+    for line in warnings:
+        click.secho(f"\nwarning: {line}", fg="yellow")
     if files:
         click.echo("\n" + _files(files))
         click.echo("\n" + "\n".join(memory))
