@@ -3,15 +3,14 @@
 import asyncio
 import gzip
 import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.training.dataset import FILE, data_folder
 from gateway.quality_loop import run_retraining
 from gateway.server_process import running_server
 from gateway.settings import Settings
@@ -42,9 +41,7 @@ LONGEST_CHOICE = 500
 
 def demo_prompts(count: int) -> tuple[list[str], str]:
     """`count` real prompts, and where they are from: the data folder (`AIO_DATA`), else the generated task set."""
-    folder = Path(os.environ.get("AIO_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
-    maths = folder / "gsm8k_sample.jsonl"
-    outcomes = folder / "routing_outcomes.jsonl.gz"
+    maths, outcomes = data_folder() / "gsm8k_sample.jsonl", data_folder() / FILE
     if maths.is_file() and outcomes.is_file():
         with gzip.open(outcomes, "rt") as lines:
             rows = [row for row in map(json.loads, lines) if row["metric"] == "mc"]

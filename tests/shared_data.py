@@ -2,19 +2,19 @@
 
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from classifier.training.dataset import data_folder
+
 
 def data_file(name: str) -> Path:
     """Path of a data file; skips the calling test where it is absent."""
-    root = Path(os.environ.get("AIO_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
-    path = root / name
+    path = data_folder() / name
     if not path.exists():
-        pytest.skip(f"needs {name}: set AIO_DATA to the folder that holds it (looked in {root})")
+        pytest.skip(f"needs {name}: set AIO_DATA to the folder that holds it (looked in {path.parent})")
     return path
 
 

@@ -42,17 +42,14 @@ class OutcomeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def data_folder() -> Path:
-    """Where the data lie: `AIO_DATA`, or `../shared/data` beside the repository. Raises `TrainingDataError`."""
-    chosen = os.environ.get("AIO_DATA")
-    folder = Path(chosen) if chosen else Path(__file__).resolve().parents[3] / "shared" / "data"
-    if not (folder / FILE).is_file():
-        where = "AIO_DATA" if chosen else "../shared/data beside the repository"
-        raise TrainingDataError(f"{FILE} is not in {where}; set AIO_DATA to the folder that holds it.")
-    return folder
+    """Where public data are looked for: `AIO_DATA`, or `../shared/data` beside the repository; it need not exist."""
+    return Path(os.environ.get("AIO_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
 def load_outcomes(folder: Path) -> list[OutcomeRow]:
-    """All rows with an exact metric, in file order. Raises `TrainingDataError` for a file that does not parse."""
+    """All rows with an exact metric, in file order. Raises `TrainingDataError` for a missing or damaged file."""
+    if not (folder / FILE).is_file():
+        raise TrainingDataError(f"{FILE} is not in {folder}; set AIO_DATA to the folder that holds it.")
     try:
         with gzip.open(folder / FILE, "rb") as file:
             rows = [msgspec.json.decode(line, type=OutcomeRow) for line in file]
