@@ -118,7 +118,7 @@ class RoutingService:
         try:
             return decide(inputs)
         except NoTierAllowedError as error:
-            raise self._refusal(error, ask, too_long) from None
+            raise self._refusal(error, ask, inputs, too_long) from None
 
     def next_up(self, decision: Decision, number: int) -> Tier | None:
         """The next tier above `number` that this decision's constraints allow; a pinned request has none."""
@@ -152,18 +152,21 @@ class RoutingService:
                 exclusions.append(Exclusion(tier=number, reason=reason))
         return exclusions, too_long
 
-    def _refusal(self, error: NoTierAllowedError, ask: Ask, too_long: list[int]) -> ApiError:
-        field = "messages" if ask.messages is not None else "prompt"
-        reasons = {exclusion.tier: exclusion.reason for exclusion in error.exclusions}
-        if too_long:
+    def _refusal(self, error: NoTierAllowedError, ask: Ask, inputs: PolicyInputs, too_long: list[int]) -> ApiError:
+        """Ours to mend (503) only if some tier that the caller would take and that could hold the request is away."""
+        pinned = range(1, self.strongest + 1) if inputs.pinned_tier is None else [inputs.pinned_tier]
+        wanted = [k for k in pinned if k >= (inputs.min_tier or 1)]
+        if not wanted:
+            return bad_request(str(error), "x-aio-min-tier", "no_tier_allowed")
+        reasons = {exclusion.tier: exclusion.reason for exclusion in inputs.exclusions}
+        if not all(k in reasons for k in wanted):
+            return bad_request(str(error), "x-aio-max-cost", "no_tier_allowed")
+        if all(k in too_long for k in wanted):
             return bad_request(
-                f"The request does not fit: {reasons[too_long[-1]]}. Shorten it or ask for fewer tokens.",
-                field,
+                f"The request does not fit: {reasons[wanted[-1]]}. Shorten it or ask for fewer tokens.",
+                "messages" if ask.messages is not None else "prompt",
                 "context_length_exceeded",
             )
-        load_bars_all = all(_load_problem(ask, tier) for tier in self.tiers.values())
-        if ask.max_cost_usd is not None and not load_bars_all:
-            return bad_request(str(error), "x-aio-max-cost", "no_tier_allowed")
         return ApiError(503, str(error), code="no_tier_available")
 
 

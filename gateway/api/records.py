@@ -5,6 +5,7 @@ from typing import Any
 from litestar import get
 from litestar.params import FromPath
 from litestar.response import Response
+from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.api.operations import describe
 from gateway.errors import ApiError
@@ -14,8 +15,14 @@ from quality.record import Record
 
 @get("/requests/{request_id:str}", operation_class=describe(None, Record), summary="Show a past request")
 async def show_record(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
-    """Found from the moment the record is durable; callers with a key see their own requests only."""
-    record = await parts_of(request).records.find(request_id)
+    """Found from the moment the record is durable; callers with a key see their own requests only.
+
+    503 while the database is away and the journal no longer has the record.
+    """
+    try:
+        record = await parts_of(request).records.find(request_id)
+    except (SQLAlchemyError, OSError) as error:
+        raise ApiError(503, "The database is away. Try again later.", code="database_unavailable") from error
     key_id = request.state["key_id"]
     if record is None or (key_id is not None and record.key_id != key_id):
         raise ApiError(

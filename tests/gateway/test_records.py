@@ -1,6 +1,7 @@
 """What is kept of a request: found once durable, replayable, without texts where the caller does not consent."""
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from classifier.policy import decide
 from quality.record import Record
@@ -25,6 +26,20 @@ async def test_a_record_can_be_read_over_http(gateway: RunningGateway) -> None:
     assert shown["answer"] == "Hello there, how are you?"
     assert shown["messages"] == HELLO
     assert shown["decision"]["inputs"]["prediction"]["p_ok"] == [0.999, 0.999, 0.999, 1.0]
+
+
+@pytest.mark.parametrize("error", [OperationalError("SELECT", {}, Exception("gone")), ConnectionRefusedError("gone")])
+async def test_a_record_out_of_reach_is_no_bug_of_the_server(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def find(request_id: str) -> Record | None:
+        raise error
+
+    monkeypatch.setattr(gateway.parts.records, "find", find)
+    answer = await gateway.http.get("/v1/requests/chatcmpl-1")
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "database_unavailable"
+    assert answer.headers["retry-after"]
 
 
 async def test_a_recorded_decision_is_reproduced_from_its_inputs(gateway: RunningGateway) -> None:

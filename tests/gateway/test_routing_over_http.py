@@ -50,6 +50,26 @@ async def test_a_maximum_cost_below_every_tier_is_refused_by_name(gateway: Runni
     assert answer.json()["error"]["param"] == "x-aio-max-cost"
 
 
+async def test_a_pinned_tier_below_the_minimum_is_the_callers_mistake(gateway: RunningGateway) -> None:
+    body = {"model": "tier-1", "messages": HELLO}
+    answer = await gateway.http.post("/v1/chat/completions", json=body, headers={"x-aio-min-tier": "3"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "x-aio-min-tier"
+
+
+async def test_a_request_that_only_a_tier_that_is_down_could_hold_is_503(gateway: RunningGateway) -> None:
+    for tier in gateway.tiers[:3]:
+        tier.max_context = 5
+    gateway.tier(4).health = TierLoad(healthy=False)
+    try:
+        answer = await gateway.http.post("/v1/chat/completions", json={"model": "auto", "messages": HELLO})
+    finally:
+        for tier in gateway.tiers[:3]:
+            tier.max_context = 256
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "no_tier_available"
+
+
 async def test_a_tier_whose_queue_is_longer_than_the_deadline_is_passed_over(gateway: RunningGateway) -> None:
     gateway.tier(1).health = TierLoad(predicted_wait_seconds=30)
     assert await chosen(gateway) == 1
