@@ -1,15 +1,13 @@
 """What a tier says to one or several prompts of a request, as one closable stream of deltas."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import cast
 
 import msgspec
 
+from tiers.merge import merge
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
-
-_Event = Delta | Exception | None
 
 
 def tier_deltas(tier: Tier, requests: list[GenerationRequest]) -> AsyncGenerator[Delta, None]:
@@ -17,7 +15,9 @@ def tier_deltas(tier: Tier, requests: list[GenerationRequest]) -> AsyncGenerator
 
     The first error ends everything. Closing the generator closes every request within one step of its engine.
     """
-    return _one(tier, requests[0]) if len(requests) == 1 else _merged(tier, requests)
+    if len(requests) == 1:
+        return _one(tier, requests[0])
+    return _billed_together(merge([_numbered(tier, request, place) for place, request in enumerate(requests)]))
 
 
 def _one(tier: Tier, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
@@ -25,38 +25,26 @@ def _one(tier: Tier, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
     return cast(AsyncGenerator[Delta, None], tier.generate(request))
 
 
-async def _merged(tier: Tier, requests: list[GenerationRequest]) -> AsyncGenerator[Delta, None]:
-    events: asyncio.Queue[_Event] = asyncio.Queue()
-    pumps = [asyncio.create_task(_pump(tier, request, place, events)) for place, request in enumerate(requests)]
-    usages: list[Usage] = []
-    running = len(pumps)
-    try:
-        while running:
-            event = await events.get()
-            if isinstance(event, Exception):
-                raise event
-            if event is None:
-                running -= 1
-            elif event.usage is not None:
-                usages.append(event.usage)
+async def _numbered(tier: Tier, request: GenerationRequest, place: int) -> AsyncGenerator[Delta, None]:
+    async with aclosing(_one(tier, request)) as deltas:
+        async for delta in deltas:
+            delta.index += place * request.n
+            yield delta
+
+
+async def _billed_together(merged: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
+    bills: list[Delta] = []
+    async with aclosing(merged) as deltas:
+        async for delta in deltas:
+            if delta.usage is not None:
+                bills.append(delta)
             else:
-                yield event
-    finally:
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
-    yield Delta(usage=_total(usages))
-
-
-async def _pump(tier: Tier, request: GenerationRequest, place: int, events: asyncio.Queue[_Event]) -> None:
-    try:
-        async with aclosing(_one(tier, request)) as deltas:
-            async for delta in deltas:
-                delta.index += place * request.n
-                events.put_nowait(delta)
-        events.put_nowait(None)
-    except Exception as error:
-        events.put_nowait(error)
+                yield delta
+    yield Delta(
+        usage=_total([bill.usage for bill in bills if bill.usage is not None]),
+        queue_seconds=max(bill.queue_seconds for bill in bills),
+        preemptions=sum(bill.preemptions for bill in bills),
+    )
 
 
 def _total(usages: list[Usage]) -> Usage:

@@ -1,0 +1,29 @@
+"""Several prompts of one request as one stream: numbered choices, one bill."""
+
+from gateway.tier_deltas import tier_deltas
+from inference_core.protocol import SamplingParams
+from tests.gateway.scripted_tier import ScriptedTier
+from tiers.tier import GenerationRequest, Usage
+
+
+def requests(*prompts: str, n: int) -> list[GenerationRequest]:
+    return [GenerationRequest(request_id=p, sampling=SamplingParams(), prompt=p, n=n) for p in prompts]
+
+
+async def test_choices_are_numbered_over_all_prompts_and_the_bill_comes_once_at_the_end() -> None:
+    deltas = [delta async for delta in tier_deltas(ScriptedTier(1), requests("One two", "Three", n=2))]
+    *said, bill = deltas
+    texts = ["".join(delta.text for delta in said if delta.index == index) for index in range(4)]
+    assert texts == ["Hello there, how are you?"] * 4
+    assert all(delta.usage is None for delta in said)
+    assert bill.usage == Usage(prompt_tokens=3, completion_tokens=20, cached_tokens=4)
+    # Waits overlap, preemptions add up.
+    assert (bill.queue_seconds, bill.preemptions) == (0.001, 2)
+
+
+async def test_closing_the_stream_closes_every_prompts_generation() -> None:
+    tier = ScriptedTier(1)
+    deltas = tier_deltas(tier, requests("One", "Two", "Three", n=1))
+    await anext(deltas)
+    await deltas.aclose()
+    assert tier.closed_early == 3
