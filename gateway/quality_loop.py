@@ -70,18 +70,19 @@ class QualityLoop:
         self.job = RetrainJob(self._retrain_by_cron, self._last_cron_run, settings.retrain_cron)
 
     async def start(self) -> None:
-        """Seat the panel, begin to verify, schedule retraining."""
-        strongest = self._tiers[max(self._tiers)]
-        panel = await standing_panel(self._engine, PairwiseJudge(strongest))
-        self.monitor = Monitor(
-            self._engine,
-            list(self._tiers.values()),
-            MonitorSettings(sampling=self._sampling()),
-            price=self._price,
-            panel=panel,
-            encode=self._encode,
-            on_alarm=self.on_alarm,
-        )
+        """Seat the panel, begin to verify, schedule retraining. What an earlier, failed call began goes on."""
+        if self.monitor is None:
+            strongest = self._tiers[max(self._tiers)]
+            panel = await standing_panel(self._engine, PairwiseJudge(strongest))
+            self.monitor = Monitor(
+                self._engine,
+                list(self._tiers.values()),
+                MonitorSettings(sampling=self._sampling()),
+                price=self._price,
+                panel=panel,
+                encode=self._encode,
+                on_alarm=self.on_alarm,
+            )
         await self.monitor.start()
         await self.job.start()
 

@@ -46,6 +46,8 @@ class RetrainJob:
         """Schedule, and run at once if a run was missed. Idempotent."""
         if self._trigger is None or self._scheduler is not None:
             return
+        # First, so that a start that fails here can be tried again.
+        last = await self._last_run()
         self._scheduler = AsyncIOScheduler(timezone=UTC)
         self._scheduler.add_job(
             self._fire,
@@ -56,7 +58,6 @@ class RetrainJob:
             misfire_grace_time=int(_GRACE.total_seconds()),
         )
         self._scheduler.start()
-        last = await self._last_run()
         if last is not None and missed(self._trigger, datetime.fromtimestamp(last, UTC), datetime.now(UTC)):
             log.info("a scheduled retraining was missed while nothing ran; it starts now")
             self.fire_now()

@@ -50,6 +50,32 @@ async def test_the_loop_schedules_retraining_and_an_alarm_starts_one(settings: S
         await engine.dispose()
 
 
+async def test_a_start_that_failed_half_way_is_repeated_without_a_second_monitor(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    tiers = {tier.number: tier for tier in scripted_tiers()}
+    loop = QualityLoop(settings, load_catalog("laptop"), engine, tiers, encode=None)
+
+    async def refuse() -> None:
+        raise ConnectionRefusedError("database away")
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(loop.job, "start", refuse)
+            with pytest.raises(ConnectionRefusedError):
+                await loop.start()
+        first = loop.monitor
+        assert first is not None
+        await loop.start()
+        assert loop.monitor is first
+        assert loop.job.next_run() is not None
+    finally:
+        await loop.close()
+        await engine.dispose()
+
+
 async def test_metrics_show_upgrade_rates_without_failing_on_an_empty_store(settings: Settings) -> None:
     async with running_gateway(msgspec.structs.replace(settings, monitor=True)) as gateway:
         assert (await gateway.http.get("/metrics")).status_code == 200

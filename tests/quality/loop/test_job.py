@@ -82,6 +82,28 @@ async def test_a_run_missed_in_a_downtime_is_made_up_for() -> None:
         await asyncio.wait_for(ran.wait(), 10)
 
 
+async def test_a_start_that_failed_can_be_tried_again_and_still_makes_up_for_a_missed_run() -> None:
+    ran = asyncio.Event()
+    answers = iter([ConnectionRefusedError("database away"), 0.0])
+
+    async def run() -> None:
+        ran.set()
+
+    async def last_run() -> float | None:
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return answer
+
+    job = RetrainJob(run, last_run)
+    with pytest.raises(ConnectionRefusedError):
+        await job.start()
+    await job.start()
+    try:
+        await asyncio.wait_for(ran.wait(), 10)
+    finally:
+        await job.close()
+
+
 async def test_a_first_start_waits_for_its_time() -> None:
     async with _job(last=None) as (job, ran):
         assert not ran.is_set()
