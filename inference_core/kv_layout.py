@@ -11,7 +11,13 @@ from typing import Literal
 import msgspec
 
 KVDtype = Literal["float32", "bfloat16"]
-KV_ITEMSIZE: dict[str, int] = {"float32": 4, "bfloat16": 2}
+PlannedKVDtype = Literal["float32", "float16", "bfloat16", "fp8", "int8"]
+KV_ITEMSIZE: dict[PlannedKVDtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "int8": 1}
+
+
+def kv_bytes_per_token(*, num_layers: int, num_kv_heads: int, head_dim: int, dtype: PlannedKVDtype) -> int:
+    """2 (keys and values) x layers x KV heads x head dim x item size (SPEC KV-02)."""
+    return 2 * num_layers * num_kv_heads * head_dim * KV_ITEMSIZE[dtype]
 
 
 class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,8 +31,10 @@ class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes_per_token(self) -> int:
-        """2 x layers x KV heads x head dim x item size (SPEC KV-02)."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * KV_ITEMSIZE[self.dtype]
+        """See `kv_bytes_per_token`."""
+        return kv_bytes_per_token(
+            num_layers=self.num_layers, num_kv_heads=self.num_kv_heads, head_dim=self.head_dim, dtype=self.dtype
+        )
 
     @property
     def block_bytes(self) -> int:

@@ -5,12 +5,11 @@ from typing import Literal
 import msgspec
 
 from inference_core.errors import MemoryPlanError
+from inference_core.kv_layout import KV_ITEMSIZE, PlannedKVDtype, kv_bytes_per_token
 from inference_core.model_config import ModelConfig
 
 GIB = 2**30
 GB = 10**9
-CacheDtype = Literal["float32", "float16", "bfloat16", "fp8", "int8"]
-CACHE_ITEMSIZE: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "int8": 1}
 
 
 def format_bytes(count: int) -> str:
@@ -31,7 +30,7 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: int
     length: int
     batch: int = 1
-    dtype: CacheDtype = "float16"
+    dtype: PlannedKVDtype = "float16"
 
     def __post_init__(self) -> None:
         for field in ("num_layers", "num_heads", "num_kv_heads", "head_dim", "length", "batch"):
@@ -41,7 +40,7 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
             raise MemoryPlanError(f"{self.num_heads} query heads cannot share {self.num_kv_heads} KV heads evenly")
 
     @classmethod
-    def of_model(cls, config: ModelConfig, *, length: int, batch: int, dtype: CacheDtype) -> "KVDemand":
+    def of_model(cls, config: ModelConfig, *, length: int, batch: int, dtype: PlannedKVDtype) -> "KVDemand":
         return cls(
             num_layers=config.num_layers,
             num_heads=config.num_heads,
@@ -54,8 +53,10 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes_per_token(self) -> int:
-        """2 (keys and values) x layers x KV heads x head dim x bytes."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * CACHE_ITEMSIZE[self.dtype]
+        """See `kv_bytes_per_token`."""
+        return kv_bytes_per_token(
+            num_layers=self.num_layers, num_kv_heads=self.num_kv_heads, head_dim=self.head_dim, dtype=self.dtype
+        )
 
     @property
     def tokens(self) -> int:
@@ -83,7 +84,7 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
             f"{self.attention}: {self.num_kv_heads} KV heads for {self.num_heads} query heads, "
             f"{self.share_of_mha:.3g}x the cache of multi-head attention",
             f"KV per token = 2 x {self.num_layers} layers x {self.num_kv_heads} KV heads x {self.head_dim} head dim x "
-            f"{CACHE_ITEMSIZE[self.dtype]} bytes ({self.dtype}) = {self.bytes_per_token:,} bytes "
+            f"{KV_ITEMSIZE[self.dtype]} bytes ({self.dtype}) = {self.bytes_per_token:,} bytes "
             f"= {self.bytes_per_token / 1024:,.1f} KiB",
             f"KV in all = {self.bytes_per_token:,} bytes x {self.length:,} tokens x {self.batch:,} sequences "
             f"= {format_bytes(self.total_bytes)}",
@@ -108,6 +109,11 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def usable_bytes_each(self) -> int:
         return int(self.bytes_each * self.usable_share)
+
+    @property
+    def usable_bytes(self) -> int:
+        """Of all devices together."""
+        return self.usable_bytes_each * self.count
 
 
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +152,7 @@ def plan_memory(*, devices: Devices, weight_bytes: int, kv: KVDemand, reserve_by
     left_each = devices.usable_bytes_each - weights_each - reserve_each
     lines = [
         f"usable: {count} x {format_bytes(devices.bytes_each)} x {devices.usable_share:g} "
-        f"= {format_bytes(devices.usable_bytes_each * count)}",
+        f"= {format_bytes(devices.usable_bytes)}",
         f"weights: {format_bytes(weights_each * count)}",
         f"reserve: {format_bytes(reserve_each * count)}",
         f"left for the KV cache: {format_bytes(left_each * count)}",

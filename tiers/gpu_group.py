@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-KV_ITEMSIZE = {"float16": 2, "bfloat16": 2}
+from inference_core.kv_layout import kv_bytes_per_token
+from inference_core.memory_plan import Devices
 
 
 class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,8 +23,10 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """2 x layers x KV heads x head dim x item size (SPEC KV-02)."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * KV_ITEMSIZE[self.kv_dtype]
+        """See `inference_core.kv_layout.kv_bytes_per_token`."""
+        return kv_bytes_per_token(
+            num_layers=self.num_layers, num_kv_heads=self.num_kv_heads, head_dim=self.head_dim, dtype=self.kv_dtype
+        )
 
 
 class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +42,8 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def usable_bytes(self) -> int:
         """Bytes of all cards together that weights and keys and values may take."""
-        return int(self.cards * self.card_bytes * self.memory_utilization)
+        cards = Devices(bytes_each=self.card_bytes, count=self.cards, usable_share=self.memory_utilization)
+        return cards.usable_bytes
 
     @property
     def kv_bytes(self) -> int:
