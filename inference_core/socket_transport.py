@@ -55,7 +55,9 @@ class SocketCoreClient(EventClient):
         try:
             frame = self._writer.frame([command])
         except FrameError as error:
-            raise InvalidRequestError(f"the request is too large for the core's socket: {error}", "prompt") from error
+            raise InvalidRequestError(
+                f"prompt_token_ids is too large for the core's socket: {error}", "prompt_token_ids"
+            ) from error
         self._transport.write(frame)
 
 

@@ -140,7 +140,7 @@ class Decoder:
         except (CoreGoneError, QueueFullError) as error:
             raise TierUnavailableError(f"tier '{self._tier}': {error}") from error
         except InvalidRequestError as error:
-            raise TierRequestError(str(error), _param(request, error.param)) from error
+            raise _request_error(request, str(error), error.param) from error
 
     def _command(
         self, request: GenerationRequest, prompt_ids: list[int], sampling: SamplingParams, max_tokens: int, n: int
@@ -164,7 +164,7 @@ class Decoder:
     def _refusal(self, request: GenerationRequest, output: SequenceOutput, *, started: bool) -> TierError:
         message = f"tier '{self._tier}': {output.error or 'the core gave the request up'}"
         if output.error_kind == "invalid":
-            return TierRequestError(message, _param(request, output.error_param))
+            return _request_error(request, message, output.error_param)
         if output.error_kind == "overloaded" or not started:
             return TierUnavailableError(message)
         return TierError(message)
@@ -196,8 +196,9 @@ def _or_refuse(param: str, make: Callable[[], T]) -> T:
         raise TierRequestError(str(error), error.param or param) from error
 
 
-def _param(request: GenerationRequest, param: str | None) -> str | None:
-    """The caller's name of a field of the core's command."""
+def _request_error(request: GenerationRequest, message: str, param: str | None) -> TierRequestError:
+    """What the core refused, with the caller's name for a field of the core's command."""
     if param == "prompt_token_ids":
-        return "messages" if request.messages is not None else "prompt"
-    return param
+        param = "messages" if request.messages is not None else "prompt"
+        message = message.replace("prompt_token_ids", param)
+    return TierRequestError(message, param)

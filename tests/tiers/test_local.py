@@ -1,5 +1,6 @@
 """The local tier: stop strings over token borders, prompts, errors of the core in the tier's terms."""
 
+import msgspec
 import pytest
 
 from inference_core.errors import CoreGoneError, InvalidRequestError, QueueFullError
@@ -192,6 +193,21 @@ async def test_errors_of_the_core_say_what_the_gateway_can_do(
     assert type(raised.value) is error
     assert getattr(raised.value, "param", None) == param
     assert tier.load().healthy is not isinstance(output, CoreGoneError)
+
+
+async def test_refusals_of_the_core_are_told_in_the_callers_words(tokenizer: Tokenizer) -> None:
+    class RefusingCore(ScriptedCore):
+        async def generate(self, request: AddRequest):  # type: ignore[no-untyped-def]
+            fields = {"error": "prompt_token_ids makes the request too large", "error_param": "prompt_token_ids"}
+            yield msgspec.structs.replace(refused(error_kind="invalid"), **fields)
+
+    tier = local_tier(tier_spec(), RefusingCore(tokenizer, lambda add: []), tokenizer)
+    await tier.start()
+    with pytest.raises(TierRequestError, match="messages makes the request too large") as in_chat:
+        await ask(tier, chat())
+    with pytest.raises(TierRequestError, match="prompt makes the request too large") as raw:
+        await ask(tier, GenerationRequest(request_id="r", sampling=GREEDY, prompt="Once", max_tokens=3))
+    assert (in_chat.value.param, raw.value.param) == ("messages", "prompt")
 
 
 async def test_a_failure_after_the_first_token_is_no_reason_to_call_the_tier_away(tokenizer: Tokenizer) -> None:
