@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.artefact import load_manifest
 from classifier.manifest import Manifest
-from classifier.registry import ArtefactRegistry
+from classifier.registry import POINTER, ArtefactRegistry
 from migrations.tables import training_rows
 from quality.classifier_versions import ClassifierVersions
 from quality.experience import Tensors, data_hash, export_rows
@@ -109,7 +109,7 @@ def seed_registry(registry: ArtefactRegistry, shipped: Path) -> Path:
 
     Without it the first promotion would have nothing to roll back to.
     """
-    if (registry.root / "current.json").is_file():
+    if (registry.root / POINTER).is_file():
         return registry.current()
     version = load_manifest(shipped).version
     target = registry.root / version

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from inference_core.loaders.atomic_file import sync_folder
+
 _HEADER = struct.Struct("<II")
 HEADER_BYTES = _HEADER.size
 SEGMENT_SUFFIX = ".journal"
@@ -39,7 +41,7 @@ class SegmentWriter:
         # The texts of users: nobody else's business.
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except OSError:
             self.abandon()
             raise
@@ -128,15 +130,6 @@ def _payload_at(data: bytes, start: int) -> bytes | None:
     length, checksum = _HEADER.unpack_from(data, start)
     payload = data[start + HEADER_BYTES : start + HEADER_BYTES + length]
     return payload if len(payload) == length and _checksum(payload) == checksum else None
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file survives a power failure only once its folder is on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _checksum(payload: bytes) -> int:
