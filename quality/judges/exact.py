@@ -2,8 +2,8 @@
 
 import re
 
-from quality.judges.answers import asks_for_number, choice_letter, final_number, normalised, options
 from quality.judges.judge import Judge, Verdict
+from tiers.final_answer import asks_for_number, choice_letter, final_number, normalised, options
 
 _DIGITS = re.compile(r"\d+(?:[.,:]\d+)*")
 _TO_THE_LETTER = re.compile(
@@ -50,7 +50,7 @@ class ExactJudge(Judge):
         given, expected = final_number(answer), final_number(reference)
         if given is None or expected is None:
             return Verdict(no_worse=None, reason="an answer gives no clear final number")
-        return _compared(given == expected, f"{given:f}", f"{expected:f}")
+        return _compared(given == expected, str(given), str(expected))
 
     def _same_words(self, answer: str, reference: str) -> Verdict | None:
         """Texts of the same words stand or fall with their numbers (SPEC QM-03)."""

@@ -8,8 +8,8 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from quality.judges.answers import normalised
 from quality.judges.judge import Judge, Verdict
+from tiers.final_answer import normalised
 
 Embed = Callable[[str], NDArray[np.float32]]
 

@@ -106,6 +106,7 @@ async def test_closing_before_the_vote_leaves_nothing_in_the_core(tokenizer: Tok
         ("Which is the largest? Reply with just the number: 3, 9, 4", "number"),
         ("Which planet is the largest?\nA) Mars\nB) Jupiter\nC) Venus", "choice"),
         ("Pick one: (A) red (B) blue", "choice"),
+        ("Vitamin A. or vitamin B. for the eyes", None),
         ("Is water wet? Answer yes or no.", "yes-no"),
         ("The sky is green. True or false?", "yes-no"),
         ("Is Paris the capital of France?", "yes-no"),
@@ -114,6 +115,8 @@ async def test_closing_before_the_vote_leaves_nothing_in_the_core(tokenizer: Tok
         ("Is it better to rent or to buy?", None),
         ("Is there a way to sort a list?", None),
         ("Tell me about Rome.", None),
+        ("Robyn sends mail. " * 10 + "Seven went to work. How many did not?", "number"),
+        ("What is the difference between 40 pebbles and half of them?", "number"),
         ("Translate to French: how many cats are there?", None),
         ("", None),
     ],
@@ -131,7 +134,10 @@ def test_prompts_for_short_checkable_answers_are_recognised(prompt: str, kind: A
         ("number", "It is 3/4.", "3/4"),
         ("number", "It is 0.75.", "3/4"),
         ("number", r"Hence \boxed{-7} holds, see 3", "-7"),
-        ("number", "10-3", "3"),
+        ("number", "10-3", None),
+        ("number", "9" * 5000, None),
+        ("number", "The sum of 3 and 4 is 7.", "7"),
+        ("number", "At 17:40 on 2024-05-01", None),
         ("number", "+5", "5"),
         ("number", "no idea", None),
         ("choice", "B", "B"),
@@ -146,7 +152,7 @@ def test_prompts_for_short_checkable_answers_are_recognised(prompt: str, kind: A
     ],
 )
 def test_answers_are_read_in_a_normal_form(kind: AnswerKind, text: str, answer: str | None) -> None:
-    assert extract_answer(kind, text) == answer
+    assert extract_answer("Which?\n(A) Mars (B) Jupiter (C) Venus (D) Saturn", kind, text) == answer
 
 
 @pytest.mark.parametrize(

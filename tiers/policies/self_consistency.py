@@ -30,13 +30,14 @@ class SelfConsistency(Policy):
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Policy.stream`."""
-        kind = _kind(request)
-        source = self._plain.stream(request) if kind is None else self._vote(request, kind)
+        question = _question(request)
+        kind = answer_kind(question)
+        source = self._plain.stream(request) if kind is None else self._vote(request, question, kind)
         async with aclosing(source) as deltas:
             async for delta in deltas:
                 yield delta
 
-    async def _vote(self, request: GenerationRequest, kind: AnswerKind) -> AsyncGenerator[Delta, None]:
+    async def _vote(self, request: GenerationRequest, question: str, kind: AnswerKind) -> AsyncGenerator[Delta, None]:
         k = self._spec.samples
         seed = request.sampling.seed
         if seed is None and request.sampling.temperature == 0:
@@ -56,16 +57,16 @@ class SelfConsistency(Policy):
                 choice = delta.index // k
                 group = samples[choice * k : (choice + 1) * k]
                 if delta.finish_reason is not None and all(s.finish_reason is not None for s in group):
-                    winner = group[majority([extract_answer(kind, s.text) for s in group])]
+                    winner = group[majority([extract_answer(question, kind, s.text) for s in group])]
                     finish, winner.finish_reason, winner.index = winner.finish_reason, None, choice
                     yield winner
                     yield Delta(index=choice, finish_reason=finish)
 
 
-def _kind(request: GenerationRequest) -> AnswerKind | None:
-    """What the last user turn asks for; raw prompts are continued, not answered."""
+def _question(request: GenerationRequest) -> str:
+    """The last user turn; empty for raw prompts, which are continued, not answered."""
     turns = [m.content for m in request.messages or [] if m.role == "user"]
-    return answer_kind(turns[-1]) if turns else None
+    return turns[-1] if turns else ""
 
 
 def _append(sample: Delta, delta: Delta) -> None:

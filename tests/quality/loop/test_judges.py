@@ -37,6 +37,9 @@ async def _exact(prompt: str, answer: str, reference: str) -> bool | None:
         ("I cannot say.", "7", None),
         ("It is 3 or 4.", "7", None),
         ("You leave at 17:40.", "17", None),
+        ("0.75", "It is 3/4.", True),
+        ("1e999", "1e998", False),
+        ("9" * 5000, "7", None),
     ],
 )
 async def test_final_numbers_decide_where_a_number_was_asked_for(
@@ -60,6 +63,11 @@ async def test_final_numbers_decide_where_a_number_was_asked_for(
 )
 async def test_option_letters_decide_multiple_choice(answer: str, reference: str, verdict: bool | None) -> None:
     assert await _exact(MC, answer, reference) is verdict
+
+
+async def test_options_in_one_line_are_options_too() -> None:
+    assert await _exact("Pick one: (A) red (B) blue", "It must be (B), I think", "blue") is True
+    assert await _exact("Pick one: (A) red (B) blue", "It is (A) or (B), who knows?", "blue") is None
 
 
 async def test_the_same_words_with_a_wrong_number_fail() -> None:
