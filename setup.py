@@ -5,12 +5,14 @@ compiled once per instruction set and chosen at run time.
 """
 
 import platform
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 NATIVE = "inference_core/native"
 X86 = platform.machine() in ("x86_64", "AMD64")
+HEADERS = [path.name for path in Path(NATIVE).glob("*.h")]
 ISA_FLAGS = {
     "kernels_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
     "kernels_avx512.cpp": [
@@ -44,7 +46,7 @@ setup(
         Extension(
             "inference_core.native._cpu",
             sources=[f"{NATIVE}/{name}" for name in SOURCES],
-            depends=[f"{NATIVE}/{name}" for name in ("kernels.h", "kernels_impl.h", "thread_pool.h")],
+            depends=[f"{NATIVE}/{name}" for name in HEADERS],
             define_macros=[("AIO_X86", "1")] if X86 else [],
             extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing",
                                 "-pthread", "-Wno-psabi", "-Wno-ignored-attributes", "-Wno-maybe-uninitialized",
