@@ -9,13 +9,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from classifier.pair_table import PairTable
 from classifier.quantised import dequantise, quantise
 
 Float = npt.NDArray[np.float32]
 # Weight of a term by how often it occurs: 1 + log n; a turn has at most some hundred words.
 _SUBLINEAR = (1.0 + np.log(np.maximum(np.arange(1024), 1))).astype(np.float32)
-_EDGE = np.ones(1, np.bool_)
-_NO_PAIR = np.iinfo(np.int64).max
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
@@ -65,33 +64,40 @@ class StaticEncoder:
         self.words, self.pairs, self.idf, self.logit_bias = list(words), pairs, idf, logit_bias
         self.dim = table.shape[1]
         self._index = {word: i for i, word in enumerate(self.words)}
-        # The last key belongs to no pair: look-ups need no special case at the end.
-        self._pair_keys = np.append(pairs[:, 0].astype(np.int64) * len(self.words) + pairs[:, 1], _NO_PAIR)
-        # Kept as int8: a turn touches hundreds of rows, and what it costs is memory traffic.
+        # Words and pairs that the table does not know get the number after its last row, which sorts behind all rows.
+        self._unknown = len(self.words) + len(pairs)
+        self._pair_table = PairTable(pairs, len(self.words), len(self.words))
         self._values, self._scale = quantise(table)
         self._logit_table = logit_table.astype(np.float32)
+        # One gather and one product give the embedding and the logits: a turn touches hundreds of rows, and what it
+        # costs is the number of places in memory.
+        self._projection = np.hstack([dequantise(self._values, self._scale), self._logit_table])
 
     def terms(self, tokens: Sequence[str]) -> tuple[npt.NDArray[np.intp], Float]:
         """The sparse vector of `tokens`: (rows of the table, ascending; weights of unit length)."""
-        ids = np.fromiter(map(self._index.get, tokens, repeat(-1)), np.int64, len(tokens))
-        keys = (ids[:-1] * len(self.words) + ids[1:])[(ids[:-1] >= 0) & (ids[1:] >= 0)]
-        at = np.searchsorted(self._pair_keys, keys)
-        known = at[self._pair_keys[at] == keys]
-        found = np.concatenate((ids[ids >= 0], known + len(self.words)))
+        unknown = self._unknown
+        ids = np.fromiter(map(self._index.get, tokens, repeat(unknown)), np.intp, len(tokens))
+        found = np.concatenate((ids, self._pair_table.rows(ids[:-1], ids[1:], unknown)))
         found.sort()
-        if not len(found):
-            return found, np.zeros(0, np.float32)
-        starts = np.flatnonzero(np.concatenate((_EDGE, found[1:] != found[:-1], _EDGE)))
-        rows = found[starts[:-1]]
-        weights = _SUBLINEAR[np.minimum(starts[1:] - starts[:-1], len(_SUBLINEAR) - 1)] * self.idf[rows]
+        edges = np.empty(len(found) + 1, np.bool_)
+        edges[0] = edges[-1] = True
+        np.not_equal(found[1:], found[:-1], out=edges[1:-1])
+        starts = edges.nonzero()[0]
+        rows, counts = found.take(starts[:-1]), starts[1:] - starts[:-1]
+        if len(rows) and rows[-1] == unknown:
+            rows, counts = rows[:-1], counts[:-1]
+        if not len(rows):
+            return rows, np.zeros(0, np.float32)
+        weights = _SUBLINEAR.take(counts, mode="clip") * self.idf.take(rows)
         return rows, weights / np.float32(math.sqrt(weights @ weights))
 
     def encode(self, turn: str, tokens: Sequence[str]) -> Encoding:
         rows, weights = self.terms(tokens)
-        embedding = (weights * self._scale[rows]) @ self._values[rows].astype(np.float32)
+        projected = weights @ self._projection.take(rows, axis=0)
+        embedding = projected[: self.dim]
         norm = math.sqrt(embedding @ embedding)
-        word_logits = weights @ self._logit_table[rows] + self.logit_bias
-        return Encoding(embedding / norm if norm > 1e-6 else embedding * 0.0, word_logits)
+        word_logits = projected[self.dim :] + self.logit_bias
+        return Encoding(embedding / np.float32(norm) if norm > 1e-6 else embedding * np.float32(0), word_logits)
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
         """What `from_tensors` needs, by name; the table as int8 rows, the vocabulary as UTF-8 bytes."""

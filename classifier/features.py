@@ -4,11 +4,11 @@ import math
 import re
 import string
 from collections.abc import Sequence
-from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
 
+from classifier.characters import count_characters
 from classifier.tokens import tokenise
 
 # The sources' reasoning keywords, both spellings: a fixed stem, then what may follow it.
@@ -24,6 +24,7 @@ KEYWORDS: dict[str, tuple[str, str]] = {
 # The word boundary before the stem is checked after it: a pattern that opens with literal characters is searched
 # for at memory speed, one that opens with \b is tried at every position.
 _KEYWORD_PATTERN = {name: re.compile(rf"{stem}(?<!\w{stem}){rest}\b") for name, (stem, rest) in KEYWORDS.items()}
+_KEYWORD_SEARCHES = [(stem, _KEYWORD_PATTERN[name]) for name, (stem, _) in KEYWORDS.items()]
 
 LEXICON: dict[str, str] = {
     "maths": "sum product equation equations solve integral derivative probability percent ratio theorem polynomial "
@@ -78,40 +79,25 @@ for _kind, _words in enumerate((*LEXICON.values(), *_MARKS.values())):
 
 def _count_kinds(tokens: Sequence[str]) -> list[int]:
     """How many of the tokens belong to each of the kinds."""
-    total = sum(map(_FIELDS_OF.get, tokens, repeat(0)))
+    total = sum(filter(None, map(_FIELDS_OF.get, tokens)))
     return [total >> shift & _FIELD_MASK for shift in _FIELD_SHIFTS]
 
 
-# Each byte of a turn becomes the letter of its class; everything below is counted in that string of letters.
-_CLASSES: dict[str, bytes] = {
-    "maths_symbols": b"=+*/^<>%$",
-    "brackets": b"()[]{};",
-    "digits": string.digits.encode(),
-    "quotes": b"\"'`",
-    "backslashes": b"\\",
-    "commas": b",",
-    "capitals": string.ascii_uppercase.encode(),
-    "non_ascii": bytes(range(128, 256)),
-}
-_LETTERS = {"maths_symbols": b"m", "brackets": b"b", "digits": b"0", "quotes": b"q", "backslashes": b"r"} | {
-    "commas": b",",
-    "capitals": b"C",
-    "non_ascii": b"u",
-}
+# Each byte of a turn becomes the letter of its class, and patterns are searched for in that string of letters: white
+# space, capitals, digits, what ends a sentence or opens a list, and the rest.
 _CLASS_OF = bytearray(b"x" * 256)
-for _name, _characters in _CLASSES.items():
-    for _byte in _characters:
-        _CLASS_OF[_byte] = _LETTERS[_name][0]
-for _byte in string.whitespace.encode():
-    _CLASS_OF[_byte] = ord("s")
-for _byte in b".?!:":
-    _CLASS_OF[_byte] = ord(".")
+_LETTERS = {"s": string.whitespace, "C": string.ascii_uppercase, "0": string.digits, ".": ".?!:"}
+for _letter, _characters in _LETTERS.items():
+    for _byte in _characters.encode():
+        _CLASS_OF[_byte] = ord(_letter)
 _CLASS_TABLE = bytes(_CLASS_OF)
 # Patterns that open with literal bytes are searched for at memory speed. A capitalised word after a space that does not
 # open a sentence, with the capitalised words right after it; and the first digit of a run.
 _ENTITY = re.compile(rb"sC(?<!\.sC)[^s]*(?:sC[^s]*)*")
 _NUMBER = re.compile(rb"0(?<!00)")
 _OPTION = re.compile(r"\n\(?[A-J][.):] ")
+# Kinds of characters whose share of the turn is a feature, in the order of the features.
+_SHARES = ("maths_symbols", "brackets", "digits", "quotes", "backslashes", "commas", "capitals", "non_ascii")
 _CODE = ("```", "def ", "assert ", "import ", "return ", "class ", ") {")
 
 FEATURE_NAMES: tuple[str, ...] = (
@@ -137,7 +123,7 @@ FEATURE_NAMES: tuple[str, ...] = (
     *(f"keyword_{name}" for name in KEYWORDS),
     *(f"share_{kind}" for kind in _KINDS),
     *(f"has_{domain}" for domain in DOMAINS),
-    *(f"share_{name}" for name in _CLASSES),
+    *(f"share_{name}" for name in _SHARES),
     "domain_specificity",
 )
 _QUESTION_WORDS, _CONNECTIVES = _KINDS.index("question_words"), _KINDS.index("connectives")
@@ -150,21 +136,22 @@ def surface_features(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.N
     """
     n, chars = max(len(tokens), 1), max(len(turn), 1)
     kinds = _count_kinds(tokens)
-    classes = turn.encode(errors="replace").translate(_CLASS_TABLE)
+    utf8 = turn.encode(errors="replace")
+    has = count_characters(utf8)
+    classes = utf8.translate(_CLASS_TABLE)
     entities, numbers = len(_ENTITY.findall(classes)), len(_NUMBER.findall(classes))
     lower, first = turn.lower(), tokens[0] if tokens else ""
-    questions = turn.count("?")
-    domains = sorted(kinds[: len(DOMAINS)], reverse=True)
+    most, next_most = sorted(kinds[: len(DOMAINS)])[:-3:-1]
     log = math.log1p
     values = [
         log(turn_chars),
         log(n * turn_chars / chars),
-        (len(classes) - classes.count(b"s")) / n,
+        (len(utf8) - has.line_breaks - has.other_space) / n,
         len(set(tokens)) / n,
-        log(questions + turn.count(". ") + turn.count(".\n") + turn.count("!")),
-        log(turn.count("\n")),
-        log(questions),
-        question_depth(questions, kinds[_QUESTION_WORDS], kinds[_CONNECTIVES]),
+        log(has.questions + has.exclamations + turn.count(". ") + turn.count(".\n")),
+        log(has.line_breaks),
+        log(has.questions),
+        question_depth(has.questions, kinds[_QUESTION_WORDS], kinds[_CONNECTIVES]),
         float(first in ("what", "which", "who", "when", "where")),
         float(first == "how"),
         float(first == "why"),
@@ -175,12 +162,19 @@ def surface_features(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.N
         log(len(_OPTION.findall(turn))),
         float("__" in turn),
         log(sum(map(turn.count, _CODE))),
-        log(turn.count("\\") + turn.count("$")),
-        *(keyword_count(name, lower) for name in KEYWORDS),
-        *(count / n for count in kinds),
-        *(float(count > 0) for count in kinds[: len(DOMAINS)]),
-        *(classes.count(letter) / chars for letter in _LETTERS.values()),
-        (domains[0] - domains[1]) / n,
+        log(has.backslashes + has.dollars),
+        *[len(pattern.findall(lower)) if stem in lower else 0.0 for stem, pattern in _KEYWORD_SEARCHES],
+        *[count / n for count in kinds],
+        *[1.0 if count else 0.0 for count in kinds[: len(DOMAINS)]],
+        (has.other_maths + has.dollars) / chars,
+        has.brackets / chars,
+        has.digits / chars,
+        has.quotes / chars,
+        has.backslashes / chars,
+        has.commas / chars,
+        has.capitals / chars,
+        has.non_ascii / chars,
+        (most - next_most) / n,
     ]
     return np.array(values, dtype=np.float32)
 

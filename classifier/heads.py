@@ -27,17 +27,19 @@ class Heads:
         self.mean, self.scale, self.coef, self.bias = mean, scale, coef, bias
         self.blend, self.blend_bias = blend, blend_bias
         self._inverse_scale = (1.0 / scale).astype(np.float32)
+        self._blended_coef = coef * blend[0]
+        self._blended_bias = bias * blend[0] + blend_bias
 
     def design(self, features: Float, embedding: Float) -> Float:
-        """Inputs of the linear heads, [n, f + d]."""
+        """Inputs of the linear heads, [..., f + d], of `features` [..., f] and `embedding` [..., d]."""
         standard = np.minimum(np.maximum((features - self.mean) * self._inverse_scale, -CLIP), CLIP)
-        return np.concatenate((standard, embedding * EMBEDDING_SCALE), axis=1)
+        return np.concatenate((standard, embedding * EMBEDDING_SCALE), axis=-1)
 
     def logits(self, design: Float, word_logits: Float, neighbourhood_logits: Float) -> Float:
-        """Calibrated logits [n, h] of the outcomes."""
-        features = design @ self.coef + self.bias
+        """Calibrated logits [..., h] of the outcomes."""
         blend = self.blend
-        logits: Float = features * blend[0] + word_logits * blend[1] + neighbourhood_logits * blend[2] + self.blend_bias
+        logits: Float = design @ self._blended_coef + word_logits * blend[1] + neighbourhood_logits * blend[2]
+        logits += self._blended_bias
         return logits
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:

@@ -1,5 +1,6 @@
 """Verified outcomes of the neighbourhood: a kNN memory over embeddings, and how novel a prompt is against it."""
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,13 @@ class Neighbourhood(NamedTuple):
     novelty: Float
 
 
+class Nearby(NamedTuple):
+    """The neighbourhood of one prompt: `logits` float32 [heads], `novelty` in [0, 1]; as in `Neighbourhood`."""
+
+    logits: Float
+    novelty: float
+
+
 class Memory:
     """A few thousand remembered prompts. Rows are embeddings of unit length; look-ups are one matrix product."""
 
@@ -32,6 +40,8 @@ class Memory:
             raise ValueError(f"memory: {len(vectors)} vectors, {len(labels)} labels, {len(weights)} weights differ")
         self.vectors, self.labels, self.weights = vectors, labels, weights
         self.base_rates, self.distances = base_rates, distances
+        self._prior = PRIOR_WEIGHT * base_rates
+        self._sorted_distances: list[float] = distances.tolist()
         seen = ~np.isnan(labels) * weights[:, None]
         self._evidence = np.hstack([np.nan_to_num(labels) * seen, seen]).astype(np.float32)
 
@@ -48,7 +58,6 @@ class Memory:
     def look_up(self, embeddings: Float, own_rows: npt.NDArray[np.intp] | None = None) -> Neighbourhood:
         """The neighbourhoods of `embeddings` [n, dim]. `own_rows` [n]: each prompt's own row here, or -1, which is
         left out, so that a training row does not find its own label."""
-        heads = len(self.base_rates)
         similarity = embeddings @ self.vectors.T
         if own_rows is not None:
             mine = np.flatnonzero(own_rows >= 0)
@@ -57,11 +66,27 @@ class Memory:
         nearest = np.argpartition(similarity, len(self) - k, axis=1)[:, len(self) - k :]
         cosine = similarity[np.arange(len(similarity))[:, None], nearest]
         evidence = np.einsum("nk,nkh->nh", np.exp(SHARPNESS * (cosine - 1.0)), self._evidence[nearest])
-        rate = (evidence[:, :heads] + PRIOR_WEIGHT * self.base_rates) / (evidence[:, heads:] + PRIOR_WEIGHT)
-        rate = np.minimum(np.maximum(rate, 1e-4), 1 - 1e-4)
         few = min(NOVELTY_NEIGHBOURS, k)
         distance = 1.0 - np.sort(cosine, axis=1)[:, k - few :].sum(axis=1) / few
         novelty = np.searchsorted(self.distances, distance) / max(len(self), 1)
-        return Neighbourhood(
-            np.log(rate / (1 - rate)).astype(np.float32), distance.astype(np.float32), novelty.astype(np.float32)
-        )
+        return Neighbourhood(self._logits(evidence), distance.astype(np.float32), novelty.astype(np.float32))
+
+    def look_up_one(self, embedding: Float) -> Nearby:
+        """The neighbourhood of one `embedding` [dim]: `look_up` without its detours, for the request path."""
+        similarity = self.vectors @ embedding
+        rest = max(len(self) - NEIGHBOURS, 0)
+        nearest = similarity.argpartition(rest)[rest:]
+        cosine = similarity.take(nearest)
+        evidence = np.exp(SHARPNESS * (cosine - 1.0)) @ self._evidence.take(nearest, axis=0)
+        cosine.sort()
+        few = cosine[-NOVELTY_NEIGHBOURS:]
+        distance = float(1.0 - few.sum() / len(few))
+        return Nearby(self._logits(evidence), bisect_left(self._sorted_distances, distance) / max(len(self), 1))
+
+    def _logits(self, evidence: Float) -> Float:
+        """Past rates as logits [..., heads]; `evidence` [..., 2 x heads]: weights of outcomes, then of sightings."""
+        heads = len(self.base_rates)
+        rate = (evidence[..., :heads] + self._prior) / (evidence[..., heads:] + PRIOR_WEIGHT)
+        rate = np.minimum(np.maximum(rate, 1e-4), 1 - 1e-4)
+        logits: Float = np.log(rate / (1 - rate)).astype(np.float32, copy=False)
+        return logits

@@ -51,6 +51,7 @@ class OutcomeModel:
         measured = manifest.catalogue_fingerprint and manifest.catalogue_fingerprint == catalogue_fingerprint
         self.kind: Literal["measured", "prior"] = "measured" if measured else "prior"
         self._tier_1_effects = heads.coef[:, 0] * heads.blend[0, 0]
+        self._tier_1_blend: list[float] = heads.blend[:, 0].tolist()
         self._tier_1_base = _logit(float(memory.base_rates[0]))
 
     @property
@@ -64,15 +65,16 @@ class OutcomeModel:
     def predict(self, prompt: RoutingInput) -> Prediction:
         """The outcome probabilities of one prompt, its novelty, and the features that moved them most."""
         turn = self.encode(prompt)
-        design = self.heads.design(turn.features[None], turn.embedding[None])
-        nearby = self.memory.look_up(turn.embedding[None])
-        p = _probability(self.heads.logits(design, turn.word_logits[None], nearby.logits))[0]
+        design = self.heads.design(turn.features, turn.embedding)
+        nearby = self.memory.look_up_one(turn.embedding)
+        logits = self.heads.logits(design, turn.word_logits, nearby.logits)
+        p = _probability(logits[: self.manifest.tiers - 1])
         return Prediction(
-            p_ok=[*p[: self.manifest.tiers - 1].tolist(), 1.0],
+            p_ok=[*p.tolist(), 1.0],
             kind=self.kind,
-            novelty=float(nearby.novelty[0]),
-            classifier_version=self.version,
-            contributions=self._contributions(design[0], turn.word_logits, nearby.logits[0]),
+            novelty=nearby.novelty,
+            classifier_version=self.manifest.version,
+            contributions=self._contributions(design, float(turn.word_logits[0]), float(nearby.logits[0])),
         )
 
     def outcomes(
@@ -83,19 +85,22 @@ class OutcomeModel:
         logits = self.heads.logits(self.heads.design(features, embedding), word_logits, nearby.logits)
         return Outcomes(_probability(logits), nearby.novelty)
 
-    def _contributions(self, design: Float, word_logits: Float, nearby_logits: Float) -> list[tuple[str, float]]:
-        """Largest additive parts of tier 1's logit, against an average prompt."""
-        heads = self.heads
-        parts = design * self._tier_1_effects
-        known = len(FEATURE_NAMES)
-        groups = (
-            parts[known:].sum(),
-            (word_logits[0] - self._tier_1_base) * heads.blend[1, 0],
-            (nearby_logits[0] - self._tier_1_base) * heads.blend[2, 0],
-        )
-        effects = np.append(parts[:known], groups)
-        largest = np.argsort(-np.abs(effects))[:CONTRIBUTIONS].tolist()
-        return [(_EXPLAINED[i], round(float(effects[i]), 4)) for i in largest]
+    def _contributions(self, design: Float, words: float, nearby: float) -> list[tuple[str, float]]:
+        """Largest additive parts of tier 1's logit, against an average prompt; `words` and `nearby` are its logits."""
+        blend, base, known = self._tier_1_blend, self._tier_1_base, len(FEATURE_NAMES)
+        features = design[:known] * self._tier_1_effects[:known]
+        # Only as many features as are shown can be among the largest.
+        largest = np.abs(features).argsort()[-CONTRIBUTIONS:]
+        effects = list(zip(largest.tolist(), features.take(largest).tolist(), strict=True))
+        topic = float(design[known:] @ self._tier_1_effects[known:])
+        groups = (topic, (words - base) * blend[1], (nearby - base) * blend[2])
+        effects += enumerate(groups, start=known)
+        effects.sort(key=_size, reverse=True)
+        return [(_EXPLAINED[i], round(effect, 4)) for i, effect in effects[:CONTRIBUTIONS]]
+
+
+def _size(effect: tuple[int, float]) -> float:
+    return abs(effect[1])
 
 
 def encode_turn(encoder: Encoder, prompt: RoutingInput) -> EncodedTurn:
@@ -106,7 +111,8 @@ def encode_turn(encoder: Encoder, prompt: RoutingInput) -> EncodedTurn:
 
 
 def _probability(logits: Float) -> Float:
-    return np.clip(1.0 / (1.0 + np.exp(-logits)), P_MIN, P_MAX).astype(np.float32)
+    p = 1.0 / (1.0 + np.exp(-logits))
+    return np.minimum(np.maximum(p, P_MIN), P_MAX).astype(np.float32, copy=False)
 
 
 def _logit(p: float) -> float:

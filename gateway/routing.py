@@ -141,10 +141,11 @@ class RoutingService:
         """Tiers that cannot take the request now, and those among them whose context is too short for it."""
         exclusions: list[Exclusion] = []
         too_long: list[int] = []
+        most = _most_tokens(ask)
         for number, tier in self.tiers.items():
             if pinned is not None and number != pinned:
                 continue
-            if reason := _context_problem(ask, tier, self.spec(number)):
+            if reason := _context_problem(ask, most, tier, self.spec(number)):
                 too_long.append(number)
             else:
                 reason = _load_problem(ask, tier)
@@ -181,10 +182,10 @@ def routing_input_of(ask: Ask) -> RoutingInput:
     return RoutingInput(turn="", turn_chars=0, prompt_tokens=len(longest), max_tokens=ask.max_tokens)
 
 
-def _context_problem(ask: Ask, tier: Tier, spec: TierSpec) -> str | None:
-    """Why the request cannot fit the tier's context; tokens are counted only where the bytes leave a doubt."""
+def _context_problem(ask: Ask, most: int, tier: Tier, spec: TierSpec) -> str | None:
+    """Why the request, of at most `most` tokens, cannot fit the tier's context; they are counted only in doubt."""
     wanted = ask.max_tokens or 1
-    if _most_tokens(ask) + wanted <= tier.max_context:
+    if most + wanted <= tier.max_context:
         return None
     prompt = max(map(tier.count_prompt_tokens, ask.generations(spec)))
     if prompt + wanted <= tier.max_context:
@@ -193,6 +194,7 @@ def _context_problem(ask: Ask, tier: Tier, spec: TierSpec) -> str | None:
 
 
 def _most_tokens(ask: Ask) -> int:
+    """A bound on the prompt's tokens from its bytes."""
     if ask.messages is not None:
         text = sum(len(message.content.encode()) for message in ask.messages)
         return text + TEMPLATE_TOKENS_PER_TURN * len(ask.messages) + TEMPLATE_TOKENS

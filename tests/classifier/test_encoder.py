@@ -93,6 +93,16 @@ def test_the_neighbourhood_gives_the_rate_of_the_cluster_a_prompt_is_in() -> Non
     assert found.logits[1, 0] < 0
 
 
+def test_one_prompt_has_the_neighbourhood_it_has_among_many() -> None:
+    memory = clustered_memory()
+    prompts = np.concatenate([memory.vectors[::7] + np.float32(0.01), np.zeros((1, 8), np.float32)])
+    many = memory.look_up(prompts)
+    for row, prompt in enumerate(prompts):
+        one = memory.look_up_one(prompt)
+        assert 1 / (1 + np.exp(-one.logits)) == pytest.approx(1 / (1 + np.exp(-many.logits[row])), abs=1e-6)
+        assert one.novelty == pytest.approx(float(many.novelty[row]), abs=1e-6)
+
+
 def test_where_an_outcome_was_never_observed_the_base_rate_stands() -> None:
     memory = clustered_memory()
     assert memory.look_up(memory.vectors[99:]).logits[0, 1] > np.log(0.3 / 0.7) - 1e-3

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from classifier.characters import count_characters
 from classifier.features import (
     FEATURE_NAMES,
     KEYWORDS,
@@ -101,6 +102,21 @@ def test_code_maths_and_multiple_choice_have_their_marks() -> None:
 
 def test_numbers_are_counted_as_runs_of_digits() -> None:
     assert surface_features_of_text("12 and 345, 6.7")["number_count"] == pytest.approx(math.log1p(4))
+
+
+def test_characters_are_counted_by_kind_and_each_once() -> None:
+    text = 'Is "x" = $5, é?\n\tYes! [1] \\a'
+    found = count_characters(text.encode())
+    assert sum(found) == len(text.encode())
+    assert (found.questions, found.exclamations, found.line_breaks, found.dollars, found.non_ascii) == (1, 1, 1, 1, 2)
+    assert (found.quotes, found.brackets, found.digits, found.capitals, found.commas) == (2, 2, 2, 2, 1)
+    assert (found.other_maths, found.backslashes, found.other_space) == (1, 1, text.count(" ") + 1)
+
+
+def test_a_dollar_is_a_maths_symbol_and_a_latex_mark() -> None:
+    found = surface_features_of_text("a $ b")
+    assert found["share_maths_symbols"] == pytest.approx(1 / 5)
+    assert found["latex_markers"] == pytest.approx(math.log1p(1))
 
 
 def test_length_counts_the_turn_before_it_was_cut() -> None:
