@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import time
 from pathlib import Path
 
 from classifier.errors import ArtefactError
@@ -48,6 +50,24 @@ class ArtefactRegistry:
         if before != version:
             self._write({"current": version, "previous": before})
         return folder
+
+    def seed(self, shipped: Path) -> Path:
+        """Give an empty registry the version in `shipped` as its first; returns the current one's folder.
+
+        Without it the first promotion would have nothing to roll back to.
+        """
+        if (self.root / POINTER).is_file():
+            return self.current()
+        target = self.root / shipped.name
+        if not target.is_dir():
+            incoming = self.root / f".seed-{shipped.name}-{time.time_ns()}"
+            shutil.copytree(shipped, incoming)
+            try:
+                incoming.rename(target)
+            except OSError:
+                # Another process was first; versions never differ in content.
+                shutil.rmtree(incoming)
+        return self.promote(shipped.name)
 
     def rollback(self) -> Path:
         """Make the previous version current again (and the other way round). Raises `ArtefactError` without one."""

@@ -20,7 +20,7 @@ from quality.judges.pairwise import PairwiseJudge
 from quality.judges.standing import standing_panel
 from quality.monitor import Monitor, MonitorSettings
 from quality.record import Record
-from quality.retrain import RetrainResult, RetrainSettings, Trigger, retrain, seed_registry
+from quality.retrain import RetrainResult, RetrainSettings, Trigger, retrain
 from quality.retrain_runs import RetrainRuns
 from quality.sampling import SamplingSettings
 from quality.training_subprocess import OnProgress
@@ -46,7 +46,7 @@ async def run_retraining(
 ) -> RetrainResult:
     """One retraining, in a niced subprocess; the shipped artefact is the first incumbent of an empty registry."""
     registry = ArtefactRegistry(settings.registry_path)
-    await asyncio.to_thread(seed_registry, registry, default_artefact())
+    await asyncio.to_thread(registry.seed, default_artefact())
     result = await retrain(engine, registry, retrain_settings(catalog), trigger=trigger, on_progress=on_progress)
     log.info("retraining (%s): %s, because %s", trigger, result.outcome, result.reason)
     return result

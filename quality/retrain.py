@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.artefact import load_manifest
 from classifier.manifest import Manifest
-from classifier.registry import POINTER, ArtefactRegistry
+from classifier.registry import ArtefactRegistry
 from migrations.tables import training_rows
 from quality.classifier_versions import ClassifierVersions
 from quality.experience import Tensors, data_hash, export_rows
@@ -102,26 +102,6 @@ async def rollback(
     restored = load_manifest(registry.rollback())
     await ClassifierVersions(engine).rolled_back(restored, registry.current(), retired, actor, reason, now)
     return restored.version
-
-
-def seed_registry(registry: ArtefactRegistry, shipped: Path) -> Path:
-    """Give an empty registry the shipped artefact as its first current version; returns the current one's folder.
-
-    Without it the first promotion would have nothing to roll back to.
-    """
-    if (registry.root / POINTER).is_file():
-        return registry.current()
-    version = load_manifest(shipped).version
-    target = registry.root / version
-    if not target.is_dir():
-        incoming = registry.root / f".seed-{version}-{time.time_ns()}"
-        shutil.copytree(shipped, incoming)
-        try:
-            incoming.rename(target)
-        except OSError:
-            # Another process was first; versions never differ in content.
-            shutil.rmtree(incoming)
-    return registry.promote(version)
 
 
 class _Retraining:

@@ -1,7 +1,6 @@
 """The honest evaluation of an outcome model: within-domain AUC, calibration, routing against its shuffled self."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -13,7 +12,6 @@ from classifier.training import metrics
 from classifier.training.encoded_rows import EncodedRows
 from classifier.training.routing import (
     COST_WEIGHT,
-    PRICES,
     Estimate,
     Rule,
     apgr_estimate,
@@ -26,11 +24,11 @@ from classifier.training.routing import (
     share_of_tiers,
     utility,
 )
+from classifier.training.row_sets import RowSet, predict_rows, row_sets
 
 Float = npt.NDArray[np.floating]
 SIGNED_RULES: tuple[tuple[Rule, int], ...] = (("lambda", 1), ("tau", -1))
 RESAMPLES = 1000
-BATCH = 2048
 MIN_ROWS = 50  # fewer rows give intervals that mean nothing
 ECE_TOLERANCE = 0.03  # beyond a perfect model's band; a valid split of some hundred rows cannot promise less
 MODEL_ROW, DOMAIN_ROW = "outcome model", "domain's mean (label known)"
@@ -85,51 +83,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rules: list[RuleComparison]
     apgr: list[tuple[str, str, Estimate]]
     default_rule: str
-
-
-@dataclass(frozen=True)
-class RowSet:
-    """Rows on which the same tiers were observed. `tiers`: their numbers; `scores`: label → [n, len(tiers)]."""
-
-    name: str
-    tiers: list[int]
-    mask: npt.NDArray[np.bool_]
-    scores: dict[str, Float]
-
-    @property
-    def prices(self) -> Float:
-        return np.array([PRICES[t - 1] for t in self.tiers])
-
-    def p_ok(self, p: Float) -> Float:
-        """[n, len(tiers)] of these rows from head probabilities [all rows, >= tiers - 1]; the last column is 1."""
-        weaker = p[self.mask][:, [t - 1 for t in self.tiers[:-1]]]
-        return np.hstack([weaker, np.ones((len(weaker), 1))])
-
-
-def row_sets(rows: EncodedRows, tiers: int, prefix: str = "") -> list[RowSet]:
-    """Rows by which tiers were observed beside the strongest: the full ladder first, then subsets by size."""
-    no_worse = np.hstack([rows.labels[:, : tiers - 1], np.ones((len(rows), 1), np.float32)])
-    correct = rows.labels[:, tiers - 1 :]
-    observed = ~np.isnan(no_worse)
-    sets = []
-    for pattern in sorted({tuple(o) for o in observed.tolist() if sum(o) > 1}, key=lambda o: (-sum(o), o)):
-        mask = (observed == np.array(pattern)).all(axis=1)
-        columns = np.flatnonzero(pattern)
-        scores = {"no_worse": no_worse[mask][:, columns].astype(np.float64)}
-        if not np.isnan(correct[mask][:, columns]).any():
-            scores["correct"] = correct[mask][:, columns].astype(np.float64)
-        numbers = [int(c) + 1 for c in columns]
-        sets.append(RowSet(f"{prefix}tiers {' '.join(map(str, numbers))}", numbers, mask, scores))
-    return sets
-
-
-def predict_rows(model: OutcomeModel, rows: EncodedRows) -> npt.NDArray[np.float32]:
-    """Head probabilities [n, heads] of rows that are not in the model's memory."""
-    parts = [
-        model.outcomes(rows.features[i : i + BATCH], rows.embedding[i : i + BATCH], rows.word_logits[i : i + BATCH]).p
-        for i in range(0, len(rows), BATCH)
-    ]
-    return np.concatenate(parts) if parts else np.zeros((0, len(model.manifest.heads)), np.float32)
 
 
 def domain_means(train: EncodedRows, rows: EncodedRows) -> npt.NDArray[np.float32]:

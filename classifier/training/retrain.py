@@ -15,8 +15,8 @@ from classifier.artefact import (
 from classifier.errors import TrainingDataError
 from classifier.manifest import TrainingWindow
 from classifier.training.encoded_rows import EncodedRows
-from classifier.training.evaluate import row_sets
 from classifier.training.fit import fit_heads
+from classifier.training.row_sets import row_sets
 from classifier.training.train import artefact_version, with_curves
 
 # From so many fully observed new rows on, the curve is drawn on them alone: they are the serving catalogue's.

@@ -30,8 +30,9 @@ from classifier.training.dataset import (
 )
 from classifier.training.encoded_rows import EncodedRows, encode_rows
 from classifier.training.encoder_fit import fit_encoder
-from classifier.training.evaluate import Report, evaluate, predict_rows, valid_curves
+from classifier.training.evaluate import Report, evaluate, valid_curves
 from classifier.training.fit import fit_heads
+from classifier.training.row_sets import predict_rows
 
 Progress = Callable[[str, float], None]
 EMBEDDING_DIM = 64

@@ -20,7 +20,7 @@ from classifier.registry import ArtefactRegistry
 from migrations.tables import audit_events, classifier_versions, retrain_runs, training_rows
 from quality.classifier_versions import ClassifierVersions
 from quality.experience import data_hash, export_rows
-from quality.retrain import RetrainResult, retrain, rollback, seed_registry
+from quality.retrain import RetrainResult, retrain, rollback
 from quality.retrain_runs import Busy, LeaseLostError, RetrainRuns, Run
 from quality.training_subprocess import TrainingProcessError
 
@@ -306,8 +306,8 @@ async def test_the_data_hash_sees_every_row_and_what_they_are_trained_on(
 def test_seeding_gives_an_empty_registry_the_shipped_version_once(shipped: Path, tmp_path: Path) -> None:
     registry = ArtefactRegistry(tmp_path / "registry")
 
-    assert seed_registry(registry, shipped).name == shipped.name
-    assert seed_registry(registry, tmp_path / "absent").name == shipped.name
+    assert registry.seed(shipped).name == shipped.name
+    assert registry.seed(tmp_path / "absent").name == shipped.name
     assert registry.versions() == [shipped.name]
 
 

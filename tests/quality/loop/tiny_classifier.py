@@ -14,7 +14,7 @@ from classifier.training.dataset import TIER_MODELS, OutcomeRow
 from classifier.training.train import train
 from migrations.tables import training_rows
 from quality.experience import encode_prompt
-from quality.retrain import RetrainSettings, seed_registry
+from quality.retrain import RetrainSettings
 
 SETTINGS = RetrainSettings(catalogue_fingerprint="serving", models={"serving": ["a", "b", "c", "d"]})
 _FILLERS = ["table", "window", "garden", "river", "market", "silver", "bridge", "forest", "winter", "morning"]
@@ -51,7 +51,7 @@ def _prompt(topic: str, rng: random.Random) -> str:
 
 def fresh_registry(folder: Path, shipped: Path) -> ArtefactRegistry:
     registry = ArtefactRegistry(folder)
-    seed_registry(registry, shipped)
+    registry.seed(shipped)
     return registry
 
 
