@@ -10,7 +10,7 @@ from classifier.encoder import Encoder
 from classifier.features import FEATURE_NAMES, surface_features
 from classifier.heads import OPINIONS, Heads
 from classifier.manifest import Manifest
-from classifier.memory import Memory
+from classifier.memory import Memory, Nearby
 from classifier.routing_input import RoutingInput
 from classifier.tokens import tokenise
 
@@ -65,8 +65,11 @@ class OutcomeModel:
     def predict(self, prompt: RoutingInput) -> Prediction:
         """The outcome probabilities of one prompt, its novelty, and the features that moved them most."""
         turn = self.encode(prompt)
+        return self.prediction(turn, self.memory.look_up_one(turn.embedding))
+
+    def prediction(self, turn: EncodedTurn, nearby: Nearby) -> Prediction:
+        """The prediction for an encoded prompt and its neighbourhood."""
         design = self.heads.design(turn.features, turn.embedding)
-        nearby = self.memory.look_up_one(turn.embedding)
         logits = self.heads.logits(design, turn.word_logits, nearby.logits)
         p = _probability(logits[: self.manifest.tiers - 1])
         return Prediction(

@@ -20,6 +20,7 @@ bench = LazyGroup(
     help="Measure parts of AIO on this machine.",
     commands={
         "core": ("gateway.cli.bench:core", "Throughput and latency of the inference core."),
+        "route": ("gateway.cli.bench_route:route", "CPU and wall-clock time of a routing decision, by stage."),
         "serve": ("gateway.cli.bench_serve:serve", "Time to ready and memory of server processes."),
         "tiers": ("gateway.cli.bench_tiers:tiers", "What each tier gets right, and which are worth their price."),
     },

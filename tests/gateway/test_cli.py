@@ -11,7 +11,10 @@ from click.testing import CliRunner, Result
 
 from classifier.decision import Decision, PolicyInputs, Prediction
 from classifier.policy import decide
+from classifier.routing_input import routing_input_of_text
+from gateway.classifier_in_force import ClassifierInForce
 from gateway.cli import main
+from gateway.cli.bench_route import TimedClassifier
 from gateway.settings import Settings
 from quality.database import migrate, open_database
 from quality.record import Record, Timings
@@ -58,6 +61,29 @@ def test_route_shows_tier_probabilities_prices_and_reason(tmp_path: Path) -> Non
     assert shown.output.startswith("tier ")
     for part in ("P(no worse)", "predicted cost", "smollm2-int4", "quality target", "CPU time"):
         assert part in shown.output
+
+
+def test_the_route_bench_times_every_stage_of_decisions_with_or_without_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIO_DATA", str(tmp_path))
+    options = ("bench", "route", "--prompts", "5", "--tokens", "100", "--data-dir", str(tmp_path))
+    shown = json.loads(aio(*options, "--json").output)
+    assert (shown["prompts"], shown["source"]) == (5, "generated prompts")
+    stages = [stage["stage"] for stage in shown["stages"]]
+    assert stages == ["input", "words", "features", "encoder", "memory", "heads", "service", "policy"]
+    for stage in (shown["decision"], *shown["stages"]):
+        assert 0 <= stage["cpu_ms"]["p50"] <= stage["cpu_ms"]["p90"] <= stage["cpu_ms"]["p99"]
+    assert "generated prompts of 100 tokens" in aio(*options).output
+
+
+def test_the_route_bench_steps_predict_what_the_classifier_predicts(tmp_path: Path) -> None:
+    classifier = ClassifierInForce(tmp_path, "", lambda version: None)
+    classifier.load()
+    given = routing_input_of_text("Explain why the sky is blue, step by step.")
+    timed = TimedClassifier(classifier)
+    timed.watch.start()
+    assert timed.predict(given) == classifier.predict(given)
 
 
 def test_route_in_json_can_be_steered(tmp_path: Path) -> None:
