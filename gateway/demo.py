@@ -50,7 +50,7 @@ def demo_prompts(count: int) -> tuple[list[str], str]:
             sums = [json.loads(line)["prompt"] for line in lines]
         # Every third a sum, the others multiple choice from all over the collection.
         step = max(1, len(choices) // count)
-        mixed = [sums[i] if i % 3 == 0 else choices[i * step] for i in range(min(count, len(sums)))]
+        mixed = [sums[i] if i % 3 == 0 else choices[i * step] for i in range(min(count, len(sums), len(choices)))]
         return mixed, "real prompts of the data folder"
     per_level = -(-count // 20)
     return [task.prompt for task in tasks(seed=7, per_level=per_level)][:count], "the generated task set"
@@ -103,7 +103,7 @@ async def run_demo(settings: Settings, prompts: list[str], progress: Progress) -
     Every answer of tiers 1 and 2 is sampled, and verification may cost more than serving: in a deployment
     the ceiling is 5% and the budget 5% of a day's cost.
     """
-    environment = {"AIO_SAMPLING_RATE": "1", "AIO_VERIFICATION_BUDGET": "1000", "AIO_LOG_LEVEL": "warning"}
+    environment = {"AIO_SAMPLING_RATE": "1", "AIO_VERIFICATION_BUDGET": "1000", "AIO_LOG_LEVEL": "error"}
     settings.data_path.mkdir(parents=True, exist_ok=True)
     engine = open_database(settings.database)
     try:

@@ -22,7 +22,7 @@ FAILURE_POLICY = {
 
 
 class ServerStartError(RuntimeError):
-    """The server could not listen. Choose another port, or stop what has it."""
+    """The server did not come up; the message or the log before it says why."""
 
 
 class AnnouncedServer(uvicorn.Server):

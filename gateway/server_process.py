@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 
+from gateway.server import ServerStartError
 from gateway.settings import Settings, variable_of
 
 _READY = "AIO is ready on "
@@ -41,7 +42,7 @@ async def running_server(
 ) -> AsyncIterator[ServerProcess]:
     """Launch on a free port with the folders and catalogue of `settings`; stopped gracefully at the end.
 
-    Raises `RuntimeError` if it stops before it is ready.
+    Errors that it logs show on standard error. Raises `ServerStartError` if it stops before it is ready.
     """
     began = time.perf_counter()
     process = await _launch(settings, environment, role)
@@ -71,9 +72,8 @@ async def _launch(settings: Settings, environment: Mapping[str, str], role: str)
     }
     return await asyncio.create_subprocess_exec(
         *[sys.executable, "-c", _LAUNCH, "serve", "--role", role, "--port", "0"],
-        env={**os.environ, **folders, "PYTHONUNBUFFERED": "1", **environment},
+        env={**os.environ, variable_of("log_level"): "error", **folders, "PYTHONUNBUFFERED": "1", **environment},
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
     )
 
 
@@ -88,7 +88,7 @@ async def _announced_url(process: asyncio.subprocess.Process) -> str:
     async for line in process.stdout:
         if _READY.encode() in line:
             return line.decode().split(_READY)[1].split()[0]
-    raise RuntimeError(f"aio serve stopped with status {await process.wait()} before it was ready")
+    raise ServerStartError(f"aio serve stopped with status {await process.wait()} before it was ready")
 
 
 async def _until_ready(url: str) -> None:
