@@ -45,14 +45,6 @@ def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
     return barred
 
 
-def novelty_exclusions(novelty: float, *, threshold: float, safe_tier: int) -> list[Exclusion]:
-    """Tiers below `safe_tier`, when the prompt is further from verified experience than `threshold` (DESIGN §4)."""
-    if novelty <= threshold:
-        return []
-    reason = f"prompt is unlike verified experience (novelty {novelty:.2f} > {threshold:.2f})"
-    return [Exclusion(tier=k, reason=reason) for k in range(1, safe_tier)]
-
-
 def _lambda_score(inputs: PolicyInputs, tier: int) -> int:
     """Expected loss plus priced cost, in units of SCALE**-2; exactly linear in the rounded lambda."""
     loss = SCALE - round(inputs.prediction.p_ok[tier - 1] * SCALE)

@@ -37,11 +37,6 @@ class RetrainJob:
         self._scheduler: AsyncIOScheduler | None = None
         self._running: asyncio.Task[None] | None = None
 
-    @property
-    def enabled(self) -> bool:
-        """Whether there is a schedule at all."""
-        return self._trigger is not None
-
     async def start(self) -> None:
         """Schedule, and run at once if a run was missed. Idempotent."""
         if self._trigger is None or self._scheduler is not None:

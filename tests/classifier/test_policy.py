@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError, PolicyInputsError
-from classifier.policy import decide, novelty_exclusions
+from classifier.policy import decide
 
 probability = st.floats(0, 1, allow_nan=False)
 
@@ -150,8 +150,3 @@ def test_the_reason_names_the_tiers_that_were_ruled_out_and_that_it_is_a_prior()
 def test_inputs_without_meaning_are_refused_by_name(changes: dict[str, object], named: str) -> None:
     with pytest.raises(PolicyInputsError, match=named):
         decide(example(**changes))
-
-
-def test_only_a_prompt_more_novel_than_the_threshold_is_kept_from_the_cheap_tiers() -> None:
-    assert novelty_exclusions(0.95, threshold=0.95, safe_tier=3) == []
-    assert [e.tier for e in novelty_exclusions(0.96, threshold=0.95, safe_tier=3)] == [1, 2]
