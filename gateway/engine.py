@@ -65,7 +65,7 @@ async def running_engine(
     """
     core = _core_client(settings, catalog) if tiers is None else None
     if tiers is None:
-        tiers = build_tiers(catalog, core, settings.cache_path)
+        tiers = build_tiers(catalog, core)
     engine = Engine(tiers, core, not_ready)
     try:
         if settings.role == "gateway" and core is not None:

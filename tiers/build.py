@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 from inference_core.client import CoreClient
 from inference_core.loaders.model_path import resolve_model_path
@@ -15,7 +14,7 @@ from tiers.remote import RemoteTier
 from tiers.tier import Tier
 
 
-def build_tiers(catalog: Catalog, core: CoreClient | None, cache_dir: Path) -> list[Tier]:
+def build_tiers(catalog: Catalog, core: CoreClient | None) -> list[Tier]:
     """One tier per entry, tier 1 first, not yet started; `core` serves the catalogue's own models.
 
     Tiers of one model share its tokeniser, tiers of one core its statistics. Raises CatalogError if the catalogue plans
@@ -30,7 +29,7 @@ def build_tiers(catalog: Catalog, core: CoreClient | None, cache_dir: Path) -> l
 
     @cache
     def tokenizer(path: str) -> Tokenizer:
-        return load_tokenizer(resolve_model_path(path), cache_dir)
+        return load_tokenizer(resolve_model_path(path))
 
     def loader(path: str) -> Callable[[], Tokenizer]:
         return lambda: tokenizer(path)

@@ -123,7 +123,7 @@ async def _run(settings: Any, model: str | None, options: "BenchOptions", as_jso
     client = ThreadCoreClient(lambda: load_core(catalog.core, settings.cache_path))
     await client.start()
     try:
-        tokenizer = load_tokenizer(resolve_model_path(paths[name]), settings.cache_path)
+        tokenizer = load_tokenizer(resolve_model_path(paths[name]))
         async for row in run_bench(client, tokenizer, name, options, _progress):
             row = {"model": name, **row}
             click.echo(msgspec.json.encode(row) if as_json else row_text(row))

@@ -137,10 +137,10 @@ def _encode(backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool) 
     return backend.encode(text, add_special_tokens=add_special_tokens).ids
 
 
-def load_tokenizer(path: Path, cache_dir: Path | None = None) -> Tokenizer:
+def load_tokenizer(path: Path) -> Tokenizer:
     """The tokeniser of a GGUF file or a Hugging Face folder. Raises ModelFileError.
 
-    Nothing is kept under `cache_dir`: reading a tokeniser back takes as long as building it from the model file.
+    Nothing is cached: reading a tokeniser back takes as long as building it from the model file.
     """
     from inference_core.tokenization.gguf_vocabulary import read_gguf_vocabulary
     from inference_core.tokenization.hf_vocabulary import read_hf_vocabulary

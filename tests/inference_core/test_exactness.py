@@ -33,8 +33,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(cache: Path) -> Tokenizer:
-    return load_tokenizer(resolve_model_path(MODEL), cache)
+def tokenizer() -> Tokenizer:
+    return load_tokenizer(resolve_model_path(MODEL))
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import copy
 import tomllib
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,31 +28,29 @@ def with_remote(*numbers: int, **remote: str) -> Catalog:
     return parse_catalog(table, "catalogue 'mixed'")
 
 
-def test_local_and_remote_tiers_stand_side_by_side(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    tiers = build_tiers(with_remote(4), ScriptedCore(tokenizer, lambda add: []), tmp_path)
+def test_local_and_remote_tiers_stand_side_by_side(tokenizer: Tokenizer) -> None:
+    tiers = build_tiers(with_remote(4), ScriptedCore(tokenizer, lambda add: []))
     assert [type(t) for t in tiers] == [LocalTier, LocalTier, LocalTier, RemoteTier]
     assert [t.number for t in tiers] == [1, 2, 3, 4]
     assert [t.name for t in tiers] == ["tier-1", "tier-2", "tier-3", "tier-4"]
     assert [t.model for t in tiers] == ["smollm2-int4", "smollm2-bf16", "smollm2-bf16", "big"]
 
 
-def test_a_catalogue_of_servers_needs_no_core(tmp_path: Path) -> None:
-    assert len(build_tiers(with_remote(1, 2, 3, 4), None, tmp_path)) == 4
+def test_a_catalogue_of_servers_needs_no_core() -> None:
+    assert len(build_tiers(with_remote(1, 2, 3, 4), None)) == 4
 
 
-def test_local_tiers_without_a_core_are_refused(tmp_path: Path) -> None:
+def test_local_tiers_without_a_core_are_refused() -> None:
     with pytest.raises(CatalogError, match="tier-1, tier-2, tier-3 run on a core, and none was given"):
-        build_tiers(with_remote(4), None, tmp_path)
+        build_tiers(with_remote(4), None)
 
 
-def test_tiers_planned_for_gpus_are_refused(tmp_path: Path) -> None:
+def test_tiers_planned_for_gpus_are_refused() -> None:
     with pytest.raises(CatalogError, match="cannot be served"):
-        build_tiers(load_catalog("datacenter"), None, tmp_path)
+        build_tiers(load_catalog("datacenter"), None)
 
 
-def test_an_api_key_that_is_not_set_is_refused_when_tiers_are_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_api_key_that_is_not_set_is_refused_when_tiers_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BIG_KEY", raising=False)
     with pytest.raises(CatalogError, match=r"BIG_KEY"):
-        build_tiers(with_remote(1, 2, 3, 4, api_key_env="BIG_KEY"), None, tmp_path)
+        build_tiers(with_remote(1, 2, 3, 4, api_key_env="BIG_KEY"), None)

@@ -27,8 +27,8 @@ async def core(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Thread
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tiers(core: ThreadCoreClient, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[Tier]]:
-    built = build_tiers(load_catalog("laptop"), core, tmp_path_factory.mktemp("tokenizer"))
+async def tiers(core: ThreadCoreClient) -> AsyncIterator[list[Tier]]:
+    built = build_tiers(load_catalog("laptop"), core)
     for tier in built:
         await tier.start()
     yield built
