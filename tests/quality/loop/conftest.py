@@ -1,25 +1,9 @@
-"""Fixtures of the quality loop: migrated databases."""
-
-from collections.abc import AsyncIterator
+"""The quality loop's usual database is SQLite."""
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.database import migrate, open_database
-
 
 @pytest.fixture
-async def engine(sqlite_url: str) -> AsyncIterator[AsyncEngine]:
-    await migrate(sqlite_url)
-    engine = open_database(sqlite_url)
-    yield engine
-    await engine.dispose()
-
-
-@pytest.fixture
-async def any_engine(database_url: str) -> AsyncIterator[AsyncEngine]:
-    """Once on SQLite and once on PostgreSQL, where its binaries are installed."""
-    await migrate(database_url)
-    engine = open_database(database_url)
-    yield engine
-    await engine.dispose()
+def engine(sqlite_engine: AsyncEngine) -> AsyncEngine:
+    return sqlite_engine
