@@ -28,9 +28,6 @@ async def _run(settings: Any, starts: int, requests: int, samples: int, as_json:
     from gateway.bench_serve import bench_serve
 
     with staged_progress("starting") as show:
-        rows = [
-            row async for row in bench_serve(settings, starts=starts, requests=requests, samples=samples, progress=show)
-        ]
-    for row in rows:
-        text = msgspec.json.encode(row).decode() if as_json else "  ".join(f"{k}={v}" for k, v in row.items())
-        click.echo(text)
+        async for row in bench_serve(settings, starts=starts, requests=requests, samples=samples, progress=show):
+            text = msgspec.json.encode(row).decode() if as_json else "  ".join(f"{k}={v}" for k, v in row.items())
+            click.echo(text)
