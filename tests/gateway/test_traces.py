@@ -60,4 +60,6 @@ def test_an_exporter_that_is_not_installed_is_refused_by_name(
 
 
 def test_traces_can_be_closed_without_a_request() -> None:
-    Traces(InMemorySpanExporter()).close()
+    exporter = InMemorySpanExporter()
+    Traces(exporter).close()
+    assert exporter.get_finished_spans() == ()

@@ -268,3 +268,4 @@ async def test_a_prompt_is_counted_without_asking_anyone(world: World) -> None:
 async def test_closing_twice_is_as_good_as_once(world: World) -> None:
     await world.tier.close()
     await world.tier.close()
+    assert world.tier.load().running == 0

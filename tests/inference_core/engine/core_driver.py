@@ -33,6 +33,10 @@ class FaultyRunner(HashModelRunner):
         return result
 
 
+def greedy(max_tokens: int, **fields: object) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **fields)
+
+
 class CoreDriver:
     """A core over `models` (name to width of a token's KV) on a virtual clock, and the record of what it did."""
 

@@ -1,21 +1,13 @@
-"""A core as its transports see it: commands in, outputs out, faults contained, time shared."""
+"""A core as its transports see it: how choices end, what is counted, how long a newcomer waits."""
 
 import math
 
 import pytest
-from core_driver import BLOCK, CoreDriver
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from core_driver import BLOCK, CoreDriver, greedy
 
-from inference_core.errors import BadLogitsError, IntegrityError
 from inference_core.fake_runner import hash_core
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
 from inference_core.sequence import choice_seed
-
-
-def greedy(max_tokens: int, **fields: object) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **fields)
-
 
 # -- how a choice ends -----------------------------------------------------------------------------
 
@@ -126,107 +118,6 @@ def test_a_preempted_unseeded_sequence_repeats_nothing_and_changes_nothing() -> 
     assert run(interrupt=True) == run(interrupt=False)
 
 
-# -- abort and faults ------------------------------------------------------------------------------
-
-
-def test_an_abort_frees_all_blocks_of_all_choices_at_once() -> None:
-    driver = CoreDriver(knobs=Knobs(prefix_caching=False))
-    request = driver.add([1] * 10, n=3, sampling=greedy(50))
-    driver.step(3)
-    driver.abort(request)
-    assert not driver.core.has_work
-    assert driver.arena.num_free == driver.arena.num_slabs
-    assert [driver.finished[request, i].finish_reason for i in range(3)] == ["abort"] * 3
-
-
-@pytest.mark.parametrize("steps", [0, 3])
-@pytest.mark.parametrize("index", [0, 1, 2])
-def test_an_aborted_choice_frees_its_blocks_and_leaves_the_others_alone(index: int, steps: int) -> None:
-    driver = CoreDriver(knobs=Knobs(prefix_caching=False))
-    request = driver.add([1] * 10, n=3, sampling=greedy(20))
-    driver.step(steps)
-    held = driver.pool().num_referenced
-    driver.abort(request, index)
-    assert driver.finished.keys() == {(request, index)}
-    assert driver.finished[request, index].finish_reason == "abort"
-    assert driver.pool().num_referenced < held or not held
-    driver.drain()
-    assert [driver.finished[request, i].finish_reason for i in range(3) if i != index] == ["length"] * 2
-    driver.assert_all_free()
-
-
-def test_a_request_is_over_once_its_last_choice_is_aborted() -> None:
-    driver = CoreDriver()
-    request = driver.add([1] * 10, n=2, sampling=greedy(20))
-    driver.step(2)
-    driver.abort(request, 1)
-    assert driver.core.has_work
-    driver.abort(request, 0)
-    assert not driver.core.has_work
-
-
-def test_an_abort_of_an_unknown_or_finished_choice_is_ignored() -> None:
-    driver = CoreDriver()
-    request = driver.add([1], n=2, sampling=greedy(20))
-    driver.step(2)
-    driver.abort(request, 1)
-    assert driver.core.abort(request, 1) == []
-    assert driver.core.abort(request, 2) == []
-    assert driver.core.abort("never seen", 0) == []
-
-
-def test_an_abort_of_an_unknown_or_finished_request_is_ignored() -> None:
-    driver = CoreDriver()
-    request = driver.add([1])
-    driver.drain()
-    assert driver.core.abort(request) == []
-    assert driver.core.abort("never seen") == []
-
-
-def test_a_runner_exception_ends_only_the_sequences_of_that_step() -> None:
-    driver = CoreDriver({"a": 1, "b": 1}, knobs=Knobs(max_num_seqs=1))
-    hit = driver.add([1] * 5, "a", sampling=greedy(5))
-    queued = driver.add([2] * 5, "a", sampling=greedy(5))
-    other = driver.add([3] * 5, "b", sampling=greedy(5))
-    driver.step(4)
-    driver.runners["a"].fault = RuntimeError("device lost")
-    driver.drain()
-    assert (driver.finished[hit, 0].finish_reason, driver.finished[hit, 0].error) == ("error", "device lost")
-    assert driver.finished[queued, 0].finish_reason == driver.finished[other, 0].finish_reason == "length"
-    driver.assert_all_free()
-
-
-def test_undrawable_logits_end_their_own_sequences_and_no_others() -> None:
-    """The step is run again for the rest, within the same step."""
-    driver = CoreDriver()
-    ids = [driver.add([i], sampling=greedy(5)) for i in range(4)]
-    driver.step()
-    driver.runners["m"].fault = BadLogitsError([1, 3], 50)
-    driver.step()
-    assert [len(driver.tokens[request, 0]) for request in ids] == [2, 1, 2, 1]
-    driver.drain()
-    reasons = [driver.finished[request, 0].finish_reason for request in ids]
-    assert reasons == ["length", "error", "length", "error"]
-
-
-def test_a_runner_that_returns_nonsense_ends_its_step_with_a_clear_error() -> None:
-    driver = CoreDriver()
-    request = driver.add([1])
-    driver.runners["m"]._draw = lambda *_: 50  # type: ignore[method-assign]
-    driver.step()
-    assert driver.finished[request, 0].finish_reason == "error"
-    assert "1 tokens were asked for" in str(driver.finished[request, 0].error)
-
-
-def test_a_lost_sequence_is_an_integrity_error() -> None:
-    driver = CoreDriver()
-    driver.add([1], sampling=greedy(9))
-    driver.step()
-    driver.scheduler().running.clear()
-    with pytest.raises(IntegrityError):
-        driver.core.check_integrity()
-
-
 # -- accounting ------------------------------------------------------------------------------------
 
 
@@ -266,112 +157,6 @@ def test_knobs_change_in_mid_run() -> None:
     driver.step()
     assert len(driver.last_plan().sequences) == 3
     assert driver.core.stats().knobs.max_num_seqs == 4
-
-
-# -- several models --------------------------------------------------------------------------------
-
-
-def test_models_get_equal_time_not_equal_steps() -> None:
-    """Deficit round robin on measured step time: steps of 10 and 1 ms share the core by time."""
-    driver = CoreDriver({"slow": 1, "fast": 1}, slabs=20, seconds_per_step={"slow": 0.010, "fast": 0.001})
-    for model in ("slow", "fast"):
-        for i in range(3):
-            driver.add([i], model, sampling=greedy(190))
-    driver.step(180)
-    tokens = {model: driver.runners[model].tokens_computed / 3 for model in ("slow", "fast")}
-    assert tokens["slow"] * 0.010 == pytest.approx(tokens["fast"] * 0.001, abs=0.04)
-
-
-def test_a_deadline_decides_which_model_goes_first() -> None:
-    driver = CoreDriver({"a": 1, "b": 1, "c": 1})
-    driver.add([1], "a")
-    driver.add([1], "b", deadline=9.0)
-    due = driver.add([1], "c", deadline=5.0)
-    driver.step()
-    assert list(driver.first_token_step) == [(due, 0)]
-
-
-def test_models_without_deadlines_keep_their_share_beside_a_stream_of_deadlines() -> None:
-    driver = CoreDriver({"urgent": 1, "plain": 1}, slabs=20)
-    plain = driver.add([1], "plain", sampling=greedy(40))
-    for _ in range(100):
-        driver.add([2], "urgent", sampling=greedy(1), deadline=driver.clock())
-        driver.step()
-    assert (plain, 0) in driver.finished
-
-
-def test_steps_of_no_measurable_time_still_take_turns() -> None:
-    driver = CoreDriver({"a": 1, "b": 1}, seconds_per_step=0.0)
-    for model in ("a", "b"):
-        driver.add([1], model, sampling=greedy(100))
-    driver.step(20)
-    assert [driver.runners[model].tokens_computed for model in ("a", "b")] == [10, 10]
-
-
-@settings(max_examples=15, deadline=None)
-@given(widths=st.tuples(st.integers(1, 4), st.integers(1, 4)), slabs=st.integers(10, 40), share=st.booleans())
-def test_an_idle_models_slabs_go_to_the_busy_one_within_100_steps(
-    widths: tuple[int, int], slabs: int, share: bool
-) -> None:
-    """The elastic arena: with prefix caching on, B gets at least 90% of the slabs that A left full of cache."""
-    driver = CoreDriver({"a": widths[0], "b": widths[1]}, slabs=slabs, max_context=64, check=False)
-    prefix = [5] * 8 if share else []
-    i = 0
-    while driver.arena.num_free:
-        driver.add(prefix + [i % 50, i // 50] * 12, "a", sampling=greedy(30))
-        driver.drain()
-        i += 1
-    left_by_a = driver.arena.slabs_of(driver.pool("a"))
-    for i in range(200):
-        driver.add([i % 50, i // 50] * 15, "b", sampling=greedy(34))
-    best = 0.0
-    for _ in range(100):
-        driver.step()
-        best = max(best, len(left_by_a & driver.arena.slabs_of(driver.pool("b"))) / len(left_by_a))
-        driver.core.check_integrity()
-    assert best >= 0.9
-
-
-def test_a_busy_models_cache_grows_over_an_idle_ones_without_memory_pressure() -> None:
-    """One request at a time needs few blocks, yet B's cache displaces A's, which nobody used for longer."""
-    driver = CoreDriver({"a": 1, "b": 1}, slabs=6)
-    for model in ("a", "b"):
-        for i in range(30):
-            driver.add([i] * 40, model, sampling=greedy(1))
-            driver.drain()
-    assert driver.pool("b").num_slabs >= 5
-
-
-def test_a_model_that_waits_for_memory_is_not_kept_out_by_new_arrivals_of_another() -> None:
-    """KV-10: B's request needs nearly the whole arena; A's arrivals of the same class hold back until it fits."""
-    driver = CoreDriver({"a": 1, "b": 1}, slabs=2, knobs=Knobs(max_num_seqs=8, prefix_caching=False))
-    large = None
-    for i in range(300):
-        while len(driver.scheduler("a").waiting) < 3:
-            driver.add([i % 50] * 10, "a", sampling=greedy(12))
-        if i == 20:
-            large = driver.add([1] * 90, "b", sampling=greedy(4))
-        driver.step()
-    assert large is not None
-    assert (large, 0) in driver.finished
-
-
-def test_a_higher_class_takes_memory_from_another_models_batch_work() -> None:
-    """BS-05 across models: the lowest class gives way wherever it runs."""
-    driver = CoreDriver({"a": 1, "b": 1}, slabs=1)
-    batch = driver.add([1] * 30, "a", priority=2, sampling=greedy(25))
-    driver.step(2)
-    urgent = driver.add([2] * 30, "b", priority=0, sampling=greedy(4))
-    driver.drain()
-    assert driver.finished[batch, 0].preemptions == 1
-    assert driver.first_token_step[urgent, 0] <= 3
-
-
-def test_two_models_that_need_the_whole_arena_each_both_finish() -> None:
-    driver = CoreDriver({"a": 1, "b": 1}, slabs=1, knobs=Knobs(prefill_chunk=4))
-    for model in ("a", "b"):
-        driver.add([3] * 4, model, sampling=greedy(60))
-    driver.drain(limit=600)
 
 
 # -- predicted wait --------------------------------------------------------------------------------

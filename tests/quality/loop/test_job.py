@@ -79,7 +79,7 @@ async def _job(
 
 async def test_a_run_missed_in_a_downtime_is_made_up_for() -> None:
     async with _job(last=(datetime.now(UTC) - timedelta(days=30)).timestamp()) as (_, ran):
-        await asyncio.wait_for(ran.wait(), 10)
+        assert await asyncio.wait_for(ran.wait(), 10)
 
 
 async def test_a_start_that_failed_can_be_tried_again_and_still_makes_up_for_a_missed_run() -> None:

@@ -166,6 +166,8 @@ async def test_the_folder_of_a_dead_process_goes_once_its_records_are_stored(
         await ledger.flush()
         await until(lambda: not segment.parent.exists())
 
+    assert segments(journal_dir) == []
+
 
 async def test_a_segment_without_a_single_whole_record_is_deleted(tmp_path: Path, sqlite_engine: AsyncEngine) -> None:
     journal_dir = tmp_path / "journal"
