@@ -82,7 +82,8 @@ async def measure_tiers(
 ) -> AccuracyReport:
     """Ask `tasks(seed, per_level)` to each of the started `tiers`, one tier after the other, `concurrency` at a time.
 
-    Greedy, so that the same tiers get the same result again; a tier that draws several samples seeds them itself then.
+    With each tier's own sampling defaults but temperature 0, so that the same tiers get the same result again; a tier
+    that draws several samples seeds them itself then.
     `progress` gets the tier's name and the share of all work done.
     Raises `TierMeasurementError`, and `ValueError` where the task set has not as many tasks.
     """
@@ -133,7 +134,8 @@ async def _answer(tier: Tier, spec: TierSpec, number: int, task: Task) -> _Outco
     request = GenerationRequest(
         request_id=f"accuracy-{tier.number}-{number}",
         messages=[ChatMessage(role="user", content=task.prompt)],
-        sampling=SamplingParams(temperature=0.0),
+        # What is left matters to tiers that sample whatever the temperature asked for (self-consistency).
+        sampling=SamplingParams(**msgspec.structs.asdict(spec.sampling) | {"temperature": 0.0}),
         max_tokens=_max_tokens(spec),
     )
     text, finish_reason, usage = "", None, None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", default=7, show_default=True, help="Of the generated tasks.")
 @click.option(
-    "--concurrency", type=click.IntRange(min=1), default=8, show_default=True, help="Tasks in flight on one tier."
+    "--concurrency", type=click.IntRange(min=1), default=16, show_default=True, help="Tasks in flight on one tier."
 )
 @catalog_option
 @data_dir_option

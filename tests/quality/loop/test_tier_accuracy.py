@@ -75,7 +75,7 @@ async def test_tasks_are_asked_greedily_and_a_thinking_tier_keeps_all_its_thinki
 
     limits = [{request.max_tokens for request in tier.requests} for tier in tiers]
     assert limits == [{ANSWER_TOKENS}, {ANSWER_TOKENS}, {ANSWER_TOKENS}, {ANSWER_TOKENS + 622}]
-    assert all(request.sampling.temperature == 0 for tier in tiers for request in tier.requests)
+    assert {(r.sampling.temperature, r.sampling.top_p) for tier in tiers for r in tier.requests} == {(0.0, 0.9)}
 
 
 async def test_the_report_names_what_was_measured() -> None:
