@@ -25,7 +25,7 @@ from quality.database import migrate, open_database
 from quality.experience import encoder_of
 from quality.ledger import Ledger
 from quality.tier_worth import ReportFileError, stored_report, warnings_of
-from tiers.catalog import load_catalog
+from tiers.catalog_file import load_catalog
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from migrations.tables import (
 )
 from quality.database import open_database
 from quality.task_set import tasks
-from tiers.catalog import load_catalog
+from tiers.catalog_file import load_catalog
 
 Progress = Callable[[str, float], None]
 Row = dict[str, Any]

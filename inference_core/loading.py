@@ -14,8 +14,9 @@ from inference_core.attention.reference import ReferenceAttention
 from inference_core.core import Core
 from inference_core.errors import MemoryPlanError, ModelFileError
 from inference_core.kv_layout import KVLayout
-from inference_core.loaders.checkpoint import Checkpoint, open_checkpoint
+from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.opening import open_checkpoint
 from inference_core.memory_plan import format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.model_runner import DecoderRunner

@@ -5,8 +5,10 @@ from functools import cache
 
 from inference_core.client import CoreClient
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.tokenization.tokenizer import Tokenizer, load_tokenizer
-from tiers.catalog import Catalog, require_servable
+from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.catalog import Catalog
+from tiers.catalog_rules import require_servable
 from tiers.core_watch import CoreWatch
 from tiers.errors import CatalogError
 from tiers.local import LocalTier

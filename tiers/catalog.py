@@ -1,20 +1,12 @@
-"""The catalogue: which models there are and what the four tiers make of them, as typed data read from TOML."""
+"""The catalogue: which models there are and what the four tiers make of them, as typed data."""
 
 import hashlib
-import tomllib
-from importlib import resources
-from pathlib import Path
 
 import msgspec
 
 from inference_core.model_spec import CoreSpec
-from tiers.catalog_rules import check_rules, require_servable, validate_files
-from tiers.errors import CatalogError
 from tiers.gpu_group import GpuGroupSpec
 from tiers.tier_spec import Count, TierSpec
-from tiers.toml_entry import convert_entry
-
-__all__ = ["Catalog", "load_catalog", "parse_catalog", "require_servable", "shipped_catalogs", "validate_files"]
 
 
 class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,48 +37,3 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             for t in self.tiers
         ]
         return hashlib.sha256(msgspec.json.encode(answers)).hexdigest()[:16]
-
-
-def load_catalog(name_or_path: str) -> Catalog:
-    """Read and check a catalogue: `laptop`, `datacenter`, or the path of a TOML file.
-
-    Raises CatalogError with every problem found, not only the first.
-    """
-    text, origin = _read(name_or_path)
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise CatalogError(f"{origin} is not valid TOML: {error}") from error
-    return parse_catalog(table, origin)
-
-
-def parse_catalog(table: dict[str, object], origin: str) -> Catalog:
-    """Convert and check a decoded TOML document; `origin` names it in error messages. Raises CatalogError."""
-    problems: list[str] = []
-    catalog = convert_entry(Catalog, table, "", problems)
-    if catalog is not None:
-        problems += check_rules(catalog)
-    if problems or catalog is None:
-        lines = "\n".join(f"  - {problem}" for problem in problems)
-        raise CatalogError(f"{origin} has {len(problems)} problem(s):\n{lines}")
-    return catalog
-
-
-def shipped_catalogs() -> list[str]:
-    """Names that `load_catalog` understands without a path."""
-    folder = resources.files("tiers.catalogs")
-    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
-
-
-def _read(name_or_path: str) -> tuple[str, str]:
-    if name_or_path in shipped_catalogs():
-        text = resources.files("tiers.catalogs").joinpath(f"{name_or_path}.toml").read_text(encoding="utf-8")
-        return text, f"catalogue '{name_or_path}'"
-    path = Path(name_or_path).expanduser()
-    try:
-        return path.read_text(encoding="utf-8"), f"catalogue {path}"
-    except (OSError, UnicodeDecodeError) as error:
-        known = ", ".join(shipped_catalogs())
-        raise CatalogError(
-            f"catalogue '{name_or_path}' cannot be read ({error}); give one of {known}, or the path of a TOML file"
-        ) from error

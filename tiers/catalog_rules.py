@@ -4,22 +4,19 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.model_path import resolve_model_path
+from tiers.catalog import Catalog
 from tiers.errors import CatalogError
 from tiers.pricing import request_cost_usd
 from tiers.tier_spec import ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierClass, TierSpec
 
-if TYPE_CHECKING:
-    from tiers.catalog import Catalog
-
 NUM_TIERS = 4
 
 
-def check_rules(catalog: "Catalog") -> list[str]:
+def check_rules(catalog: Catalog) -> list[str]:
     """Every violated rule as one sentence naming the entry, the value and what is allowed."""
     problems = list(_check_numbering(catalog.tiers))
     problems += _check_models(catalog)
@@ -30,7 +27,7 @@ def check_rules(catalog: "Catalog") -> list[str]:
     return problems
 
 
-def validate_files(catalog: "Catalog") -> None:
+def validate_files(catalog: Catalog) -> None:
     """Raise CatalogError naming every model file of the CPU core that is not there."""
     problems = []
     for model in catalog.core.models:
@@ -42,7 +39,7 @@ def validate_files(catalog: "Catalog") -> None:
         raise CatalogError(f"catalogue '{catalog.name}' names files that are missing:\n" + "\n".join(problems))
 
 
-def require_servable(catalog: "Catalog") -> None:
+def require_servable(catalog: Catalog) -> None:
     """Raise CatalogError if a tier's model is planned for GPUs, which no core executes yet."""
     groups = {m.name: g.name for g in catalog.gpu_groups for m in g.models}
     planned = [f"{t.name} ({t.model} on {groups[t.model]})" for t in catalog.tiers if t.model in groups]
@@ -64,7 +61,7 @@ def _check_numbering(tiers: list[TierSpec]) -> Iterator[str]:
             yield f"{_where(tier)}.class = {tier.tier_class.value!r}: tier {tier.number} is {expected.value}"
 
 
-def _check_models(catalog: "Catalog") -> Iterator[str]:
+def _check_models(catalog: Catalog) -> Iterator[str]:
     core = catalog.core
     names = [m.name for m in core.models] + [m.name for g in catalog.gpu_groups for m in g.models]
     yield from _duplicates("models", names)
@@ -93,7 +90,7 @@ def _check_models(catalog: "Catalog") -> Iterator[str]:
                 )
 
 
-def _check_tier(catalog: "Catalog", tier: TierSpec) -> Iterator[str]:
+def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
     where = _where(tier)
     contexts = {m.name: m.max_context for m in catalog.core.models}
     contexts |= {m.name: m.max_context for g in catalog.gpu_groups for m in g.models}
@@ -155,7 +152,7 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
         )
 
 
-def _check_costs(catalog: "Catalog") -> Iterator[str]:
+def _check_costs(catalog: Catalog) -> Iterator[str]:
     prompt = catalog.reference_prompt_tokens
     costs = [request_cost_usd(t.price, prompt, t.expected_answer_tokens) for t in catalog.tiers]
     for (cheap, cheap_cost), (dear, dear_cost) in pairwise(zip(catalog.tiers, costs, strict=True)):

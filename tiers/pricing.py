@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from tiers.catalog import Catalog
 from tiers.tier import Usage
 from tiers.tier_spec import Price, TierSpec
-
-if TYPE_CHECKING:
-    from tiers.catalog import Catalog
 
 COST_STEP_USD = 1e-9
 """A thousandth of a micro-dollar: the least by which a tier's predicted cost exceeds its cheaper neighbour's."""
@@ -28,7 +25,7 @@ def request_cost_usd(price: Price, prompt_tokens: int, completion_tokens: int) -
     return float(micro.quantize(Decimal(1), rounding=ROUND_HALF_UP) / 1_000_000)
 
 
-def predicted_costs(catalog: "Catalog", prompt_tokens: int, max_tokens: int | None) -> list[float]:
+def predicted_costs(catalog: Catalog, prompt_tokens: int, max_tokens: int | None) -> list[float]:
     """Predicted US dollars of answering with tier 1, 2, …, before anything is generated; unrounded.
 
     Output is taken as the tier's expected answer, or what `max_tokens` lets it bill where that is less. The result is

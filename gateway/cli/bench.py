@@ -110,8 +110,8 @@ async def _run(settings: Any, model: str | None, options: "BenchOptions", as_jso
     from inference_core.core_loop import ThreadCoreClient
     from inference_core.loaders.model_path import resolve_model_path
     from inference_core.loading import load_core
-    from inference_core.tokenization.tokenizer import load_tokenizer
-    from tiers.catalog import load_catalog
+    from inference_core.tokenization.loading import load_tokenizer
+    from tiers.catalog_file import load_catalog
 
     catalog = load_catalog(settings.catalog)
     paths = {spec.name: spec.path for spec in catalog.core.models}

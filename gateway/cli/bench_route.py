@@ -22,7 +22,7 @@ from gateway.cli.options import catalog_option, data_dir_option, echo_json, json
 from gateway.routing import RoutingService
 from gateway.routing_rule import RoutingRule
 from inference_core.protocol import SamplingParams
-from tiers.catalog import load_catalog
+from tiers.catalog_file import load_catalog
 from tiers.tier import ChatMessage
 
 WARM_UP = 50

@@ -46,7 +46,7 @@ def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **given: A
     """
     from quality.task_set import tasks
     from quality.tier_worth import compare_tiers, store_report, warnings_of
-    from tiers.catalog import load_catalog
+    from tiers.catalog_file import load_catalog
 
     settings = settings_from(role="all", **given)
     catalog = load_catalog(settings.catalog)

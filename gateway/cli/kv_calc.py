@@ -46,8 +46,8 @@ def kv_calc(
     from inference_core.memory_plan import Devices, KVDemand, plan_memory
 
     if model is not None:
-        from inference_core.loaders.checkpoint import open_checkpoint
         from inference_core.loaders.model_path import resolve_model_path
+        from inference_core.loaders.opening import open_checkpoint
 
         config = open_checkpoint(resolve_model_path(model)).config
         kv = KVDemand.of_model(config, length=length, batch=batch, dtype=dtype)  # type: ignore[arg-type]

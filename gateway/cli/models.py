@@ -32,7 +32,7 @@ def models(as_json: bool, **given: Any) -> None:
     Warns of tiers that `aio bench tiers` has found no better than cheaper ones.
     """
     from quality.tier_worth import stored_report, warnings_of
-    from tiers.catalog import load_catalog
+    from tiers.catalog_file import load_catalog
 
     settings = settings_from(**given)
     catalog = load_catalog(settings.catalog)
@@ -73,8 +73,8 @@ def _tiers(catalog: "Catalog") -> str:
 def _file(model: "ModelSpec", cache: "Path") -> dict[str, Any]:
     """One model's file and what it takes; `problem` says why it cannot be used."""
     from inference_core.errors import CoreError
-    from inference_core.loaders.checkpoint import open_checkpoint
     from inference_core.loaders.model_path import resolve_model_path
+    from inference_core.loaders.opening import open_checkpoint
     from inference_core.loading import layout_of, weight_bytes
 
     shown: dict[str, Any] = {"name": model.name, "path": model.path, "compute": model.compute, "problem": None}

@@ -47,7 +47,7 @@ def retrain(rollback: bool, reason: str, as_json: bool, **given: Any) -> None:
 async def _retrain(settings: "Settings", show: "OnProgress") -> "RetrainResult":
     from gateway.quality_loop import run_retraining
     from quality.database import migrate, open_database
-    from tiers.catalog import load_catalog
+    from tiers.catalog_file import load_catalog
 
     catalog = load_catalog(settings.catalog)
     settings.data_path.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,7 @@ def _decide(
     from gateway.classifier_in_force import ClassifierInForce
     from gateway.routing import RoutingService
     from inference_core.protocol import SamplingParams
-    from tiers.catalog import load_catalog
+    from tiers.catalog_file import load_catalog
     from tiers.tier import ChatMessage
 
     catalog = load_catalog(settings.catalog)
@@ -114,7 +114,7 @@ def _text(decision: "Decision", catalog: "Catalog") -> str:
 
 def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
     from classifier.policy import decide
-    from tiers.catalog import load_catalog
+    from tiers.catalog_file import load_catalog
 
     record = asyncio.run(_find(settings, request_id))
     if record is None:

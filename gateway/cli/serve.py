@@ -52,7 +52,7 @@ def serve(role: str, **given: Any) -> None:
 def _serve_core(settings: "Settings") -> None:
     from inference_core.core_server import serve_core
     from inference_core.loading import load_core
-    from tiers.catalog import load_catalog
+    from tiers.catalog_file import load_catalog
 
     catalog = load_catalog(settings.catalog)
     path = settings.socket_path

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from inference_core.errors import ModelFileError
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.model_config import ModelConfig
@@ -35,13 +34,3 @@ class Checkpoint(ABC):
     def fingerprint(self) -> str:
         """Content hash of the file or folder; remembered under `cache_dir`, so that a warm start reads nothing."""
         return file_fingerprint(self.path, self._cache_dir)
-
-
-def open_checkpoint(path: Path, cache_dir: Path | None = None) -> Checkpoint:
-    """A GGUF file or a Hugging Face folder. `cache_dir` remembers content hashes between processes."""
-    from inference_core.loaders.gguf_checkpoint import GGUFCheckpoint
-    from inference_core.loaders.hf_checkpoint import HFCheckpoint
-
-    if not path.exists():
-        raise ModelFileError(f"model file {path} does not exist")
-    return HFCheckpoint(path, cache_dir) if path.is_dir() else GGUFCheckpoint(path, cache_dir)

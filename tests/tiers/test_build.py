@@ -10,7 +10,8 @@ import pytest
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import ScriptedCore
 from tiers.build import build_tiers
-from tiers.catalog import Catalog, load_catalog, parse_catalog
+from tiers.catalog import Catalog
+from tiers.catalog_file import load_catalog, parse_catalog
 from tiers.errors import CatalogError
 from tiers.local import LocalTier
 from tiers.remote import RemoteTier

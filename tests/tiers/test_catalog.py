@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tiers.catalog import load_catalog, parse_catalog, require_servable, shipped_catalogs, validate_files
+from tiers.catalog_file import load_catalog, parse_catalog, shipped_catalogs
+from tiers.catalog_rules import require_servable, validate_files
 from tiers.errors import CatalogError
 from tiers.tier_spec import ChainOfThoughtSpec, PlainSpec, SelfConsistencySpec, TierClass
 

@@ -11,7 +11,7 @@ from inference_core.loading import load_core
 from inference_core.protocol import SamplingParams
 from tests.tiers.tier_world import chat, collect
 from tiers.build import build_tiers
-from tiers.catalog import load_catalog
+from tiers.catalog_file import load_catalog
 from tiers.tier import Tier
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiers.catalog import Catalog, load_catalog, shipped_catalogs
+from tiers.catalog import Catalog
+from tiers.catalog_file import load_catalog, shipped_catalogs
 from tiers.pricing import blended_cost, cost_usd, predicted_costs, request_cost_usd
 from tiers.tier import Usage
 from tiers.tier_spec import Price

@@ -19,7 +19,7 @@ from inference_core.protocol import (
     TokenLogprob,
 )
 from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.catalog import load_catalog
+from tiers.catalog_file import load_catalog
 from tiers.core_watch import CoreWatch
 from tiers.local import LocalTier
 from tiers.tier import ChatMessage, Delta, GenerationRequest, TextLogprob, Tier, Usage

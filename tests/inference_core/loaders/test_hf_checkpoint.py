@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.checkpoint import open_checkpoint
+from inference_core.loaders.opening import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.model_config import RopeScaling
 

@@ -8,7 +8,7 @@ import transformers
 
 from inference_core.attention.cpu import CpuAttention
 from inference_core.attention.reference import ReferenceAttention
-from inference_core.loaders.checkpoint import open_checkpoint
+from inference_core.loaders.opening import open_checkpoint
 from inference_core.loading import layout_of
 from inference_core.model_runner import DecoderRunner
 from inference_core.model_spec import ModelSpec

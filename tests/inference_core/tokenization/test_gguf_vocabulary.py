@@ -13,7 +13,8 @@ from transformers.convert_slow_tokenizer import TikTokenConverter, generate_merg
 
 from inference_core.errors import InvalidRequestError, ModelFileError
 from inference_core.loaders.gguf_vocabulary import TokenType
-from inference_core.tokenization.tokenizer import Tokenizer, load_tokenizer
+from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.tokenizer import Tokenizer
 from tests.inference_core.tokenization.sample_texts import TEXTS
 from tests.inference_core.tokenization.vocabularies import (
     sentencepiece_vocabulary,

@@ -19,7 +19,8 @@ from quality.tier_worth import (
     warnings_of,
     worthless_tiers,
 )
-from tiers.catalog import Catalog, load_catalog
+from tiers.catalog import Catalog
+from tiers.catalog_file import load_catalog
 from tiers.tier_spec import Price
 
 LAPTOP = load_catalog("laptop")
