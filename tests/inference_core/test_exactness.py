@@ -135,3 +135,21 @@ def test_a_mixed_batch_gives_every_request_the_tokens_it_gets_alone(prompts: lis
         assert run(core, [each]) == {each.request_id: together[each.request_id]}
     for each in requests[1::16]:
         assert run(core, [each]) == {each.request_id: together[each.request_id]}
+
+
+def test_int8_activations_and_a_bfloat16_cache_stay_close_to_float32(prompts: list[list[int]], cache: Path) -> None:
+    """Log-probabilities of the float32 model's own greedy tokens: the laptop's tier 1 against float32 (SPEC QZ-06)."""
+    chosen = prompts[-8:]
+    exact = run(core_for("float32", cache), [request(i, p, greedy(logprobs=0)) for i, p in enumerate(chosen)])
+    forced = core_for("int4-int8", cache)
+    differences = []
+    for number, prompt in enumerate(chosen):
+        tokens, logprobs = exact[str(number)]
+        for position, drawn in enumerate(logprobs):
+            wanted = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, logprobs=20)
+            answer = run(forced, [request(0, prompt + tokens[:position], wanted)])
+            top = dict(answer["0"][1][0].top)
+            differences.append(abs(top.get(drawn.token_id, -np.inf) - drawn.logprob))
+    assert len(differences) == len(chosen) * ANSWER
+    assert np.median(differences) <= 0.05
+    assert np.quantile(differences, 0.95) <= 0.5
