@@ -41,7 +41,7 @@ def load_core(
     opened = {m.name: (m, open_checkpoint(resolve_model_path(m.path), cache_dir)) for m in spec.models}
     check_memory(spec, [checkpoint for _, checkpoint in opened.values()], available_memory())
     arena = torch.empty(spec.arena_bytes, dtype=torch.uint8)
-    runners = {name: _load_runner(m, c, spec, arena, cache_dir) for name, (m, c) in opened.items()}
+    runners = {name: _runner_of(m, c, spec, arena, cache_dir) for name, (m, c) in opened.items()}
     return Core(runners, arena_bytes=spec.arena_bytes, slab_bytes=spec.slab_bytes, knobs=knobs or Knobs(), clock=clock)
 
 
@@ -100,7 +100,12 @@ def check_memory(spec: CoreSpec, checkpoints: list[Checkpoint], available: int) 
             )
 
 
-def _load_runner(
+def load_runner(spec: ModelSpec, core: CoreSpec, arena: torch.Tensor, cache_dir: Path) -> DecoderRunner:
+    """One model of `core` over `arena` uint8 [bytes], outside any Core. Raises ModelFileError."""
+    return _runner_of(spec, open_checkpoint(resolve_model_path(spec.path), cache_dir), core, arena, cache_dir)
+
+
+def _runner_of(
     spec: ModelSpec, checkpoint: Checkpoint, core: CoreSpec, arena: torch.Tensor, cache_dir: Path
 ) -> DecoderRunner:
     began = time.perf_counter()

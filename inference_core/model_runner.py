@@ -24,8 +24,8 @@ class DecoderRunner(ModelRunner):
         self.info = info
         self.config = decoder.config
         self.layout = layout
-        self._decoder = decoder
-        self._attention = attention
+        self.decoder = decoder
+        self.attention = attention
         self._slab_bytes = slab_bytes
         self._blocks_per_slab = layout.blocks_per_slab(slab_bytes)
 
@@ -43,7 +43,7 @@ class DecoderRunner(ModelRunner):
         batch = self._batch(sequences)
         ends = batch.query_start[1:].tolist()
         rows = [end - 1 for end, s in zip(ends, sequences, strict=True) if s.sample is not None]
-        return self._decoder.forward(token_ids, batch, self._attention, rows)
+        return self.decoder.forward(token_ids, batch, self.attention, rows)
 
     def _batch(self, sequences: list[ScheduledSequence]) -> AttentionBatch:
         lengths = np.array([len(s.token_ids) for s in sequences], np.int32)

@@ -21,6 +21,7 @@ bench = LazyGroup(
     commands={
         "core": ("gateway.cli.bench:core", "Throughput and latency of the inference core."),
         "route": ("gateway.cli.bench_route:route", "CPU and wall-clock time of a routing decision, by stage."),
+        "step": ("gateway.cli.bench_step:step", "Where the time of one step of a model goes."),
         "serve": ("gateway.cli.bench_serve:serve", "Time to ready and memory of server processes."),
         "tiers": ("gateway.cli.bench_tiers:tiers", "What each tier gets right, and which are worth their price."),
     },
@@ -47,7 +48,7 @@ class ManyNumbers(click.Command):
         joined: list[str] = []
         open_option = False
         for word in args:
-            if word in ("--concurrency", "--rate"):
+            if word in ("--concurrency", "--rate", "--sequences"):
                 open_option = True
                 joined += [word, ""]
             elif open_option and not word.startswith("--"):
