@@ -13,6 +13,7 @@ from inference_core.attention.cpu import CpuAttention
 from inference_core.attention.reference import ReferenceAttention
 from inference_core.core import Core
 from inference_core.errors import MemoryPlanError, ModelFileError
+from inference_core.kv_arena import allocate_arena
 from inference_core.kv_layout import KVLayout
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
@@ -40,7 +41,7 @@ def load_core(
     use_threads(spec.threads)
     opened = {m.name: (m, open_checkpoint(resolve_model_path(m.path), cache_dir)) for m in spec.models}
     check_memory(spec, [checkpoint for _, checkpoint in opened.values()], available_memory())
-    arena = torch.empty(spec.arena_bytes, dtype=torch.uint8)
+    arena = allocate_arena(spec.arena_bytes)
     runners = {name: _runner_of(m, c, spec, arena, cache_dir) for name, (m, c) in opened.items()}
     return Core(runners, arena_bytes=spec.arena_bytes, slab_bytes=spec.slab_bytes, knobs=knobs or Knobs(), clock=clock)
 

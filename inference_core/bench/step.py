@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from inference_core.attention.backend import AttentionBackend, AttentionBatch
+from inference_core.kv_arena import allocate_arena
 from inference_core.linear.linear import Linear
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
@@ -83,7 +84,7 @@ def bench_step(
     layout = layout_of(spec, open_checkpoint(resolve_model_path(spec.path), cache_dir).config)
     longest = -(-max(context + 1, chunk) // spec.block_size)
     slabs = -(-longest * max(sequences) // layout.blocks_per_slab(core.slab_bytes))
-    arena = torch.zeros(slabs * core.slab_bytes, dtype=torch.uint8)
+    arena = allocate_arena(slabs * core.slab_bytes)
     watch = Stopwatch()
     runner = _timed(load_runner(spec, core, arena, cache_dir), watch, core.slab_bytes)
     for count in sequences:
