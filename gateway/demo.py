@@ -34,7 +34,7 @@ Row = dict[str, Any]
 # catalogue have measured outcomes, `auto` rightly prefers stronger tiers.
 MODELS = ("tier-1", "tier-2", "auto", "tier-1", "tier-2", "tier-1")
 IN_FLIGHT = 4
-ANSWER_TOKENS = 96
+ANSWER_TOKENS = 256
 VERIFICATION_SECONDS = 900.0
 LONGEST_CHOICE = 500
 
