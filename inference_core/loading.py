@@ -15,6 +15,7 @@ from inference_core.core import Core
 from inference_core.errors import MemoryPlanError, ModelFileError
 from inference_core.kv_arena import allocate_arena
 from inference_core.kv_layout import KVLayout
+from inference_core.linear.panels import BYTES_PER_WEIGHT, panel_kind
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
@@ -28,7 +29,6 @@ from inference_core.native import cpu
 from inference_core.protocol import Knobs, ModelInfo
 
 logger = logging.getLogger(__name__)
-_BYTES_PER_WEIGHT = {"int4-int8": 0.625, "int4": 0.625, "bfloat16": 2.0, "float32": 4.0}
 
 
 def load_core(
@@ -68,9 +68,9 @@ def layout_of(spec: ModelSpec, config: ModelConfig) -> KVLayout:
 
 
 def weight_bytes(checkpoint: Checkpoint, spec: ModelSpec) -> int:
-    """Bytes of the packed linear layers, from shapes alone (4-bit groups take 5 bits per weight with their scales)."""
-    shapes = (checkpoint.tensors[name].shape for p in projections(checkpoint) for name in p.tensors)
-    return int(sum(rows * columns for rows, columns in shapes) * _BYTES_PER_WEIGHT[spec.compute])
+    """Bytes of the packed linear layers, each as `linear.panels` packs it, from shapes alone."""
+    tensors = (checkpoint.tensors[name] for p in projections(checkpoint) for name in p.tensors)
+    return int(sum(t.shape[0] * t.shape[1] * BYTES_PER_WEIGHT[panel_kind(t, spec.compute)] for t in tensors))
 
 
 def available_memory() -> int:

@@ -22,6 +22,8 @@ _T = TypeVar("_T", bound=np.generic)
 LANES = 16
 GROUP = 32
 LAYOUT = "cpu-panels-1"
+# Scales and minima included, as laid out above.
+BYTES_PER_WEIGHT: dict[PanelKind, float] = {"int4": 320 / 512, "int8": 544 / 512, "bfloat16": 2.0, "float32": 4.0}
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]

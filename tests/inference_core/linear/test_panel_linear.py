@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from inference_core.linear.cpu import PanelLinear
-from inference_core.linear.panels import pack, panel_kind
+from inference_core.linear.panels import BYTES_PER_WEIGHT, pack, panel_kind
 from inference_core.linear.reference import ReferenceLinear, quantize_activations
 from inference_core.loaders.packed_tensor import PackedTensor, bfloat16_to_float32, dequantize, float32_to_bfloat16
 from inference_core.model_spec import Compute
@@ -119,3 +119,10 @@ def test_activations_are_rounded_by_at_most_half_a_step_of_their_group() -> None
 def test_an_encoding_without_a_scheme_falls_back_to_a_wider_type() -> None:
     assert panel_kind(packed("F32", 16, 48), "int4-int8") == "float32"
     assert panel_kind(PackedTensor("Q6_K", (16, 256), np.zeros((16, 210), np.uint8)), "int4-int8") == "bfloat16"
+
+
+@pytest.mark.parametrize(("kind", "compute"), CASES)
+def test_the_bytes_that_memory_plans_count_on_are_those_that_packing_makes(kind: str, compute: Compute) -> None:
+    tensor = packed(kind, 32, 512)
+    chosen = panel_kind(tensor, compute)
+    assert pack(tensor, chosen).nbytes == 32 * 512 * BYTES_PER_WEIGHT[chosen]
