@@ -371,8 +371,10 @@ async def test_what_the_real_core_refuses_names_the_parameter(connect, ask):
 
 
 async def test_a_full_queue_of_the_real_core_says_so(connect, ask):
-    client = await connect(lambda: hash_core("m", knobs=Knobs(max_waiting=1, max_num_seqs=1)))
-    opened, _ = await first_output(client, ask("running", tokens=400))
+    knobs = Knobs(max_waiting=1, max_num_seqs=1)
+    # An answer too long to end before the others are seen, however slowly this test is run.
+    client = await connect(lambda: hash_core("m", slabs=2**14, max_context=2**22, knobs=knobs))
+    opened, _ = await first_output(client, ask("running", tokens=2**21))
     waiting = asyncio.create_task(collect(client, ask("waiting", tokens=1)))
     while (await client.stats()).models[0].waiting == 0:
         pass
