@@ -1,9 +1,9 @@
 """The asyncio side of a core: one contract, two transports (a thread, a Unix socket)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 
-from inference_core.protocol import AddRequest, CoreStats, Knobs, ModelInfo, SequenceOutput
+from inference_core.protocol import AddRequest, CoreStats, KnobsSet, KnobValue, ModelInfo, SequenceOutput
 
 
 class CoreClient(ABC):
@@ -45,5 +45,10 @@ class CoreClient(ABC):
         """A snapshot taken between two steps."""
 
     @abstractmethod
-    async def set_knobs(self, knobs: Knobs) -> Knobs:
-        """Change the live knobs; raises `InvalidRequestError` with the reason if refused."""
+    async def set_knobs(
+        self, changes: Mapping[str, KnobValue], model: str | None = None, *, keep: bool = False
+    ) -> KnobsSet:
+        """Change the named knobs of `model`, or of every model; see `SetKnobs`.
+
+        Raises `InvalidRequestError` with the reason and the knob if refused; then nothing has changed.
+        """

@@ -9,9 +9,19 @@ from random import Random
 
 from inference_core.block_pool import BlockPool
 from inference_core.errors import BadLogitsError, IntegrityError, InvalidRequestError
+from inference_core.live_knobs import LiveKnobs
 from inference_core.model_turns import ModelTurns
-from inference_core.protocol import AddRequest, CoreStats, FinishReason, Knobs, ModelInfo, ModelStats, SequenceOutput
-from inference_core.request_validation import validate_knobs, validate_request
+from inference_core.protocol import (
+    AddRequest,
+    CoreStats,
+    FinishReason,
+    Knobs,
+    KnobValue,
+    ModelInfo,
+    ModelStats,
+    SequenceOutput,
+)
+from inference_core.request_validation import validate_request
 from inference_core.runner import ModelRunner
 from inference_core.scheduler import Scheduler
 from inference_core.sequence import Sequence, Status
@@ -27,7 +37,8 @@ class Core:
 
     `models`: a runner per model name; their KV caches share an arena of `arena_bytes` in slabs of
     `slab_bytes`. `clock`: seconds, monotonic. `seed`: of the generator that seeds unseeded requests (None: from the
-    operating system); with it, equal commands and clock readings give equal runs.
+    operating system); with it, equal commands and clock readings give equal runs. `knobs`: the same for every model, or
+    `LiveKnobs` over just these models.
     Raises `MemoryPlanError` if a model's block is larger than a slab.
     """
 
@@ -37,17 +48,16 @@ class Core:
         *,
         arena_bytes: int,
         slab_bytes: int,
-        knobs: Knobs | None = None,
+        knobs: Knobs | LiveKnobs | None = None,
         clock: Callable[[], float] = time.monotonic,
         seed: int | None = None,
     ) -> None:
-        self._knobs = Knobs() if knobs is None else knobs
-        validate_knobs(self._knobs)
         self._runners = dict(models)
+        self._knobs = knobs if isinstance(knobs, LiveKnobs) else LiveKnobs(dict.fromkeys(models, knobs or Knobs()))
         self._arena = SlabArena(arena_bytes, slab_bytes)
         self._arena_bytes = arena_bytes
         self._schedulers = {
-            name: Scheduler(name, BlockPool(name, runner.layout, self._arena), self._knobs)
+            name: Scheduler(name, BlockPool(name, runner.layout, self._arena), self._knobs.of(name))
             for name, runner in self._runners.items()
         }
         for scheduler in self._schedulers.values():
@@ -65,8 +75,9 @@ class Core:
         return [runner.info for runner in self._runners.values()]
 
     @property
-    def knobs(self) -> Knobs:
-        return self._knobs
+    def knobs(self) -> dict[str, Knobs]:
+        """The knobs in force, by model."""
+        return self._knobs.in_force
 
     @property
     def has_work(self) -> bool:
@@ -82,7 +93,7 @@ class Core:
         if request.request_id in self._requests:
             raise InvalidRequestError(f"request_id {request.request_id!r} is in use by a live request", "request_id")
         runner = self._runners[request.model]
-        validate_request(request, runner.info, scheduler.pool, self._knobs)
+        validate_request(request, runner.info, scheduler.pool, scheduler.knobs)
         now = self._clock()
         given = request.sampling.seed
         request_seed = self._random.getrandbits(63) if given is None else given
@@ -134,13 +145,15 @@ class Core:
             raise IntegrityError(f"{', '.join(due)} have work, but no sequence of theirs can be scheduled")
         return []
 
-    def set_knobs(self, knobs: Knobs) -> None:
-        """Put new knobs in force from the next step on. Raises `InvalidRequestError` and changes nothing if refused."""
-        validate_knobs(knobs)
-        self._knobs = knobs
-        for scheduler in self._schedulers.values():
-            scheduler.knobs = knobs
-            if not knobs.prefix_caching:
+    def set_knobs(self, changes: Mapping[str, KnobValue], model: str | None = None, keep: bool = False) -> None:
+        """Change the named knobs of `model` (None: of every model) from the next step on; see `SetKnobs`.
+
+        Raises `InvalidRequestError` and changes nothing if one of them is refused.
+        """
+        self._knobs.change(changes, model, keep)
+        for name, scheduler in self._schedulers.items():
+            scheduler.knobs = self._knobs.of(name)
+            if not scheduler.knobs.prefix_caching:
                 scheduler.pool.drop_cache()
 
     def stats(self, query_id: str = "") -> CoreStats:
@@ -153,7 +166,6 @@ class Core:
             slab_bytes=self._arena.slab_bytes,
             slabs_free=self._arena.num_free,
             models=[self._model_stats(name, scheduler, sharing) for name, scheduler in self._schedulers.items()],
-            knobs=self._knobs,
         )
 
     def check_integrity(self) -> None:
@@ -238,6 +250,7 @@ class Core:
             preemptions=totals.preemptions,
             step_seconds_mean=meter.step_seconds,
             predicted_wait_seconds=meter.predicted_wait(scheduler, models_sharing + (not scheduler.has_work)),
+            knobs=self._knobs.of(name),
         )
 
 

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from inference_core.errors import (
@@ -29,9 +29,11 @@ from inference_core.protocol import (
     Hello,
     Knobs,
     KnobsSet,
+    KnobValue,
     ModelInfo,
     QueryStats,
     SequenceOutput,
+    SetKnobs,
 )
 
 log = logging.getLogger(__name__)
@@ -54,7 +56,10 @@ class SteppingCore(Protocol):
 
     def stats(self, query_id: str) -> CoreStats: ...
 
-    def set_knobs(self, knobs: Knobs) -> None: ...
+    @property
+    def knobs(self) -> dict[str, Knobs]: ...
+
+    def set_knobs(self, changes: Mapping[str, KnobValue], model: str | None, keep: bool) -> None: ...
 
 
 CoreFactory = Callable[[], SteppingCore]
@@ -157,13 +162,20 @@ def _applied(core: SteppingCore, command: Command) -> list[Event]:
     elif isinstance(command, QueryStats):
         return [core.stats(command.query_id)]
     else:
-        reason = None
-        try:
-            core.set_knobs(command.knobs)
-        except InvalidRequestError as error:
-            reason = str(error)
-        return [KnobsSet(query_id=command.query_id, knobs=core.stats(command.query_id).knobs, error=reason)]
+        return [_knobs_set(core, command)]
     return []
+
+
+def _knobs_set(core: SteppingCore, command: SetKnobs) -> KnobsSet:
+    before = dict(core.knobs)
+    answer = KnobsSet(query_id=command.query_id, before=before, knobs=before)
+    try:
+        core.set_knobs(command.changes, command.model, command.keep)
+    except InvalidRequestError as error:
+        answer.error, answer.error_param = str(error), error.param
+    else:
+        answer.knobs = dict(core.knobs)
+    return answer
 
 
 def refusal(request_id: str, error: CoreError) -> SequenceOutput:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 import msgspec
 
@@ -17,8 +17,8 @@ from inference_core.protocol import (
     Event,
     Goodbye,
     Hello,
-    Knobs,
     KnobsSet,
+    KnobValue,
     ModelInfo,
     QueryStats,
     SequenceOutput,
@@ -124,12 +124,14 @@ class EventClient(CoreClient):
         assert isinstance(answer, CoreStats)
         return answer
 
-    async def set_knobs(self, knobs: Knobs) -> Knobs:
-        answer = await self._ask(SetKnobs(self._query_id(), knobs))
+    async def set_knobs(
+        self, changes: Mapping[str, KnobValue], model: str | None = None, *, keep: bool = False
+    ) -> KnobsSet:
+        answer = await self._ask(SetKnobs(self._query_id(), dict(changes), model, keep))
         assert isinstance(answer, KnobsSet)
         if answer.error is not None:
-            raise InvalidRequestError(answer.error, "knobs")
-        return answer.knobs
+            raise InvalidRequestError(answer.error, answer.error_param)
+        return answer
 
     def _query_id(self) -> str:
         return f"#{next(self._serials)}"

@@ -4,12 +4,14 @@ The same structs cross both transports (a thread and a Unix socket). Times are s
 `time.monotonic()`, which Linux shares between processes of one machine.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 ErrorKind = Literal["invalid", "overloaded", "internal"]
+KnobValue = bool | int | float | str | list[int] | None
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -75,21 +77,46 @@ class QueryStats(msgspec.Struct, frozen=True, tag="stats"):
 
 
 class SetKnobs(msgspec.Struct, frozen=True, tag="knobs"):
-    """Replace the live scheduler knobs; answered by `KnobsSet` (validated by the core)."""
+    """Change the named knobs of `model`, or of every model; answered by `KnobsSet`.
+
+    All of `changes` comes into force between two steps, or nothing does. None puts a knob back to what the core was
+    started with. `keep` makes the change outlast the core's process. No changes ask for the knobs in force.
+    """
 
     query_id: str
-    knobs: "Knobs"
+    changes: dict[str, KnobValue]
+    model: str | None = None
+    keep: bool = False
 
 
 class Knobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Live knobs of a core; every one can change while serving (SPEC FR-04)."""
+    """Live knobs of one model of a core; every one can change while serving (SPEC FR-04).
 
-    max_num_batched_tokens: int = 512
-    max_num_seqs: int = 64
-    prefill_chunk: int = 256
-    prefix_caching: bool = True
-    max_waiting: int = 1000
-    ageing_seconds: float = 5.0
+    The bounds here are the ones that `live_knobs` enforces, and the descriptions the ones that operators are shown.
+    """
+
+    max_num_batched_tokens: Annotated[
+        int,
+        Meta(ge=1, le=65_536, description="Most tokens that one step computes, decodes and prompt chunks together."),
+    ] = 512
+    max_num_seqs: Annotated[int, Meta(ge=1, le=4096, description="Most sequences that run at the same time.")] = 64
+    prefill_chunk: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_048_576,
+            description="Most prompt tokens of a sequence in one step; from the context's length on, prompts go whole.",
+        ),
+    ] = 256
+    prefix_caching: Annotated[
+        bool, Meta(description="Whether prompts share the blocks of equal prefixes; off empties the cache at once.")
+    ] = True
+    max_waiting: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Most sequences that wait; what would pass it is refused (503).")
+    ] = 1000
+    ageing_seconds: Annotated[
+        float, Meta(ge=0.001, le=86_400, description="Seconds of waiting that lift a sequence by one priority class.")
+    ] = 5.0
 
 
 Command = AddRequest | AbortRequest | QueryStats | SetKnobs
@@ -145,6 +172,7 @@ class ModelStats(msgspec.Struct, kw_only=True):
     preemptions: int
     step_seconds_mean: float
     predicted_wait_seconds: float
+    knobs: Knobs = Knobs()
 
 
 class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):
@@ -156,15 +184,16 @@ class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):
     slab_bytes: int
     slabs_free: int
     models: list[ModelStats]
-    knobs: Knobs
 
 
 class KnobsSet(msgspec.Struct, tag="knobs_set", kw_only=True):
-    """The answer to `SetKnobs`: the knobs in force, and why a change was refused, if it was."""
+    """The answer to `SetKnobs`: the knobs before and now, by model, and why a change was refused, if it was."""
 
     query_id: str
-    knobs: Knobs
+    before: dict[str, Knobs]
+    knobs: dict[str, Knobs]
     error: str | None = None
+    error_param: str | None = None
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):

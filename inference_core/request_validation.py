@@ -33,15 +33,6 @@ def validate_request(request: AddRequest, info: ModelInfo, pool: BlockPool, knob
     _validate_memory(request, info, pool)
 
 
-def validate_knobs(knobs: Knobs) -> None:
-    """Raises `InvalidRequestError` naming the first knob out of range."""
-    for name in ("max_num_batched_tokens", "max_num_seqs", "prefill_chunk", "max_waiting"):
-        if (value := getattr(knobs, name)) < 1:
-            _refuse(name, f"is {value}; allowed: 1 or more")
-    if not (math.isfinite(knobs.ageing_seconds) and knobs.ageing_seconds > 0):
-        _refuse("ageing_seconds", f"is {knobs.ageing_seconds}; allowed: a positive number of seconds")
-
-
 def _validate_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     _validate_range("temperature", sampling.temperature, 0, math.inf)
     _validate_range("top_p", sampling.top_p, 0, 1, above_low=True)

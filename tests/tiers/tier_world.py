@@ -1,7 +1,7 @@
 """What the tests of tiers share: specs, requests, collected answers, and a core that says what a test scripts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,8 @@ from inference_core.client import CoreClient
 from inference_core.protocol import (
     AddRequest,
     CoreStats,
-    Knobs,
+    KnobsSet,
+    KnobValue,
     ModelInfo,
     ModelStats,
     SamplingParams,
@@ -170,7 +171,9 @@ class ScriptedCore(CoreClient):
             step_seconds_mean=0.0,
             predicted_wait_seconds=0.0,
         )
-        return CoreStats(query_id="", steps=0, arena_bytes=0, slab_bytes=0, slabs_free=0, models=[model], knobs=Knobs())
+        return CoreStats(query_id="", steps=0, arena_bytes=0, slab_bytes=0, slabs_free=0, models=[model])
 
-    async def set_knobs(self, knobs: Knobs) -> Knobs:
-        return knobs
+    async def set_knobs(
+        self, changes: Mapping[str, KnobValue], model: str | None = None, *, keep: bool = False
+    ) -> KnobsSet:
+        return KnobsSet(query_id="", before={}, knobs={})

@@ -135,7 +135,7 @@ class ScriptedClient(CoreClient):
     async def stats(self):
         raise AssertionError
 
-    async def set_knobs(self, knobs):
+    async def set_knobs(self, changes, model=None, *, keep=False):
         raise AssertionError
 
     async def generate(self, request):

@@ -187,7 +187,7 @@ class CoreDriver:
         """Nothing is referenced, and without the cache every slab is back in the arena."""
         self.core.check_integrity()
         assert all(self.pool(model).num_referenced == 0 for model in self.runners)
-        self.core.set_knobs(Knobs(prefix_caching=False))
+        self.core.set_knobs({"prefix_caching": False})
         assert self.arena.num_free == self.arena.num_slabs
         assert all(self.pool(model).num_idle == 0 for model in self.runners)
 

@@ -4,6 +4,7 @@ import logging
 from typing import ClassVar
 
 import hypothesis.strategies as st
+import msgspec
 from core_driver import BLOCK, CoreDriver
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -104,7 +105,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(knobs=knob_settings)
     def set_knobs(self, knobs: Knobs) -> None:
-        self.driver.core.set_knobs(knobs)
+        self.driver.core.set_knobs(msgspec.structs.asdict(knobs))
 
     @rule(
         model=st.integers(0, 9),

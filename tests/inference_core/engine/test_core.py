@@ -153,10 +153,10 @@ def test_knobs_change_in_mid_run() -> None:
         driver.add([i], sampling=greedy(9))
     driver.step()
     assert len(driver.last_plan().sequences) == 1
-    driver.core.set_knobs(Knobs(max_num_seqs=4, max_num_batched_tokens=3))
+    driver.core.set_knobs({"max_num_seqs": 4, "max_num_batched_tokens": 3})
     driver.step()
     assert len(driver.last_plan().sequences) == 3
-    assert driver.core.stats().knobs.max_num_seqs == 4
+    assert driver.core.stats().models[0].knobs.max_num_seqs == 4
 
 
 # -- predicted wait --------------------------------------------------------------------------------

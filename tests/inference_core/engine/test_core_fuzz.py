@@ -3,6 +3,7 @@
 import logging
 from random import Random
 
+import msgspec
 import pytest
 from core_driver import BLOCK, CoreDriver
 
@@ -58,7 +59,7 @@ def test_ten_thousand_random_steps_neither_run_out_of_memory_nor_lose_a_token(
         if random.random() < 0.01:
             driver.runners[random.choice("abc")].fault = random.choice([RuntimeError("lost"), BadLogitsError([0], 50)])
         if random.random() < 0.01:
-            driver.core.set_knobs(random_knobs(random))
+            driver.core.set_knobs(msgspec.structs.asdict(random_knobs(random)))
         driver.step()
     driver.drain()
     assert driver.finished.keys() == driver.tokens.keys()

@@ -2,6 +2,8 @@
 
 import threading
 
+import msgspec
+
 from inference_core.errors import InvalidRequestError, QueueFullError
 from inference_core.protocol import CoreStats, Knobs, ModelInfo, ModelStats, SequenceOutput
 
@@ -22,7 +24,8 @@ class ScriptedCore:
     def __init__(self, *, tokens_per_step=1):
         self.model_infos = [INFO]
         self.live = {}
-        self.knobs = Knobs()
+        self.knobs = {"m": Knobs()}
+        self.changes = None
         self.steps = 0
         self.work_queries = 0
         self.tokens_per_step = tokens_per_step
@@ -105,6 +108,7 @@ class ScriptedCore:
             preemptions=0,
             step_seconds_mean=0.0,
             predicted_wait_seconds=0.0,
+            knobs=self.knobs["m"],
         )
         return CoreStats(
             query_id=query_id,
@@ -113,10 +117,11 @@ class ScriptedCore:
             slab_bytes=0,
             slabs_free=0,
             models=[model],
-            knobs=self.knobs,
         )
 
-    def set_knobs(self, knobs):
-        if knobs.max_num_seqs < 1:
+    def set_knobs(self, changes, model, keep):
+        self.changes = (changes, model, keep)
+        if changes.get("max_num_seqs", 1) < 1:
             raise InvalidRequestError("max_num_seqs is 0; allowed is 1 and more", "max_num_seqs")
-        self.knobs = knobs
+        known = {name: value for name, value in changes.items() if name in Knobs.__struct_fields__}
+        self.knobs = {"m": msgspec.structs.replace(self.knobs["m"], **known)}

@@ -178,19 +178,31 @@ async def test_a_failing_choice_ends_its_request_and_frees_the_other_choices(con
 async def test_knobs_change_and_show_in_the_stats(connect):
     client = await connect(ScriptedCore)
 
-    in_force = await client.set_knobs(Knobs(max_num_seqs=3))
+    answer = await client.set_knobs({"max_num_seqs": 3}, "m", keep=True)
 
-    assert in_force.max_num_seqs == 3
-    assert (await client.stats()).knobs.max_num_seqs == 3
+    assert answer.before == {"m": Knobs()}
+    assert answer.knobs == {"m": Knobs(max_num_seqs=3)}
+    assert (await client.stats()).models[0].knobs.max_num_seqs == 3
 
 
 async def test_refused_knobs_raise_with_the_reason_and_change_nothing(connect):
     client = await connect(ScriptedCore)
 
-    with pytest.raises(InvalidRequestError, match="allowed is 1 and more"):
-        await client.set_knobs(Knobs(max_num_seqs=0))
+    with pytest.raises(InvalidRequestError, match="allowed is 1 and more") as caught:
+        await client.set_knobs({"max_num_seqs": 0, "prefix_caching": False})
 
-    assert (await client.stats()).knobs == Knobs()
+    assert caught.value.param == "max_num_seqs"
+    assert (await client.stats()).models[0].knobs == Knobs()
+
+
+@pytest.mark.parametrize("value", [True, 3, 0.5, "a", [1, 2], None])
+async def test_a_knob_of_any_kind_crosses_the_transport(connect, value):
+    core = ScriptedCore()
+    client = await connect(lambda: core)
+
+    await client.set_knobs({"knob": value})
+
+    assert core.changes == ({"knob": value}, None, False)
 
 
 async def test_when_the_core_dies_everyone_learns_why(connect, ask):
@@ -215,7 +227,7 @@ async def test_calls_after_the_cores_death_raise_at_once(connect, ask):
     with pytest.raises(CoreGoneError, match="boom"):
         await client.stats()
     with pytest.raises(CoreGoneError, match="boom"):
-        await client.set_knobs(Knobs())
+        await client.set_knobs({})
 
 
 async def test_a_query_under_way_when_the_core_dies_raises(connect, ask):
