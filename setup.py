@@ -20,7 +20,7 @@ ISA_FLAGS = {
         "-mprefer-vector-width=512",
     ],
 }  # fmt: skip
-SOURCES = ["module.cpp", "thread_pool.cpp", "kernels_portable.cpp", *(ISA_FLAGS if X86 else ())]
+SOURCES = ["module.cpp", "operations.cpp", "runtime.cpp", "thread_pool.cpp", "kernels_portable.cpp", *(ISA_FLAGS if X86 else ())]
 
 
 class BuildKernels(build_ext):

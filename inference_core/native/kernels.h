@@ -67,20 +67,35 @@ struct AttentionUnit {
   int sequence, first, last, kv_head;
 };
 
+enum Scheme { kInt4Int8 = 0, kInt8Int8 = 1, kInt4Float = 2, kBf16 = 3, kFloat = 4 };
+inline bool takes_integers(Scheme scheme) { return scheme <= kInt8Int8; }
+
+using LinearKernel = void (*)(const LinearArgs&, int first_panel, int last_panel);
+
 struct KernelTable {
   const char* name;
   void (*quantize_rows)(const float* x, int64_t ldx, int k, const QuantizedRows& out, int first, int last);
-  void (*linear_int4)(const LinearArgs&, int first_panel, int last_panel);
-  void (*linear_int4_float)(const LinearArgs&, int first_panel, int last_panel);
-  void (*linear_int8)(const LinearArgs&, int first_panel, int last_panel);
-  void (*linear_bf16)(const LinearArgs&, int first_panel, int last_panel);
-  void (*linear_f32)(const LinearArgs&, int first_panel, int last_panel);
+  LinearKernel linear_int4;
+  LinearKernel linear_int4_float;
+  LinearKernel linear_int8;
+  LinearKernel linear_bf16;
+  LinearKernel linear_f32;
   void (*rms_norm)(const float* x, int64_t ldx, const float* w, float* y, int64_t ldy, int d, float eps, int first,
                    int last);
   void (*silu_mul)(const float* gate_up, float* y, int d, int first, int last);
   void (*rope_and_write)(const RopeArgs&, int first, int last);
   void (*attend)(const AttentionArgs&, const AttentionUnit&, float* scratch);
 };
+
+inline LinearKernel linear_kernel(const KernelTable& table, Scheme scheme) {
+  switch (scheme) {
+    case kInt4Int8: return table.linear_int4;
+    case kInt8Int8: return table.linear_int8;
+    case kInt4Float: return table.linear_int4_float;
+    case kBf16: return table.linear_bf16;
+    default: return table.linear_f32;
+  }
+}
 
 const KernelTable* kernels_portable();
 const KernelTable* kernels_avx2();

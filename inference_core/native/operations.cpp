@@ -1,0 +1,183 @@
+// The kernels one by one, as Python calls them in tests and in the per-operator path: addresses and sizes come in, the
+// work is split over the thread pool. `inference_core/native/cpu.py` checks shapes and keeps buffers alive.
+#include "operations.h"
+
+#include <atomic>
+
+#include "python_args.h"
+#include "runtime.h"
+
+namespace aio {
+namespace {
+
+std::vector<int8_t> quantized;
+std::vector<float> scales;
+std::vector<float> offsets;
+std::vector<int32_t> sums;
+std::vector<AttentionUnit> units;
+
+// One operation at a time.
+template <typename Work>
+PyObject* operate(const Work& work) {
+  return without_gil([&] {
+    Runtime& shared = runtime();
+    std::lock_guard<std::mutex> lock(shared.mutex);
+    work(*shared.kernels, *shared.pool);
+  });
+}
+
+// Splits [0, count) evenly and contiguously; small loops stay on the calling thread.
+template <typename Body>
+void split(ThreadPool& pool, int count, int worth_splitting, const Body& body) {
+  const int threads = pool.threads();
+  if (count < worth_splitting || threads == 1) {
+    body(0, count);
+    return;
+  }
+  pool.run([&](int t) { body(int(int64_t(count) * t / threads), int(int64_t(count) * (t + 1) / threads)); });
+}
+
+void quantize(const KernelTable& kernels, ThreadPool& pool, LinearArgs& a) {
+  const size_t rows = size_t(a.rows), groups = size_t(a.k / kGroup);
+  if (quantized.size() < rows * size_t(a.k)) quantized.resize(rows * size_t(a.k));
+  if (scales.size() < rows * groups) scales.resize(rows * groups);
+  if (offsets.size() < rows * groups) offsets.resize(rows * groups);
+  if (sums.size() < rows * groups) sums.resize(rows * groups);
+  a.quantized = {quantized.data(), scales.data(), sums.data(), offsets.data()};
+  split(pool, a.rows, 16, [&](int first, int last) {
+    kernels.quantize_rows(a.x, a.ldx, a.k, a.quantized, first, last);
+  });
+}
+
+}  // namespace
+
+// linear(scheme, panels, panel_bytes, rows, k, n, x, ldx, bias, y, ldy, accumulate)
+PyObject* linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 12, "linear")) return nullptr;
+  Arguments v{values};
+  const int64_t scheme = v.integer(0);
+  LinearArgs a{};
+  a.panels = v.address<const uint8_t>(1);
+  a.panel_bytes = v.integer(2);
+  a.rows = int(v.integer(3));
+  a.k = int(v.integer(4));
+  a.n = int(v.integer(5));
+  a.x = v.address<const float>(6);
+  a.ldx = v.integer(7);
+  a.bias = v.address<const float>(8);
+  a.y = v.address<float>(9);
+  a.ldy = v.integer(10);
+  a.accumulate = v.integer(11) != 0;
+  if (v.failed) return nullptr;
+  if (scheme < kInt4Int8 || scheme > kFloat) {
+    PyErr_Format(PyExc_ValueError, "no linear scheme %lld", (long long)scheme);
+    return nullptr;
+  }
+  return operate([&](const KernelTable& kernels, ThreadPool& pool) {
+    if (takes_integers(Scheme(scheme))) quantize(kernels, pool, a);
+    const LinearKernel kernel = linear_kernel(kernels, Scheme(scheme));
+    split(pool, (a.n + kLanes - 1) / kLanes, 2, [&](int first, int last) { kernel(a, first, last); });
+  });
+}
+
+// rms_norm(x, ldx, w, y, ldy, d, eps, rows)
+PyObject* rms_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 8, "rms_norm")) return nullptr;
+  Arguments v{values};
+  const auto x = v.address<const float>(0), w = v.address<const float>(2);
+  const auto y = v.address<float>(3);
+  const int64_t ldx = v.integer(1), ldy = v.integer(4);
+  const int d = int(v.integer(5)), rows = int(v.integer(7));
+  const float eps = v.real(6);
+  if (v.failed) return nullptr;
+  return operate([&](const KernelTable& kernels, ThreadPool& pool) {
+    split(pool, rows, 16, [&](int first, int last) { kernels.rms_norm(x, ldx, w, y, ldy, d, eps, first, last); });
+  });
+}
+
+// silu_mul(gate_up, y, d, rows)
+PyObject* silu_mul(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 4, "silu_mul")) return nullptr;
+  Arguments v{values};
+  const auto gate_up = v.address<const float>(0);
+  const auto y = v.address<float>(1);
+  const int d = int(v.integer(2)), rows = int(v.integer(3));
+  if (v.failed) return nullptr;
+  return operate([&](const KernelTable& kernels, ThreadPool& pool) {
+    split(pool, rows, 8, [&](int first, int last) { kernels.silu_mul(gate_up, y, d, first, last); });
+  });
+}
+
+// rope_and_write(qkv, ld, cos_sin, positions, slots, arena, layer_offset, q_norm, k_norm, eps, heads, kv_heads,
+//                head_dim, block_size, bf16, rows)
+PyObject* rope_and_write(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 16, "rope_and_write")) return nullptr;
+  Arguments v{values};
+  RopeArgs a{};
+  a.qkv = v.address<float>(0);
+  a.ld = v.integer(1);
+  a.cos_sin = v.address<const float>(2);
+  a.positions = v.address<const int32_t>(3);
+  a.slots = v.address<const int64_t>(4);
+  a.arena = v.address<uint8_t>(5);
+  a.layer_offset = v.integer(6);
+  a.q_norm = v.address<const float>(7);
+  a.k_norm = v.address<const float>(8);
+  a.eps = v.real(9);
+  a.heads = int(v.integer(10));
+  a.kv_heads = int(v.integer(11));
+  a.head_dim = int(v.integer(12));
+  a.block_size = int(v.integer(13));
+  a.bf16 = v.integer(14) != 0;
+  const int rows = int(v.integer(15));
+  if (v.failed) return nullptr;
+  return operate([&](const KernelTable& kernels, ThreadPool& pool) {
+    split(pool, rows, 8, [&](int first, int last) { kernels.rope_and_write(a, first, last); });
+  });
+}
+
+// attend(q, ldq, out, ldo, arena, block_offsets, table_start, query_start, context_len, sequences, layer_offset, scale,
+//        window, heads, kv_heads, head_dim, block_size, bf16)
+PyObject* attend(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 18, "attend")) return nullptr;
+  Arguments v{values};
+  AttentionArgs a{};
+  a.q = v.address<const float>(0);
+  a.ldq = v.integer(1);
+  a.out = v.address<float>(2);
+  a.ldo = v.integer(3);
+  a.arena = v.address<const uint8_t>(4);
+  a.block_offsets = v.address<const int64_t>(5);
+  a.table_start = v.address<const int32_t>(6);
+  a.query_start = v.address<const int32_t>(7);
+  a.context_len = v.address<const int32_t>(8);
+  const int sequences = int(v.integer(9));
+  a.layer_offset = v.integer(10);
+  a.scale = v.real(11);
+  a.window = int(v.integer(12));
+  a.heads = int(v.integer(13));
+  a.kv_heads = int(v.integer(14));
+  a.head_dim = int(v.integer(15));
+  a.block_size = int(v.integer(16));
+  a.bf16 = v.integer(17) != 0;
+  if (v.failed) return nullptr;
+  return operate([&](const KernelTable& kernels, ThreadPool& pool) {
+    const int tile = query_tile(a.heads / a.kv_heads);
+    units.clear();
+    for (int s = 0; s < sequences; ++s)
+      for (int first = 0, queries = a.query_start[s + 1] - a.query_start[s]; first < queries; first += tile)
+        for (int h = 0; h < a.kv_heads; ++h)
+          units.push_back({s, first, first + tile < queries ? first + tile : queries, h});
+    const size_t floats = size_t(attention_scratch_floats(a.heads / a.kv_heads, a.head_dim));
+    runtime().reserve_scratch(floats);
+    // Units differ in length: threads take the next one when they are free.
+    std::atomic<size_t> next{0};
+    const auto body = [&](int thread) {
+      for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < units.size();)
+        kernels.attend(a, units[i], runtime().scratch[size_t(thread)].data());
+    };
+    if (units.size() < 2) body(0); else pool.run(body);
+  });
+}
+
+}  // namespace aio

@@ -1,0 +1,25 @@
+// What all native calls of the process share: the thread pool, the chosen kernels, and the lock around their use.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels.h"
+#include "thread_pool.h"
+
+namespace aio {
+
+struct Runtime {
+  std::mutex mutex;  // one call at a time: the pool and the scratch buffers are shared
+  std::unique_ptr<ThreadPool> pool = std::make_unique<ThreadPool>(1);
+  const KernelTable* kernels = nullptr;
+  std::vector<std::vector<float>> scratch = std::vector<std::vector<float>>(1);  // of attention, one per thread
+
+  void set_threads(int threads);
+  void reserve_scratch(size_t floats);
+};
+
+Runtime& runtime();
+std::vector<const KernelTable*> available_kernels();  // what this processor can run, best first
+
+}  // namespace aio
