@@ -33,17 +33,19 @@ class DecoderRunner(ModelRunner):
         began = time.perf_counter()
         sampled = [s for s in plan.sequences if s.sample is not None]
         with torch.inference_mode():
-            drawn = iter(sample(self._logits(plan.sequences), [s.sample for s in sampled if s.sample is not None]))
+            logits = self.logits(plan.sequences, _sampled_rows(plan.sequences))
+            drawn = iter(sample(logits, [s.sample for s in sampled if s.sample is not None]))
         tokens: list[list[SampledToken]] = [[next(drawn)] if s.sample is not None else [] for s in plan.sequences]
         return StepResult(tokens, seconds=time.perf_counter() - began)
 
-    def _logits(self, sequences: list[ScheduledSequence]) -> torch.Tensor:
-        """float32 [sequences that sample, vocabulary]."""
+    def logits(self, sequences: list[ScheduledSequence], rows: list[int]) -> torch.Tensor:
+        """Compute `sequences`, and return the logits float32 [len(rows), vocabulary] of these of their tokens.
+
+        Rows count the tokens of all sequences one after another.
+        """
         token_ids = [token for sequence in sequences for token in sequence.token_ids]
-        batch = self._batch(sequences)
-        ends = batch.query_start[1:].tolist()
-        rows = [end - 1 for end, s in zip(ends, sequences, strict=True) if s.sample is not None]
-        return self.decoder.forward(token_ids, batch, self.attention, rows)
+        with torch.inference_mode():
+            return self.decoder.forward(token_ids, self._batch(sequences), self.attention, rows)
 
     def _batch(self, sequences: list[ScheduledSequence]) -> AttentionBatch:
         lengths = np.array([len(s.token_ids) for s in sequences], np.int32)
@@ -66,3 +68,9 @@ class DecoderRunner(ModelRunner):
         slab, index = np.divmod(np.array(block_table, np.int64), self._blocks_per_slab)
         offsets: NDArray[np.int64] = slab * self._slab_bytes + index * self.layout.block_bytes
         return offsets
+
+
+def _sampled_rows(sequences: list[ScheduledSequence]) -> list[int]:
+    """The last row of every sequence that samples."""
+    ends = np.cumsum([len(s.token_ids) for s in sequences])
+    return [int(end) - 1 for end, s in zip(ends, sequences, strict=True) if s.sample is not None]

@@ -20,6 +20,7 @@ bench = LazyGroup(
     help="Measure parts of AIO on this machine.",
     commands={
         "core": ("gateway.cli.bench:core", "Throughput and latency of the inference core."),
+        "quality": ("gateway.cli.bench_quality:quality", "How far quantised arithmetic strays from float32."),
         "route": ("gateway.cli.bench_route:route", "CPU and wall-clock time of a routing decision, by stage."),
         "step": ("gateway.cli.bench_step:step", "Where the time of one step of a model goes."),
         "serve": ("gateway.cli.bench_serve:serve", "Time to ready and memory of server processes."),

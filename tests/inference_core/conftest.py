@@ -1,6 +1,7 @@
 """What the core's tests share: every instruction set of this machine in turn, and no clock in property tests."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,12 @@ settings.register_profile("no clock", deadline=None)
 settings.load_profile("no clock")
 
 INSTRUCTION_SETS: list[str] = cpu.extension().instruction_sets() if cpu.AVAILABLE else []
+
+
+@pytest.fixture(scope="session")
+def weight_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder that all tests of the real model share, so that each layout is packed once."""
+    return tmp_path_factory.mktemp("weights")
 
 
 @pytest.fixture(params=INSTRUCTION_SETS or [pytest.param("none", marks=pytest.mark.skip(reason="kernels not built"))])

