@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.classifier_in_force import ClassifierInForce
+from gateway.core_knobs import CoreKnobs
 from gateway.engine import Engine, running_engine
 from gateway.http import http_app
 from gateway.keys import ApiKeys
@@ -21,6 +22,7 @@ from gateway.service import RecordSink, Service
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.traces import Traces, span_exporter
+from inference_core.client import CoreClient
 from quality.database import migrate, open_database
 from quality.experience import encoder_of
 from quality.ledger import Ledger
@@ -32,14 +34,19 @@ log = logging.getLogger(__name__)
 
 
 def create_app(
-    settings: Settings, *, tiers: Sequence[Tier] | None = None, classifier: Classifier | None = None
+    settings: Settings,
+    *,
+    tiers: Sequence[Tier] | None = None,
+    classifier: Classifier | None = None,
+    core: CoreClient | None = None,
 ) -> Litestar:
     """The application of one gateway process; everything is started by its lifespan.
 
-    `tiers` and `classifier` replace the catalogue's tiers and the classifier in force.
+    `tiers` and `classifier` replace the catalogue's tiers and the classifier in force; `core` replaces the core behind
+    the catalogue's own tiers.
     Raises `SettingsError` and `CatalogError` at once for what can be seen without starting anything.
     """
-    composition = Composition(settings, tiers, classifier)
+    composition = Composition(settings, tiers, classifier, core)
 
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
@@ -58,13 +65,17 @@ def create_app(
 class Composition:
     """What a process is made of, before and while it runs."""
 
-    def __init__(self, settings: Settings, tiers: Sequence[Tier] | None, classifier: Classifier | None) -> None:
+    def __init__(
+        self, settings: Settings, tiers: Sequence[Tier] | None, classifier: Classifier | None, core: CoreClient | None
+    ) -> None:
         self.settings = settings
         self.keys = ApiKeys.parse(settings.api_keys)
+        self.admin_keys = ApiKeys.parse(settings.admin_keys, "AIO_ADMIN_KEYS")
         self.catalog = load_catalog(settings.catalog)
         self._exporter = span_exporter(settings)
         self._tiers = tiers
         self._classifier = classifier
+        self._core = core
         self.not_ready: dict[str, str] = {}
         self.metrics = Metrics()
         self.sinks: list[RecordSink] = []
@@ -75,7 +86,9 @@ class Composition:
         settings.data_path.mkdir(parents=True, exist_ok=True)
         database, ledger = await self._start_store(stack)
         self._start_traces(stack)
-        engine = await stack.enter_async_context(running_engine(settings, self.catalog, self._tiers, self.not_ready))
+        engine = await stack.enter_async_context(
+            running_engine(settings, self.catalog, self._tiers, self.not_ready, self._core)
+        )
         self._warn_of_worthless_tiers()
         classifier = await self._start_classifier(stack)
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target)
@@ -85,6 +98,8 @@ class Composition:
         return Parts(
             settings=settings,
             keys=self.keys,
+            admin_keys=self.admin_keys,
+            core_knobs=CoreKnobs(engine.core, database),
             routing=routing,
             service=service,
             records=ledger,

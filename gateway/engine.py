@@ -56,15 +56,19 @@ class Engine:
 
 @asynccontextmanager
 async def running_engine(
-    settings: Settings, catalog: Catalog, tiers: Sequence[Tier] | None, not_ready: dict[str, str]
+    settings: Settings,
+    catalog: Catalog,
+    tiers: Sequence[Tier] | None,
+    not_ready: dict[str, str],
+    core: CoreClient | None = None,
 ) -> AsyncIterator[Engine]:
-    """The engine of this process, started; `tiers` replaces the catalogue's own, as tests do.
+    """The engine of this process, started; `tiers` and `core` replace the catalogue's own, as tests do.
 
     In the role `all` a core that cannot load stops the start, with the reason; in the role `gateway` the process serves
     503 until its core is there.
     """
-    core = _core_client(settings, catalog) if tiers is None else None
     if tiers is None:
+        core = core or _core_client(settings, catalog)
         tiers = build_tiers(catalog, core)
     engine = Engine(tiers, core, not_ready)
     try:
@@ -92,6 +96,6 @@ def _core_client(settings: Settings, catalog: Catalog) -> CoreClient | None:
         # Imported on the core's thread: torch takes seconds, and a gateway process must never need it.
         from inference_core.loading import load_core
 
-        return load_core(catalog.core, settings.cache_path)
+        return load_core(catalog.core, settings.cache_path, knobs_file=settings.knobs_path)
 
     return ThreadCoreClient(load)

@@ -13,8 +13,9 @@ from gateway import __version__
 from gateway.api.chat import chat_completions
 from gateway.api.completions import completions
 from gateway.api.docs_page import DocsPage
-from gateway.api.guard import admit
+from gateway.api.guard import admit, admit_admin
 from gateway.api.health import live, metrics, ready
+from gateway.api.knobs import change_knobs, list_knob_changes, show_knobs
 from gateway.api.models import list_models, show_model
 from gateway.api.records import show_record
 from gateway.api.route import route
@@ -31,9 +32,12 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
         route_handlers=[chat_completions, completions, list_models, show_model, route, show_record],
         guards=[admit],
     )
+    admin = Router(
+        "/v1/admin", route_handlers=[show_knobs, change_knobs, list_knob_changes], guards=[admit_admin], tags=["admin"]
+    )
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
     return Litestar(
-        route_handlers=[v1, live, ready, metrics],
+        route_handlers=[v1, admin, live, ready, metrics],
         lifespan=[lifespan],
         state=State(),
         exception_handlers={Exception: envelope_response},

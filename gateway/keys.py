@@ -16,7 +16,7 @@ class ApiKeys:
         self._digests = digests
 
     @classmethod
-    def parse(cls, text: str) -> "ApiKeys":
+    def parse(cls, text: str, variable: str = "AIO_API_KEYS") -> "ApiKeys":
         """Read comma-separated `NAME=KEY` or `NAME=sha256:HEX` entries; the keys themselves are dropped at once.
 
         Raises `SettingsError` naming the entry, never showing the key.
@@ -25,10 +25,10 @@ class ApiKeys:
         for entry in filter(None, (part.strip() for part in text.split(","))):
             name, separator, secret = entry.partition("=")
             if not separator or not name:
-                raise SettingsError("AIO_API_KEYS: every entry is NAME=KEY or NAME=sha256:HEX, separated by commas")
+                raise SettingsError(f"{variable}: every entry is NAME=KEY or NAME=sha256:HEX, separated by commas")
             if name in digests:
-                raise SettingsError(f"AIO_API_KEYS: the name {name!r} occurs twice; names must differ")
-            digests[name] = _digest(name, secret)
+                raise SettingsError(f"{variable}: the name {name!r} occurs twice; names must differ")
+            digests[name] = _digest(name, secret, variable)
         return cls(digests)
 
     def __bool__(self) -> bool:
@@ -56,18 +56,18 @@ def new_key() -> tuple[str, str]:
     return key, f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
-def _digest(name: str, secret: str) -> bytes:
+def _digest(name: str, secret: str, variable: str) -> bytes:
     if secret.startswith("sha256:"):
         try:
             digest = bytes.fromhex(secret.removeprefix("sha256:"))
         except ValueError:
             digest = b""
         if len(digest) != hashlib.sha256().digest_size:
-            raise SettingsError(f"AIO_API_KEYS: the entry {name!r} is not sha256: and 64 hexadecimal digits")
+            raise SettingsError(f"{variable}: the entry {name!r} is not sha256: and 64 hexadecimal digits")
         return digest
     if len(secret) < MIN_KEY_LENGTH:
         raise SettingsError(
-            f"AIO_API_KEYS: the key of {name!r} has {len(secret)} characters; at least {MIN_KEY_LENGTH} are needed "
+            f"{variable}: the key of {name!r} has {len(secret)} characters; at least {MIN_KEY_LENGTH} are needed "
             "(`aio new-key` makes one)"
         )
     return hashlib.sha256(secret.encode()).digest()

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from litestar.connection import Request
 from litestar.datastructures import State
 
+from gateway.core_knobs import CoreKnobs
 from gateway.keys import ApiKeys
 from gateway.routing import RoutingService
 from gateway.service import Service
@@ -38,6 +39,8 @@ class Parts:
 
     settings: Settings
     keys: ApiKeys
+    admin_keys: ApiKeys
+    core_knobs: CoreKnobs
     routing: RoutingService
     service: Service
     records: RecordStore

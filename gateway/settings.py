@@ -31,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Everything that is fixed when a process starts. Every field `x` is read from `AIO_X`.
 
     `api_keys`: comma-separated `NAME=KEY` or `NAME=sha256:HEX` entries; empty means that no key is asked for.
+    `admin_keys`: the same, for `/v1/admin`; empty opens it to callers of this machine, unless there are `api_keys`.
     `database_url`: a SQLAlchemy async URL; empty means SQLite (WAL) in `data_dir`.
     `core_socket`: where `aio serve --role core` listens and `--role gateway` connects; empty means in `data_dir`.
     `quality_target`: share of answers that must be no worse than the strongest tier's; None is the artefact's own.
@@ -50,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     database_url: str = ""
     core_socket: str = ""
     api_keys: str = ""
+    admin_keys: str = ""
     body_limit: Annotated[int, Meta(ge=1024)] = 4 * 1024 * 1024
     cors_origins: str = ""
     quality_target: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -85,6 +87,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return Path(self.core_socket) if self.core_socket else self.data_path / "core.sock"
 
     @property
+    def knobs_path(self) -> Path:
+        """Where changed knobs that shall outlast the core's process are kept."""
+        return self.data_path / "knobs.json"
+
+    @property
     def registry_path(self) -> Path:
         """Where retrained classifiers are kept and promoted."""
         return self.data_path / "classifier"
@@ -98,7 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
     """Settings from `environment` (default: the process's), then `overrides` that are not None.
 
-    Raises `SettingsError` naming the variable. Values of `AIO_API_KEYS` never appear in a message.
+    Raises `SettingsError` naming the variable. Keys never appear in a message.
     """
     environment = os.environ if environment is None else environment
     given = {
@@ -121,7 +128,7 @@ def _with_field(settings: Settings, name: str, value: object) -> Settings:
     try:
         return msgspec.convert(fields, Settings, strict=False)
     except msgspec.ValidationError as error:
-        shown = "" if name == "api_keys" else f" {value!r}"
+        shown = "" if name in ("api_keys", "admin_keys") else f" {value!r}"
         raise SettingsError(
             f"{variable_of(name)} (or the option of that name): value{shown} refused: {error}"
         ) from None

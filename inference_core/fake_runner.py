@@ -8,6 +8,7 @@ from hashlib import blake2b
 
 from inference_core.core import Core
 from inference_core.kv_layout import KVLayout
+from inference_core.live_knobs import LiveKnobs
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import Knobs, ModelInfo, SamplingParams, TokenLogprob
 from inference_core.runner import ModelRunner
@@ -181,11 +182,12 @@ def hash_core(
     *names: str,
     slabs: int = 64,
     slab_bytes: int = 4096,
-    knobs: Knobs | None = None,
+    knobs: Knobs | LiveKnobs | None = None,
     clock: VirtualClock | None = None,
     seconds_per_step: float = 0.0,
     eos_probability: float = 0.0,
     max_context: int = 4096,
+    vocab_size: int = 1000,
     model_path: str = "",
 ) -> Core:
     """A core of hash models `names`, 256 tokens of KV per slab by default; without a `clock`, on real time."""
@@ -199,6 +201,7 @@ def hash_core(
             seconds_per_step=seconds_per_step,
             eos_probability=eos_probability,
             max_context=max_context,
+            vocab_size=vocab_size,
             model_path=model_path,
         )
         for name in names

@@ -10,6 +10,7 @@ import msgspec
 
 from inference_core.errors import InvalidRequestError
 from inference_core.loaders.atomic_file import atomic_file
+from inference_core.model_spec import CoreSpec
 from inference_core.protocol import Knobs, KnobValue
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,12 @@ def changed_knobs(knobs: Knobs, changes: Changes, start: Knobs) -> Knobs:
             raise InvalidRequestError(f"{name} is no knob; there are {', '.join(KNOB_NAMES)}", name)
         values[name] = getattr(start, name) if value is None else _checked(name, value)
     return Knobs(**values)
+
+
+def start_knobs(spec: CoreSpec) -> dict[str, Knobs]:
+    """What each model of `spec` starts with: defaults, then the core's, then its own. Raises `InvalidRequestError`."""
+    common = changed_knobs(Knobs(), spec.knobs, Knobs())
+    return {model.name: changed_knobs(common, model.knobs, common) for model in spec.models}
 
 
 class LiveKnobs:

@@ -16,6 +16,7 @@ from inference_core.errors import MemoryPlanError, ModelFileError
 from inference_core.kv_arena import allocate_arena
 from inference_core.kv_layout import KVLayout
 from inference_core.linear.panels import BYTES_PER_WEIGHT, panel_kind
+from inference_core.live_knobs import KnobsFile, LiveKnobs, start_knobs
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
@@ -32,9 +33,16 @@ logger = logging.getLogger(__name__)
 
 
 def load_core(
-    spec: CoreSpec, cache_dir: Path, *, knobs: Knobs | None = None, clock: Callable[[], float] = time.monotonic
+    spec: CoreSpec,
+    cache_dir: Path,
+    *,
+    knobs: Knobs | None = None,
+    knobs_file: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Core:
     """Load every model of `spec` on this machine's CPU.
+
+    `knobs` replaces the knobs that `spec` starts with; `knobs_file` is where changes that are to be kept are kept.
 
     Raises ModelFileError for a missing or corrupt file and MemoryPlanError, with the arithmetic, for what does not fit.
     """
@@ -43,7 +51,9 @@ def load_core(
     check_memory(spec, [checkpoint for _, checkpoint in opened.values()], available_memory())
     arena = allocate_arena(spec.arena_bytes)
     runners = {name: _runner_of(m, c, spec, arena, cache_dir) for name, (m, c) in opened.items()}
-    return Core(runners, arena_bytes=spec.arena_bytes, slab_bytes=spec.slab_bytes, knobs=knobs or Knobs(), clock=clock)
+    start = start_knobs(spec) if knobs is None else dict.fromkeys(runners, knobs)
+    live = LiveKnobs(start, None if knobs_file is None else KnobsFile(knobs_file))
+    return Core(runners, arena_bytes=spec.arena_bytes, slab_bytes=spec.slab_bytes, knobs=live, clock=clock)
 
 
 def use_threads(threads: int | None) -> None:

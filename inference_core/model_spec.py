@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from inference_core.kv_layout import KVDtype
+from inference_core.protocol import KnobValue
 
 Compute = Literal["int4-int8", "int4", "bfloat16", "float32"]
 
@@ -16,6 +17,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `compute`: `int4-int8` multiplies packed 4-bit weights by dynamically quantised INT8 activations, `int4` by float32
     activations (exact dequantisation), `bfloat16` and `float32` are dense.
     `max_context`: tokens of prompt and answer together; None is what the model was trained for.
+    `knobs`: live knobs (`protocol.Knobs`) that this model starts with, by name, where they differ from the core's.
     """
 
     name: str
@@ -24,12 +26,17 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     kv_dtype: KVDtype = "bfloat16"
     block_size: int = 16
     max_context: int | None = None
+    knobs: dict[str, KnobValue] = {}
 
 
 class CoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One core: its models and the bytes of its KV arena, cut into slabs. `threads` None is one per CPU."""
+    """One core: its models and the bytes of its KV arena, cut into slabs. `threads` None is one per CPU.
+
+    `knobs`: live knobs (`protocol.Knobs`) that every model starts with, by name, where they differ from the defaults.
+    """
 
     models: list[ModelSpec]
     arena_bytes: int = 256 * 2**20
     slab_bytes: int = 16 * 2**20
     threads: int | None = None
+    knobs: dict[str, KnobValue] = {}

@@ -24,6 +24,7 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    false,
     text,
 )
 from sqlalchemy.engine import Dialect
@@ -211,10 +212,13 @@ knob_changes = Table(
     Column("created_at", Double, nullable=False),
     Column("actor", FreeText, nullable=False),
     Column("part", String(64), nullable=False),  # whose dataclass of knobs
+    Column("model", FreeText),  # of the part, where it has several
     Column("knob", String(64), nullable=False),
     Column("old_value", Json),
     Column("new_value", Json),
     Column("reason", FreeText),
+    Column("kept", Boolean, nullable=False, server_default=false()),  # across restarts
+    Column("refused", FreeText),  # why nothing was changed
     Index(None, "created_at"),
     Index(None, "knob", "created_at"),
 )

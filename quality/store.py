@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from migrations.tables import (
     audit_events,
     erasures,
-    knob_changes,
     requests,
     routing_decisions,
     training_rows,
@@ -171,18 +170,6 @@ async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> Er
             counts[table.name] = (await connection.execute(mine)).rowcount
     await checkpoint(engine)
     return ErasedRows(**counts)
-
-
-async def record_knob_change(
-    engine: AsyncEngine, *, at: float, actor: str, part: str, knob: str, old: Any, new: Any, reason: str | None = None
-) -> None:
-    """Write down that `actor` set `part.knob` from `old` to `new` (JSON values)."""
-    row = {
-        "created_at": at, "actor": actor, "part": part, "knob": knob, "old_value": old, "new_value": new,
-        "reason": reason,
-    }  # fmt: skip
-    async with engine.begin() as connection:
-        await connection.execute(knob_changes.insert(), row)
 
 
 async def record_audit(

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from urllib.parse import urlsplit
 
-from inference_core.errors import ModelFileError
+from inference_core.errors import InvalidRequestError, ModelFileError
+from inference_core.live_knobs import changed_knobs
 from inference_core.loaders.model_path import resolve_model_path
+from inference_core.model_spec import CoreSpec
+from inference_core.protocol import Knobs
 from tiers.catalog import Catalog
 from tiers.errors import CatalogError
 from tiers.pricing import request_cost_usd
@@ -71,6 +74,7 @@ def _check_models(catalog: Catalog) -> Iterator[str]:
             f"core.arena_bytes = {core.arena_bytes}, core.slab_bytes = {core.slab_bytes}: the arena must hold at least "
             "one slab, and slabs need a positive size"
         )
+    yield from _check_knobs(core)
     if core.threads is not None and core.threads < 1:
         yield f"core.threads = {core.threads}: must be 1 or more, or absent for one per CPU"
     for i, model in enumerate(core.models):
@@ -88,6 +92,16 @@ def _check_models(catalog: Catalog) -> Iterator[str]:
                     f"gpu_groups '{group.name}', model '{gpu_model.name}': {gpu_model.num_kv_heads} KV heads cannot be "
                     f"split over {group.cards} cards; the number of cards must divide them"
                 )
+
+
+def _check_knobs(core: CoreSpec) -> Iterator[str]:
+    tables = [("core.knobs", core.knobs), *((f"core.models '{m.name}', knobs", m.knobs) for m in core.models)]
+    for where, knobs in tables:
+        for name, value in knobs.items():
+            try:
+                changed_knobs(Knobs(), {name: value}, Knobs())
+            except InvalidRequestError as error:
+                yield f"{where}: {error}"
 
 
 def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:

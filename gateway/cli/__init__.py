@@ -10,6 +10,7 @@ main = LazyGroup(
         "route": ("gateway.cli.route:route", "Show which tier would answer a prompt, and why."),
         "models": ("gateway.cli.models:models", "Show the catalogue: tiers, files, memory."),
         "kv-calc": ("gateway.cli.kv_calc:kv_calc", "Work out the memory of a KV cache."),
+        "knobs": ("gateway.cli.knobs:knobs", "Show and change a running server's live knobs."),
         "migrate": ("gateway.cli.migrate:migrate", "Bring the database schema up to date."),
         "retrain": ("gateway.cli.retrain:retrain", "Retrain the classifier from recorded outcomes."),
         "classifier": ("gateway.cli.classifier:classifier", "Train and evaluate the classifier."),

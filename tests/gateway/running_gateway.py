@@ -13,6 +13,12 @@ from litestar import Litestar
 from gateway.app import create_app
 from gateway.parts import PARTS, Parts
 from gateway.settings import Settings
+from inference_core.client import CoreClient
+from inference_core.core import Core
+from inference_core.core_loop import ThreadCoreClient
+from inference_core.fake_runner import hash_core
+from inference_core.live_knobs import KnobsFile, LiveKnobs
+from inference_core.protocol import Knobs
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier
 
@@ -52,10 +58,15 @@ def scripted_tiers() -> list[ScriptedTier]:
 
 
 @asynccontextmanager
-async def running_gateway(settings: Settings, grace_seconds: int | None = None) -> AsyncIterator[RunningGateway]:
-    """Serve under uvicorn until the block ends; then shut down as a signal would, cancelling after the grace."""
-    tiers, classifier = scripted_tiers(), ScriptedClassifier()
-    app = create_app(settings, tiers=tiers, classifier=classifier)
+async def running_gateway(
+    settings: Settings, grace_seconds: int | None = None, core: CoreClient | None = None, *, scripted: bool = True
+) -> AsyncIterator[RunningGateway]:
+    """Serve under uvicorn until the block ends; then shut down as a signal would, cancelling after the grace.
+
+    Unless `scripted`, the catalogue's own tiers serve, on `core`.
+    """
+    tiers, classifier = scripted_tiers() if scripted else [], ScriptedClassifier()
+    app = create_app(settings, tiers=tiers or None, classifier=classifier, core=core)
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         app, log_level="warning", http="httptools", lifespan="on", timeout_graceful_shutdown=grace_seconds
@@ -71,3 +82,14 @@ async def running_gateway(settings: Settings, grace_seconds: int | None = None) 
         await gateway.close()
         server.should_exit = True
         await serving
+
+
+def laptop_hash_core(settings: Settings, knobs: Knobs | None = None) -> ThreadCoreClient:
+    """The laptop catalogue's models by name, each a hash model of their vocabulary."""
+    names = ("smollm2-int4", "smollm2-bf16")
+
+    def load() -> Core:
+        live = LiveKnobs(dict.fromkeys(names, knobs or Knobs()), KnobsFile(settings.knobs_path))
+        return hash_core(*names, slabs=256, max_context=8192, vocab_size=49152, knobs=live)
+
+    return ThreadCoreClient(load)

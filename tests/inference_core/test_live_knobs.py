@@ -12,7 +12,8 @@ from hypothesis import given
 
 from inference_core.errors import InvalidRequestError
 from inference_core.fake_runner import hash_core
-from inference_core.live_knobs import KNOB_NAMES, KnobsFile, LiveKnobs, knob_schemas
+from inference_core.live_knobs import KNOB_NAMES, KnobsFile, LiveKnobs, knob_schemas, start_knobs
+from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
 
 START = {"a": Knobs(), "b": Knobs(prefill_chunk=64)}
@@ -86,6 +87,15 @@ def test_every_knob_is_described_with_its_bounds() -> None:
         assert schema["description"].endswith("."), name
         assert "default" in schema, name
         assert schema.get("type") in ("boolean", "array") or "enum" in schema or "minimum" in schema, name
+
+
+def test_models_start_with_the_cores_knobs_and_their_own_over_them() -> None:
+    models = [
+        ModelSpec(name="a", path="", compute="bfloat16", knobs={"prefill_chunk": 64}),
+        ModelSpec(name="b", path="", compute="bfloat16"),
+    ]
+    start = start_knobs(CoreSpec(models=models, knobs={"prefill_chunk": 128, "max_num_seqs": 8}))
+    assert start == {"a": Knobs(prefill_chunk=64, max_num_seqs=8), "b": Knobs(prefill_chunk=128, max_num_seqs=8)}
 
 
 # -- across restarts -------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import audit_events, erasures, knob_changes, routing_decisions, training_rows, verifications
+from migrations.tables import audit_events, erasures, routing_decisions, training_rows, verifications
 from quality.record import Record
 from quality.store import (
     CostSummary,
@@ -22,7 +22,6 @@ from quality.store import (
     insert_records,
     list_requests,
     record_audit,
-    record_knob_change,
     traffic_split,
 )
 from tests.quality.store.records import make_record
@@ -238,17 +237,6 @@ async def test_an_erased_text_is_nowhere_in_the_sqlite_files(sqlite_engine: Asyn
     await delete_key_data(sqlite_engine, "ada", now=2.0)
 
     assert files_with_secret() == []
-
-
-async def test_a_knob_change_is_written_down_with_old_and_new_value(engine: AsyncEngine) -> None:
-    await record_knob_change(
-        engine, at=1.5, actor="root", part="scheduler", knob="max_batch", old=8, new=[16, "x"], reason="load"
-    )
-
-    async with engine.connect() as connection:
-        row = (await connection.execute(select(knob_changes))).one()
-    assert (row.created_at, row.actor, row.part, row.knob) == (1.5, "root", "scheduler", "max_batch")
-    assert (row.old_value, row.new_value, row.reason) == (8, [16, "x"], "load")
 
 
 async def test_an_audit_event_is_written_down_with_its_details(engine: AsyncEngine) -> None:

@@ -1,0 +1,93 @@
+"""`/v1/admin/knobs`: the core's live knobs for operators, changed while it serves, with their history."""
+
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
+from litestar import get, patch
+from litestar.response import Response
+from msgspec import UNSET, Meta, UnsetType
+
+from gateway.api.generating import read_body
+from gateway.api.operations import describe
+from gateway.core_knobs import KnobOrder, KnobsChanged
+from gateway.errors import bad_request
+from gateway.parts import HttpRequest, parts_of
+from inference_core.live_knobs import KNOB_NAMES, knob_schemas
+from inference_core.protocol import Knobs, KnobValue
+from quality.knob_log import KnobChange
+
+# Who acts where no keys are configured: somebody on the server's own machine.
+KEYLESS_ACTOR = "local"
+MOST_CHANGES = 1000
+
+
+class KnobsShown(msgspec.Struct, frozen=True, kw_only=True):
+    """`models`: the knobs in force, by model. `knobs`: what each knob is, as JSON schema."""
+
+    models: dict[str, Knobs]
+    knobs: dict[str, dict[str, Any]]
+
+
+class KnobHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """Newest first."""
+
+    changes: list[KnobChange]
+
+
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What goes with the named knobs: `model` (all of them if not named), `keep` across restarts, and a `reason`."""
+
+    model: Annotated[str, Meta(max_length=256)] | None = None
+    keep: bool = False
+    reason: Annotated[str, Meta(max_length=1000)] | None = None
+
+
+def _patch_struct(types: dict[str, Any]) -> type[msgspec.Struct]:
+    """The body of a change: any of the knobs, null for the value that its model was started with."""
+    fields = [(name, kind | None | UnsetType, UNSET) for name, kind in types.items()]
+    return msgspec.defstruct("KnobPatch", fields, bases=(Circumstances,), kw_only=True)
+
+
+# Bounds are documented here and enforced by the core, whose word counts and whose refusals are written down.
+_documented = _patch_struct(get_type_hints(Knobs, include_extras=True))
+_decoder = msgspec.json.Decoder(_patch_struct(dict.fromkeys(KNOB_NAMES, KnobValue)))
+
+
+@get("/knobs", operation_class=describe(None, KnobsShown), summary="Show the live knobs")
+async def show_knobs(request: HttpRequest) -> Response[Any]:
+    """The knobs in force by model, and what each of them is."""
+    models = await parts_of(request).core_knobs.show()
+    return Response(KnobsShown(models=models, knobs=knob_schemas()), media_type="application/json")
+
+
+@patch("/knobs", operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
+async def change_knobs(request: HttpRequest) -> Response[Any]:
+    """All named knobs change between two steps of the core, or none does; null puts one back to its start value."""
+    body: Any = await read_body(request, _decoder)
+    given = {name: getattr(body, name) for name in KNOB_NAMES}
+    order = KnobOrder(
+        changes={name: value for name, value in given.items() if value is not UNSET},
+        actor=request.state["key_id"] or KEYLESS_ACTOR,
+        model=body.model,
+        keep=body.keep,
+        reason=body.reason,
+    )
+    return Response(await parts_of(request).core_knobs.change(order), media_type="application/json")
+
+
+@get("/knobs/changes", operation_class=describe(None, KnobHistory), summary="Show the history of the live knobs")
+async def list_knob_changes(request: HttpRequest) -> Response[Any]:
+    """Changes and refusals, newest first. Query: `limit` (100), `before` (an id, for the next page), `knob`."""
+    query = request.query_params
+    limit = _whole_number(query.get("limit"), "limit", MOST_CHANGES) or 100
+    before = _whole_number(query.get("before"), "before", 2**63 - 1)
+    changes = await parts_of(request).core_knobs.history(limit, before, query.get("knob"))
+    return Response(KnobHistory(changes=changes), media_type="application/json")
+
+
+def _whole_number(given: str | None, name: str, most: int) -> int | None:
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and len(given) < 20 and 1 <= int(given) <= most):
+        raise bad_request(f"Invalid {name}: {given[:32]!r}; allowed: 1 to {most}.", name, "invalid_value")
+    return int(given)
