@@ -1,25 +1,23 @@
-"""`aio bench`: its commands, and `aio bench core`: the core in this process under load, one row per load."""
+"""`aio bench`: its commands, and what their options and progress lines share."""
 
-import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from gateway.cli.group import LazyGroup
-from gateway.cli.options import cache_dir_option, catalog_option, json_option, settings_from
 
 if TYPE_CHECKING:
-    from inference_core.bench import BenchOptions, Progress
+    from inference_core.bench import Progress
 
 bench = LazyGroup(
     name="bench",
     help="Measure parts of AIO on this machine.",
     commands={
-        "core": ("gateway.cli.bench:core", "Throughput and latency of the inference core."),
+        "core": ("gateway.cli.bench_core:core", "Throughput and latency of the inference core."),
+        "sweep": ("gateway.cli.bench_sweep:sweep", "The latency-throughput curve of the core, and its knee."),
         "quality": ("gateway.cli.bench_quality:quality", "How far quantised arithmetic strays from float32."),
         "route": ("gateway.cli.bench_route:route", "CPU and wall-clock time of a routing decision, by stage."),
         "step": ("gateway.cli.bench_step:step", "Where the time of one step of a model goes."),
@@ -49,7 +47,7 @@ class ManyNumbers(click.Command):
         joined: list[str] = []
         open_option = False
         for word in args:
-            if word in ("--concurrency", "--rate", "--sequences"):
+            if word in ("--concurrency", "--levels", "--rate", "--sequences"):
                 open_option = True
                 joined += [word, ""]
             elif open_option and not word.startswith("--"):
@@ -60,80 +58,14 @@ class ManyNumbers(click.Command):
         return super().parse_args(ctx, joined)
 
 
-@click.command(cls=ManyNumbers)
-@click.option("--model", help="Model of the catalogue.  [its first]")
-@click.option(
-    "--concurrency",
-    callback=numbers_of(int),
-    metavar="N...",
-    default="1 8 32",
-    show_default=True,
-    help="Closed loop: in flight.",
+out_option = click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the measurement here as JSON lines; one that was cut short goes on.",
 )
-@click.option(
-    "--rate", callback=numbers_of(float), metavar="R...", default="", help="Open loop: Poisson arrivals per second."
-)
-@click.option(
-    "--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Replay a CSV or JSONL file."
-)
-@click.option("--prompt-tokens", default=128, show_default=True, help="Words per prompt, about one token each.")
-@click.option("--output-tokens", default=64, show_default=True)
-@click.option("--shared-prefix", default=0, show_default=True, help="Words in front of every prompt, all the same.")
-@click.option("--rounds", default=3, show_default=True, help="Closed loop: requests per unit of concurrency.")
-@click.option("--requests", default=0, show_default=True, help="Requests per row: at least, at most for a trace.")
-@click.option("--duration", default=30.0, show_default=True, help="Seconds of arrivals at a rate.")
-@click.option("--trace-speed", default=1.0, show_default=True, help="2 replays twice as fast.")
-@click.option("--trace-unit", type=click.Choice(["s", "ms"]), default="s", show_default=True)
-@click.option("--max-prompt", default=0, show_default=True, help="Clip the prompts of a trace.")
-@click.option("--seed", default=7, show_default=True)
-@click.option("--warmup", default=2, show_default=True, help="Requests before the first row.")
-@click.option("--timeout", default=300.0, show_default=True, help="Seconds for one request.")
-@click.option("--slo-ttft-ms", type=float, help="Objective for the first token; adds goodput columns.")
-@click.option("--slo-itl-ms", type=float, help="Objective for the mean time per later token.")
-@catalog_option
-@cache_dir_option
-@json_option
-def core(model: str | None, catalog: str | None, cache_dir: str | None, as_json: bool, **given: Any) -> None:
-    """Measure the core without HTTP; the rows have the columns of the load generator for servers.
-
-    Example: aio bench core --concurrency 1 8 32 --prompt-tokens 128 --output-tokens 64 --json
-    """
-    from inference_core.bench import BenchOptions
-
-    try:
-        options = BenchOptions(**given)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    asyncio.run(_run(settings_from(catalog=catalog, cache_dir=cache_dir), model, options, as_json))
 
 
-async def _run(settings: Any, model: str | None, options: "BenchOptions", as_json: bool) -> None:
-    from inference_core.bench import row_text, run_bench
-    from inference_core.core_loop import ThreadCoreClient
-    from inference_core.loaders.model_path import resolve_model_path
-    from inference_core.loading import load_core
-    from inference_core.tokenization.loading import load_tokenizer
-    from tiers.catalog_file import load_catalog
-
-    catalog = load_catalog(settings.catalog)
-    paths = {spec.name: spec.path for spec in catalog.core.models}
-    name = model or next(iter(paths), "")
-    if name not in paths:
-        raise click.ClickException(
-            f"the catalogue has no model {name!r} on its core; it has {', '.join(paths) or 'none'}"
-        )
-    client = ThreadCoreClient(lambda: load_core(catalog.core, settings.cache_path))
-    await client.start()
-    try:
-        tokenizer = load_tokenizer(resolve_model_path(paths[name]))
-        async for row in run_bench(client, tokenizer, name, options, _progress):
-            row = {"model": name, **row}
-            click.echo(msgspec.json.encode(row) if as_json else row_text(row))
-    finally:
-        await client.close()
-
-
-def _progress(now: "Progress") -> None:
+def show_progress(now: "Progress") -> None:
     """A line that is redrawn on a terminal; elsewhere one line per load."""
     if now.done < now.total and not sys.stderr.isatty():
         return

@@ -3,6 +3,7 @@
 from inference_core.bench.options import BenchOptions
 from inference_core.bench.report import row_text
 from inference_core.bench.run import Progress, run_bench
+from inference_core.bench.target import CoreTarget
 from inference_core.bench.workload import TraceError
 
-__all__ = ["BenchOptions", "Progress", "TraceError", "row_text", "run_bench"]
+__all__ = ["BenchOptions", "CoreTarget", "Progress", "TraceError", "row_text", "run_bench"]

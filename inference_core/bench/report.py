@@ -26,6 +26,14 @@ class Timing:
     def seconds_per_later_token(self) -> float | None:
         return sum(self.gaps) / (self.output_tokens - 1) if self.gaps and self.output_tokens > 1 else None
 
+    def note_text(self, now: float, due: float, last: float) -> float:
+        """Text came at `now`, the last before it at `last`; returns `now`, the next call's `last`."""
+        if self.ttft is None:
+            self.ttft = now - due
+        else:
+            self.gaps.append(now - last)
+        return now
+
     def is_good(self, options: BenchOptions) -> bool:
         """Answered within the objectives for the first token and for the mean time per later one."""
         if self.error is not None or self.ttft is None:

@@ -65,7 +65,12 @@ class Prompts:
 
 
 def warmup_jobs(options: BenchOptions, prompts: Prompts) -> list[Job]:
-    return _jobs(options, prompts, options.warmup)
+    return jobs_of(prompts, options.warmup, options.prompt_tokens, options.output_tokens)
+
+
+def jobs_of(prompts: Prompts, count: int, prompt_tokens: int, output_tokens: int) -> list[Job]:
+    """`count` jobs of one size for a closed loop."""
+    return [Job(prompts.draw(prompt_tokens), output_tokens) for _ in range(count)]
 
 
 def loads(options: BenchOptions, prompts: Prompts) -> Iterator[Load]:
@@ -78,11 +83,8 @@ def loads(options: BenchOptions, prompts: Prompts) -> Iterator[Load]:
         yield Load({"rate": rate}, _poisson_jobs(options, prompts, rate))
     for concurrency in () if options.rate else options.concurrency:
         count = max(options.requests, concurrency * options.rounds)
-        yield Load({"concurrency": concurrency}, _jobs(options, prompts, count), concurrency)
-
-
-def _jobs(options: BenchOptions, prompts: Prompts, count: int) -> list[Job]:
-    return [Job(prompts.draw(options.prompt_tokens), options.output_tokens) for _ in range(count)]
+        jobs = jobs_of(prompts, count, options.prompt_tokens, options.output_tokens)
+        yield Load({"concurrency": concurrency}, jobs, concurrency)
 
 
 def _poisson_jobs(options: BenchOptions, prompts: Prompts, rate: float) -> list[Job]:
@@ -90,7 +92,7 @@ def _poisson_jobs(options: BenchOptions, prompts: Prompts, rate: float) -> list[
     gaps = random.Random(f"{options.seed} {rate}")
     count = options.requests or max(1, round(rate * options.duration))
     due, jobs = 0.0, []
-    for job in _jobs(options, prompts, count):
+    for job in jobs_of(prompts, count, options.prompt_tokens, options.output_tokens):
         jobs.append(Job(job.prompt, job.output_tokens, due))
         due += gaps.expovariate(rate)
     return jobs

@@ -4,8 +4,9 @@ import asyncio
 import math
 
 import pytest
+from word_tokenizer import WordTokenizer
 
-from inference_core.bench import BenchOptions, row_text, run_bench
+from inference_core.bench import BenchOptions, CoreTarget, row_text, run_bench
 from inference_core.bench.report import Timing, percentile, summary
 from inference_core.bench.run import busy_share
 from inference_core.client import CoreClient
@@ -20,13 +21,6 @@ COLUMNS = (
     "e2e_p50_ms e2e_p90_ms e2e_p99_ms e2e_p99_over_p50 "
     "mean_prompt mean_output short_answers no_usage api busy_before ignore_eos"
 )
-
-
-class WordTokenizer:
-    """One token per word."""
-
-    def encode(self, text, *, add_special_tokens=False):
-        return [sum(word.encode()) % 997 for word in text.split()]
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +40,7 @@ async def client():
 
 
 async def rows(client, progress=lambda _: None, **options):
-    bench = run_bench(client, WordTokenizer(), "m", BenchOptions(**options), progress)
+    bench = run_bench(CoreTarget(client, WordTokenizer(), "m"), BenchOptions(**options), progress)
     return [row async for row in bench]
 
 

@@ -1,0 +1,61 @@
+"""What a measurement was made on: processor, memory, versions, the kernels in use."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from inference_core.native import cpu
+
+_FLAGS = ("avx2", "avx512_vnni", "avx512_bf16", "amx_int8")
+
+
+def describe_machine() -> dict[str, Any]:
+    """Plain values for a measurement's head. What the system does not tell is left out."""
+    described: dict[str, Any] = {
+        "processor": platform.processor() or platform.machine(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": platform.python_version(),
+        "kernels": cpu.extension().instruction_sets()[0] if cpu.AVAILABLE else "torch",
+        "versions": _versions("aio-gateway", "torch", "numpy"),
+    }
+    return described | _processor() | _memory()
+
+
+def _processor() -> dict[str, Any]:
+    """Name, flags that the kernels could use, and the clock now, of the first processor in /proc/cpuinfo."""
+    text = _read("/proc/cpuinfo").split("\n\n")[0]
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+    described: dict[str, Any] = {}
+    if "model name" in fields:
+        described["processor"] = fields["model name"]
+    if "flags" in fields:
+        described["flags"] = [flag for flag in _FLAGS if flag in fields["flags"].split()]
+    if "cache size" in fields:
+        described["cache"] = fields["cache size"]
+    return described
+
+
+def _memory() -> dict[str, Any]:
+    for line in _read("/proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            return {"memory_gib": round(int(line.split()[1]) / 2**20, 1)}
+    return {}
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return ""
