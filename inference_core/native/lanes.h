@@ -15,7 +15,11 @@ namespace AIO_ISA {
 #define AIO_INLINE static inline __attribute__((always_inline))
 #define AIO_MEMBER inline __attribute__((always_inline))
 // Short loops over register arrays must disappear, or the arrays live on the stack.
+#if defined(AIO_AVX512) || defined(AIO_AVX2)
 #define AIO_UNROLL _Pragma("GCC unroll 16")
+#else
+#define AIO_UNROLL  // a vector of 16 is four or more registers already: unrolled further, compiling takes minutes
+#endif
 
 typedef float f16x __attribute__((vector_size(64), aligned(4)));
 typedef int32_t i16x __attribute__((vector_size(64), aligned(4)));

@@ -2,18 +2,17 @@
 
 namespace aio {
 
-#if !defined(AIO_X86)
-const KernelTable* kernels_avx2() { return nullptr; }
-const KernelTable* kernels_avx512() { return nullptr; }
-#endif
-
 std::vector<const KernelTable*> available_kernels() {
   std::vector<const KernelTable*> tables;
-#if defined(AIO_X86)
+#if defined(AIO_HAS_AVX512) || defined(AIO_HAS_AVX2)
   __builtin_cpu_init();
+#endif
+#if defined(AIO_HAS_AVX512)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
     tables.push_back(kernels_avx512());
+#endif
+#if defined(AIO_HAS_AVX2)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) tables.push_back(kernels_avx2());
 #endif
   tables.push_back(kernels_portable());
