@@ -3,7 +3,8 @@
 Layouts (`native/kernels_impl.h` reads them), per panel and in order of the inputs k:
 - int4: per group 256 bytes of nibbles, then 16 scales and 16 minima as float16; w = scale * code + minimum.
   Byte 64 j + 4 n + b holds the codes of column n for k = 8 j + b (low) and k = 8 j + 4 + b (high).
-- int8: per group 512 bytes of code + 128, then 16 scales as float16; w = scale * code.
+- int8: 16 scales as float16 of every group, zeros up to a multiple of 64 bytes, then 512 bytes of code + 128 per
+  group, so that every vector lies in one cache line; w = scale * code.
 - bfloat16: pairs of k for each of the 16 columns; float32: one k after another.
 """
 
@@ -21,7 +22,8 @@ PanelKind = Literal["int4", "int8", "bfloat16", "float32"]
 _T = TypeVar("_T", bound=np.generic)
 LANES = 16
 GROUP = 32
-LAYOUT = "cpu-panels-1"
+LAYOUT = "cpu-panels-2"
+ALIGNMENT = 64
 # Scales and minima included, as laid out above.
 BYTES_PER_WEIGHT: dict[PanelKind, float] = {"int4": 320 / 512, "int8": 544 / 512, "bfloat16": 2.0, "float32": 4.0}
 
@@ -111,6 +113,7 @@ def _pack_int8(tensor: PackedTensor) -> Bytes:
     blocks = tensor.blocks.reshape(-1)
     codes = (blocks["codes"].reshape(rows, columns).astype(np.int16) + 128).astype(np.uint8)
     quads = _quads(_pad_rows(codes))
-    panels, groups = quads.shape[:2]
-    scale = blocks["d"].astype(np.float32).reshape(rows, columns // GROUP)
-    return np.concatenate([quads.reshape(panels, groups, -1), _halves(scale)], axis=2).reshape(panels, -1)
+    panels = len(quads)
+    scales = _halves(blocks["d"].astype(np.float32).reshape(rows, columns // GROUP)).reshape(panels, -1)
+    aligned = np.pad(scales, ((0, 0), (0, -scales.shape[1] % ALIGNMENT)))
+    return np.concatenate([aligned, quads.reshape(panels, -1)], axis=1)

@@ -9,12 +9,12 @@ namespace aio {
 constexpr int kLanes = 16;  // columns per weight panel, tokens per score vector
 constexpr int kGroup = 32;  // weights (and activations) that share a scale
 
-// Activations quantised per row and group of 32: x ~ scale * q.
-struct QuantizedRows {
-  int8_t* q;       // [rows, k]
-  float* scale;    // [rows, k / 32]
-  int32_t* sum;    // [rows, k / 32], sum of q over the group
-  float* offset;   // [rows, k / 32], scale * sum
+// A group of activations quantised to INT8: x ~ scale * q. What a product with it needs lies in one place.
+struct QuantizedGroup {
+  int8_t q[kGroup];
+  float scale;
+  float offset;        // scale * sum of q: what a group's minimum is multiplied by
+  int32_t correction;  // -128 * sum of q: what unsigned 8-bit codes add too much
 };
 
 struct LinearArgs {
@@ -23,7 +23,7 @@ struct LinearArgs {
   int rows, k, n;
   const float* x;         // [rows, ldx], dense schemes
   int64_t ldx;
-  QuantizedRows quantized;  // integer schemes
+  const QuantizedGroup* quantized;  // [rows, k / 32], integer schemes
   const float* bias;      // [n] or null
   float* y;               // [rows, ldy]
   int64_t ldy;
@@ -74,7 +74,7 @@ using LinearKernel = void (*)(const LinearArgs&, int first_panel, int last_panel
 
 struct KernelTable {
   const char* name;
-  void (*quantize_rows)(const float* x, int64_t ldx, int k, const QuantizedRows& out, int first, int last);
+  void (*quantize_rows)(const float* x, int64_t ldx, int k, QuantizedGroup* out, int first, int last);
   LinearKernel linear_int4;
   LinearKernel linear_int4_float;
   LinearKernel linear_int8;

@@ -2,7 +2,8 @@
 // The including file defines AIO_ISA (a namespace, so that no inline function is shared between
 // translation units of different instruction sets) and may define AIO_AVX512 or AIO_AVX2.
 #include "attention_kernels.h"
-#include "linear_kernels.h"
+#include "float_linear.h"
+#include "integer_linear.h"
 #include "row_kernels.h"
 
 namespace aio {

@@ -27,8 +27,13 @@ typedef uint32_t u16x __attribute__((vector_size(64), aligned(4)));
 typedef uint16_t h16x __attribute__((vector_size(32), aligned(2)));
 typedef int8_t b16x __attribute__((vector_size(16), aligned(1)));
 
-AIO_INLINE f16x splat(float v) { return f16x{} + v; }
 AIO_INLINE i16x splat_i(int32_t v) { return i16x{} + v; }
+// By its bits: 0.0f + v is an addition, since -0.0f would change its sign.
+AIO_INLINE f16x splat(float v) {
+  int32_t bits;
+  memcpy(&bits, &v, 4);
+  return (f16x)splat_i(bits);
+}
 AIO_INLINE f16x load(const float* p) { return *reinterpret_cast<const f16x*>(p); }
 AIO_INLINE void store(float* p, f16x v) { *reinterpret_cast<f16x*>(p) = v; }
 AIO_INLINE int min_int(int a, int b) { return a < b ? a : b; }
@@ -128,32 +133,6 @@ AIO_INLINE f16x exp_lanes(f16x x) {
   p = fma(p, r * r, r) + 1.0f;
   const i16x power = (__builtin_convertvector(n, i16x) + 127) << 23;
   return p * (f16x)power;
-}
-
-// acc[n] += sum over 4 bytes of w[4n + b] (unsigned) * x[b] (signed), for 16 columns n.
-AIO_INLINE i16x dot4(i16x acc, i16x w, const int8_t* x) {
-  int32_t four;
-  memcpy(&four, x, 4);
-#if defined(AIO_AVX512)
-  return (i16x)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, _mm512_set1_epi32(four));
-#elif defined(AIO_AVX2)
-  union { i16x v; __m256i h[2]; } a, b;
-  a.v = acc;
-  b.v = w;
-  // Pairs are summed in 16 bits: 2 * 255 * 127 would saturate, so split the unsigned byte into two halves.
-  const __m256i xs = _mm256_set1_epi32(four), ones = _mm256_set1_epi16(1), nibble = _mm256_set1_epi8(15);
-  for (int i = 0; i < 2; ++i) {
-    const __m256i low = _mm256_and_si256(b.h[i], nibble);
-    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(b.h[i], 4), nibble);
-    const __m256i low_sum = _mm256_madd_epi16(_mm256_maddubs_epi16(low, xs), ones);
-    const __m256i high_sum = _mm256_madd_epi16(_mm256_maddubs_epi16(high, xs), ones);
-    a.h[i] = _mm256_add_epi32(a.h[i], _mm256_add_epi32(low_sum, _mm256_slli_epi32(high_sum, 4)));
-  }
-  return a.v;
-#else
-  for (int b = 0; b < 4; ++b) acc += ((w >> (8 * b)) & 255) * int32_t(x[b]);
-  return acc;
-#endif
 }
 
 }  // namespace AIO_ISA

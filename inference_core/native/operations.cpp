@@ -10,10 +10,7 @@
 namespace aio {
 namespace {
 
-std::vector<int8_t> quantized;
-std::vector<float> scales;
-std::vector<float> offsets;
-std::vector<int32_t> sums;
+std::vector<QuantizedGroup> quantized;
 std::vector<AttentionUnit> units;
 
 // One operation at a time.
@@ -38,15 +35,12 @@ void split(ThreadPool& pool, int count, int worth_splitting, const Body& body) {
 }
 
 void quantize(const KernelTable& kernels, ThreadPool& pool, LinearArgs& a) {
-  const size_t rows = size_t(a.rows), groups = size_t(a.k / kGroup);
-  if (quantized.size() < rows * size_t(a.k)) quantized.resize(rows * size_t(a.k));
-  if (scales.size() < rows * groups) scales.resize(rows * groups);
-  if (offsets.size() < rows * groups) offsets.resize(rows * groups);
-  if (sums.size() < rows * groups) sums.resize(rows * groups);
-  a.quantized = {quantized.data(), scales.data(), sums.data(), offsets.data()};
+  const size_t groups = size_t(a.rows) * size_t(a.k / kGroup);
+  if (quantized.size() < groups) quantized.resize(groups);
   split(pool, a.rows, 16, [&](int first, int last) {
-    kernels.quantize_rows(a.x, a.ldx, a.k, a.quantized, first, last);
+    kernels.quantize_rows(a.x, a.ldx, a.k, quantized.data(), first, last);
   });
+  a.quantized = quantized.data();
 }
 
 }  // namespace

@@ -5,27 +5,29 @@
 namespace aio {
 namespace AIO_ISA {
 
-static void quantize_rows(const float* x, int64_t ldx, int k, const QuantizedRows& out, int first, int last) {
+// Symmetric, ties to even: scale = max|x| / 127.
+AIO_INLINE void quantize_group(const f16x& a, const f16x& b, QuantizedGroup& out) {
+  const f16x abs_a = a > -a ? a : -a, abs_b = b > -b ? b : -b;
+  const float peak = lanes_max(abs_a > abs_b ? abs_a : abs_b);
+  const float inverse = peak > 0 ? 127.0f / peak : 0.0f;
+  const f16x magic = splat(12582912.0f);
+  const i16x qa = __builtin_convertvector(fma(a, splat(inverse), magic) - magic, i16x);
+  const i16x qb = __builtin_convertvector(fma(b, splat(inverse), magic) - magic, i16x);
+  *reinterpret_cast<b16x*>(out.q) = __builtin_convertvector(qa, b16x);
+  *reinterpret_cast<b16x*>(out.q + kLanes) = __builtin_convertvector(qb, b16x);
+  const float sum = lanes_sum(to_float(qa + qb));  // at most 32 * 127: exact
+  out.scale = peak / 127.0f;
+  out.offset = out.scale * sum;
+  out.correction = -128 * int32_t(sum);
+}
+
+static void quantize_rows(const float* x, int64_t ldx, int k, QuantizedGroup* out, int first, int last) {
   const int groups = k / kGroup;
-  for (int row = first; row < last; ++row) {
+  for (int row = first; row < last; ++row)
     for (int g = 0; g < groups; ++g) {
       const float* p = x + row * ldx + int64_t(g) * kGroup;
-      const f16x a = load(p), b = load(p + kLanes);
-      const f16x abs_a = a > -a ? a : -a, abs_b = b > -b ? b : -b;
-      const float peak = lanes_max(abs_a > abs_b ? abs_a : abs_b);
-      const float scale = peak / 127.0f, inverse = peak > 0 ? 127.0f / peak : 0.0f;
-      const f16x magic = splat(12582912.0f);
-      const i16x qa = __builtin_convertvector(fma(a, splat(inverse), magic) - magic, i16x);
-      const i16x qb = __builtin_convertvector(fma(b, splat(inverse), magic) - magic, i16x);
-      int8_t* q = out.q + int64_t(row) * k + int64_t(g) * kGroup;
-      *reinterpret_cast<b16x*>(q) = __builtin_convertvector(qa, b16x);
-      *reinterpret_cast<b16x*>(q + kLanes) = __builtin_convertvector(qb, b16x);
-      const int32_t sum = int32_t(lanes_sum(to_float(qa + qb)));  // at most 32 * 127: exact in float32
-      out.scale[int64_t(row) * groups + g] = scale;
-      out.sum[int64_t(row) * groups + g] = sum;
-      out.offset[int64_t(row) * groups + g] = scale * float(sum);
+      quantize_group(load(p), load(p + kLanes), out[int64_t(row) * groups + g]);
     }
-  }
 }
 
 static void rms_norm(const float* x, int64_t ldx, const float* w, float* y, int64_t ldy, int d, float eps, int first,

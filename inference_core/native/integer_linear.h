@@ -1,0 +1,195 @@
+// Linear layers of packed 4-bit and 8-bit weights on INT8 activations; `inference_core/linear/panels.py` writes the
+// layouts. A tile is a few rows times one or two panels. The sums of a row run over the groups in order, whatever the
+// tile: the same bits alone and in any batch.
+#pragma once
+#include "panel_lanes.h"
+
+namespace aio {
+namespace AIO_ISA {
+
+// Rows and panels of the largest tile, by measurement: as many sums as registers hold beside the weights.
+#if defined(AIO_AVX512)
+constexpr int kIntegerRows = 6, kIntegerPanels = 2;
+#else
+constexpr int kIntegerRows = 4, kIntegerPanels = 1;
+#endif
+
+// One group of one panel: 256 bytes of codes, 16 scales, 16 minima.
+struct Int4 {
+  typedef Nibbles Sum;
+  static constexpr bool kMinima = true;
+  static constexpr int kGroupLines = 5;
+
+  const uint8_t* codes;
+
+  AIO_MEMBER static Int4 of(const LinearArgs& a, int panel) { return {a.panels + panel * a.panel_bytes}; }
+  AIO_MEMBER const uint16_t* scales() const { return reinterpret_cast<const uint16_t*>(codes + 256); }
+  AIO_MEMBER void next() { codes += 320; }
+};
+
+// Scales of all groups first (so that codes start at a cache line), then 512 bytes of codes per group.
+struct Int8 {
+  typedef Octets Sum;
+  static constexpr bool kMinima = false;
+  static constexpr int kGroupLines = 9;
+
+  const uint8_t* codes;
+  const uint16_t* scale;
+
+  AIO_MEMBER static Int8 of(const LinearArgs& a, int panel) {
+    const uint8_t* p = a.panels + panel * a.panel_bytes;
+    return {p + (a.k / kGroup * 32 + 63) / 64 * 64, reinterpret_cast<const uint16_t*>(p)};
+  }
+  AIO_MEMBER const uint16_t* scales() const { return scale; }
+  AIO_MEMBER void next() {
+    codes += 512;
+    scale += kLanes;
+  }
+};
+
+// Sums of one group for all rows and panels of a tile.
+template <int Rows, int Panels>
+AIO_INLINE void group_sums(const Int4 (&w)[Panels], const QuantizedGroup* (&x)[Rows], Nibbles (&sum)[Rows][Panels]) {
+  AIO_UNROLL
+  for (int r = 0; r < Rows; ++r)
+    AIO_UNROLL
+    for (int p = 0; p < Panels; ++p) sum[r][p].clear();
+  AIO_UNROLL
+  for (int j = 0; j < 4; ++j) {
+    Ints packed[Panels], codes[Panels];
+    AIO_UNROLL
+    for (int p = 0; p < Panels; ++p) {
+      packed[p] = load_ints(w[p].codes + 64 * j);
+      codes[p] = low_nibbles(packed[p]);
+    }
+    AIO_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      const Four f = four(x[r]->q + 8 * j);
+      AIO_UNROLL
+      for (int p = 0; p < Panels; ++p) sum[r][p].add(codes[p], f);
+    }
+    AIO_UNROLL
+    for (int p = 0; p < Panels; ++p) codes[p] = high_nibbles(packed[p]);
+    AIO_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      const Four f = four(x[r]->q + 8 * j + 4);
+      AIO_UNROLL
+      for (int p = 0; p < Panels; ++p) sum[r][p].add(codes[p], f);
+    }
+  }
+}
+
+template <int Rows, int Panels>
+AIO_INLINE void group_sums(const Int8 (&w)[Panels], const QuantizedGroup* (&x)[Rows], Octets (&sum)[Rows][Panels]) {
+  AIO_UNROLL
+  for (int j = 0; j < 8; ++j) {
+    Octets::Codes codes[Panels];
+    AIO_UNROLL
+    for (int p = 0; p < Panels; ++p) codes[p] = Octets::codes(load_ints(w[p].codes + 64 * j));
+    AIO_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      const Four f = four(x[r]->q + 4 * j);
+      AIO_UNROLL
+      for (int p = 0; p < Panels; ++p) sum[r][p].add(codes[p], f);
+    }
+  }
+}
+
+// What to fetch while a tile is computed: `lines` cache lines per group.
+struct Ahead {
+  const uint8_t* at;
+  int lines;
+};
+
+// Rows [row, row + Rows) times Panels panels from `panel`.
+template <typename Weights, int Rows, int Panels>
+static __attribute__((noinline)) void integer_tile(const LinearArgs& a, int row, int panel, Ahead ahead) {
+  const int groups = a.k / kGroup;
+  const QuantizedGroup* x[Rows];
+  AIO_UNROLL
+  for (int r = 0; r < Rows; ++r) x[r] = a.quantized + int64_t(row + r) * groups;
+  Weights w[Panels];
+  Floats y[Rows][Panels];
+  AIO_UNROLL
+  for (int p = 0; p < Panels; ++p) {
+    w[p] = Weights::of(a, panel + p);
+    AIO_UNROLL
+    for (int r = 0; r < Rows; ++r) y[r][p] = floats(0);
+  }
+  for (int g = 0; g < groups; ++g) {
+    for (int i = 0; i < ahead.lines; ++i, ahead.at += 64) __builtin_prefetch(ahead.at, 0, 2);
+    typename Weights::Sum sum[Rows][Panels];
+    if constexpr (!Weights::kMinima) {
+      AIO_UNROLL
+      for (int r = 0; r < Rows; ++r)
+        AIO_UNROLL
+        for (int p = 0; p < Panels; ++p) sum[r][p].start(x[r]->correction);
+    }
+    group_sums<Rows, Panels>(w, x, sum);
+    Floats d[Panels], m[Panels];
+    AIO_UNROLL
+    for (int p = 0; p < Panels; ++p) {
+      d[p] = floats_from_half(w[p].scales());
+      if constexpr (Weights::kMinima) m[p] = floats_from_half(w[p].scales() + kLanes);
+      w[p].next();
+    }
+    AIO_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      const Floats s = floats(x[r]->scale), o = floats(x[r]->offset);
+      AIO_UNROLL
+      for (int p = 0; p < Panels; ++p) {
+        add_product(y[r][p], to_floats(sum[r][p].total()), d[p] * s);
+        if constexpr (Weights::kMinima) add_product(y[r][p], m[p], o);
+      }
+      ++x[r];
+    }
+  }
+  AIO_UNROLL
+  for (int r = 0; r < Rows; ++r)
+    AIO_UNROLL
+    for (int p = 0; p < Panels; ++p) finish(a, row + r, (panel + p) * kLanes, y[r][p]);
+}
+
+// All rows against Panels panels, in tiles of nearly equal height that together fetch the next panels (if any): a few
+// rows alone are bound by memory, and the fetching must go on for as long as they are computed.
+template <typename Weights, int Panels>
+AIO_INLINE void integer_panels(const LinearArgs& a, int panel, const uint8_t* next) {
+  const int tiles = (a.rows + kIntegerRows - 1) / kIntegerRows, groups = a.k / kGroup;
+  const int lines = Panels * Weights::kGroupLines, share = (lines + tiles - 1) / tiles;
+  for (int t = 0, row = 0; t < tiles; ++t) {
+    const int last = int(int64_t(a.rows) * (t + 1) / tiles);
+    const int begin = min_int(t * share, lines), end = min_int(begin + share, lines);
+    const Ahead ahead = {next + int64_t(begin) * groups * 64, next ? end - begin : 0};
+    switch (last - row) {
+#define AIO_TILE(Rows) \
+  case Rows: \
+    if constexpr (Rows <= kIntegerRows) integer_tile<Weights, Rows, Panels>(a, row, panel, ahead); \
+    break
+      AIO_TILE(1);
+      AIO_TILE(2);
+      AIO_TILE(3);
+      AIO_TILE(4);
+      AIO_TILE(5);
+      AIO_TILE(6);
+      AIO_TILE(7);
+      AIO_TILE(8);
+#undef AIO_TILE
+    }
+    row = last;
+  }
+}
+
+template <typename Weights>
+AIO_INLINE void integer_linear(const LinearArgs& a, int panel, int last_panel) {
+  for (; panel + kIntegerPanels <= last_panel; panel += kIntegerPanels) {
+    const uint8_t* next = a.panels + (panel + kIntegerPanels) * a.panel_bytes;
+    integer_panels<Weights, kIntegerPanels>(a, panel, panel + kIntegerPanels < last_panel ? next : nullptr);
+  }
+  for (; panel < last_panel; ++panel) integer_panels<Weights, 1>(a, panel, nullptr);
+}
+
+static void linear_int4(const LinearArgs& a, int first, int last) { integer_linear<Int4>(a, first, last); }
+static void linear_int8(const LinearArgs& a, int first, int last) { integer_linear<Int8>(a, first, last); }
+
+}  // namespace AIO_ISA
+}  // namespace aio

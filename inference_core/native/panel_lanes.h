@@ -1,0 +1,228 @@
+// The 16 columns of a weight panel as a few registers of the machine's own width, and what linear layers do with them.
+// Vectors wider than the machine's live in memory; an array of native ones stays in registers.
+#pragma once
+#include "lanes.h"
+
+namespace aio {
+namespace AIO_ISA {
+
+#if defined(AIO_AVX512)
+constexpr int kWidth = 64;
+#elif defined(AIO_AVX2)
+constexpr int kWidth = 32;
+#else
+constexpr int kWidth = 16;
+#endif
+constexpr int kParts = 64 / kWidth, kPartLanes = kLanes / kParts;
+
+typedef float FloatPart __attribute__((vector_size(kWidth), aligned(4), may_alias));
+typedef int32_t IntPart __attribute__((vector_size(kWidth), aligned(1), may_alias));
+typedef int16_t ShortPart __attribute__((vector_size(kWidth), aligned(1), may_alias));
+typedef uint16_t HalfPart __attribute__((vector_size(kWidth / 2), aligned(2), may_alias));
+
+struct Floats { FloatPart part[kParts]; };
+struct Ints { IntPart part[kParts]; };
+struct Shorts { ShortPart part[kParts]; };
+
+#define AIO_PARTS AIO_UNROLL for (int i = 0; i < kParts; ++i)
+
+AIO_INLINE Floats floats(float v) {
+  int32_t bits;
+  memcpy(&bits, &v, 4);  // by its bits: 0.0f + v is an addition, since -0.0f would change its sign
+  Floats out;
+  AIO_PARTS out.part[i] = (FloatPart)(IntPart{} + bits);
+  return out;
+}
+
+AIO_INLINE Floats load_floats(const float* p) {
+  Floats out;
+  AIO_PARTS out.part[i] = *reinterpret_cast<const FloatPart*>(p + i * kPartLanes);
+  return out;
+}
+
+AIO_INLINE void store_floats(float* p, const Floats& v) {
+  AIO_PARTS *reinterpret_cast<FloatPart*>(p + i * kPartLanes) = v.part[i];
+}
+
+AIO_INLINE Floats operator+(const Floats& a, const Floats& b) {
+  Floats out;
+  AIO_PARTS out.part[i] = a.part[i] + b.part[i];
+  return out;
+}
+
+AIO_INLINE Floats operator*(const Floats& a, const Floats& b) {
+  Floats out;
+  AIO_PARTS out.part[i] = a.part[i] * b.part[i];
+  return out;
+}
+
+// a * b + c, rounded once where the machine can: named, so that no compiler decides it differently in two tiles.
+AIO_INLINE Floats fma(const Floats& a, const Floats& b, const Floats& c) {
+  Floats out;
+#if defined(AIO_AVX512)
+  out.part[0] = (FloatPart)_mm512_fmadd_ps((__m512)a.part[0], (__m512)b.part[0], (__m512)c.part[0]);
+#elif defined(AIO_AVX2)
+  AIO_PARTS out.part[i] = (FloatPart)_mm256_fmadd_ps((__m256)a.part[i], (__m256)b.part[i], (__m256)c.part[i]);
+#else
+  AIO_PARTS out.part[i] = a.part[i] * b.part[i] + c.part[i];
+#endif
+  return out;
+}
+
+// sum += a * b.
+AIO_INLINE void add_product(Floats& sum, const Floats& a, const Floats& b) {
+#if defined(AIO_AVX512)
+  asm("vfmadd231ps %2, %1, %0" : "+v"(sum.part[0]) : "v"(a.part[0]), "v"(b.part[0]));
+#else
+  sum = fma(a, b, sum);
+#endif
+}
+
+AIO_INLINE Floats to_floats(const Ints& v) {
+  Floats out;
+  AIO_PARTS out.part[i] = __builtin_convertvector(v.part[i], FloatPart);
+  return out;
+}
+
+AIO_INLINE Floats floats_from_half(const uint16_t* p) {
+  Floats out;
+#if defined(AIO_AVX512)
+  out.part[0] = (FloatPart)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+#elif defined(AIO_AVX2)
+  AIO_PARTS out.part[i] = (FloatPart)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * i)));
+#else
+  // The exponent and mantissa at float32's place, then the difference of the biases as a product: exact, subnormals
+  // included; weights have no infinities.
+  AIO_PARTS {
+    const HalfPart half = *reinterpret_cast<const HalfPart*>(p + i * kPartLanes);
+    const IntPart wide = __builtin_convertvector(half, IntPart);
+    const FloatPart magnitude = (FloatPart)((wide & 0x7fff) << 13) * 5.192296858534828e33f;  // 2^112
+    out.part[i] = (FloatPart)((IntPart)magnitude | ((wide & 0x8000) << 16));
+  }
+#endif
+  return out;
+}
+
+AIO_INLINE Ints load_ints(const void* p) {
+  Ints out;
+  AIO_PARTS out.part[i] = *reinterpret_cast<const IntPart*>(static_cast<const uint8_t*>(p) + i * kWidth);
+  return out;
+}
+
+AIO_INLINE Ints low_nibbles(const Ints& v) {
+  Ints out;
+  AIO_PARTS out.part[i] = v.part[i] & 0x0f0f0f0f;
+  return out;
+}
+
+AIO_INLINE Ints high_nibbles(const Ints& v) {
+  Ints out;
+  AIO_PARTS out.part[i] = (v.part[i] >> 4) & 0x0f0f0f0f;
+  return out;
+}
+
+// Four activations of one row, as products with all columns need them.
+#if defined(AIO_AVX512)
+struct Four { __m512i x; };
+AIO_INLINE Four four(const int8_t* x) {
+  int32_t v;
+  memcpy(&v, x, 4);
+  return {_mm512_set1_epi32(v)};
+}
+#elif defined(AIO_AVX2)
+struct Four { __m256i x; };
+AIO_INLINE Four four(const int8_t* x) {
+  int32_t v;
+  memcpy(&v, x, 4);
+  return {_mm256_set1_epi32(v)};
+}
+#else
+struct Four { ShortPart even, odd; };
+AIO_INLINE Four four(const int8_t* x) {
+  const IntPart zero = {};
+  return {(ShortPart)(zero + int32_t(uint32_t(uint16_t(x[0])) | uint32_t(uint16_t(x[2])) << 16)),
+          (ShortPart)(zero + int32_t(uint32_t(uint16_t(x[1])) | uint32_t(uint16_t(x[3])) << 16))};
+}
+#endif
+
+// Sums over a group of 32 of code * activation for 16 columns. Nibbles takes codes of 0 to 15: without VNNI it sums
+// in 16 bits, since 32 * 15 * 127 / 2 lanes = 30,480 fit. Octets takes codes of 0 to 255.
+#if defined(AIO_AVX512)
+struct Nibbles {
+  typedef Ints Codes;
+  __m512i sum;
+
+  AIO_MEMBER static Codes codes(const Ints& v) { return v; }
+  AIO_MEMBER void clear() { asm("vpxord %0, %0, %0" : "=v"(sum)); }
+  AIO_MEMBER void start(int32_t v) { sum = _mm512_set1_epi32(v); }
+  AIO_MEMBER void add(const Codes& w, const Four& f) { sum = _mm512_dpbusd_epi32(sum, (__m512i)w.part[0], f.x); }
+  AIO_MEMBER Ints total() const { return {{(IntPart)sum}}; }
+};
+typedef Nibbles Octets;
+#else
+struct Nibbles {
+  typedef Ints Codes;
+  Shorts sum;
+
+  AIO_MEMBER void clear() { AIO_PARTS sum.part[i] = ShortPart{}; }
+  AIO_MEMBER void add(const Codes& w, const Four& f) {
+#if defined(AIO_AVX2)
+    AIO_PARTS sum.part[i] += (ShortPart)_mm256_maddubs_epi16((__m256i)w.part[i], f.x);
+#else
+    AIO_PARTS sum.part[i] += (ShortPart)(w.part[i] & 0x00ff00ff) * f.even +
+                             (ShortPart)((w.part[i] >> 8) & 0x00ff00ff) * f.odd;
+#endif
+  }
+  AIO_MEMBER Ints total() const {
+    Ints out;
+#if defined(AIO_AVX2)
+    AIO_PARTS out.part[i] = (IntPart)_mm256_madd_epi16((__m256i)sum.part[i], _mm256_set1_epi16(1));
+#else
+    AIO_PARTS out.part[i] = (((IntPart)sum.part[i] << 16) >> 16) + ((IntPart)sum.part[i] >> 16);
+#endif
+    return out;
+  }
+};
+
+struct Octets {
+  struct Codes { Ints low, high; };
+  Nibbles low, high;
+  int32_t begin;
+
+  AIO_MEMBER static Codes codes(const Ints& v) { return {low_nibbles(v), high_nibbles(v)}; }
+  AIO_MEMBER void start(int32_t v) {
+    low.clear();
+    high.clear();
+    begin = v;
+  }
+  AIO_MEMBER void add(const Codes& w, const Four& f) {
+    low.add(w.low, f);
+    high.add(w.high, f);
+  }
+  AIO_MEMBER Ints total() const {
+    const Ints a = low.total(), b = high.total();
+    Ints out;
+    AIO_PARTS out.part[i] = a.part[i] + (b.part[i] << 4) + begin;
+    return out;
+  }
+};
+#endif
+
+// Writes 16 columns of a row: bias added, onto what was there if the caller accumulates, none beyond the last column.
+AIO_INLINE void finish(const LinearArgs& a, int row, int column, Floats value) {
+  float* y = a.y + row * a.ldy + column;
+  if (column + kLanes <= a.n) {
+    if (a.bias) value = value + load_floats(a.bias + column);
+    store_floats(y, a.accumulate ? load_floats(y) + value : value);
+    return;
+  }
+  float columns[kLanes];
+  store_floats(columns, value);
+  for (int i = 0; column + i < a.n; ++i) {
+    const float v = a.bias ? columns[i] + a.bias[column + i] : columns[i];
+    y[i] = a.accumulate ? y[i] + v : v;
+  }
+}
+
+}  // namespace AIO_ISA
+}  // namespace aio
