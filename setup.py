@@ -28,6 +28,7 @@ CHOSEN = os.environ.get("AIO_KERNELS", "avx2 avx512" if X86 else "").split()
 SOURCES = [
     "module.cpp",
     "operations.cpp",
+    "prefix_hash.cpp",
     "runtime.cpp",
     "thread_pool.cpp",
     "kernels_portable.cpp",

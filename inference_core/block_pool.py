@@ -89,34 +89,36 @@ class BlockPool(SlabHolder):
 
     def allocate(self, count: int) -> list[int] | None:
         """`count` blocks with one reference each, or None (and nothing changed) if there are too few."""
-        if count > self.available:
+        if count > self._num_free and count > self.available:
             return None
         blocks: list[int] = []
-        while len(blocks) < count:
-            slab = self._fullest_with_room()
+        while (lacking := count - len(blocks)) > 0:
+            slab = self._fullest_with_room() or self._another_slab()
             if slab is None:
-                self._find_room()
+                blocks += self._reuse_coldest(lacking)
                 continue
-            taken = min(count - len(blocks), len(slab.free))
-            self._set_room(slab, taken)
-            for _ in range(taken):
-                block = slab.free.pop()
-                self._references[block] = 1
-                blocks.append(block)
-            slab.referenced += taken
-            self._quiet.pop(slab.number, None)
+            room = len(slab.free)
+            taken = slab.free[: -lacking - 1 : -1]
+            del slab.free[-len(taken) :]
+            self._refile(slab, room)
+            if not slab.referenced:
+                self._quiet.pop(slab.number, None)
+            slab.referenced += len(taken)
+            blocks += taken
+        self._references.update(dict.fromkeys(blocks, 1))
         return blocks
 
     def acquire(self, blocks: list[int]) -> None:
         """One more reference to each of `blocks`, which are cached or referenced."""
+        references = self._references
         for block in blocks:
-            count = self._references.get(block, 0)
-            if count == 0:
-                del self._idle[block]
-                slab = self._slabs[block // self.blocks_per_slab]
-                slab.referenced += 1
-                self._quiet.pop(slab.number, None)
-            self._references[block] = count + 1
+            count = references.get(block)
+            if count is not None:
+                references[block] = count + 1
+                continue
+            del self._idle[block]
+            references[block] = 1
+            self._enter(self._slabs[block // self.blocks_per_slab])
 
     def release(self, blocks: list[int]) -> None:
         """One reference less to each of `blocks`: what nobody refers to becomes idle if cached, else free.
@@ -125,19 +127,20 @@ class BlockPool(SlabHolder):
         is of use without its tail, not the other way round.
         """
         now = self._arena.tick()
+        references, idle, cached, slabs = self._references, self._idle, self._digest_of, self._slabs
         for block in reversed(blocks):
-            count = self._references[block] - 1
+            count = references[block] - 1
             if count:
-                self._references[block] = count
+                references[block] = count
                 continue
-            del self._references[block]
-            slab = self._slabs[block // self.blocks_per_slab]
+            del references[block]
+            slab = slabs[block // self.blocks_per_slab]
             slab.referenced -= 1
             if slab.referenced == 0:
                 slab.quiet_since = now
                 self._quiet[slab.number] = slab
-            if block in self._digest_of:
-                self._idle[block] = now
+            if block in cached:
+                idle[block] = now
             else:
                 self._free(block)
 
@@ -153,11 +156,12 @@ class BlockPool(SlabHolder):
             blocks.append(block)
         return blocks
 
-    def register(self, block: int, digest: bytes) -> None:
-        """`block`, referenced and full, may be shared under `digest`. Equal content cached before stays."""
-        if digest not in self._block_of:
-            self._block_of[digest] = block
-            self._digest_of[block] = digest
+    def register(self, blocks: list[int], digests: list[bytes]) -> None:
+        """`blocks`, referenced and full, may be shared under `digests`. Equal content cached before stays."""
+        block_of, digest_of = self._block_of, self._digest_of
+        for block, digest in zip(blocks, digests, strict=True):
+            if block_of.setdefault(digest, block) == block:
+                digest_of[block] = digest
 
     def drop_cache(self) -> None:
         """Forget all cached content; referenced blocks stay with their tables."""
@@ -189,30 +193,52 @@ class BlockPool(SlabHolder):
         return True
 
     def _fullest_with_room(self) -> _Slab | None:
+        if not self._num_free:
+            return None
         for slabs in self._by_room[1:]:
             if slabs:
                 return next(iter(slabs.values()))
         return None
 
-    def _find_room(self) -> None:
-        """Free at least one block, given that one is available: the coldest cached content goes."""
+    def _another_slab(self) -> _Slab | None:
+        """A slab from the arena, taken from a neighbour only if it is colder than this pool's own coldest content."""
         coldest = next(iter(self._idle.values()), None)
         number = self._arena.take(self, colder_than=coldest)
         if number is None:
-            self._evict(next(iter(self._idle)))
-            return
+            return None
         first = number * self.blocks_per_slab
         slab = _Slab(number, list(range(first + self.blocks_per_slab - 1, first - 1, -1)))
         self._slabs[number] = slab
         self._by_room[self.blocks_per_slab][number] = slab
         self._num_free += self.blocks_per_slab
+        return slab
 
-    def _set_room(self, slab: _Slab, taken: int) -> None:
-        """Note that `taken` of the slab's free blocks are about to leave (negative: to come)."""
-        room = len(slab.free)
-        self._by_room[room].pop(slab.number, None)
-        self._by_room[room - taken][slab.number] = slab
-        self._num_free -= taken
+    def _reuse_coldest(self, most: int) -> list[int]:
+        """At least one and up to `most` idle blocks, coldest first, while no neighbour's slab is colder."""
+        limit = self._arena.coldest_tick(self)
+        blocks: list[int] = []
+        while self._idle and len(blocks) < most:
+            block, tick = self._idle.popitem(last=False)
+            if blocks and limit is not None and limit < tick:
+                self._idle[block] = tick
+                self._idle.move_to_end(block, last=False)
+                break
+            del self._block_of[self._digest_of.pop(block)]
+            self._enter(self._slabs[block // self.blocks_per_slab])
+            blocks.append(block)
+        return blocks
+
+    def _enter(self, slab: _Slab) -> None:
+        """One more block of `slab` is referenced."""
+        if not slab.referenced:
+            self._quiet.pop(slab.number, None)
+        slab.referenced += 1
+
+    def _refile(self, slab: _Slab, room: int) -> None:
+        """Note that the slab, which had `room` free blocks, has another number of them now."""
+        del self._by_room[room][slab.number]
+        self._by_room[len(slab.free)][slab.number] = slab
+        self._num_free += len(slab.free) - room
 
     def _evict(self, block: int) -> None:
         del self._idle[block]
@@ -221,8 +247,8 @@ class BlockPool(SlabHolder):
 
     def _free(self, block: int) -> None:
         slab = self._slabs[block // self.blocks_per_slab]
-        self._set_room(slab, -1)
         slab.free.append(block)
+        self._refile(slab, len(slab.free) - 1)
         if len(slab.free) == self.blocks_per_slab:
             del self._slabs[slab.number], self._quiet[slab.number]
             del self._by_room[self.blocks_per_slab][slab.number]

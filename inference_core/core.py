@@ -110,7 +110,7 @@ class Core:
                 now=now,
             )
             choices.append(sequence)
-        scheduler.add(choices)
+        scheduler.add(choices, now)
         self._requests[request.request_id] = _Request(scheduler, choices, request.n)
 
     def abort(self, request_id: str, index: int | None = None) -> list[SequenceOutput]:
@@ -267,10 +267,10 @@ def _check_result(plan: StepPlan, result: StepResult, vocab_size: int) -> None:
     """Raises `ValueError` unless there is one token in the vocabulary for each sequence to be sampled."""
     if len(result.sampled) != len(plan.sequences):
         raise ValueError(f"the runner returned {len(result.sampled)} results for {len(plan.sequences)} sequences")
-    for scheduled, sampled in zip(plan.sequences, result.sampled, strict=True):
-        expected = 0 if scheduled.sample is None else 1
-        if len(sampled) != expected or (sampled and not 0 <= sampled[0].token_id < vocab_size):
-            raise ValueError(f"the runner drew {sampled} for {scheduled.sequence_id}; {expected} tokens were asked for")
+    for share, drawn in zip(plan.sequences, result.sampled, strict=True):
+        expected = 0 if share.sample is None else 1
+        if len(drawn) != expected or (expected and not 0 <= drawn[0].token_id < vocab_size):
+            raise ValueError(f"the runner drew {drawn} for {share.sequence_id}; {expected} tokens were asked for")
 
 
 def _failed_sequences(plan: StepPlan, error: Exception) -> list[ScheduledSequence]:

@@ -2,14 +2,21 @@
 
 Keys and values of a token depend on all tokens before it, so a block's name covers its own tokens
 and, through its parent's name, all earlier ones and the salt. 128-bit BLAKE2b (RFC 7693): at 10^12 blocks
-the chance of any collision is about 10^-15.
+the chance of any collision is about 10^-15. The native extension hashes a whole chain in one call; without it hashlib
+gives the same names.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable
 from hashlib import blake2b
 
 DIGEST_BYTES = 16
+
+_native: Callable[[bytes, list[int], int, int, int], list[bytes]] | None
+try:
+    from inference_core.native._cpu import chain_digests as _native  # type: ignore[no-redef, import-not-found, unused-ignore]
+except ImportError:
+    _native = None
 
 
 def root_digest(salt: str) -> bytes:
@@ -17,6 +24,23 @@ def root_digest(salt: str) -> bytes:
     return blake2b(salt.encode(), digest_size=DIGEST_BYTES, person=b"aio-kv-root").digest()
 
 
-def block_digest(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """The name of the full block of `token_ids` that follows the block named `parent`."""
-    return blake2b(parent + array("I", token_ids).tobytes(), digest_size=DIGEST_BYTES).digest()
+def chain_digests(parent: bytes, token_ids: list[int], first: int, count: int, block_size: int) -> list[bytes]:
+    """The names of blocks `first` to `first + count - 1` of `token_ids`; `parent` names the block before them.
+
+    A block's name is the digest of its parent's name and its token ids as unsigned 32-bit integers in the machine's
+    byte order. Raises OverflowError for a token id that is none.
+    """
+    if _native is not None:
+        return _native(parent, token_ids, first, count, block_size)
+    return hashed_chain(parent, token_ids, first, count, block_size)
+
+
+def hashed_chain(parent: bytes, token_ids: list[int], first: int, count: int, block_size: int) -> list[bytes]:
+    """`chain_digests` without the native extension."""
+    digests = []
+    for start in range(first * block_size, (first + count) * block_size, block_size):
+        parent = blake2b(
+            parent + array("I", token_ids[start : start + block_size]).tobytes(), digest_size=DIGEST_BYTES
+        ).digest()
+        digests.append(parent)
+    return digests

@@ -1,15 +1,21 @@
 """Hands out the tokens of each step of one model: decodes first, then prompt chunks, within a token budget."""
 
 import math
-from heapq import heappop, heappush
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterator
+from operator import attrgetter
 
 from inference_core.block_pool import BlockPool
 from inference_core.errors import IntegrityError, QueueFullError
-from inference_core.protocol import Knobs, SequenceOutput
+from inference_core.protocol import FinishReason, Knobs, SequenceOutput
 from inference_core.scheduling_order import Rank, aged_class, holding_rank, newcomer_claim, service_order
 from inference_core.sequence import Sequence, Status
 from inference_core.step_draft import SchedulerTotals, StepDraft
-from inference_core.step_plan import SampledToken, ScheduledSequence, StepPlan, StepResult
+from inference_core.step_plan import SampledToken, StepPlan, StepResult
+from inference_core.waiting_queue import QueueEntry, WaitingQueue
+
+_turn = attrgetter("last_step", "number")
 
 
 class Scheduler:
@@ -21,6 +27,10 @@ class Scheduler:
     blocks run out, the worst by `holding_rank` gives way: it waits again, to be recomputed
     (KV-09). `peers` are the schedulers that share the arena, this one included: memory pressure is resolved
     across all of them by the same orders.
+
+    A step in which nobody joins or leaves costs a fixed few operations per sequence: what can be kept by differences
+    is (`_decodes` and `_lagging`, which split `running`; `_promised_blocks`; the queue's order), and
+    `check_integrity` compares it with what it stands for.
     """
 
     def __init__(self, name: str, pool: BlockPool, knobs: Knobs) -> None:
@@ -32,8 +42,13 @@ class Scheduler:
         self.running: dict[str, Sequence] = {}
         self.blocked: Sequence | None = None
         self.totals = SchedulerTotals()
+        self._queue = WaitingQueue(knobs.ageing_seconds)
+        self._decodes: dict[str, Sequence] = {}
+        self._lagging: dict[str, Sequence] = {}
+        self._held_classes: Counter[int] = Counter()
+        self._promised_blocks = 0
+        self._first_tokens_due: list[tuple[float, int]] = []
         self._draft = StepDraft(0, 0)
-        self._first_tokens_due: list[tuple[float, int, Sequence]] = []
 
     @property
     def has_work(self) -> bool:
@@ -41,12 +56,9 @@ class Scheduler:
 
     def first_token_due(self) -> float:
         """The earliest deadline of a sequence without a first token; infinity if there is none."""
-        due = self._first_tokens_due
-        while due and (due[0][2].output_token_ids or due[0][2].status is Status.FINISHED):
-            heappop(due)
-        return due[0][0] if due else math.inf
+        return self._first_tokens_due[0][0] if self._first_tokens_due else math.inf
 
-    def add(self, choices: list[Sequence]) -> None:
+    def add(self, choices: list[Sequence], now: float) -> None:
         """Queue all choices of a request. Raises `QueueFullError` if they do not fit `max_waiting` (SPEC BS-13)."""
         if len(self.waiting) + len(choices) > self.knobs.max_waiting:
             raise QueueFullError(
@@ -54,80 +66,95 @@ class Scheduler:
                 f"the limit of {self.knobs.max_waiting}; try again later"
             )
         for sequence in choices:
-            self.waiting[sequence.id] = sequence
+            self._enqueue(sequence, now)
             sequence.prompt_computed = self._prompt_is_shareable(sequence)
             if sequence.deadline < math.inf:
-                heappush(self._first_tokens_due, (sequence.deadline, sequence.number, sequence))
+                insort(self._first_tokens_due, (sequence.deadline, sequence.number))
 
     def remove(self, sequence: Sequence, now: float) -> None:
         """Forget a live sequence; its blocks are free at once."""
         if sequence.status is Status.WAITING:
             sequence.queue_seconds += now - sequence.queued_since
-            del self.waiting[sequence.id]
+            self._dequeue(sequence)
             if self.blocked is sequence:
                 self.blocked = None
         else:
-            del self.running[sequence.id]
-            self._release(sequence)
+            self._unseat(sequence)
+        if sequence.lagging_since is not None and not sequence.output_token_ids:
+            self._forget_due(sequence)
         sequence.status = Status.FINISHED
+
+    def _enqueue(self, sequence: Sequence, now: float) -> None:
+        self.waiting[sequence.id] = sequence
+        self._queue.push(sequence, now)
+
+    def _dequeue(self, sequence: Sequence) -> None:
+        del self.waiting[sequence.id]
+        self._queue.remove(sequence)
+
+    def _forget_due(self, sequence: Sequence) -> None:
+        """Its first token is drawn, or never will be."""
+        if sequence.deadline < math.inf:
+            del self._first_tokens_due[bisect_left(self._first_tokens_due, (sequence.deadline, sequence.number))]
 
     # -- planning ------------------------------------------------------------------------------
 
     def schedule(self, step: int, now: float) -> StepPlan | None:
         """The next step's plan; None if no sequence can advance before another model's do."""
         budget = self.knobs.max_num_batched_tokens
-        self._draft = StepDraft(budget, budget)
+        self._draft = draft = StepDraft(budget, budget)
         self.blocked = None
+        self._queue.lift(now, self.knobs.ageing_seconds)
         self._share_among_decodes(now)
         self._share_among_lagging(now)
-        planned = [self._planned(sequence, tokens, step) for sequence, tokens in self._draft.shares.items()]
-        return StepPlan(step, self.name, planned) if planned else None
+        for sequence in draft.shares:
+            sequence.last_step = step
+        return StepPlan(step, self.name, list(draft.shares.values())) if draft.shares else None
 
     def _share_among_decodes(self, now: float) -> None:
         draft = self._draft
-        decodes = [s for s in self.running.values() if s.num_uncomputed_tokens == 1]
+        decodes = list(self._decodes.values())
         if len(decodes) > draft.left:
-            decodes.sort(key=lambda s: (s.last_step, s.number))
-        for sequence in decodes:
-            if not draft.left:
-                break
-            if sequence.status is Status.RUNNING and self._grow(sequence, 1, now):
-                draft.hand_out(sequence, 1)
+            decodes.sort(key=_turn)
+        while decodes and draft.left:
+            chosen = decodes[: draft.left]
+            del decodes[: draft.left]
+            self._grow_decodes(chosen, now)
+            if draft.preempted:
+                chosen = [s for s in chosen if s.status is Status.RUNNING]
+            draft.hand_out_decodes(chosen)
 
     def _share_among_lagging(self, now: float) -> None:
         draft = self._draft
-        if not draft.left:
-            return
-        lagging = [s for s in self.running.values() if s.num_uncomputed_tokens > 1]
-        if not draft.short and self._has_seat_for_someone():
-            lagging += [s for s in self.waiting.values() if not (self.knobs.prefix_caching and s.waits_for_leader())]
-        lagging.sort(key=lambda s: service_order(s, now, self.knobs.ageing_seconds))
-        queue_stands = False
-        for sequence in lagging:
+        for sequence in self._lagging_in_service_order(now) if draft.left else ():
             if not draft.left:
                 break
             if sequence in draft.preempted:
                 continue
-            if sequence.status is Status.WAITING:
+            if sequence.status is Status.WAITING and (draft.short or not self._admit(sequence, now)):
                 # Nobody overtakes the head of the queue: small requests would keep a large one out for ever.
-                queue_stands = queue_stands or draft.short or not self._admit(sequence, now)
-                if queue_stands:
-                    continue
+                draft.queue_stands = True
+                continue
             tokens = min(sequence.num_uncomputed_tokens, self.knobs.prefill_chunk, draft.left)
             if self._grow(sequence, tokens, now):
                 draft.hand_out(sequence, tokens)
 
-    def _planned(self, sequence: Sequence, tokens: int, step: int) -> ScheduledSequence:
-        sequence.last_step = step
-        start = sequence.num_computed_tokens
-        catches_up = start + tokens == len(sequence.token_ids)
-        return ScheduledSequence(
-            sequence.id,
-            sequence.token_ids[start : start + tokens],
-            start,
-            sequence.block_table.copy(),
-            sequence.sample_spec() if catches_up else None,
-        )
+    def _lagging_in_service_order(self, now: float) -> Iterator[Sequence]:
+        """Those that catch up and, until the queue stands, those that wait."""
+        draft, ageing = self._draft, self.knobs.ageing_seconds
+        running: list[QueueEntry] = [(*service_order(s, now, ageing), s) for s in self._lagging.values()]
+        running.sort(reverse=True)
+        if not draft.short and self._has_seat_for_someone():
+            for entry in self._queue.entries():
+                if self.knobs.prefix_caching and entry[-1].waits_for_leader():
+                    continue
+                while running and running[-1] < entry:
+                    yield running.pop()[-1]
+                if draft.queue_stands:
+                    break
+                yield entry[-1]
+        while running:
+            yield running.pop()[-1]
 
     # -- admission and memory ------------------------------------------------------------------
 
@@ -135,8 +162,8 @@ class Scheduler:
         """Whether a waiting sequence could be seated, on a free seat or by pushing someone out."""
         if len(self.running) < self.knobs.max_num_seqs:
             return True
-        worst = max(s.held_class for s in self.running.values())
-        return any(s.priority < worst for s in self.waiting.values())
+        best = self._queue.best_priority
+        return best is not None and best < max(self._held_classes)
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
         """Start `sequence` if a seat and its blocks can be had, pushing out strictly lower classes if need be."""
@@ -160,13 +187,15 @@ class Scheduler:
         return True
 
     def _start(self, sequence: Sequence, hits: list[int], now: float) -> None:
-        del self.waiting[sequence.id]
-        self.running[sequence.id] = sequence
+        self._dequeue(sequence)
+        self.running[sequence.id] = self._lagging[sequence.id] = sequence
         sequence.status = Status.RUNNING
         sequence.held_class = aged_class(sequence, now, self.knobs.ageing_seconds)
+        self._held_classes[sequence.held_class] += 1
         sequence.queue_seconds += now - sequence.queued_since
         self.pool.acquire(hits)
-        sequence.block_table = hits
+        sequence.block_table = sequence.share.block_table = hits
+        self._promised_blocks += self._promised_to(sequence)
         sequence.num_registered_blocks = len(hits)
         sequence.num_computed_tokens = len(hits) * self.pool.block_size
         sequence.prompt_computed = sequence.prompt_computed or self._prompt_is_shareable(sequence)
@@ -198,10 +227,26 @@ class Scheduler:
 
     def promised_bytes(self) -> int:
         """What running sequences will still take for their known tokens, and a block each to go on with."""
-        pool = self.pool
-        return pool.block_bytes * sum(
-            pool.blocks_for(len(s.token_ids)) + 1 - len(s.block_table) for s in self.running.values()
-        )
+        return self.pool.block_bytes * self._promised_blocks
+
+    def _promised_to(self, sequence: Sequence) -> int:
+        return self.pool.blocks_for(len(sequence.token_ids)) + 1 - len(sequence.block_table)
+
+    def _grow_decodes(self, sequences: list[Sequence], now: float) -> None:
+        """Another block for those whose last one is full, all at once if there are enough."""
+        size = self.pool.block_size
+        growing = [s for s in sequences if s.num_computed_tokens % size == 0]
+        if not growing:
+            return
+        blocks = self.pool.allocate(len(growing))
+        if blocks is None:
+            for sequence in growing:
+                if sequence.status is Status.RUNNING:
+                    self._grow(sequence, 1, now)
+            return
+        self._promised_blocks -= len(blocks)
+        for sequence, block in zip(growing, blocks, strict=True):
+            sequence.block_table.append(block)
 
     def _grow(self, sequence: Sequence, tokens: int, now: float) -> bool:
         """Blocks for `tokens` more tokens, taken from worse holders if need be; False if it gives way itself."""
@@ -216,6 +261,7 @@ class Scheduler:
                 return False
             victim[0]._preempt(victim[1], now)
         sequence.block_table += blocks
+        self._promised_blocks -= lacking
         return True
 
     def _victim(self, claim: Rank, schedulers: "list[Scheduler]") -> "tuple[Scheduler, Sequence] | None":
@@ -228,20 +274,26 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence, now: float) -> None:
         """Send a running sequence back to the queue, to be recomputed; its full blocks may stay cached."""
-        del self.running[sequence.id]
-        self._release(sequence)
-        self.waiting[sequence.id] = sequence
+        self._unseat(sequence)
         sequence.status = Status.WAITING
         sequence.queued_since = now
         if sequence.lagging_since is None:
             sequence.lagging_since = now
+        self._enqueue(sequence, now)
         sequence.preemptions += 1
         self.totals.preemptions += 1
         self._draft.take_back(sequence)
 
-    def _release(self, sequence: Sequence) -> None:
+    def _unseat(self, sequence: Sequence) -> None:
+        """A running sequence gives back its seat and its blocks."""
+        del self.running[sequence.id]
+        del (self._decodes if sequence.lagging_since is None else self._lagging)[sequence.id]
+        self._held_classes[sequence.held_class] -= 1
+        if not self._held_classes[sequence.held_class]:
+            del self._held_classes[sequence.held_class]
+        self._promised_blocks -= self._promised_to(sequence)
         self.pool.release(sequence.block_table)
-        sequence.block_table = []
+        sequence.block_table = sequence.share.block_table = []
         sequence.num_registered_blocks = 0
         sequence.num_computed_tokens = 0
 
@@ -250,37 +302,61 @@ class Scheduler:
     def commit(self, plan: StepPlan, result: StepResult, now: float) -> list[SequenceOutput]:
         """Take in what a step computed. A finished sequence frees its blocks here, in its last step (SPEC KV-01)."""
         outputs = []
-        for scheduled, sampled in zip(plan.sequences, result.sampled, strict=True):
-            sequence = self.running[scheduled.sequence_id]
-            sequence.num_computed_tokens += len(scheduled.token_ids)
-            self._register_full_blocks(sequence)
-            if scheduled.sample is None:
+        running, size, caching = self.running, self.pool.block_size, self.knobs.prefix_caching
+        for share, drawn in zip(plan.sequences, result.sampled, strict=True):
+            sequence = running[share.sequence_id]
+            computed = sequence.num_computed_tokens + len(share.token_ids)
+            sequence.num_computed_tokens = computed
+            if caching and computed // size != sequence.num_registered_blocks:
+                self._register_full_blocks(sequence, computed // size)
+            if not sequence.prompt_computed:
+                sequence.prompt_computed = self._prompt_is_shareable(sequence)
+            if not drawn:
                 continue
             if sequence.lagging_since is not None:
-                sequence.lagged_seconds += now - sequence.lagging_since
-                sequence.lagging_since = None
-            outputs.append(self._take_token(sequence, sampled[0], now))
+                self._catch_up(sequence, now)
+            token = drawn[0]
+            reason = sequence.append(token.token_id)
+            if reason is not None:
+                outputs.append(self._finish(sequence, token, reason, now))
+                continue
+            if computed % size == 0:
+                self._promised_blocks += 1
+            outputs.append(
+                SequenceOutput(
+                    request_id=sequence.request_id,
+                    index=sequence.index,
+                    token_ids=[token.token_id],
+                    logprobs=None if token.logprob is None else [token.logprob],
+                    cached_tokens=sequence.cached_tokens,
+                    queue_seconds=sequence.queue_seconds,
+                )
+            )
+        self.totals.generated_tokens += len(outputs)
         return outputs
 
-    def _take_token(self, sequence: Sequence, token: SampledToken, now: float) -> SequenceOutput:
-        self.totals.generated_tokens += 1
-        reason = sequence.append(token.token_id)
-        if reason is not None:
-            self.remove(sequence, now)
+    def _catch_up(self, sequence: Sequence, now: float) -> None:
+        """From now on one token a step is all that `sequence` needs."""
+        assert sequence.lagging_since is not None
+        sequence.lagged_seconds += now - sequence.lagging_since
+        sequence.lagging_since = None
+        del self._lagging[sequence.id]
+        self._decodes[sequence.id] = sequence
+        if not sequence.output_token_ids:
+            self._forget_due(sequence)
+
+    def _finish(self, sequence: Sequence, token: SampledToken, reason: FinishReason, now: float) -> SequenceOutput:
+        if reason == "length" and sequence.num_computed_tokens % self.pool.block_size == 0:
+            self._promised_blocks += 1
+        self.remove(sequence, now)
         if reason == "stop":
             return sequence.output([], finish_reason=reason, stop_token_id=token.token_id)
-        logprobs = None if token.logprob is None else [token.logprob]
-        return sequence.output([token.token_id], logprobs, reason)
+        return sequence.output([token.token_id], None if token.logprob is None else [token.logprob], reason)
 
-    def _register_full_blocks(self, sequence: Sequence) -> None:
-        if not sequence.prompt_computed:
-            sequence.prompt_computed = self._prompt_is_shareable(sequence)
-        full = sequence.num_computed_tokens // self.pool.block_size
-        if not self.knobs.prefix_caching or full == sequence.num_registered_blocks:
-            return
+    def _register_full_blocks(self, sequence: Sequence, full: int) -> None:
+        known = sequence.num_registered_blocks
         sequence.extend_digests(full, self.pool.block_size)
-        for i in range(sequence.num_registered_blocks, full):
-            self.pool.register(sequence.block_table[i], sequence.digests[i])
+        self.pool.register(sequence.block_table[known:full], sequence.digests[known:full])
         sequence.num_registered_blocks = full
 
     def _prompt_is_shareable(self, sequence: Sequence) -> bool:
@@ -293,8 +369,9 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Between steps: tables cover computed tokens with less than a block to spare; the budget was kept."""
         draft = self._draft
-        if sum(draft.shares.values()) + draft.left != draft.budget or draft.left < 0:
+        if sum(len(s.token_ids) for s in draft.shares.values()) + draft.left != draft.budget or draft.left < 0:
             raise IntegrityError(f"{self.name}: {draft.shares} does not keep a budget of {draft.budget} tokens")
+        self._check_differences()
         for sequence in self.running.values():
             needed = self.pool.blocks_for(sequence.num_computed_tokens)
             if sequence.status is not Status.RUNNING or len(sequence.block_table) != needed:
@@ -308,3 +385,19 @@ class Scheduler:
             if sequence.status is not Status.WAITING or sequence.block_table or sequence.num_computed_tokens:
                 raise IntegrityError(f"{sequence.id} ({sequence.status.value}) waits but holds {sequence.block_table}")
         self.pool.check_integrity(s.block_table for s in self.running.values())
+
+    def _check_differences(self) -> None:
+        """What is kept by differences equals what it stands for."""
+        decodes = {i: s for i, s in self.running.items() if s.lagging_since is None}
+        lagging = {i: s for i, s in self.running.items() if s.lagging_since is not None}
+        if self._decodes != decodes or self._lagging != lagging:
+            raise IntegrityError(f"{self.name}: {list(decodes)} decode and {list(lagging)} catch up, not as noted")
+        if Counter(s.held_class for s in self.running.values()) != self._held_classes:
+            raise IntegrityError(f"{self.name}: {self._held_classes} are not the classes that hold seats")
+        if self._promised_blocks != sum(map(self._promised_to, self.running.values())):
+            raise IntegrityError(f"{self.name}: {self._promised_blocks} blocks are not what is promised")
+        live = [*self.running.values(), *self.waiting.values()]
+        due = [(s.deadline, s.number) for s in live if s.deadline < math.inf and not s.output_token_ids]
+        if sorted(due) != self._first_tokens_due:
+            raise IntegrityError(f"{self.name}: first tokens are due {due}, not {self._first_tokens_due}")
+        self._queue.check_integrity(self.waiting.values())

@@ -6,9 +6,9 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Self
 
-from inference_core.prefix_hash import block_digest, root_digest
+from inference_core.prefix_hash import chain_digests, root_digest
 from inference_core.protocol import AddRequest, FinishReason, SamplingParams, SequenceOutput, TokenLogprob
-from inference_core.step_plan import SampleSpec
+from inference_core.step_plan import SampleSpec, ScheduledSequence
 
 
 class Status(Enum):
@@ -35,7 +35,8 @@ class Sequence:
     first choice of the same request, whose prompt blocks the others wait to share.
 
     `held_class` is the priority class, after ageing, that the sequence had when it was last admitted. A
-    sequence *lags* while it waits or catches up; lagging ages it, decoding does not.
+    sequence *lags* while it waits or catches up; lagging ages it, decoding does not. `share` is its part of the step
+    that it was last scheduled in; `share.block_table` is `block_table`.
     """
 
     id: str
@@ -55,6 +56,8 @@ class Sequence:
     token_ids: list[int]
     queued_since: float
     lagging_since: float | None
+    share: ScheduledSequence
+    sample_spec: SampleSpec
     output_token_ids: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
     num_computed_tokens: int = 0
@@ -86,24 +89,33 @@ class Sequence:
         """Choice `index` of a validated request. Choices after the first follow `leader`."""
         sampling = request.sampling
         ends = sampling.stop_token_ids if sampling.ignore_eos else eos_token_ids + sampling.stop_token_ids
+        stop_ids = tuple(dict.fromkeys(ends))
+        sequence_id = f"{request.request_id}/{index}"
+        seed = choice_seed(request_seed, index)
+        outputs: list[int] = []
+        table: list[int] = []
         return cls(
-            id=f"{request.request_id}/{index}",
+            id=sequence_id,
             request_id=request.request_id,
             index=index,
             number=number,
             prompt_token_ids=request.prompt_token_ids,
             sampling=sampling,
-            seed=choice_seed(request_seed, index),
-            stop_ids=tuple(dict.fromkeys(ends)),
+            seed=seed,
+            stop_ids=stop_ids,
             max_output_tokens=min(sampling.max_tokens, max_context - len(request.prompt_token_ids)),
             priority=request.priority,
             deadline=math.inf if request.deadline is None else request.deadline,
             arrival=request.arrival or now,
             leader=leader,
             root=root_digest(request.salt),
-            token_ids=list(request.prompt_token_ids),
+            token_ids=request.prompt_token_ids.copy(),
             queued_since=now,
             lagging_since=now,
+            share=ScheduledSequence(sequence_id, [], 0, table, None),
+            sample_spec=SampleSpec(sampling, request.prompt_token_ids, outputs, seed, 0, stop_ids),
+            output_token_ids=outputs,
+            block_table=table,
         )
 
     @property
@@ -118,25 +130,15 @@ class Sequence:
 
     def extend_digests(self, count: int, block_size: int) -> None:
         """Make `digests` name at least the first `count` full blocks of `token_ids`."""
-        for i in range(len(self.digests), count):
-            parent = self.digests[-1] if self.digests else self.root
-            self.digests.append(block_digest(parent, self.token_ids[i * block_size : (i + 1) * block_size]))
+        known = len(self.digests)
+        if known < count:
+            parent = self.digests[-1] if known else self.root
+            self.digests += chain_digests(parent, self.token_ids, known, count - known, block_size)
 
     def waits_for_leader(self) -> bool:
         """Whether the first choice is still computing the prompt blocks that this one will share."""
         leader = self.leader
         return leader is not None and not leader.prompt_computed and leader.status is not Status.FINISHED
-
-    def sample_spec(self) -> SampleSpec:
-        """What drawing the next token depends on; tokens that would end the sequence are masked below `min_tokens`."""
-        return SampleSpec(
-            self.sampling,
-            self.prompt_token_ids,
-            self.output_token_ids,
-            self.seed,
-            len(self.output_token_ids),
-            self.stop_ids,
-        )
 
     def append(self, token_id: int) -> FinishReason | None:
         """Take in a drawn token (a stop token is not kept) and return why the sequence is over, if it is."""

@@ -95,6 +95,11 @@ class SlabArena:
         if set(self._free) | self._owner.keys() != set(range(self.num_slabs)):
             raise IntegrityError(f"{self.num_slabs} slabs, but {len(self._free)} free and {len(self._owner)} owned")
 
+    def coldest_tick(self, asker: SlabHolder) -> int | None:
+        """When the slab that has been quiet longest in other hands than `asker`'s was last used; None without any."""
+        ticks = (holder.quiet_since for holder in self._holders if holder is not asker)
+        return min((tick for tick in ticks if tick is not None), default=None)
+
     def _reclaim(self, asker: SlabHolder, colder_than: int | None) -> None:
         others = [(h.quiet_since, i) for i, h in enumerate(self._holders) if h is not asker]
         coldest = min(((since, i) for since, i in others if since is not None), default=None)

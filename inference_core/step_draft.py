@@ -1,8 +1,10 @@
 """What a scheduler keeps count of: the tokens of the step being put together, and totals since start."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from inference_core.sequence import Sequence
+from inference_core.step_plan import ScheduledSequence
 
 
 @dataclass(slots=True)
@@ -24,19 +26,44 @@ class StepDraft:
     """A step being put together: `left` of `budget` tokens are still to hand out.
 
     `short` is set once a running sequence had to give way for memory: then nobody is admitted in this step.
+    `queue_stands` is set once the head of the queue could not be admitted: nobody overtakes it.
     """
 
     budget: int
     left: int
-    shares: dict[Sequence, int] = field(default_factory=dict)
+    shares: dict[Sequence, ScheduledSequence] = field(default_factory=dict)
     preempted: set[Sequence] = field(default_factory=set)
     short: bool = False
+    queue_stands: bool = False
 
     def hand_out(self, sequence: Sequence, tokens: int) -> None:
-        self.shares[sequence] = tokens
+        """`sequence` computes its next `tokens` in this step."""
+        start = sequence.num_computed_tokens
+        share = sequence.share
+        share.start = start
+        share.token_ids = sequence.token_ids[start : start + tokens]
+        share.sample = sequence.sample_spec if start + tokens == len(sequence.token_ids) else None
+        sequence.sample_spec.position = len(sequence.output_token_ids)
+        self.shares[sequence] = share
         self.left -= tokens
+
+    def hand_out_decodes(self, sequences: Iterable[Sequence]) -> None:
+        """`hand_out` of one token each to sequences that lack no other, none of which has a share yet."""
+        shares = self.shares
+        before = len(shares)
+        for sequence in sequences:
+            share = sequence.share
+            share.start = sequence.num_computed_tokens
+            share.token_ids = sequence.token_ids[-1:]
+            spec = sequence.sample_spec
+            spec.position = len(sequence.output_token_ids)
+            share.sample = spec
+            shares[sequence] = share
+        self.left -= len(shares) - before
 
     def take_back(self, sequence: Sequence) -> None:
         """`sequence` was preempted: its share, if it had one, is for others."""
-        self.left += self.shares.pop(sequence, 0)
+        share = self.shares.pop(sequence, None)
+        if share is not None:
+            self.left += len(share.token_ids)
         self.preempted.add(sequence)

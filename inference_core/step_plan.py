@@ -2,17 +2,19 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from inference_core.protocol import SamplingParams, TokenLogprob
 
 
-@dataclass(slots=True, frozen=True)
-class SampleSpec:
-    """All that drawing the next token of a sequence depends on besides its logits.
+class SampleSpec(msgspec.Struct, eq=False):
+    """All that drawing the next token of a sequence depends on besides its logits; one object per sequence.
 
     `prompt_token_ids` and `output_token_ids` are the sequence's own lists (read-only here, for
     penalties and min_tokens). `seed` is the sequence's effective seed: for an unseeded request the
     scheduler drew one at admission, so that a preempted sequence repeats its draws. `position` is the
-    number of output tokens before the one to draw. `eos_token_ids` are suppressed below `min_tokens`.
+    number of output tokens before the one to draw; it alone changes from step to step. `eos_token_ids` are suppressed
+    below `min_tokens`.
     """
 
     params: SamplingParams
@@ -23,12 +25,12 @@ class SampleSpec:
     eos_token_ids: tuple[int, ...]
 
 
-@dataclass(slots=True, frozen=True)
-class ScheduledSequence:
+class ScheduledSequence(msgspec.Struct, eq=False):
     """One sequence's share of a step: compute `token_ids` at positions `start`, `start + 1`, …
 
-    `block_table` covers every position up to `start + len(token_ids)`. `sample` is set when the
-    last of these tokens' logits are to be sampled.
+    `block_table` covers every position up to `start + len(token_ids)`; it is the sequence's own list. `sample` is set
+    when the last of these tokens' logits are to be sampled. A sequence has one such object, which is up to date from
+    `schedule` until the next one: whoever keeps a plan for longer copies what it needs.
     """
 
     sequence_id: str
@@ -51,8 +53,9 @@ class StepPlan:
         return sum(len(s.token_ids) for s in self.sequences)
 
 
-@dataclass(slots=True, frozen=True)
-class SampledToken:
+class SampledToken(msgspec.Struct, frozen=True):
+    """A drawn token, and the log-probabilities that were asked for."""
+
     token_id: int
     logprob: TokenLogprob | None = None
 

@@ -20,6 +20,7 @@ bench = LazyGroup(
         "sweep": ("gateway.cli.bench_sweep:sweep", "The latency-throughput curve of the core, and its knee."),
         "quality": ("gateway.cli.bench_quality:quality", "How far quantised arithmetic strays from float32."),
         "route": ("gateway.cli.bench_route:route", "CPU and wall-clock time of a routing decision, by stage."),
+        "scheduling": ("gateway.cli.bench_scheduling:scheduling", "What a step costs besides the model."),
         "step": ("gateway.cli.bench_step:step", "Where the time of one step of a model goes."),
         "serve": ("gateway.cli.bench_serve:serve", "Time to ready and memory of server processes."),
         "tiers": ("gateway.cli.bench_tiers:tiers", "What each tier gets right, and which are worth their price."),
@@ -47,7 +48,7 @@ class ManyNumbers(click.Command):
         joined: list[str] = []
         open_option = False
         for word in args:
-            if word in ("--concurrency", "--levels", "--rate", "--sequences"):
+            if word in ("--concurrency", "--levels", "--rate", "--sequences", "--prompt-tokens"):
                 open_option = True
                 joined += [word, ""]
             elif open_option and not word.startswith("--"):

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "operations.h"
+#include "prefix_hash.h"
 #include "python_args.h"
 #include "runtime.h"
 
@@ -61,6 +62,7 @@ PyMethodDef methods[] = {
     fast("silu_mul", silu_mul),
     fast("rope_and_write", rope_and_write),
     fast("attend", attend),
+    fast("chain_digests", chain_digests),
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_cpu", "Native CPU kernels.", -1, methods, nullptr, nullptr, nullptr,

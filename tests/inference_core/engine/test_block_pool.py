@@ -21,7 +21,7 @@ def cache(pool: BlockPool, *digests: int) -> list[int]:
     blocks = pool.allocate(len(digests))
     assert blocks is not None
     for block, i in zip(blocks, digests, strict=True):
-        pool.register(block, digest(i))
+        pool.register([block], [digest(i)])
     pool.release(blocks)
     return blocks
 
@@ -120,7 +120,7 @@ def test_dropping_the_cache_spares_referenced_blocks() -> None:
     pool = BlockPool("m", FOUR_PER_SLAB, arena)
     held = pool.allocate(1)
     assert held is not None
-    pool.register(held[0], digest(7))
+    pool.register([held[0]], [digest(7)])
     cache(pool, 1, 2, 3, 4)
     pool.drop_cache()
     pool.check_integrity([held])
@@ -157,8 +157,8 @@ def test_of_several_quiet_slabs_the_emptiest_is_yielded() -> None:
     assert full is not None
     assert sparse is not None
     for i, block in enumerate(full):
-        idle.register(block, digest(i))
-    idle.register(sparse[0], digest(9))
+        idle.register([block], [digest(i)])
+    idle.register([sparse[0]], [digest(9)])
     idle.release(full)
     idle.release(sparse)
     assert busy.allocate(5) is not None

@@ -48,7 +48,7 @@ class PoolMachine(RuleBasedStateMachine):
             if offset % 2 == 0:
                 key = ((digests + offset) % 40).to_bytes(16, "little")
                 self.content[name, block] = key
-                pool.register(block, key)
+                pool.register([block], [key])
 
     @rule(name=st.sampled_from(NAMES), first=st.integers(0, 39), count=st.integers(1, 4))
     def hit(self, name: str, first: int, count: int) -> None:

@@ -52,7 +52,12 @@ def forget_release(patch: pytest.MonkeyPatch) -> None:
 
 def ignore_parent(patch: pytest.MonkeyPatch) -> None:
     """A block is named by its own tokens alone."""
-    patch.setattr(sequence, "block_digest", lambda _, tokens: prefix_hash.block_digest(b"", tokens))
+
+    def broken(_: bytes, tokens: list[int], first: int, count: int, size: int) -> list[bytes]:
+        nobody = prefix_hash.root_digest("")
+        return [prefix_hash.chain_digests(nobody, tokens, i, 1, size)[0] for i in range(first, first + count)]
+
+    patch.setattr(sequence, "chain_digests", broken)
 
 
 def ignore_salt(patch: pytest.MonkeyPatch) -> None:
@@ -62,7 +67,11 @@ def ignore_salt(patch: pytest.MonkeyPatch) -> None:
 
 def ignore_tokens(patch: pytest.MonkeyPatch) -> None:
     """A block is named by its place in the chain alone."""
-    patch.setattr(sequence, "block_digest", lambda parent, _: prefix_hash.block_digest(parent, []))
+
+    def broken(parent: bytes, _: list[int], first: int, count: int, size: int) -> list[bytes]:
+        return prefix_hash.chain_digests(parent, [0] * count * size, 0, count, size)
+
+    patch.setattr(sequence, "chain_digests", broken)
 
 
 def give_slab_twice(patch: pytest.MonkeyPatch) -> None:
@@ -80,22 +89,26 @@ def give_slab_twice(patch: pytest.MonkeyPatch) -> None:
 
 def keep_cache_of_evicted(patch: pytest.MonkeyPatch) -> None:
     """An evicted block stays in the index of the prefix cache."""
-    evict = BlockPool._evict
+    reuse = BlockPool._reuse_coldest
 
-    def broken(pool: BlockPool, block: int) -> None:
-        digest = pool._digest_of[block]
-        evict(pool, block)
-        pool._block_of[digest] = block
+    def broken(pool: BlockPool, most: int) -> list[int]:
+        digest_of = dict(pool._digest_of)
+        blocks = reuse(pool, most)
+        pool._block_of.update((digest_of[block], block) for block in blocks)
+        return blocks
 
-    patch.setattr(BlockPool, "_evict", broken)
+    patch.setattr(BlockPool, "_reuse_coldest", broken)
 
 
 def overspend(patch: pytest.MonkeyPatch) -> None:
     """Tokens handed out are not charged to the budget."""
 
     def broken(draft: scheduler.StepDraft, sequence: sequence.Sequence, tokens: int) -> None:
-        draft.shares[sequence] = tokens
+        left = draft.left
+        hand_out(draft, sequence, tokens)
+        draft.left = left
 
+    hand_out = scheduler.StepDraft.hand_out
     patch.setattr(scheduler.StepDraft, "hand_out", broken)
 
 
