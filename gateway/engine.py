@@ -11,6 +11,7 @@ from inference_core.client import CoreClient
 from inference_core.errors import CoreError
 from tiers.build import build_tiers
 from tiers.catalog import Catalog
+from tiers.core_spec import core_spec
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,6 @@ def _core_client(settings: Settings, catalog: Catalog) -> CoreClient | None:
         # Imported on the core's thread: torch takes seconds, and a gateway process must never need it.
         from inference_core.loading import load_core
 
-        return load_core(catalog.core, settings.cache_path, knobs_file=settings.knobs_path)
+        return load_core(core_spec(catalog), settings.cache_path, knobs_file=settings.knobs_path)
 
     return ThreadCoreClient(load)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
+from inference_core.auto_tuner import AutoTuner
 from inference_core.block_pool import BlockPool
 from inference_core.errors import BadLogitsError, IntegrityError, InvalidRequestError
 from inference_core.live_knobs import LiveKnobs
@@ -27,6 +28,7 @@ from inference_core.scheduler import Scheduler
 from inference_core.sequence import Sequence, Status
 from inference_core.slab_arena import SlabArena
 from inference_core.step_plan import ScheduledSequence, StepPlan, StepResult
+from inference_core.step_statistics import StepStatistics
 from inference_core.wait_estimate import StepMeter
 
 logger = logging.getLogger(__name__)
@@ -63,6 +65,8 @@ class Core:
         for scheduler in self._schedulers.values():
             scheduler.peers = list(self._schedulers.values())
         self._meters = {name: StepMeter() for name in self._runners}
+        self._tuners = {name: AutoTuner(self._knobs.of(name)) for name in self._runners}
+        self._statistics = {name: StepStatistics() for name in self._runners}
         self._turns = ModelTurns(list(self._runners))
         self._requests: dict[str, _Request] = {}
         self._clock = clock
@@ -137,9 +141,10 @@ class Core:
                 continue
             self._steps += 1
             outputs = self._execute(plan)
-            seconds = self._clock() - began
-            self._turns.charge(name, seconds)
-            self._meters[name].record_step(seconds)
+            now = self._clock()
+            self._turns.charge(name, now - began)
+            self._meters[name].record_step(now - began)
+            self._tune(plan, len(outputs), now - began, now, len(due))
             return outputs
         if due:
             raise IntegrityError(f"{', '.join(due)} have work, but no sequence of theirs can be scheduled")
@@ -152,7 +157,7 @@ class Core:
         """
         self._knobs.change(changes, model, keep)
         for name, scheduler in self._schedulers.items():
-            scheduler.knobs = self._knobs.of(name)
+            scheduler.knobs = self._tuners[name].set_limits(self._knobs.of(name))
             if not scheduler.knobs.prefix_caching:
                 scheduler.pool.drop_cache()
 
@@ -191,6 +196,13 @@ class Core:
 
     # -- one step ------------------------------------------------------------------------------
 
+    def _tune(self, plan: StepPlan, drawn: int, seconds: float, now: float, sharing: int) -> None:
+        """Let the step just done decide the limits of this model's next one. Who drew a token decodes on, or ended."""
+        sequences = len(plan.sequences)
+        self._statistics[plan.model].record(sequences, seconds)
+        scheduler, tuner = self._schedulers[plan.model], self._tuners[plan.model]
+        scheduler.knobs = tuner.after_step(sequences, plan.num_tokens, drawn, seconds, now, sharing)
+
     def _execute(self, plan: StepPlan) -> list[SequenceOutput]:
         """Run `plan`; what fails is ended and left out, and the rest, if any may be repeated, is run again."""
         runner, scheduler = self._runners[plan.model], self._schedulers[plan.model]
@@ -213,8 +225,10 @@ class Core:
         for output in outputs:
             if output.finish_reason is not None:
                 request = self._requests[output.request_id]
-                allowed = request.choices[output.index].max_output_tokens
-                self._meters[request.scheduler.name].record_finish(output.completion_tokens, allowed)
+                choice, model = request.choices[output.index], request.scheduler.name
+                self._meters[model].record_finish(output.completion_tokens, choice.max_output_tokens)
+                computed = output.prompt_tokens - output.cached_tokens
+                self._tuners[model].after_answer(choice.lagged_seconds, computed, output.completion_tokens)
                 self._forget_choice(request, output.request_id)
         return outputs
 
@@ -251,6 +265,10 @@ class Core:
             step_seconds_mean=meter.step_seconds,
             predicted_wait_seconds=meter.predicted_wait(scheduler, models_sharing + (not scheduler.has_work)),
             knobs=self._knobs.of(name),
+            tuning=self._tuners[name].tuning(),
+            step_seconds_counts=list(self._statistics[name].seconds_counts),
+            step_seconds_sum=self._statistics[name].seconds_sum,
+            batch_sizes=dict(self._statistics[name].batch_sizes),
         )
 
 

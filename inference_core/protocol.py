@@ -117,6 +117,15 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
     ageing_seconds: Annotated[
         float, Meta(ge=0.001, le=86_400, description="Seconds of waiting that lift a sequence by one priority class.")
     ] = 5.0
+    auto_tune: Annotated[
+        bool, Meta(description="Whether budget, chunk and seats follow the objectives, their knobs being the limits.")
+    ] = False
+    itl_objective_ms: Annotated[
+        float, Meta(ge=1, le=60_000, description="Milliseconds between two tokens that 95 of 100 gaps should keep.")
+    ] = 100.0
+    ttft_objective_ms: Annotated[
+        float, Meta(ge=1, le=3_600_000, description="Milliseconds to the first token that most requests should keep.")
+    ] = 1000.0
 
 
 Command = AddRequest | AbortRequest | QueryStats | SetKnobs
@@ -156,8 +165,35 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
     preemptions: int = 0
 
 
+class Tuning(msgspec.Struct, kw_only=True):
+    """The step limits in force for a model, tuned or as set, and what the tuner knows.
+
+    `decisions`: changes of its rule since start, the last one for `reason`. The 95th percentiles are of the last gaps
+    between tokens and of the last times to first token; None before there are any. `margin`: share of the objective
+    that steps aim at. A step takes about `base_seconds` + `sequence_seconds` per sequence + `token_seconds` per further
+    token, and `tail` times that in its worst twentieth.
+    """
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    prefill_chunk: int
+    decisions: int = 0
+    reason: str = ""
+    itl_p95_seconds: float | None = None
+    ttft_p95_seconds: float | None = None
+    margin: float = 1.0
+    base_seconds: float = 0.0
+    sequence_seconds: float = 0.0
+    token_seconds: float = 0.0
+    tail: float = 1.0
+
+
 class ModelStats(msgspec.Struct, kw_only=True):
-    """One model of a core, now: counts of sequences, blocks and totals since start."""
+    """One model of a core, now: counts of sequences, blocks and totals since start.
+
+    `step_seconds_counts`: steps by duration, in the buckets of `step_statistics`; `batch_sizes`: steps by the number of
+    sequences in them.
+    """
 
     name: str
     running: int
@@ -173,6 +209,10 @@ class ModelStats(msgspec.Struct, kw_only=True):
     step_seconds_mean: float
     predicted_wait_seconds: float
     knobs: Knobs = Knobs()
+    tuning: Tuning | None = None
+    step_seconds_counts: list[int] = []
+    step_seconds_sum: float = 0.0
+    batch_sizes: dict[int, int] = {}
 
 
 class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):

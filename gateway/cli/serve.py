@@ -53,12 +53,13 @@ def _serve_core(settings: "Settings") -> None:
     from inference_core.core_server import serve_core
     from inference_core.loading import load_core
     from tiers.catalog_file import load_catalog
+    from tiers.core_spec import core_spec
 
     catalog = load_catalog(settings.catalog)
     path = settings.socket_path
     path.parent.mkdir(parents=True, exist_ok=True)
     click.echo(f"core of catalogue {catalog.name!r} on {path}")
-    serve_core(lambda: load_core(catalog.core, settings.cache_path, knobs_file=settings.knobs_path), path)
+    serve_core(lambda: load_core(core_spec(catalog), settings.cache_path, knobs_file=settings.knobs_path), path)
 
 
 def _serve_http(settings: "Settings") -> None:

@@ -1,0 +1,202 @@
+"""Tunes one model's token budget, chunk and seats towards its latency objectives, from measured steps (SPEC BS-10)."""
+
+from collections import deque
+from dataclasses import dataclass
+
+import msgspec
+
+from inference_core.protocol import Knobs, Tuning
+from inference_core.step_time_model import StepTimeModel
+
+
+@dataclass(frozen=True, slots=True)
+class TuningRule:
+    """How many prompt tokens a step may take: `room - room_per_decode · decodes`, and without decodes `idle_room`."""
+
+    room: float
+    room_per_decode: float
+    idle_room: float
+    max_num_seqs: int
+
+    def prompt_tokens(self, decodes: int) -> float:
+        """Prompt tokens that fit a step beside `decodes`."""
+        return self.room - self.room_per_decode * decodes if decodes else self.idle_room
+
+
+class AutoTuner:
+    """A controller without a clock: fed after every step and every answer, it gives the knobs for the next step.
+
+    From a learned model of step time (`StepTimeModel`) follows how many prompt tokens fit beside the running decodes so
+    that a step, in its worst twentieth, keeps the objective for the time between two tokens; more would break it, fewer
+    would let prompts wait for nothing. Seats are limited so that, at the measured mix of prompt and answer tokens,
+    prompts are computed as fast as seats get free. What several models sharing a core's time, or anything that the
+    model does not know, adds to the measured time between tokens, is taken off the target by and by.
+
+    The knobs given by the operator are the upper limits; with `auto_tune` off they are in force as they are, while the
+    model goes on learning. Decisions are at least `EVERY` steps apart, growth is at most by `GROWTH` at once, and more
+    room is not worth a change below `HYSTERESIS`, less room not below `SLACK`.
+    """
+
+    EVERY = 8
+    WINDOW = 64
+    GROWTH = 1.5
+    HYSTERESIS = 0.1
+    SLACK = 0.05
+    # A prompt always advances: so many tokens a step, if the limits allow.
+    LEAST_ROOM = 16
+    LEAST_MARGIN = 0.5
+
+    def __init__(self, limits: Knobs) -> None:
+        self.limits = limits
+        self.knobs = limits
+        self.model = StepTimeModel()
+        self._rule: TuningRule | None = None
+        self._decisions = 0
+        self._reason = ""
+        self._margin = 1.0
+        self._steps_to_decision = self.EVERY
+        self._decodes_left = 0
+        self._last_end = 0.0
+        self._gaps: list[float] = []
+        self._gap_p95: float | None = None
+        self._first_tokens: deque[float] = deque(maxlen=self.WINDOW)
+        self._prompt_tokens = self._answer_tokens = 0.0
+
+    def set_limits(self, limits: Knobs) -> Knobs:
+        """Put the operator's knobs in force; tuning begins from them."""
+        self.limits = self.knobs = limits
+        self._rule = None
+        return self.knobs
+
+    def after_step(
+        self, sequences: int, tokens: int, decodes: int, seconds: float, now: float, sharing: int = 1
+    ) -> Knobs:
+        """A step of `tokens` in `sequences` took `seconds` and ended at `now`, leaving `decodes` to go on.
+
+        `sharing`: models that have work on this core, this one included. Returns the knobs for the next step.
+        """
+        self.model.observe(sequences, tokens, seconds)
+        if self._decodes_left:
+            self._gaps.append(now - self._last_end)
+        self._decodes_left, self._last_end = decodes, now
+        self._steps_to_decision -= 1
+        if self._steps_to_decision <= 0:
+            self._steps_to_decision = self.EVERY
+            self.model.learn()
+            self._compare_with_objective()
+            if self.limits.auto_tune and self.model.is_warm:
+                self._decide(max(decodes, 1), sharing)
+        if self._rule is not None:
+            self._apply(self._rule, decodes)
+        return self.knobs
+
+    def after_answer(self, first_token_seconds: float, prompt_tokens: int, answer_tokens: int) -> None:
+        """An answer ended by itself: its time to first token, its computed prompt tokens, its answer tokens."""
+        self._first_tokens.append(first_token_seconds)
+        self._prompt_tokens += 0.05 * (prompt_tokens - self._prompt_tokens)
+        self._answer_tokens += 0.05 * (answer_tokens - self._answer_tokens)
+
+    def tuning(self) -> Tuning:
+        """What is in force, why, and what it rests on."""
+        return Tuning(
+            max_num_batched_tokens=self.knobs.max_num_batched_tokens,
+            max_num_seqs=self.knobs.max_num_seqs,
+            prefill_chunk=self.knobs.prefill_chunk,
+            decisions=self._decisions,
+            reason=self._reason,
+            itl_p95_seconds=self._gap_p95,
+            ttft_p95_seconds=_p95(list(self._first_tokens)),
+            margin=self._margin,
+            base_seconds=self.model.base,
+            sequence_seconds=self.model.per_sequence,
+            token_seconds=self.model.per_token,
+            tail=self.model.tail,
+        )
+
+    def _compare_with_objective(self) -> None:
+        """Every `WINDOW` gaps, adapt the margin to what the objective became."""
+        if len(self._gaps) < self.WINDOW:
+            return
+        self._gap_p95 = _p95(self._gaps)
+        self._gaps.clear()
+        if not self.limits.auto_tune or self._gap_p95 is None:
+            self._margin = 1.0
+        elif self._gap_p95 > self.limits.itl_objective_ms / 1e3:
+            self._margin = max(self.LEAST_MARGIN, self._margin * 0.95)
+        elif self._gap_p95 < 0.9 * self.limits.itl_objective_ms / 1e3:
+            self._margin = min(1.0, self._margin * 1.05)
+
+    def _decide(self, decodes: int, sharing: int) -> None:
+        objective = self.limits.itl_objective_ms / 1e3 / sharing
+        wanted = self._wanted(objective * self._margin / self.model.tail, sharing)
+        old = self._rule
+        if old is not None:
+            wanted = self._not_too_fast(old, wanted, decodes)
+            if not self._worth_it(old, wanted, decodes):
+                return
+        self._rule = wanted
+        before = self.knobs
+        self._apply(wanted, decodes)
+        if self.knobs is not before:
+            self._decisions += 1
+            took = self.model.predict(decodes + 1, before.max_num_batched_tokens) * self.model.tail
+            self._reason = (
+                f"{before.max_num_batched_tokens} tokens in {decodes + 1} sequences take {took * 1e3:.0f} ms in the "
+                f"worst twentieth of steps, {objective * self._margin * 1e3:.0f} ms are aimed at"
+            )
+
+    def _wanted(self, target: float, sharing: int) -> TuningRule:
+        """The rule under which a usual step takes `target` seconds and no more."""
+        model, limits = self.model, self.limits
+        most = float(limits.max_num_batched_tokens)
+        # Nobody waits for a next token: a step may take longer, but who arrives during it waits for its end.
+        idle = target if sharing > 1 else max(target, limits.ttft_objective_ms / 1e3 / 4 / model.tail)
+        if model.per_token > 1e-9:
+            room = (target - model.base - model.per_sequence) / model.per_token + 1
+            slope = model.per_sequence / model.per_token
+            idle_room = (idle - model.base - model.per_sequence) / model.per_token + 1
+        else:
+            room = idle_room = most
+            slope = 0.0
+        mix = self._prompt_tokens / self._answer_tokens if self._answer_tokens else 0.0
+        per_seat = model.per_sequence + model.per_token * mix
+        seats = (target - model.base) / per_seat if per_seat > 1e-9 else float(limits.max_num_seqs)
+        return TuningRule(room, slope, idle_room, int(min(max(seats, 1), limits.max_num_seqs)))
+
+    def _not_too_fast(self, old: TuningRule, new: TuningRule, decodes: int) -> TuningRule:
+        most = max(old.prompt_tokens(decodes), self.LEAST_ROOM) * self.GROWTH
+        idle = max(old.idle_room, self.LEAST_ROOM) * self.GROWTH
+        return TuningRule(
+            new.room - max(0.0, new.prompt_tokens(decodes) - most),
+            new.room_per_decode,
+            min(new.idle_room, idle),
+            min(new.max_num_seqs, int(old.max_num_seqs * self.GROWTH) + 1),
+        )
+
+    def _worth_it(self, old: TuningRule, new: TuningRule, decodes: int) -> bool:
+        """Whether `new` keeps the objective better, or gives noticeably more room."""
+        pairs = (
+            (old.prompt_tokens(decodes), new.prompt_tokens(decodes)),
+            (old.idle_room, new.idle_room),
+            (old.max_num_seqs, new.max_num_seqs),
+        )
+        return any(b < (1 - self.SLACK) * a or b > (1 + self.HYSTERESIS) * a for a, b in pairs)
+
+    def _apply(self, rule: TuningRule, decodes: int) -> None:
+        limits, knobs = self.limits, self.knobs
+        fitting = int(min(rule.prompt_tokens(decodes), limits.max_num_batched_tokens))
+        room = max(fitting // self.LEAST_ROOM * self.LEAST_ROOM, self.LEAST_ROOM)
+        budget = min(decodes + room, limits.max_num_batched_tokens)
+        chunk = min(room, limits.prefill_chunk)
+        if (
+            budget != knobs.max_num_batched_tokens
+            or chunk != knobs.prefill_chunk
+            or rule.max_num_seqs != knobs.max_num_seqs
+        ):
+            self.knobs = msgspec.structs.replace(
+                limits, max_num_batched_tokens=budget, prefill_chunk=chunk, max_num_seqs=rule.max_num_seqs
+            )
+
+
+def _p95(values: list[float]) -> float | None:
+    return sorted(values)[min(len(values) - 1, int(0.95 * len(values)))] if values else None

@@ -1,0 +1,141 @@
+"""A core tunes itself under load, in virtual time: after a load step it regains its objective (SPEC BS-10)."""
+
+from random import Random
+
+import pytest
+
+from inference_core.core import Core
+from inference_core.fake_runner import HashModelRunner, VirtualClock
+from inference_core.protocol import AddRequest, Knobs, SamplingParams
+from inference_core.step_plan import SampledToken, StepPlan, StepResult
+
+SLAB_BYTES = 1 << 16
+
+
+class CostRunner(HashModelRunner):
+    """Says 1 to everything; a step takes what a processor's would, `slower` times that, with noise."""
+
+    def __init__(self, name: str, clock: VirtualClock) -> None:
+        super().__init__(name, bytearray(1), SLAB_BYTES, max_context=16_384, clock=clock)
+        self.virtual_clock, self.slower, self._random = clock, 1.0, Random(7)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        sequences, tokens = len(plan.sequences), plan.num_tokens
+        exact = 0.006 + 0.0006 * sequences + 0.00027 * (tokens - sequences)
+        self.virtual_clock.advance(self.slower * exact * self._random.lognormvariate(0, 0.05))
+        return StepResult([[SampledToken(1)] if s.sample else [] for s in plan.sequences])
+
+
+class Load:
+    """`callers` per model who ask again as soon as they are answered, and what they saw of one model."""
+
+    def __init__(self, knobs: Knobs, callers: dict[str, int], *, prompt: int = 128, answer: int = 64) -> None:
+        self.clock = VirtualClock(1.0)
+        self.runners = {name: CostRunner(name, self.clock) for name in callers}
+        self.core = Core(
+            self.runners, arena_bytes=SLAB_BYTES * 4096, slab_bytes=SLAB_BYTES, knobs=knobs, clock=self.clock, seed=0
+        )
+        self._prompt, self._answer, self._random = prompt, answer, Random(0)
+        self._last: dict[str, float] = {}
+        self._count = 0
+        self._gaps: dict[str, list[float]] = {name: [] for name in callers}
+        for name, number in callers.items():
+            for _ in range(number):
+                self._ask(name)
+
+    def p95_ms(self, seconds: float, model: str = "m") -> float:
+        """The 95th percentile of the gaps between tokens over the next `seconds`."""
+        gaps, end = self._gaps[model], self.clock() + seconds
+        gaps.clear()
+        while self.clock() < end:
+            for output in self.core.step():
+                name = output.request_id.split("/")[0]
+                if output.request_id in self._last:
+                    self._gaps[name].append(self.clock() - self._last[output.request_id])
+                self._last[output.request_id] = self.clock()
+                if output.finish_reason is not None:
+                    del self._last[output.request_id]
+                    self._ask(name)
+        return sorted(gaps)[int(0.95 * len(gaps))] * 1e3
+
+    def _ask(self, model: str) -> None:
+        self._count += 1
+        self.core.add(
+            AddRequest(
+                request_id=f"{model}/{self._count}",
+                model=model,
+                prompt_token_ids=[self._random.randrange(900) for _ in range(self._prompt)],
+                sampling=SamplingParams(temperature=0, max_tokens=self._answer, ignore_eos=True),
+            )
+        )
+
+
+def generated(load: Load, seconds: float) -> int:
+    before = load.core.stats().models[0].generated_tokens
+    load.p95_ms(seconds)
+    return load.core.stats().models[0].generated_tokens - before
+
+
+def test_after_the_machine_slows_down_the_95th_percentile_regains_its_objective() -> None:
+    load = Load(Knobs(auto_tune=True), {"m": 16})
+    load.p95_ms(3)
+    assert load.p95_ms(8) <= 100
+    load.runners["m"].slower = 2.5
+    load.p95_ms(8)
+    assert load.p95_ms(10) <= 100
+    load.runners["m"].slower = 1.0
+    load.p95_ms(5)
+    tuning = load.core.stats().models[0].tuning
+    assert tuning is not None
+    assert tuning.max_num_batched_tokens > 250
+    load.core.check_integrity()
+
+
+def test_after_more_callers_arrive_the_95th_percentile_regains_its_objective() -> None:
+    load = Load(Knobs(auto_tune=True), {"m": 4})
+    load.p95_ms(5)
+    for _ in range(44):
+        load._ask("m")
+    load.p95_ms(8)
+    assert load.p95_ms(10) <= 100
+
+
+def test_without_tuning_the_same_load_breaks_the_objective() -> None:
+    load = Load(Knobs(), {"m": 32})
+    load.p95_ms(3)
+    assert load.p95_ms(8) > 120
+
+
+def test_tuning_costs_no_throughput() -> None:
+    fixed, tuned = Load(Knobs(), {"m": 24}), Load(Knobs(auto_tune=True), {"m": 24})
+    for load in (fixed, tuned):
+        load.p95_ms(3)
+    assert generated(tuned, 10) > 0.97 * generated(fixed, 10)
+
+
+def test_models_that_share_a_core_keep_the_objective_together() -> None:
+    load = Load(Knobs(auto_tune=True), {"m": 10, "other": 10})
+    load.p95_ms(12)
+    assert load.p95_ms(10) <= 105
+
+
+def test_the_tuner_is_switched_while_serving() -> None:
+    load = Load(Knobs(), {"m": 32})
+    load.p95_ms(3)
+    load.core.set_knobs({"auto_tune": True})
+    load.p95_ms(3)
+    assert load.p95_ms(5) <= 100
+    load.core.set_knobs({"auto_tune": False})
+    load.p95_ms(1)
+    tuning = load.core.stats().models[0].tuning
+    assert tuning is not None
+    assert (tuning.max_num_batched_tokens, tuning.max_num_seqs, tuning.prefill_chunk) == (512, 64, 256)
+
+
+def test_stats_tell_what_steps_were_like() -> None:
+    load = Load(Knobs(), {"m": 3}, prompt=16, answer=50)
+    load.p95_ms(1)
+    (model,) = load.core.stats().models
+    assert sum(model.step_seconds_counts) == sum(model.batch_sizes.values()) == load.core.stats().steps
+    assert max(model.batch_sizes) == 3
+    assert model.step_seconds_sum == pytest.approx(load.clock() - 1.0)
