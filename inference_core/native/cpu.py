@@ -8,6 +8,7 @@ import os
 from types import ModuleType
 from typing import Literal
 
+import numpy as np
 import torch
 
 _cpu: ModuleType | None
@@ -18,6 +19,8 @@ except ImportError:
 
 AVAILABLE = _cpu is not None
 Scheme = Literal["int4-int8", "int8-int8", "int4-float", "bfloat16", "float32"]
+# x ~ scale * q over 32 activations, with what weights' minima and offsets are multiplied by (`native/kernels.h`).
+QUANTIZED_GROUP = np.dtype([("q", np.int8, 32), ("scale", "<f4"), ("offset", "<f4"), ("correction", "<i4")])
 _SCHEMES: dict[str, int] = {"int4-int8": 0, "int8-int8": 1, "int4-float": 2, "bfloat16": 3, "float32": 4}
 
 
@@ -78,3 +81,29 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tenso
 def silu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
     """out[T, I] = silu(gate) * up for contiguous gate_up [T, 2 I] (SwiGLU, Shazeer 2020)."""
     extension().silu_mul(gate_up.data_ptr(), out.data_ptr(), out.shape[1], out.shape[0])
+
+
+def quantize(x: torch.Tensor) -> torch.Tensor:
+    """x[T, K] as the integer linears take it: uint8 [T, K / 32, 44] of `QUANTIZED_GROUP`; K in whole groups of 32."""
+    out = _groups(*x.shape)
+    extension().quantize(x.data_ptr(), x.stride(0), x.shape[1], x.shape[0], out.data_ptr())
+    return out
+
+
+def norm_quantize(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """`rms_norm`, then `quantize`, in one pass and with the same bits."""
+    out = _groups(*x.shape)
+    extension().norm_quantize(x.data_ptr(), x.stride(0), weight.data_ptr(), x.shape[1], eps, x.shape[0], out.data_ptr())
+    return out
+
+
+def silu_quantize(gate_up: torch.Tensor) -> torch.Tensor:
+    """`silu_mul` of contiguous gate_up [T, 2 I], then `quantize`, in one pass and with the same bits."""
+    rows, columns = gate_up.shape[0], gate_up.shape[1] // 2
+    out = _groups(rows, columns)
+    extension().silu_quantize(gate_up.data_ptr(), columns, rows, out.data_ptr())
+    return out
+
+
+def _groups(rows: int, columns: int) -> torch.Tensor:
+    return torch.empty(rows, columns // 32, QUANTIZED_GROUP.itemsize, dtype=torch.uint8)

@@ -16,6 +16,7 @@ struct QuantizedGroup {
   float offset;        // scale * sum of q: what a group's minimum is multiplied by
   int32_t correction;  // -128 * sum of q: what unsigned 8-bit codes add too much
 };
+static_assert(sizeof(QuantizedGroup) == 44, "inference_core/native/cpu.py describes the same bytes");
 
 struct LinearArgs {
   const uint8_t* panels;  // packed weights, one panel per 16 output columns
@@ -83,6 +84,10 @@ struct KernelTable {
   void (*rms_norm)(const float* x, int64_t ldx, const float* w, float* y, int64_t ldy, int d, float eps, int first,
                    int last);
   void (*silu_mul)(const float* gate_up, float* y, int d, int first, int last);
+  // rms_norm or silu_mul, then quantize_rows, in one pass.
+  void (*norm_quantize_rows)(const float* x, int64_t ldx, const float* w, int d, float eps, QuantizedGroup* out,
+                             int first, int last);
+  void (*silu_quantize_rows)(const float* gate_up, int d, QuantizedGroup* out, int first, int last);
   void (*rope_and_write)(const RopeArgs&, int first, int last);
   void (*attend)(const AttentionArgs&, const AttentionUnit&, float* scratch);
 };

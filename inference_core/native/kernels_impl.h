@@ -9,9 +9,21 @@
 namespace aio {
 namespace AIO_ISA {
 
-static const KernelTable table = {AIO_NAME,    quantize_rows, linear_int4, linear_int4_float,
-                                  linear_int8, linear_bf16,   linear_f32,  rms_norm,
-                                  silu_mul,    rope_and_write, attend};
+static const KernelTable table = {
+    AIO_NAME,
+    quantize_rows,
+    linear_int4,
+    linear_int4_float,
+    linear_int8,
+    linear_bf16,
+    linear_f32,
+    rms_norm,
+    silu_mul,
+    norm_quantize_rows,
+    silu_quantize_rows,
+    rope_and_write,
+    attend,
+};
 
 }  // namespace AIO_ISA
 }  // namespace aio

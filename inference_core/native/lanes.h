@@ -13,6 +13,7 @@ namespace aio {
 namespace AIO_ISA {
 
 #define AIO_INLINE static inline __attribute__((always_inline))
+#define AIO_LAMBDA __attribute__((always_inline))
 #define AIO_MEMBER inline __attribute__((always_inline))
 // Short loops over register arrays must disappear, or the arrays live on the stack.
 #if defined(AIO_AVX512) || defined(AIO_AVX2)

@@ -34,7 +34,7 @@ void split(ThreadPool& pool, int count, int worth_splitting, const Body& body) {
   pool.run([&](int t) { body(int(int64_t(count) * t / threads), int(int64_t(count) * (t + 1) / threads)); });
 }
 
-void quantize(const KernelTable& kernels, ThreadPool& pool, LinearArgs& a) {
+void quantize_input(const KernelTable& kernels, ThreadPool& pool, LinearArgs& a) {
   const size_t groups = size_t(a.rows) * size_t(a.k / kGroup);
   if (quantized.size() < groups) quantized.resize(groups);
   split(pool, a.rows, 16, [&](int first, int last) {
@@ -68,7 +68,7 @@ PyObject* linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
     return nullptr;
   }
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
-    if (takes_integers(Scheme(scheme))) quantize(kernels, pool, a);
+    if (takes_integers(Scheme(scheme))) quantize_input(kernels, pool, a);
     const LinearKernel kernel = linear_kernel(kernels, Scheme(scheme));
     split(pool, (a.n + kLanes - 1) / kLanes, 2, [&](int first, int last) { kernel(a, first, last); });
   });
@@ -99,6 +99,48 @@ PyObject* silu_mul(PyObject*, PyObject* const* values, Py_ssize_t count) {
   if (v.failed) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
     split(pool, rows, 8, [&](int first, int last) { kernels.silu_mul(gate_up, y, d, first, last); });
+  });
+}
+
+// quantize(x, ldx, k, rows, out)
+PyObject* quantize(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 5, "quantize")) return nullptr;
+  Arguments v{values};
+  const auto x = v.address<const float>(0);
+  const int64_t ldx = v.integer(1);
+  const int k = int(v.integer(2)), rows = int(v.integer(3));
+  const auto out = v.address<QuantizedGroup>(4);
+  if (v.failed) return nullptr;
+  return operate([&](const KernelTable& kernels, ThreadPool& pool) {
+    split(pool, rows, 16, [&](int first, int last) { kernels.quantize_rows(x, ldx, k, out, first, last); });
+  });
+}
+
+// norm_quantize(x, ldx, w, d, eps, rows, out)
+PyObject* norm_quantize(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 7, "norm_quantize")) return nullptr;
+  Arguments v{values};
+  const auto x = v.address<const float>(0), w = v.address<const float>(2);
+  const int64_t ldx = v.integer(1);
+  const int d = int(v.integer(3)), rows = int(v.integer(5));
+  const float eps = v.real(4);
+  const auto out = v.address<QuantizedGroup>(6);
+  if (v.failed) return nullptr;
+  return operate([&](const KernelTable& kernels, ThreadPool& pool) {
+    split(pool, rows, 16, [&](int first, int last) { kernels.norm_quantize_rows(x, ldx, w, d, eps, out, first, last); });
+  });
+}
+
+// silu_quantize(gate_up, d, rows, out)
+PyObject* silu_quantize(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 4, "silu_quantize")) return nullptr;
+  Arguments v{values};
+  const auto gate_up = v.address<const float>(0);
+  const int d = int(v.integer(1)), rows = int(v.integer(2));
+  const auto out = v.address<QuantizedGroup>(3);
+  if (v.failed) return nullptr;
+  return operate([&](const KernelTable& kernels, ThreadPool& pool) {
+    split(pool, rows, 8, [&](int first, int last) { kernels.silu_quantize_rows(gate_up, d, out, first, last); });
   });
 }
 

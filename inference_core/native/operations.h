@@ -8,6 +8,9 @@ namespace aio {
 PyObject* linear(PyObject*, PyObject* const* values, Py_ssize_t count);
 PyObject* rms_norm(PyObject*, PyObject* const* values, Py_ssize_t count);
 PyObject* silu_mul(PyObject*, PyObject* const* values, Py_ssize_t count);
+PyObject* quantize(PyObject*, PyObject* const* values, Py_ssize_t count);
+PyObject* norm_quantize(PyObject*, PyObject* const* values, Py_ssize_t count);
+PyObject* silu_quantize(PyObject*, PyObject* const* values, Py_ssize_t count);
 PyObject* rope_and_write(PyObject*, PyObject* const* values, Py_ssize_t count);
 PyObject* attend(PyObject*, PyObject* const* values, Py_ssize_t count);
 

@@ -1,33 +1,67 @@
-// Kernels on single rows: quantised activations, RMSNorm, SwiGLU.
+// Kernels on single rows: quantised activations, RMSNorm, SwiGLU, and each of the latter two with the former in one pass.
 #pragma once
-#include "lanes.h"
+#include "panel_lanes.h"
 
 namespace aio {
 namespace AIO_ISA {
 
-// Symmetric, ties to even: scale = max|x| / 127.
-AIO_INLINE void quantize_group(const f16x& a, const f16x& b, QuantizedGroup& out) {
-  const f16x abs_a = a > -a ? a : -a, abs_b = b > -b ? b : -b;
-  const float peak = lanes_max(abs_a > abs_b ? abs_a : abs_b);
-  const float inverse = peak > 0 ? 127.0f / peak : 0.0f;
-  const f16x magic = splat(12582912.0f);
-  const i16x qa = __builtin_convertvector(fma(a, splat(inverse), magic) - magic, i16x);
-  const i16x qb = __builtin_convertvector(fma(b, splat(inverse), magic) - magic, i16x);
-  *reinterpret_cast<b16x*>(out.q) = __builtin_convertvector(qa, b16x);
-  *reinterpret_cast<b16x*>(out.q + kLanes) = __builtin_convertvector(qb, b16x);
-  const float sum = lanes_sum(to_float(qa + qb));  // at most 32 * 127: exact
-  out.scale = peak / 127.0f;
-  out.offset = out.scale * sum;
-  out.correction = -128 * int32_t(sum);
+// Quantises `groups` groups of value(i), 16 values from element i; symmetric, ties to even: scale = max|x| / 127.
+// In passes over 16 groups: one group after another would wait for its own maximum, its division and its sum.
+template <typename Value>
+AIO_INLINE void quantize_groups(int groups, const Value& value, QuantizedGroup* out) {
+  for (int done = 0; done < groups; done += kLanes, out += kLanes) {
+    const int count = min_int(kLanes, groups - done);
+    float values[kLanes * kGroup], peaks[kLanes], scales[kLanes], inverses[kLanes], sums[kLanes];
+    for (int g = 0; g < count; ++g) {
+      const Floats a = value((done + g) * kGroup), b = value((done + g) * kGroup + kLanes);
+      store_floats(values + g * kGroup, a);
+      store_floats(values + g * kGroup + kLanes, b);
+      peaks[g] = maximum_of(maximum(absolute(a), absolute(b)));
+    }
+    for (int g = 0; g < count; ++g) {
+      scales[g] = peaks[g] / 127.0f;
+      inverses[g] = peaks[g] > 0 ? 127.0f / peaks[g] : 0.0f;
+    }
+    for (int g = 0; g < count; ++g) {
+      const Floats inverse = floats(inverses[g]);
+      const Ints a = to_nearest(load_floats(values + g * kGroup) * inverse);
+      const Ints b = to_nearest(load_floats(values + g * kGroup + kLanes) * inverse);
+      store_bytes(out[g].q, a);
+      store_bytes(out[g].q + kLanes, b);
+      sums[g] = sum_of(to_floats(a + b));  // at most 32 * 127: exact
+    }
+    for (int g = 0; g < count; ++g) {
+      out[g].scale = scales[g];
+      out[g].offset = scales[g] * sums[g];
+      out[g].correction = -128 * int32_t(sums[g]);
+    }
+  }
 }
 
 static void quantize_rows(const float* x, int64_t ldx, int k, QuantizedGroup* out, int first, int last) {
   const int groups = k / kGroup;
-  for (int row = first; row < last; ++row)
-    for (int g = 0; g < groups; ++g) {
-      const float* p = x + row * ldx + int64_t(g) * kGroup;
-      quantize_group(load(p), load(p + kLanes), out[int64_t(row) * groups + g]);
-    }
+  for (int row = first; row < last; ++row) {
+    const float* in = x + row * ldx;
+    quantize_groups(groups, [in](int i) AIO_LAMBDA { return load_floats(in + i); }, out + int64_t(row) * groups);
+  }
+}
+
+// 1 / sqrt(mean(x^2) + eps); two sums, so that neither waits for itself.
+AIO_INLINE float inverse_rms(const float* x, int d, float eps) {
+  Floats even = floats(0), odd = floats(0);
+  int i = 0;
+  for (; i + 2 * kLanes <= d; i += 2 * kLanes) {
+    const Floats a = load_floats(x + i), b = load_floats(x + i + kLanes);
+    even = fma(a, a, even);
+    odd = fma(b, b, odd);
+  }
+  float total = sum_of(even + odd);
+  for (; i < d; ++i) total += x[i] * x[i];
+  return 1.0f / sqrtf(total / float(d) + eps);
+}
+
+AIO_INLINE Floats normalised(const float* x, const float* w, float inverse) {
+  return load_floats(x) * floats(inverse) * load_floats(w);
 }
 
 static void rms_norm(const float* x, int64_t ldx, const float* w, float* y, int64_t ldy, int d, float eps, int first,
@@ -35,15 +69,29 @@ static void rms_norm(const float* x, int64_t ldx, const float* w, float* y, int6
   for (int row = first; row < last; ++row) {
     const float* in = x + row * ldx;
     float* out = y + row * ldy;
-    f16x squares = splat(0);
+    const float inverse = inverse_rms(in, d, eps);
     int i = 0;
-    for (; i + kLanes <= d; i += kLanes) squares = fma(load(in + i), load(in + i), squares);
-    float total = lanes_sum(squares);
-    for (; i < d; ++i) total += in[i] * in[i];
-    const float inverse = 1.0f / sqrtf(total / float(d) + eps);
-    for (i = 0; i + kLanes <= d; i += kLanes) store(out + i, load(in + i) * inverse * load(w + i));
+    for (; i + kLanes <= d; i += kLanes) store_floats(out + i, normalised(in + i, w + i, inverse));
     for (; i < d; ++i) out[i] = in[i] * inverse * w[i];
   }
+}
+
+// rms_norm and quantize_rows in one pass, bit for bit; d in whole groups.
+static void norm_quantize_rows(const float* x, int64_t ldx, const float* w, int d, float eps, QuantizedGroup* out,
+                               int first, int last) {
+  const int groups = d / kGroup;
+  for (int row = first; row < last; ++row) {
+    const float* in = x + row * ldx;
+    const float inverse = inverse_rms(in, d, eps);
+    quantize_groups(groups, [=](int i) AIO_LAMBDA { return normalised(in + i, w + i, inverse); },
+                    out + int64_t(row) * groups);
+  }
+}
+
+// silu(gate) * up; beyond exp(80) silu is 0 to any precision that matters.
+AIO_INLINE Floats gated(const float* gate, const float* up) {
+  const Floats g = load_floats(gate), negated = floats(0) - maximum(g, floats(-80.0f));
+  return quotient(g, exponential(negated) + floats(1.0f)) * load_floats(up);
 }
 
 static void silu_mul(const float* gate_up, float* y, int d, int first, int last) {
@@ -52,12 +100,18 @@ static void silu_mul(const float* gate_up, float* y, int d, int first, int last)
     const float* up = gate + d;
     float* out = y + int64_t(row) * d;
     int i = 0;
-    for (; i + kLanes <= d; i += kLanes) {
-      f16x g = load(gate + i), negated = -g;
-      negated = negated < 80.0f ? negated : splat(80.0f);
-      store(out + i, g / (exp_lanes(negated) + 1.0f) * load(up + i));
-    }
+    for (; i + kLanes <= d; i += kLanes) store_floats(out + i, gated(gate + i, up + i));
     for (; i < d; ++i) out[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+  }
+}
+
+// silu_mul and quantize_rows in one pass, bit for bit; d in whole groups.
+static void silu_quantize_rows(const float* gate_up, int d, QuantizedGroup* out, int first, int last) {
+  const int groups = d / kGroup;
+  for (int row = first; row < last; ++row) {
+    const float* gate = gate_up + int64_t(row) * 2 * d;
+    quantize_groups(groups, [=](int i) AIO_LAMBDA { return gated(gate + i, gate + d + i); },
+                    out + int64_t(row) * groups);
   }
 }
 
