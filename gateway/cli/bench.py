@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.group import LazyGroup
+from gateway.cli.options import Command
 
 if TYPE_CHECKING:
     from inference_core.bench import Progress
@@ -17,12 +18,14 @@ bench = LazyGroup(
     help="Measure parts of AIO on this machine.",
     commands={
         "core": ("gateway.cli.bench_core:core", "Throughput and latency of the inference core."),
+        "serve": ("gateway.cli.bench_serve:serve", "The same over HTTP, or of another server's."),
         "sweep": ("gateway.cli.bench_sweep:sweep", "The latency-throughput curve of the core, and its knee."),
+        "interference": ("gateway.cli.bench_interference:interference", "What requests do to each other's latency."),
         "quality": ("gateway.cli.bench_quality:quality", "How far quantised arithmetic strays from float32."),
         "route": ("gateway.cli.bench_route:route", "CPU and wall-clock time of a routing decision, by stage."),
         "scheduling": ("gateway.cli.bench_scheduling:scheduling", "What a step costs besides the model."),
         "step": ("gateway.cli.bench_step:step", "Where the time of one step of a model goes."),
-        "serve": ("gateway.cli.bench_serve:serve", "Time to ready and memory of server processes."),
+        "start": ("gateway.cli.bench_start:start", "Time to ready and memory of server processes."),
         "tiers": ("gateway.cli.bench_tiers:tiers", "What each tier gets right, and which are worth their price."),
     },
 )
@@ -57,6 +60,45 @@ class ManyNumbers(click.Command):
                 open_option = False
                 joined.append(word)
         return super().parse_args(ctx, joined)
+
+
+LOAD_OPTIONS = (
+    click.option(
+        "--concurrency",
+        callback=numbers_of(int),
+        metavar="N...",
+        default="1 8 32",
+        show_default=True,
+        help="Closed loop: in flight.",
+    ),
+    click.option(
+        "--rate", callback=numbers_of(float), metavar="R...", default="", help="Open loop: Poisson arrivals per second."
+    ),
+    click.option(
+        "--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Replay a CSV or JSONL file."
+    ),
+    click.option("--prompt-tokens", default=128, show_default=True, help="Words per prompt, about one token each."),
+    click.option("--output-tokens", default=64, show_default=True),
+    click.option("--shared-prefix", default=0, show_default=True, help="Words in front of every prompt, all the same."),
+    click.option("--rounds", default=3, show_default=True, help="Closed loop: requests per unit of concurrency."),
+    click.option("--requests", default=0, show_default=True, help="Requests per row: at least, at most for a trace."),
+    click.option("--duration", default=30.0, show_default=True, help="Seconds of arrivals at a rate."),
+    click.option("--trace-speed", default=1.0, show_default=True, help="2 replays twice as fast."),
+    click.option("--trace-unit", type=click.Choice(["s", "ms"]), default="s", show_default=True),
+    click.option("--max-prompt", default=0, show_default=True, help="Clip the prompts of a trace."),
+    click.option("--seed", default=7, show_default=True),
+    click.option("--warmup", default=2, show_default=True, help="Requests before the first row."),
+    click.option("--timeout", default=300.0, show_default=True, help="Seconds for one request."),
+    click.option("--slo-ttft-ms", type=float, help="Objective for the first token; adds goodput columns."),
+    click.option("--slo-itl-ms", type=float, help="Objective for the mean time per later token."),
+)
+
+
+def load_options(command: Command) -> Command:
+    """The loads that `BenchOptions` describes, as options."""
+    for option in reversed(LOAD_OPTIONS):
+        command = option(command)
+    return command
 
 
 out_option = click.option(

@@ -1,13 +1,12 @@
 """`aio bench core`: the core in this process under load, one row per load."""
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from gateway.cli.bench import ManyNumbers, numbers_of, show_progress
+from gateway.cli.bench import ManyNumbers, load_options, show_progress
 from gateway.cli.options import cache_dir_option, catalog_option, json_option, settings_from
 
 if TYPE_CHECKING:
@@ -16,34 +15,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=ManyNumbers)
 @click.option("--model", help="Model of the catalogue.  [its first]")
-@click.option(
-    "--concurrency",
-    callback=numbers_of(int),
-    metavar="N...",
-    default="1 8 32",
-    show_default=True,
-    help="Closed loop: in flight.",
-)
-@click.option(
-    "--rate", callback=numbers_of(float), metavar="R...", default="", help="Open loop: Poisson arrivals per second."
-)
-@click.option(
-    "--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Replay a CSV or JSONL file."
-)
-@click.option("--prompt-tokens", default=128, show_default=True, help="Words per prompt, about one token each.")
-@click.option("--output-tokens", default=64, show_default=True)
-@click.option("--shared-prefix", default=0, show_default=True, help="Words in front of every prompt, all the same.")
-@click.option("--rounds", default=3, show_default=True, help="Closed loop: requests per unit of concurrency.")
-@click.option("--requests", default=0, show_default=True, help="Requests per row: at least, at most for a trace.")
-@click.option("--duration", default=30.0, show_default=True, help="Seconds of arrivals at a rate.")
-@click.option("--trace-speed", default=1.0, show_default=True, help="2 replays twice as fast.")
-@click.option("--trace-unit", type=click.Choice(["s", "ms"]), default="s", show_default=True)
-@click.option("--max-prompt", default=0, show_default=True, help="Clip the prompts of a trace.")
-@click.option("--seed", default=7, show_default=True)
-@click.option("--warmup", default=2, show_default=True, help="Requests before the first row.")
-@click.option("--timeout", default=300.0, show_default=True, help="Seconds for one request.")
-@click.option("--slo-ttft-ms", type=float, help="Objective for the first token; adds goodput columns.")
-@click.option("--slo-itl-ms", type=float, help="Objective for the mean time per later token.")
+@load_options
 @catalog_option
 @cache_dir_option
 @json_option

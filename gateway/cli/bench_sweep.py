@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.bench import ManyNumbers, numbers_of, out_option, show_progress
-from gateway.cli.options import cache_dir_option, catalog_option, echo_json, json_option, settings_from, table
+from gateway.cli.options import cache_dir_option, catalog_option, echo_json, json_option, settings_from
 
 if TYPE_CHECKING:
     from inference_core.bench.sweep import SweepOptions, SweepResults
@@ -42,6 +42,7 @@ def sweep(
     Example: aio bench sweep --levels 1 8 64 --rounds 3 --out sweep.jsonl
     """
     from inference_core.bench.sweep import SweepOptions
+    from inference_core.bench.tables import sweep_table
 
     try:
         options = SweepOptions(**given)
@@ -50,9 +51,8 @@ def sweep(
     results = asyncio.run(_run(settings_from(catalog=catalog, cache_dir=cache_dir), model, options, out))
     if as_json:
         echo_json(results)
-        return
-    click.echo(sweep_table(results))
-    click.echo(f"knee at {results.knee} in flight; the asymptotes meet at {results.saturation:.1f}")
+    else:
+        click.echo(sweep_table(results))
 
 
 async def _run(settings: Any, model: str | None, options: "SweepOptions", out: Path | None) -> "SweepResults":
@@ -70,18 +70,3 @@ async def _run(settings: Any, model: str | None, options: "SweepOptions", out: P
     measurement = Measurement.begin("sweep", given, out)
     async with core_target(core, spec, settings.cache_path, knobs) as target:
         return await run_sweep(target, options, measurement, show_progress)
-
-
-def sweep_table(results: "SweepResults") -> str:
-    """Medians, with the range of the rounds behind the throughput."""
-    from inference_core.bench.sweep import COLUMNS
-
-    rows = []
-    for point in results.points:
-        cells = [str(point.concurrency)]
-        for name in COLUMNS:
-            figure = point.figures[name]
-            ranged = f" ({figure.low:.0f}..{figure.high:.0f})" if figure and name == "out_tok_s" else ""
-            cells.append(f"{figure.median:.1f}{ranged}" if figure else "none")
-        rows.append(cells)
-    return table(["in flight", *COLUMNS], rows)

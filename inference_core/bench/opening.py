@@ -9,6 +9,7 @@ import msgspec
 from inference_core.bench.target import CoreTarget
 from inference_core.core_loop import ThreadCoreClient
 from inference_core.errors import ModelFileError
+from inference_core.kv_layout import KVLayout
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.loading import layout_of, load_core
@@ -24,6 +25,11 @@ def model_of(core: CoreSpec, name: str | None) -> ModelSpec:
             return spec
     names = ", ".join(spec.name for spec in core.models) or "none"
     raise ModelFileError(f"the core has no model {name!r}; it has {names}")
+
+
+def layout_in(spec: ModelSpec, cache_dir: Path) -> KVLayout:
+    """How the model's keys and values lie in memory."""
+    return layout_of(spec, open_checkpoint(resolve_model_path(spec.path), cache_dir).config)
 
 
 @asynccontextmanager
@@ -47,7 +53,7 @@ def roomy(
 
     A prompt counts a tenth more tokens than it has words, and each sequence a block to spare.
     """
-    layout = layout_of(spec, open_checkpoint(resolve_model_path(spec.path), cache_dir).config)
+    layout = layout_in(spec, cache_dir)
     blocks = sequences * (-(-int(tokens_each * 1.1) // layout.block_size) + 1)
     slabs = -(-blocks // layout.blocks_per_slab(core.slab_bytes))
     knobs = Knobs()

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
 from itertools import count
 from typing import Protocol
 
@@ -10,7 +11,7 @@ from inference_core.bench.report import Timing
 from inference_core.bench.workload import Job
 from inference_core.client import CoreClient
 from inference_core.errors import CoreError, CoreGoneError
-from inference_core.protocol import AddRequest, SamplingParams
+from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
 
 
 class AskError(Exception):
@@ -46,13 +47,16 @@ class CoreTarget(BenchTarget):
     api = "in-process"
 
     def __init__(self, client: CoreClient, tokenizer: Encoder, model: str) -> None:
-        self._client = client
+        self.client = client
         self._tokenizer = tokenizer
         self._model = model
         self._numbers = count()
 
-    async def ask(self, job: Job, due: float, timing: Timing) -> None:
-        request = AddRequest(
+    def count_tokens(self, prompt: str) -> int:
+        return len(self._tokenizer.encode(prompt, add_special_tokens=True))
+
+    def _request(self, job: Job) -> AddRequest:
+        return AddRequest(
             request_id=f"bench-{next(self._numbers)}",
             model=self._model,
             prompt_token_ids=self._tokenizer.encode(job.prompt, add_special_tokens=True),
@@ -60,22 +64,36 @@ class CoreTarget(BenchTarget):
             arrival=time.monotonic(),
             salt="bench",
         )
+
+    async def ask(self, job: Job, due: float, timing: Timing) -> None:
+        last = due
         try:
-            await self._read(request, due, timing)
+            async with contextlib.aclosing(self.client.generate(self._request(job))) as outputs:
+                async for output in outputs:
+                    last = _note(output, due, last, timing)
         except CoreGoneError as error:
             raise AskError("core gone", str(error)) from error
         except CoreError as error:
             raise AskError("refused", str(error)) from error
 
-    async def _read(self, request: AddRequest, due: float, timing: Timing) -> None:
-        last = due
-        async with contextlib.aclosing(self._client.generate(request)) as outputs:
+    async def pieces(self, job: Job) -> AsyncIterator[float]:
+        """The times on `time.perf_counter()` at which pieces of one answer come. Raises `CoreError`."""
+        async with contextlib.aclosing(self.client.generate(self._request(job))) as outputs:
             async for output in outputs:
-                if output.token_ids:
-                    last = timing.note_text(time.perf_counter(), due, last)
-                    timing.output_tokens += len(output.token_ids)
                 if output.finish_reason == "error":
-                    raise AskError(output.error_kind or "internal", output.error or "")
-                if output.finish_reason is not None:
-                    timing.prompt_tokens, timing.has_usage = output.prompt_tokens, output.completion_tokens > 0
-                    timing.output_tokens = output.completion_tokens or timing.output_tokens
+                    raise CoreError(output.error or "the request failed")
+                if output.token_ids:
+                    yield time.perf_counter()
+
+
+def _note(output: SequenceOutput, due: float, last: float, timing: Timing) -> float:
+    """Take in one output; returns when text last came."""
+    if output.token_ids:
+        last = timing.note_text(time.perf_counter(), due, last)
+        timing.output_tokens += len(output.token_ids)
+    if output.finish_reason == "error":
+        raise AskError(output.error_kind or "internal", output.error or "")
+    if output.finish_reason is not None:
+        timing.prompt_tokens, timing.has_usage = output.prompt_tokens, output.completion_tokens > 0
+        timing.output_tokens = output.completion_tokens or timing.output_tokens
+    return last

@@ -36,11 +36,15 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request; `due` is in seconds after the load began, None for a closed loop."""
+    """One request; `due` is in seconds after the load began, None for a closed loop.
+
+    `limit`: the longest answer that its sender would have asked for, not knowing how long it turns out.
+    """
 
     prompt: str
     output_tokens: int
     due: float | None = None
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

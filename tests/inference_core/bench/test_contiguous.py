@@ -1,6 +1,7 @@
 """Contiguous allocation: first fit, no address twice, and holes that join."""
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -43,6 +44,7 @@ class ContiguousAllocation(RuleBasedStateMachine):
 
 
 TestContiguousAllocation = ContiguousAllocation.TestCase
+TestContiguousAllocation.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 def test_a_request_that_fits_in_all_free_memory_but_in_no_hole_is_refused():

@@ -17,7 +17,7 @@ IN_FLIGHT = 8
 Progress = Callable[[str, float], None]
 
 
-async def bench_serve(
+async def bench_start(
     settings: Settings, *, starts: int, requests: int, samples: int, progress: Progress
 ) -> AsyncIterator[dict[str, Any]]:
     """Rows: time until ready per role over `starts` warm starts, then memory over `requests` requests.
