@@ -33,6 +33,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     `costs[k-1]`: predicted US dollars of answering with tier k, strictly increasing in k.
     `lambda_`: exchange rate between P(worse answer) and cost relative to the dearest tier.
+    `predicted_waits[k-1]`: seconds that tier k's queue was predicted to take; too long a wait is an exclusion.
     `tau`: threshold of the simple rule. `quality_target` is what the caller asked for, for the record.
     """
 
@@ -46,6 +47,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     min_tier: int | None = None
     max_cost_usd: float | None = None
     exclusions: list[Exclusion] = []
+    predicted_waits: list[float] = []
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

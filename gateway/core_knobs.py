@@ -13,7 +13,7 @@ from gateway.errors import ApiError, bad_request
 from inference_core.client import CoreClient
 from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.live_knobs import KNOB_NAMES
-from inference_core.protocol import Knobs, KnobsSet, KnobValue
+from inference_core.protocol import Knobs, KnobsSet, KnobValue, ModelStats
 from quality.knob_log import KnobChange, list_knob_changes, record_knob_changes
 
 log = logging.getLogger(__name__)
@@ -56,9 +56,18 @@ class CoreKnobs:
         self._unwritten: list[KnobChange] = []
         self._writing = asyncio.Lock()
 
-    async def show(self) -> dict[str, Knobs]:
-        """The knobs in force, by model. Raises `ApiError` 503 without a core."""
-        return (await self._set(KnobOrder(changes={}, actor=""))).knobs
+    @property
+    def has_core(self) -> bool:
+        """Whether this gateway speaks to a core at all."""
+        return self._core is not None
+
+    async def models(self) -> list[ModelStats]:
+        """What every model of the core is at, its knobs included. Raises `ApiError` 503 without a core."""
+        core = self._there()
+        try:
+            return (await core.stats()).models
+        except CoreGoneError as error:
+            raise _gone(error) from error
 
     async def change(self, order: KnobOrder) -> KnobsChanged:
         """Carry out `order` whole or not at all. Raises `ApiError`: 400 naming the knob, 503 without a core."""
@@ -81,12 +90,16 @@ class CoreKnobs:
             raise ApiError(503, "The database is away. Try again later.", code="database_unavailable") from error
 
     async def _set(self, order: KnobOrder) -> KnobsSet:
+        core = self._there()
+        try:
+            return await core.set_knobs(order.changes, order.model, keep=order.keep)
+        except CoreGoneError as error:
+            raise _gone(error) from error
+
+    def _there(self) -> CoreClient:
         if self._core is None:
             raise ApiError(503, "This server has no core of its own: all its tiers are remote.", code="no_core")
-        try:
-            return await self._core.set_knobs(order.changes, order.model, keep=order.keep)
-        except CoreGoneError as error:
-            raise ApiError(503, f"The core is away: {error}.", code="core_unavailable") from error
+        return self._core
 
     async def _write_down(self, changes: list[KnobChange]) -> bool:
         """Log `changes` and store them; whether the store has them."""
@@ -105,6 +118,10 @@ class CoreKnobs:
             waiting = list(self._unwritten)
             await record_knob_changes(self._engine, waiting)
             del self._unwritten[: len(waiting)]
+
+
+def _gone(error: CoreGoneError) -> ApiError:
+    return ApiError(503, f"The core is away: {error}.", code="core_unavailable")
 
 
 def _changes(order: KnobOrder, answer: KnobsSet) -> list[KnobChange]:

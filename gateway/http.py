@@ -19,6 +19,7 @@ from gateway.api.knobs import change_knobs, list_knob_changes, show_knobs
 from gateway.api.models import list_models, show_model
 from gateway.api.records import show_record
 from gateway.api.route import route
+from gateway.api.stats import show_stats
 from gateway.errors import envelope_response
 from gateway.settings import Settings
 
@@ -33,7 +34,10 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
         guards=[admit],
     )
     admin = Router(
-        "/v1/admin", route_handlers=[show_knobs, change_knobs, list_knob_changes], guards=[admit_admin], tags=["admin"]
+        "/v1/admin",
+        route_handlers=[show_knobs, change_knobs, list_knob_changes, show_stats],
+        guards=[admit_admin],
+        tags=["admin"],
     )
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
     return Litestar(

@@ -114,6 +114,7 @@ class RoutingService:
             min_tier=ask.min_tier,
             max_cost_usd=ask.max_cost_usd,
             exclusions=exclusions,
+            predicted_waits=[tier.load().predicted_wait_seconds for tier in self.tiers.values()],
         )
         try:
             return decide(inputs)

@@ -53,6 +53,7 @@ class AutoTuner:
         self._rule: TuningRule | None = None
         self._decisions = 0
         self._reason = ""
+        self._decided_at: float | None = None
         self._margin = 1.0
         self._steps_to_decision = self.EVERY
         self._decodes_left = 0
@@ -104,6 +105,7 @@ class AutoTuner:
             prefill_chunk=self.knobs.prefill_chunk,
             decisions=self._decisions,
             reason=self._reason,
+            decided_at=self._decided_at,
             itl_p95_seconds=self._gap_p95,
             ttft_p95_seconds=_p95(list(self._first_tokens)),
             margin=self._margin,
@@ -139,6 +141,7 @@ class AutoTuner:
         self._apply(wanted, decodes)
         if self.knobs is not before:
             self._decisions += 1
+            self._decided_at = self._last_end
             took = self.model.predict(decodes + 1, before.max_num_batched_tokens) * self.model.tail
             self._reason = (
                 f"{before.max_num_batched_tokens} tokens in {decodes + 1} sequences take {took * 1e3:.0f} ms in the "

@@ -22,6 +22,7 @@ from inference_core.protocol import (
     ModelStats,
     SequenceOutput,
 )
+from inference_core.queue_alert import QueueAlert
 from inference_core.request_validation import validate_request
 from inference_core.runner import ModelRunner
 from inference_core.scheduler import Scheduler
@@ -67,6 +68,7 @@ class Core:
         self._meters = {name: StepMeter() for name in self._runners}
         self._tuners = {name: AutoTuner(self._knobs.of(name)) for name in self._runners}
         self._statistics = {name: StepStatistics() for name in self._runners}
+        self._alerts = {name: QueueAlert(name) for name in self._runners}
         self._turns = ModelTurns(list(self._runners))
         self._requests: dict[str, _Request] = {}
         self._clock = clock
@@ -116,6 +118,7 @@ class Core:
             choices.append(sequence)
         scheduler.add(choices, now)
         self._requests[request.request_id] = _Request(scheduler, choices, request.n)
+        self._watch_queue(request.model)
 
     def abort(self, request_id: str, index: int | None = None) -> list[SequenceOutput]:
         """Forget a request, or its choice `index` alone; their blocks are free on return.
@@ -145,6 +148,7 @@ class Core:
             self._turns.charge(name, now - began)
             self._meters[name].record_step(now - began)
             self._tune(plan, len(outputs), now - began, now, len(due))
+            self._watch_queue(name)
             return outputs
         if due:
             raise IntegrityError(f"{', '.join(due)} have work, but no sequence of theirs can be scheduled")
@@ -202,6 +206,11 @@ class Core:
         self._statistics[plan.model].record(sequences, seconds)
         scheduler, tuner = self._schedulers[plan.model], self._tuners[plan.model]
         scheduler.knobs = tuner.after_step(sequences, plan.num_tokens, drawn, seconds, now, sharing)
+
+    def _watch_queue(self, model: str) -> None:
+        scheduler = self._schedulers[model]
+        knobs = scheduler.knobs
+        self._alerts[model].look(len(scheduler.waiting), knobs.alert_waiting, knobs.max_waiting)
 
     def _execute(self, plan: StepPlan) -> list[SequenceOutput]:
         """Run `plan`; what fails is ended and left out, and the rest, if any may be repeated, is run again."""
@@ -266,6 +275,7 @@ class Core:
             predicted_wait_seconds=meter.predicted_wait(scheduler, models_sharing + (not scheduler.has_work)),
             knobs=self._knobs.of(name),
             tuning=self._tuners[name].tuning(),
+            queue_alert=self._alerts[name].raised,
             step_seconds_counts=list(self._statistics[name].seconds_counts),
             step_seconds_sum=self._statistics[name].seconds_sum,
             batch_sizes=dict(self._statistics[name].batch_sizes),

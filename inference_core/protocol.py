@@ -114,6 +114,10 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: Annotated[
         int, Meta(ge=1, le=1_000_000, description="Most sequences that wait; what would pass it is refused (503).")
     ] = 1000
+    alert_waiting: Annotated[
+        int,
+        Meta(ge=0, le=1_000_000, description="Sequences that may wait before an alert is raised, in log and metrics."),
+    ] = 500
     ageing_seconds: Annotated[
         float, Meta(ge=0.001, le=86_400, description="Seconds of waiting that lift a sequence by one priority class.")
     ] = 5.0
@@ -168,10 +172,10 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
 class Tuning(msgspec.Struct, kw_only=True):
     """The step limits in force for a model, tuned or as set, and what the tuner knows.
 
-    `decisions`: changes of its rule since start, the last one for `reason`. The 95th percentiles are of the last gaps
-    between tokens and of the last times to first token; None before there are any. `margin`: share of the objective
-    that steps aim at. A step takes about `base_seconds` + `sequence_seconds` per sequence + `token_seconds` per further
-    token, and `tail` times that in its worst twentieth.
+    `decisions`: changes of its rule since start, the last one `decided_at` by the core's clock, for `reason`. The 95th
+    percentiles are of the last gaps between tokens and of the last times to first token; None before there are any.
+    `margin`: share of the objective that steps aim at. A step takes about `base_seconds`, `sequence_seconds` for each
+    sequence and `token_seconds` for each further token, and `tail` times that in its worst twentieth.
     """
 
     max_num_batched_tokens: int
@@ -179,6 +183,7 @@ class Tuning(msgspec.Struct, kw_only=True):
     prefill_chunk: int
     decisions: int = 0
     reason: str = ""
+    decided_at: float | None = None
     itl_p95_seconds: float | None = None
     ttft_p95_seconds: float | None = None
     margin: float = 1.0
@@ -210,6 +215,7 @@ class ModelStats(msgspec.Struct, kw_only=True):
     predicted_wait_seconds: float
     knobs: Knobs = Knobs()
     tuning: Tuning | None = None
+    queue_alert: bool = False
     step_seconds_counts: list[int] = []
     step_seconds_sum: float = 0.0
     batch_sizes: dict[int, int] = {}

@@ -1,5 +1,6 @@
 """`/v1/admin/knobs`: the core's live knobs for operators, changed while it serves, with their history."""
 
+from collections import Counter
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
@@ -13,18 +14,26 @@ from gateway.core_knobs import KnobOrder, KnobsChanged
 from gateway.errors import bad_request
 from gateway.parts import HttpRequest, parts_of
 from inference_core.live_knobs import KNOB_NAMES, knob_schemas
-from inference_core.protocol import Knobs, KnobValue
+from inference_core.preferred_sizes import suggest_preferred_sizes
+from inference_core.protocol import Knobs, KnobValue, ModelStats, Tuning
 from quality.knob_log import KnobChange
 
 # Who acts where no keys are configured: somebody on the server's own machine.
 KEYLESS_ACTOR = "local"
 MOST_CHANGES = 1000
+COMMON_SIZES = 64
 
 
 class KnobsShown(msgspec.Struct, frozen=True, kw_only=True):
-    """`models`: the knobs in force, by model. `knobs`: what each knob is, as JSON schema."""
+    """`models`: the knobs as they are set, by model; `tuning`: the step limits in force, and why.
+
+    `preferred_batch_sizes`: those that would have suited the batches each model had (SPEC BS-10). `knobs`: what each
+    knob is, as JSON schema.
+    """
 
     models: dict[str, Knobs]
+    tuning: dict[str, Tuning | None]
+    preferred_batch_sizes: dict[str, list[int]]
     knobs: dict[str, dict[str, Any]]
 
 
@@ -55,9 +64,15 @@ _decoder = msgspec.json.Decoder(_patch_struct(dict.fromkeys(KNOB_NAMES, KnobValu
 
 @get("/knobs", operation_class=describe(None, KnobsShown), summary="Show the live knobs")
 async def show_knobs(request: HttpRequest) -> Response[Any]:
-    """The knobs in force by model, and what each of them is."""
-    models = await parts_of(request).core_knobs.show()
-    return Response(KnobsShown(models=models, knobs=knob_schemas()), media_type="application/json")
+    """The knobs of every model, what the tuner makes of them, and what each of them is."""
+    models = await parts_of(request).core_knobs.models()
+    shown = KnobsShown(
+        models={model.name: model.knobs for model in models},
+        tuning={model.name: model.tuning for model in models},
+        preferred_batch_sizes={model.name: _preferred_sizes(model) for model in models},
+        knobs=knob_schemas(),
+    )
+    return Response(shown, media_type="application/json")
 
 
 @patch("/knobs", operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
@@ -83,6 +98,11 @@ async def list_knob_changes(request: HttpRequest) -> Response[Any]:
     before = _whole_number(query.get("before"), "before", 2**63 - 1)
     changes = await parts_of(request).core_knobs.history(limit, before, query.get("knob"))
     return Response(KnobHistory(changes=changes), media_type="application/json")
+
+
+def _preferred_sizes(model: ModelStats) -> list[int]:
+    # Exact over the sizes that matter: the time grows with the square of their number.
+    return suggest_preferred_sizes(dict(Counter(model.batch_sizes).most_common(COMMON_SIZES)))
 
 
 def _whole_number(given: str | None, name: str, most: int) -> int | None:

@@ -51,6 +51,9 @@ def show(url: str, key: str | None, as_json: bool) -> None:
         for name, schema in shown["knobs"].items()
     ]
     click.echo(table(["knob", *models, "allowed", "what it is"], rows))
+    for model, tuning in shown["tuning"].items():
+        if shown["models"][model]["auto_tune"]:
+            click.echo(f"\n{_tuned(model, tuning)}")
 
 
 @click.command("set")
@@ -138,6 +141,12 @@ def _ask(
         raise click.ClickException(content["error"]["message"])
     except (msgspec.DecodeError, KeyError, TypeError) as error:
         raise click.ClickException(f"{url} answered {answer.status_code} and is no AIO server") from error
+
+
+def _tuned(model: str, tuning: dict[str, Any]) -> str:
+    limits = ", ".join(f"{name} {tuning[name]}" for name in ("max_num_batched_tokens", "prefill_chunk", "max_num_seqs"))
+    why = f"; last changed because {tuning['reason']}" if tuning["reason"] else ""
+    return f"{model} is tuned: {limits} in force after {tuning['decisions']} changes{why}"
 
 
 def _assignment(given: str) -> tuple[str, Any]:

@@ -1,15 +1,14 @@
 """Prometheus metrics: vLLM's names where the meaning is the same, for its dashboards to work, `aio_*` for the rest."""
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from gateway.answer import Answer
+from gateway.telemetry.core_collector import CoreCollector
 from inference_core.client import CoreClient
 from inference_core.errors import CoreError
-from inference_core.protocol import CoreStats, ModelStats
 from quality.record import Record
 from tiers.tier import Tier
 
@@ -40,32 +39,12 @@ ROUTE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000)
 
 
-class CoreCollector(Collector):
-    """Gauges and counters that a core keeps itself, read from its last snapshot."""
+@dataclass(slots=True)
+class PrefixUse:
+    """Prompt tokens of a tier's answers since start, and how many of them the prefix cache had."""
 
-    def __init__(self) -> None:
-        self.stats: CoreStats | None = None
-
-    def collect(self) -> Iterator[Metric]:
-        """The families of all models; nothing before the first snapshot, as behind remote tiers alone."""
-        if self.stats is None:
-            return
-        models = self.stats.models
-        yield _gauge("vllm:num_requests_running", "Sequences in the running batch.", models, lambda m: m.running)
-        yield _gauge("vllm:num_requests_waiting", "Sequences that wait for the batch.", models, lambda m: m.waiting)
-        yield _gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use; 1 is all.", models, _kv_usage)
-        yield _counter("vllm:prompt_tokens", "Prompt tokens taken in.", models, lambda m: m.prompt_tokens)
-        yield _counter("vllm:generation_tokens", "Tokens generated.", models, lambda m: m.generated_tokens)
-        yield _counter("vllm:num_preemptions", "Sequences preempted.", models, lambda m: m.preemptions)
-        yield _counter("vllm:prefix_cache_queries", "Tokens looked up.", models, lambda m: m.prefix_query_tokens)
-        yield _counter("vllm:prefix_cache_hits", "Tokens found.", models, lambda m: m.prefix_hit_tokens)
-        yield _gauge("aio_predicted_wait_seconds", "Predicted queueing.", models, lambda m: m.predicted_wait_seconds)
-        yield _gauge("aio_step_seconds_mean", "Mean duration of a step.", models, lambda m: m.step_seconds_mean)
-        arena = GaugeMetricFamily("aio_kv_arena_bytes", "Bytes of the KV arena by state.", labels=["state"])
-        free = self.stats.slabs_free * self.stats.slab_bytes
-        arena.add_metric(["free"], free)
-        arena.add_metric(["owned"], self.stats.arena_bytes - free)
-        yield arena
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
 
 class Metrics:
@@ -75,6 +54,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.core = CoreCollector()
         self.registry.register(self.core)
+        self.prefix_use: defaultdict[int, PrefixUse] = defaultdict(PrefixUse)
         self._declare_latencies()
         self._declare_counts()
         self._declare_gauges()
@@ -86,6 +66,13 @@ class Metrics:
             "vllm:time_per_output_token_seconds", "Mean time per token after the first, per request.", SECONDS
         )
         self._e2e = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to the end of the answer.", SECONDS)
+        self._queue = self._histogram("vllm:request_queue_time_seconds", "Time in the queue, per request.", SECONDS)
+        self._prefill = self._histogram(
+            "vllm:request_prefill_time_seconds", "From the queue's end to the first token, per request.", SECONDS
+        )
+        self._decode = self._histogram(
+            "vllm:request_decode_time_seconds", "From the first token to the last, per request.", SECONDS
+        )
         self._prompt = self._histogram("vllm:request_prompt_tokens", "Prompt tokens per request.", TOKENS)
         self._generated = self._histogram("vllm:request_generation_tokens", "Output tokens per request.", TOKENS)
         self._route = Histogram(
@@ -101,11 +88,19 @@ class Metrics:
         self._attempts = self._counter("aio_attempts", "Tiers tried, fall-overs included.", ["tier", "status"])
         self._cost = self._counter("aio_cost_usd", "Cost of answers in US dollars.", ["tier"])
         self._baseline = self._counter("aio_baseline_cost_usd", "What the strongest tier would have cost.", ["tier"])
+        self._prompt_tokens = self._counter("aio_prompt_tokens", "Prompt tokens of answers.", ["tier"])
+        self._cached_tokens = self._counter("aio_cached_tokens", "Of these, found in the prefix cache.", ["tier"])
         self._decisions = self._counter("aio_decisions", "Decisions by tier and kind.", ["tier", "kind"])
 
     def _declare_gauges(self) -> None:
         self._saving = Gauge("aio_saving_ratio", "1 - cost / baseline cost, since start.", registry=self.registry)
         self._healthy = Gauge("aio_tier_healthy", "Whether a tier takes requests.", ["tier"], registry=self.registry)
+        self._tier_wait = Gauge(
+            "aio_tier_predicted_wait_seconds",
+            "Predicted queueing, as routing sees it.",
+            ["tier"],
+            registry=self.registry,
+        )
         self.in_flight = Gauge("aio_in_flight", "Answers begun and not finished.", registry=self.registry)
         self.ledger_lag = Gauge(
             "aio_ledger_lag_records", "Records that the database does not hold yet.", registry=self.registry
@@ -155,6 +150,16 @@ class Metrics:
         self._e2e.labels(model).observe(record.timings.e2e_ms / 1e3)
         self._prompt.labels(model).observe(record.prompt_tokens)
         self._generated.labels(model).observe(record.completion_tokens)
+        use = self.prefix_use[record.tier]
+        use.prompt_tokens += record.prompt_tokens
+        use.cached_tokens += record.cached_tokens
+        self._prompt_tokens.labels(str(record.tier)).inc(record.prompt_tokens)
+        self._cached_tokens.labels(str(record.tier)).inc(record.cached_tokens)
+        self._queue.labels(model).observe(stamps.queue_seconds)
+        if stamps.first_delta is not None and stamps.last_delta is not None:
+            waited = stamps.first_delta - stamps.attempted
+            self._prefill.labels(model).observe(max(waited - stamps.queue_seconds, 0.0))
+            self._decode.labels(model).observe(stamps.last_delta - stamps.first_delta)
         if record.timings.ttft_ms is not None:
             self._ttft.labels(model).observe(record.timings.ttft_ms / 1e3)
         gap = self._gap.labels(model)
@@ -167,7 +172,9 @@ class Metrics:
     def exposition(self, tiers: list[Tier]) -> bytes:
         """The text that Prometheus scrapes, with the tiers' health as of now."""
         for tier in tiers:
-            self._healthy.labels(str(tier.number)).set(tier.load().healthy)
+            load = tier.load()
+            self._healthy.labels(str(tier.number)).set(load.healthy)
+            self._tier_wait.labels(str(tier.number)).set(load.predicted_wait_seconds)
         self._saving.set(1 - self._cost_sum / self._baseline_sum if self._baseline_sum else 0.0)
         return generate_latest(self.registry)
 
@@ -176,23 +183,3 @@ class Metrics:
 
     def _counter(self, name: str, documentation: str, labels: list[str]) -> Counter:
         return Counter(name, documentation, labels, registry=self.registry)
-
-
-def _kv_usage(model: ModelStats) -> float:
-    return model.blocks_in_use / model.blocks_total if model.blocks_total else 0.0
-
-
-def _gauge(name: str, text: str, models: list[ModelStats], value: Callable[[ModelStats], float]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=["model_name"])
-    for model in models:
-        family.add_metric([model.name], value(model))
-    return family
-
-
-def _counter(
-    name: str, text: str, models: list[ModelStats], value: Callable[[ModelStats], float]
-) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=["model_name"])
-    for model in models:
-        family.add_metric([model.name], value(model))
-    return family

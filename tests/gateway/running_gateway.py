@@ -2,8 +2,10 @@
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import openai
@@ -18,7 +20,7 @@ from inference_core.core import Core
 from inference_core.core_loop import ThreadCoreClient
 from inference_core.fake_runner import hash_core
 from inference_core.live_knobs import KnobsFile, LiveKnobs
-from inference_core.protocol import Knobs
+from inference_core.protocol import Knobs, SequenceOutput
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier
 
@@ -84,12 +86,26 @@ async def running_gateway(
         await serving
 
 
-def laptop_hash_core(settings: Settings, knobs: Knobs | None = None) -> ThreadCoreClient:
-    """The laptop catalogue's models by name, each a hash model of their vocabulary."""
+class PausedCore:
+    """A core that takes commands but makes no step while `paused` is set."""
+
+    def __init__(self, core: Core, paused: threading.Event) -> None:
+        self._core, self._paused = core, paused
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def step(self) -> list[SequenceOutput]:
+        return [] if self._paused.is_set() else self._core.step()
+
+
+def laptop_hash_core(settings: Settings, paused: threading.Event | None = None) -> ThreadCoreClient:
+    """The laptop catalogue's models by name, each a hash model of their vocabulary; no step while `paused` is set."""
     names = ("smollm2-int4", "smollm2-bf16")
 
-    def load() -> Core:
-        live = LiveKnobs(dict.fromkeys(names, knobs or Knobs()), KnobsFile(settings.knobs_path))
-        return hash_core(*names, slabs=256, max_context=8192, vocab_size=49152, knobs=live)
+    def load() -> Any:
+        live = LiveKnobs(dict.fromkeys(names, Knobs()), KnobsFile(settings.knobs_path))
+        core = hash_core(*names, slabs=256, max_context=8192, vocab_size=49152, knobs=live)
+        return PausedCore(core, paused or threading.Event())
 
     return ThreadCoreClient(load)
