@@ -25,15 +25,11 @@ ISA_FLAGS = {
 }  # fmt: skip
 # A developer who works on one instruction set need not wait for the others: AIO_KERNELS="avx512" builds it alone.
 CHOSEN = os.environ.get("AIO_KERNELS", "avx2 avx512" if X86 else "").split()
-SOURCES = [
-    "module.cpp",
-    "operations.cpp",
-    "prefix_hash.cpp",
-    "runtime.cpp",
-    "thread_pool.cpp",
-    "kernels_portable.cpp",
-    *(f"kernels_{name}.cpp" for name in CHOSEN),
-]
+SOURCES = sorted(
+    path.name
+    for path in Path(NATIVE).glob("*.cpp")
+    if path.stem not in ("kernels_avx2", "kernels_avx512") or path.stem.removeprefix("kernels_") in CHOSEN
+)
 
 
 class BuildKernels(build_ext):

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import torch
 
-from inference_core.attention.backend import AttentionBackend
-from inference_core.attention.cpu import CpuAttention
 from inference_core.attention.reference import ReferenceAttention
 from inference_core.core import Core
 from inference_core.errors import MemoryPlanError, ModelFileError
@@ -27,7 +25,9 @@ from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.models.rotary import rotary_table
 from inference_core.models.weights import load_decoder, projections
 from inference_core.native import cpu
+from inference_core.native_runner import NativeRunner
 from inference_core.protocol import Knobs, ModelInfo
+from inference_core.runner import ModelRunner
 
 logger = logging.getLogger(__name__)
 
@@ -111,14 +111,14 @@ def check_memory(spec: CoreSpec, checkpoints: list[Checkpoint], available: int) 
             )
 
 
-def load_runner(spec: ModelSpec, core: CoreSpec, arena: torch.Tensor, cache_dir: Path) -> DecoderRunner:
+def load_runner(spec: ModelSpec, core: CoreSpec, arena: torch.Tensor, cache_dir: Path) -> ModelRunner:
     """One model of `core` over `arena` uint8 [bytes], outside any Core. Raises ModelFileError."""
     return _runner_of(spec, open_checkpoint(resolve_model_path(spec.path), cache_dir), core, arena, cache_dir)
 
 
 def _runner_of(
     spec: ModelSpec, checkpoint: Checkpoint, core: CoreSpec, arena: torch.Tensor, cache_dir: Path
-) -> DecoderRunner:
+) -> ModelRunner:
     began = time.perf_counter()
     config = checkpoint.config
     max_context = min(spec.max_context or config.max_position, config.max_position)
@@ -128,8 +128,6 @@ def _runner_of(
             f"not {config.head_dim} and {spec.block_size}"
         )
     layout = layout_of(spec, config)
-    backend: type[AttentionBackend] = CpuAttention if cpu.AVAILABLE else ReferenceAttention
-    attention = backend(config, layout, arena, rotary_table(config, max_context))
     info = ModelInfo(
         name=spec.name,
         model_path=spec.path,
@@ -138,6 +136,14 @@ def _runner_of(
         weight_bytes=weight_bytes(checkpoint, spec),
         compute=spec.compute,
     )
-    runner = DecoderRunner(info, load_decoder(checkpoint, spec.compute, cache_dir), layout, attention, core.slab_bytes)
+    decoder = load_decoder(checkpoint, spec.compute, cache_dir)
+    cos_sin = rotary_table(config, max_context)
+    runner: ModelRunner
+    if cpu.AVAILABLE:
+        runner = NativeRunner(info, decoder, layout, arena, core.slab_bytes, cos_sin)
+    else:
+        runner = DecoderRunner(
+            info, decoder, layout, ReferenceAttention(config, layout, arena, cos_sin), core.slab_bytes
+        )
     logger.info("loaded %s (%s) in %.0f ms", spec.name, spec.compute, (time.perf_counter() - began) * 1e3)
     return runner

@@ -25,7 +25,7 @@ AVAILABLE = _cpu is not None
 Scheme = Literal["int4-int8", "int8-int8", "int4-float", "bfloat16", "float32"]
 # x ~ scale * q over 32 activations, with what weights' minima and offsets are multiplied by (`native/kernels.h`).
 QUANTIZED_GROUP = np.dtype([("q", np.int8, 32), ("scale", "<f4"), ("offset", "<f4"), ("correction", "<i4")])
-_SCHEMES: dict[str, int] = {"int4-int8": 0, "int8-int8": 1, "int4-float": 2, "bfloat16": 3, "float32": 4}
+SCHEMES: dict[str, int] = {"int4-int8": 0, "int8-int8": 1, "int4-float": 2, "bfloat16": 3, "float32": 4}
 
 
 def extension() -> ModuleType:
@@ -53,7 +53,7 @@ def linear(
 ) -> None:
     """out[T, N] (+)= x[T, K] W^T + bias for panels uint8 [ceil(N / 16), panel bytes] of `linear.panels`."""
     extension().linear(
-        _SCHEMES[scheme],
+        SCHEMES[scheme],
         panels.data_ptr(),
         panels.stride(0),
         x.shape[0],

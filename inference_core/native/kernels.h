@@ -88,6 +88,9 @@ struct KernelTable {
   void (*norm_quantize_rows)(const float* x, int64_t ldx, const float* w, int d, float eps, QuantizedGroup* out,
                              int first, int last);
   void (*silu_quantize_rows)(const float* gate_up, int d, QuantizedGroup* out, int first, int last);
+  void (*swiglu_quantize)(const float* gate_up, int width, int rows, QuantizedGroup* out, int first_group,
+                          int last_group);
+  void (*swiglu)(const float* gate_up, int width, int rows, float* y, int first_column, int last_column);
   void (*rope_and_write)(const RopeArgs&, int first, int last);
   void (*attend)(const AttentionArgs&, const AttentionUnit&, float* scratch);
 };

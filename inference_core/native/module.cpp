@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "decoder_python.h"
 #include "operations.h"
 #include "prefix_hash.h"
 #include "python_args.h"
@@ -66,6 +67,9 @@ PyMethodDef methods[] = {
     fast("rope_and_write", rope_and_write),
     fast("attend", attend),
     fast("chain_digests", chain_digests),
+    fast("make_decoder", make_decoder),
+    fast("decode", decode),
+    fast("copy_blocks", copy_blocks),
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_cpu", "Native CPU kernels.", -1, methods, nullptr, nullptr, nullptr,

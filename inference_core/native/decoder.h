@@ -1,0 +1,74 @@
+// A decoder's weights and one ragged batch, as the native step reads them: addresses of memory that Python keeps alive.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "embedding_rows.h"
+#include "kernels.h"
+
+namespace aio {
+
+// Some neighbouring outputs of a projection, packed alike.
+struct LinearPart {
+  Scheme scheme;
+  const uint8_t* panels;
+  int64_t panel_bytes;
+  int n;
+  const float* bias;
+};
+
+struct Projection {
+  int k = 0, n = 0;
+  std::vector<LinearPart> parts;
+
+  bool any_integer() const;
+  bool any_float() const;
+};
+
+struct LayerWeights {
+  const float* attention_norm;
+  const float* q_norm;
+  const float* k_norm;
+  const float* mlp_norm;
+  Projection qkv, output, gate_up, down;
+};
+
+struct Geometry {
+  int hidden, intermediate, heads, kv_heads, head_dim, vocab, window, block_size;
+  float rms_eps;
+  bool bf16_cache;
+  int64_t layer_bytes, block_bytes, slab_bytes, blocks_per_slab, arena_bytes;
+  int max_position;
+};
+
+struct DecoderWeights {
+  Geometry geometry;
+  EmbeddingTable embedding;
+  std::vector<LayerWeights> layers;
+  const float* final_norm;
+  Projection head;
+  uint8_t* arena;
+  const float* cos_sin;  // [max_position, head_dim]
+};
+
+// T tokens of S sequences; see `attention.backend.AttentionBatch`. `sample_rows` are the tokens whose logits are wanted.
+struct Batch {
+  std::vector<int32_t> token_ids, positions, table_start, query_start, context_len, sample_rows;
+  std::vector<int64_t> slots, block_offsets;
+
+  int tokens() const { return int(token_ids.size()); }
+  int sequences() const { return int(context_len.size()); }
+  void clear();
+};
+
+// Seconds that the calling thread spent in each part of a step, waiting for the other threads included.
+struct StepTimes {
+  double embedding = 0, linears = 0, attention = 0, rotary = 0, rows = 0, head = 0;
+};
+
+// Computes the batch and writes logits float32 [sample_rows, vocab]. The caller holds the runtime's mutex.
+// A row's result depends on its own sequence alone, whatever the batch and the number of threads.
+StepTimes decode_step(const DecoderWeights& weights, const Batch& batch, float* logits);
+
+}  // namespace aio

@@ -1,0 +1,125 @@
+"""A whole decoder step as one native call: hands the extension the addresses of weights and keeps them alive."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from inference_core.kv_layout import KVLayout
+from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
+from inference_core.linear.linear import Linear
+from inference_core.models.decoder import Decoder, DecoderLayer
+from inference_core.models.weights import PackedEmbedding
+from inference_core.native.cpu import SCHEMES, extension
+from inference_core.step_plan import ScheduledSequence
+
+_ENCODINGS = {"F32": 0, "F16": 1, "BF16": 2, "Q4_0": 3, "Q4_1": 4, "Q8_0": 5, "Q4_K": 6, "Q6_K": 7}
+
+
+class StepTimes(NamedTuple):
+    """Seconds of one step by part, as its first thread spent them, waiting for the others included."""
+
+    embedding: float
+    linears: float
+    attention: float
+    rotary: float
+    rows: float
+    head: float
+
+
+class NativeDecoder:
+    """`decoder` over `arena` uint8 [bytes] laid out as `layout`; embedding, norms, linears, attention and head run
+    without returning to Python, on every thread of the pool.
+
+    `cos_sin`: float32 [max position, head_dim]. Batch-invariant: a sequence's logits depend on it alone.
+    """
+
+    def __init__(
+        self, decoder: Decoder, layout: KVLayout, arena: torch.Tensor, slab_bytes: int, cos_sin: torch.Tensor
+    ) -> None:
+        if not isinstance(decoder.embedding, PackedEmbedding):
+            raise TypeError(f"the native decoder reads a PackedEmbedding, not {type(decoder.embedding).__name__}")
+        self._alive: list[Any] = [decoder, arena, cos_sin]
+        self._vocab_size = decoder.config.vocab_size
+        self._logits = torch.empty(0, self._vocab_size)
+        self._handle = extension().make_decoder(
+            self._geometry(decoder, layout, arena, slab_bytes, cos_sin),
+            decoder.config.rms_eps,
+            self._embedding(decoder.embedding),
+            [self._layer(layer) for layer in decoder.layers],
+            decoder.final_norm.data_ptr(),
+            self._projection(decoder.head),
+            arena.data_ptr(),
+            cos_sin.data_ptr(),
+        )
+
+    def decode(
+        self, sequences: list[ScheduledSequence], rows: list[int] | None = None
+    ) -> tuple[torch.Tensor, StepTimes]:
+        """Compute every scheduled token, write its keys and values, and return logits float32 [rows, vocabulary].
+
+        `rows`: which tokens' logits, ascending, counting the tokens of all sequences one after another; None for the
+        last token of each sequence that samples. The logits are valid until the next call.
+        Raises IndexError for a token, position, block or row out of range.
+        """
+        wanted = sum(s.sample is not None for s in sequences) if rows is None else len(rows)
+        if len(self._logits) < wanted:
+            self._logits = torch.empty(wanted, self._vocab_size)
+        times = extension().decode(self._handle, sequences, self._logits.data_ptr(), len(self._logits), rows)
+        return self._logits[:wanted], StepTimes(*times)
+
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        """Copy whole blocks (from, to), in order. Raises IndexError for a block outside the arena."""
+        extension().copy_blocks(self._handle, copies)
+
+    @staticmethod
+    def _geometry(
+        decoder: Decoder, layout: KVLayout, arena: torch.Tensor, slab_bytes: int, cos_sin: torch.Tensor
+    ) -> tuple[int, ...]:
+        config = decoder.config
+        return (
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.vocab_size,
+            config.sliding_window or 0,
+            layout.block_size,
+            len(cos_sin),
+            layout.dtype == "bfloat16",
+            layout.layer_bytes,
+            layout.block_bytes,
+            slab_bytes,
+            layout.blocks_per_slab(slab_bytes),
+            arena.numel(),
+        )
+
+    def _embedding(self, embedding: PackedEmbedding) -> tuple[int, ...]:
+        table = embedding.table
+        data = np.ascontiguousarray(table.data)
+        self._alive.append(data)
+        rows, columns = table.shape
+        row_bytes = data.nbytes // rows
+        return (_ENCODINGS[table.kind], data.ctypes.data, row_bytes, rows, columns, embedding.round_to_bfloat16)
+
+    def _layer(self, layer: DecoderLayer) -> tuple[Any, ...]:
+        return (
+            layer.attention_norm.data_ptr(),
+            0 if layer.q_norm is None else layer.q_norm.data_ptr(),
+            0 if layer.k_norm is None else layer.k_norm.data_ptr(),
+            layer.mlp_norm.data_ptr(),
+            *(self._projection(linear) for linear in (layer.qkv, layer.output, layer.gate_up, layer.down)),
+        )
+
+    @staticmethod
+    def _projection(linear: Linear) -> tuple[int, int, list[tuple[int, ...]]]:
+        parts = linear.parts if isinstance(linear, ConcatenatedLinear) else [linear]
+        described: list[tuple[int, ...]] = []
+        for part in parts:
+            if not isinstance(part, PanelLinear):
+                raise TypeError(f"the native decoder reads PanelLinear weights, not {type(part).__name__}")
+            bias = 0 if part.bias is None else part.bias.data_ptr()
+            scheme, panels = SCHEMES[part.scheme], part.panels
+            described.append((scheme, panels.data_ptr(), panels.stride(0), part.out_features, bias))
+        return linear.in_features, linear.out_features, described

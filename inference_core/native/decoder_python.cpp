@@ -1,0 +1,260 @@
+// Builds decoders from addresses that Python passes, and batches from its ScheduledSequences.
+#include "decoder_python.h"
+
+#include <cstring>
+
+#include "decoder.h"
+#include "python_args.h"
+#include "runtime.h"
+
+namespace aio {
+namespace {
+
+constexpr const char* kCapsule = "aio.decoder";
+
+// Items of tuples and lists, one after another; the first failure sticks and leaves Python's exception set.
+class Reader {
+ public:
+  Reader(PyObject* sequence, const char* what) : items_(PySequence_Fast(sequence, what)) {}
+  ~Reader() { Py_XDECREF(items_); }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  Py_ssize_t size() const { return items_ ? PySequence_Fast_GET_SIZE(items_) : 0; }
+  bool done() const { return at_ >= size(); }
+  bool ok() const { return items_ && !PyErr_Occurred(); }
+
+  PyObject* object() {
+    if (at_ < size()) return PySequence_Fast_GET_ITEM(items_, at_++);
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a tuple of the decoder's description is too short");
+    return nullptr;
+  }
+  int64_t integer() {
+    PyObject* item = object();
+    return item ? PyLong_AsLongLong(item) : -1;
+  }
+  int integer32() { return int(integer()); }
+  template <typename T>
+  const T* address() { return reinterpret_cast<const T*>(integer()); }
+
+ private:
+  PyObject* items_;
+  Py_ssize_t at_ = 0;
+};
+
+// (in_features, out_features, [(scheme, panels, panel_bytes, out_features, bias), ...])
+void read_projection(PyObject* description, Projection& p) {
+  if (!description) return;
+  Reader r(description, "a projection is a tuple");
+  p.k = r.integer32();
+  p.n = r.integer32();
+  PyObject* parts = r.object();
+  if (!parts) return;
+  Reader list(parts, "a projection's parts are a list");
+  while (list.ok() && !list.done()) {
+    Reader item(list.object(), "a part is a tuple");
+    LinearPart part{};
+    part.scheme = Scheme(item.integer());
+    part.panels = item.address<uint8_t>();
+    part.panel_bytes = item.integer();
+    part.n = item.integer32();
+    part.bias = item.address<float>();
+    p.parts.push_back(part);
+  }
+}
+
+void read_geometry(PyObject* description, Geometry& g) {
+  Reader r(description, "the geometry is a tuple");
+  for (int* field : {&g.hidden, &g.intermediate, &g.heads, &g.kv_heads, &g.head_dim, &g.vocab, &g.window, &g.block_size,
+                     &g.max_position})
+    *field = r.integer32();
+  g.bf16_cache = r.integer() != 0;
+  for (int64_t* field : {&g.layer_bytes, &g.block_bytes, &g.slab_bytes, &g.blocks_per_slab, &g.arena_bytes})
+    *field = r.integer();
+}
+
+void read_embedding(PyObject* description, EmbeddingTable& e) {
+  Reader r(description, "the embedding is a tuple");
+  e.encoding = Encoding(r.integer());
+  e.data = r.address<uint8_t>();
+  e.row_bytes = r.integer();
+  e.rows = r.integer();
+  e.columns = r.integer32();
+  e.round_to_bf16 = r.integer() != 0;
+}
+
+void read_layers(PyObject* description, std::vector<LayerWeights>& layers) {
+  Reader list(description, "the layers are a list");
+  while (list.ok() && !list.done()) {
+    Reader r(list.object(), "a layer is a tuple");
+    LayerWeights layer{};
+    layer.attention_norm = r.address<float>();
+    layer.q_norm = r.address<float>();
+    layer.k_norm = r.address<float>();
+    layer.mlp_norm = r.address<float>();
+    for (Projection* p : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) read_projection(r.object(), *p);
+    layers.push_back(std::move(layer));
+  }
+}
+
+DecoderWeights* weights_of(PyObject* capsule) {
+  return static_cast<DecoderWeights*>(PyCapsule_GetPointer(capsule, kCapsule));
+}
+
+void destroy(PyObject* capsule) { delete weights_of(capsule); }
+
+struct Names {
+  PyObject* token_ids = PyUnicode_InternFromString("token_ids");
+  PyObject* start = PyUnicode_InternFromString("start");
+  PyObject* block_table = PyUnicode_InternFromString("block_table");
+  PyObject* sample = PyUnicode_InternFromString("sample");
+};
+
+// A new reference, released at the end of the scope.
+class Owned {
+ public:
+  explicit Owned(PyObject* object) : object_(object) {}
+  ~Owned() { Py_XDECREF(object_); }
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  PyObject* get() const { return object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  PyObject* object_;
+};
+
+bool refuse(PyObject* kind, const char* format, long long given, long long allowed) {
+  PyErr_Format(kind, format, given, allowed);
+  return false;
+}
+
+// The byte offset of a block in the arena; false for a block that does not exist.
+bool block_offset(const Geometry& g, long long block, int64_t& offset) {
+  const int64_t slab = g.blocks_per_slab ? block / g.blocks_per_slab : 0;
+  offset = slab * g.slab_bytes + (block - slab * g.blocks_per_slab) * g.block_bytes;
+  if (block >= 0 && g.blocks_per_slab && offset + g.block_bytes <= g.arena_bytes) return true;
+  return refuse(PyExc_IndexError, "block %lld is outside the arena of %lld bytes", block, (long long)g.arena_bytes);
+}
+
+// Appends one ScheduledSequence to the batch; false with an exception set if it is not well formed.
+bool append(const DecoderWeights& w, PyObject* sequence, Batch& batch) {
+  static const Names names;
+  const Geometry& g = w.geometry;
+  const Owned tokens(PyObject_GetAttr(sequence, names.token_ids)), start(PyObject_GetAttr(sequence, names.start));
+  const Owned table(PyObject_GetAttr(sequence, names.block_table)), sample(PyObject_GetAttr(sequence, names.sample));
+  if (!tokens || !start || !table || !sample) return false;
+  if (!PyList_Check(tokens.get()) || !PyList_Check(table.get())) {
+    PyErr_SetString(PyExc_TypeError, "token_ids and block_table must be lists");
+    return false;
+  }
+  const long long first = PyLong_AsLongLong(start.get());
+  const Py_ssize_t count = PyList_GET_SIZE(tokens.get()), blocks = PyList_GET_SIZE(table.get());
+  const long long end = first + count;
+  if (first < 0 || count == 0 || end > g.max_position)
+    return refuse(PyExc_IndexError, "tokens up to position %lld do not fit %lld positions", end, g.max_position);
+  if (end > (long long)blocks * g.block_size)
+    return refuse(PyExc_IndexError, "tokens up to position %lld do not fit a table of %lld blocks", end, blocks);
+
+  const int table_start = int(batch.block_offsets.size());
+  for (Py_ssize_t i = 0; i < blocks; ++i) {
+    int64_t offset;
+    if (!block_offset(g, PyLong_AsLongLong(PyList_GET_ITEM(table.get(), i)), offset)) return false;
+    batch.block_offsets.push_back(offset);
+  }
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const long long token = PyLong_AsLongLong(PyList_GET_ITEM(tokens.get(), i));
+    if (token < 0 || token >= w.embedding.rows)
+      return refuse(PyExc_IndexError, "token id %lld is outside the vocabulary of %lld", token, w.embedding.rows);
+    const int position = int(first + i);
+    batch.token_ids.push_back(int32_t(token));
+    batch.positions.push_back(position);
+    batch.slots.push_back(batch.block_offsets[size_t(table_start + position / g.block_size)]);
+  }
+  batch.table_start.push_back(table_start);
+  batch.query_start.push_back(batch.tokens());
+  batch.context_len.push_back(int32_t(end));
+  if (sample.get() != Py_None) batch.sample_rows.push_back(batch.tokens() - 1);
+  return !PyErr_Occurred();
+}
+
+// The rows whose logits are wanted, instead of those that sample; strictly ascending.
+bool replace_rows(PyObject* rows, Batch& batch) {
+  Reader r(rows, "rows must be a list");
+  batch.sample_rows.clear();
+  while (r.ok() && !r.done()) {
+    const long long row = r.integer();
+    if (row < 0 || row >= batch.tokens() || (!batch.sample_rows.empty() && row <= batch.sample_rows.back()))
+      return refuse(PyExc_IndexError, "row %lld is not one of %lld tokens, or out of order", row, batch.tokens());
+    batch.sample_rows.push_back(int32_t(row));
+  }
+  return r.ok();
+}
+
+}  // namespace
+
+PyObject* make_decoder(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 8, "make_decoder")) return nullptr;
+  Arguments v{values};
+  auto made = std::make_unique<DecoderWeights>();
+  read_geometry(values[0], made->geometry);
+  made->geometry.rms_eps = v.real(1);
+  read_embedding(values[2], made->embedding);
+  read_layers(values[3], made->layers);
+  made->final_norm = v.address<const float>(4);
+  read_projection(values[5], made->head);
+  made->arena = v.address<uint8_t>(6);
+  made->cos_sin = v.address<const float>(7);
+  if (PyErr_Occurred()) return nullptr;
+  return PyCapsule_New(made.release(), kCapsule, destroy);
+}
+
+PyObject* decode(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 5, "decode")) return nullptr;
+  Arguments v{values};
+  const DecoderWeights* weights = weights_of(values[0]);
+  float* logits = v.address<float>(2);
+  const int64_t room = v.integer(3);
+  if (!weights || v.failed) return nullptr;
+  const Owned sequences(PySequence_Fast(values[1], "sequences must be a list"));
+  if (!sequences) return nullptr;
+
+  thread_local Batch batch;
+  batch.clear();
+  batch.query_start.push_back(0);
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequences.get()); ++i)
+    if (!append(*weights, PySequence_Fast_GET_ITEM(sequences.get(), i), batch)) return nullptr;
+  if (values[4] != Py_None && !replace_rows(values[4], batch)) return nullptr;
+  if (int64_t(batch.sample_rows.size()) > room) {
+    refuse(PyExc_ValueError, "%lld rows are sampled, but there is room for %lld", (long long)batch.sample_rows.size(), room);
+    return nullptr;
+  }
+  StepTimes times;
+  if (batch.tokens() > 0) {
+    const Owned done(without_gil([&] {
+      std::lock_guard<std::mutex> lock(runtime().mutex);
+      times = decode_step(*weights, batch, logits);
+    }));
+    if (!done) return nullptr;
+  }
+  return Py_BuildValue("(dddddd)", times.embedding, times.linears, times.attention, times.rotary, times.rows, times.head);
+}
+
+PyObject* copy_blocks(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 2, "copy_blocks")) return nullptr;
+  const DecoderWeights* weights = weights_of(values[0]);
+  if (!weights) return nullptr;
+  Reader pairs(values[1], "copies must be a list of pairs");
+  while (pairs.ok() && !pairs.done()) {
+    Reader pair(pairs.object(), "a copy is a pair (from, to)");
+    const long long from = pair.integer(), to = pair.integer();
+    int64_t source, target;
+    if (!pair.ok() || !block_offset(weights->geometry, from, source) || !block_offset(weights->geometry, to, target))
+      return nullptr;
+    if (source != target) memcpy(weights->arena + target, weights->arena + source, size_t(weights->geometry.block_bytes));
+  }
+  if (PyErr_Occurred()) return nullptr;
+  Py_RETURN_NONE;
+}
+
+}  // namespace aio

@@ -1,0 +1,18 @@
+// Entry points of the native decoder.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+namespace aio {
+
+// make_decoder(geometry, eps, embedding, layers, final_norm, head, arena, cos_sin) -> capsule; see native/decoder.py.
+PyObject* make_decoder(PyObject*, PyObject* const* values, Py_ssize_t count);
+
+// decode(decoder, sequences, logits, room, rows) -> (seconds of embedding, linears, attention, rotary, rows, head)
+// Writes the logits of `rows`, or of the rows that sample if it is None; `logits` has room for so many.
+PyObject* decode(PyObject*, PyObject* const* values, Py_ssize_t count);
+
+// copy_blocks(decoder, [(from, to), ...])
+PyObject* copy_blocks(PyObject*, PyObject* const* values, Py_ssize_t count);
+
+}  // namespace aio

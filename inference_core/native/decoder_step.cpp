@@ -1,0 +1,372 @@
+// One step of a decoder as a single program that every thread runs: units of each phase are taken dynamically, and the
+// threads meet at a barrier where a phase needs all of the one before.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "aligned_buffer.h"
+#include "decoder.h"
+#include "runtime.h"
+#include "spin_barrier.h"
+
+namespace aio {
+
+bool Projection::any_integer() const {
+  return std::any_of(parts.begin(), parts.end(), [](const LinearPart& p) { return takes_integers(p.scheme); });
+}
+
+bool Projection::any_float() const {
+  return std::any_of(parts.begin(), parts.end(), [](const LinearPart& p) { return !takes_integers(p.scheme); });
+}
+
+void Batch::clear() {
+  for (auto* v : {&token_ids, &positions, &table_start, &query_start, &context_len, &sample_rows}) v->clear();
+  slots.clear();
+  block_offsets.clear();
+}
+
+namespace {
+
+// The input of a projection: float32 rows, and the same quantised where some part multiplies integers.
+struct Activations {
+  AlignedBuffer<float> rows;
+  AlignedBuffer<QuantizedGroup> groups;
+
+  void reserve(size_t tokens, size_t width) {
+    rows.reserve(tokens * width);
+    groups.reserve(tokens * ((width + kGroup - 1) / kGroup));
+  }
+};
+
+// Working memory of a step, kept between steps; guarded by the runtime's mutex.
+struct Workspace {
+  AlignedBuffer<float> hidden, qkv, gate_up;
+  Activations normed, mixed, activated;
+  std::vector<AttentionUnit> units, last_units;
+
+  void reserve(const Geometry& g, size_t tokens) {
+    hidden.reserve(tokens * size_t(g.hidden));
+    qkv.reserve(tokens * size_t((g.heads + 2 * g.kv_heads) * g.head_dim));
+    gate_up.reserve(tokens * size_t(2 * g.intermediate));
+    normed.reserve(tokens, size_t(g.hidden));
+    mixed.reserve(tokens, size_t(g.heads * g.head_dim));
+    activated.reserve(tokens, size_t(g.intermediate));
+  }
+};
+
+// The next unit of every phase of a step; phases are numbered in the order in which each thread comes to them.
+class PhaseCounters {
+ public:
+  void reset(size_t phases) {
+    if (counters_.size() < phases) counters_ = std::vector<Counter>(phases);
+    for (auto& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
+  }
+  std::atomic<int>& operator[](size_t phase) { return counters_[phase].next; }
+
+ private:
+  struct alignas(64) Counter {
+    std::atomic<int> next{0};
+  };
+  std::vector<Counter> counters_;
+};
+
+Workspace workspace;
+PhaseCounters counters;
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+class Step {
+ public:
+  Step(const DecoderWeights& w, const Batch& batch, float* logits, const KernelTable& kernels, int threads)
+      : w_(w), g_(w.geometry), batch_(batch), logits_(logits), kernels_(kernels), threads_(threads), barrier_(threads) {
+    workspace.reserve(g_, size_t(batch.tokens()));
+    size_t phases = 8 + w.head.parts.size();
+    for (const LayerWeights& layer : w.layers)
+      phases += 8 + layer.qkv.parts.size() + layer.output.parts.size() + layer.gate_up.parts.size() + layer.down.parts.size();
+    counters.reset(phases);
+    list_units();
+  }
+
+  void run(int thread) { Thread(*this, thread).run(); }
+  const StepTimes& times() const { return times_; }
+
+ private:
+  // One thread's way through the step.
+  class Thread {
+   public:
+    Thread(Step& step, int index) : s(step), index_(index), rows_(step.batch_.tokens()) {}
+
+    void run() {
+      began_ = now();
+      embed();
+      for (size_t i = 0; i < s.w_.layers.size(); ++i) {
+        layer(s.w_.layers[i], int64_t(i) * s.g_.layer_bytes, i + 1 == s.w_.layers.size());
+        if (!rows_) return;
+      }
+      norm(s.w_.final_norm, s.w_.head);
+      linear(s.w_.head, workspace.normed, s.logits_, s.g_.vocab, false);
+      mark(s.times_.head);
+    }
+
+   private:
+    using Clock = std::chrono::steady_clock;
+    static Clock::time_point now() { return Clock::now(); }
+
+    // Units [0, count) in pieces of `grain`, whoever is free; the caller meets the others at the barrier when it must.
+    template <typename Body>
+    void share(int count, int grain, const Body& body) {
+      std::atomic<int>& next = counters[phase_++];
+      for (int first; (first = next.fetch_add(grain, std::memory_order_relaxed)) < count;)
+        body(first, std::min(first + grain, count));
+    }
+
+    template <typename Body>
+    void share_rows(const Body& body) {
+      share(rows_, std::max(1, ceil_div(rows_, 4 * s.threads_)), body);
+      s.barrier_.wait();
+    }
+
+    void mark(double& part) {
+      if (index_) return;
+      const auto at = now();
+      part += std::chrono::duration<double>(at - began_).count();
+      began_ = at;
+    }
+
+    void embed() {
+      const EmbeddingTable& table = s.w_.embedding;
+      share_rows([&](int first, int last) {
+        for (int t = first; t < last; ++t)
+          embedding_row(table, s.batch_.token_ids[size_t(t)], workspace.hidden.data() + int64_t(t) * table.columns);
+      });
+      mark(s.times_.embedding);
+    }
+
+    void layer(const LayerWeights& w, int64_t layer_offset, bool last) {
+      const Geometry& g = s.g_;
+      const int qkv_width = (g.heads + 2 * g.kv_heads) * g.head_dim, mixed_width = g.heads * g.head_dim;
+      norm(w.attention_norm, w.qkv);
+      linear(w.qkv, workspace.normed, workspace.qkv.data(), qkv_width, false);
+      mark(s.times_.linears);
+      rotate_and_write(w, layer_offset, qkv_width);
+      attend(layer_offset, qkv_width, last ? workspace.last_units : workspace.units);
+      if (last) keep_sampled_rows(mixed_width);
+      if (!rows_) return;
+      quantize(workspace.mixed, mixed_width, w.output);
+      linear(w.output, workspace.mixed, workspace.hidden.data(), g.hidden, true);
+      mark(s.times_.linears);
+      norm(w.mlp_norm, w.gate_up);
+      gate_up(w);
+      linear(w.down, workspace.activated, workspace.hidden.data(), g.hidden, true);
+      mark(s.times_.linears);
+    }
+
+    // normed = RMSNorm(hidden), as `next` takes it.
+    void norm(const float* weight, const Projection& next) {
+      const int d = s.g_.hidden;
+      Activations& out = workspace.normed;
+      share_rows([&](int first, int last) {
+        s.kernels_.rms_norm(workspace.hidden.data(), d, weight, out.rows.data(), d, d, s.g_.rms_eps, first, last);
+        if (next.any_integer()) s.kernels_.quantize_rows(out.rows.data(), d, d, out.groups.data(), first, last);
+      });
+      mark(s.times_.rows);
+    }
+
+    void quantize(Activations& x, int width, const Projection& next) {
+      if (!next.any_integer()) return;
+      share_rows([&](int first, int last) {
+        s.kernels_.quantize_rows(x.rows.data(), width, width, x.groups.data(), first, last);
+      });
+      mark(s.times_.rows);
+    }
+
+    LinearArgs arguments(const Projection& p, const LinearPart& part, Activations& x, float* y, int64_t ldy) const {
+      LinearArgs a{};
+      a.panels = part.panels;
+      a.panel_bytes = part.panel_bytes;
+      a.rows = rows_;
+      a.k = p.k;
+      a.n = part.n;
+      a.x = x.rows.data();
+      a.ldx = p.k;
+      a.quantized = x.groups.data();
+      a.bias = part.bias;
+      a.y = y;
+      a.ldy = ldy;
+      return a;
+    }
+
+    // Whole panels per thread: few large pieces when the weights' bytes are the cost, more when arithmetic is.
+    int grain(int panels) const { return std::max(2, ceil_div(panels, (rows_ <= 4 ? 2 : 6) * s.threads_)); }
+
+    void linear(const Projection& p, Activations& x, float* y, int64_t ldy, bool accumulate) {
+      int column = 0;
+      for (const LinearPart& part : p.parts) {
+        LinearArgs a = arguments(p, part, x, y + column, ldy);
+        a.accumulate = accumulate;
+        const LinearKernel kernel = linear_kernel(s.kernels_, part.scheme);
+        const int panels = ceil_div(part.n, kLanes);
+        share(panels, grain(panels), [&](int first, int last) { kernel(a, first, last); });
+        column += part.n;
+      }
+      s.barrier_.wait();
+    }
+
+    // activated = silu(gate) * up, each thread on the columns that it has just computed.
+    void gate_up(const LayerWeights& w) {
+      const int width = s.g_.intermediate;
+      const Projection& p = w.gate_up;
+      float* y = workspace.gate_up.data();
+      const bool integers = w.down.any_integer();
+      const bool aligned = width % kGroup == 0;
+      if (!aligned) {
+        linear(p, workspace.normed, y, 2 * width, false);
+        share_rows([&](int first, int last) {
+          s.kernels_.silu_mul(y, workspace.activated.rows.data(), width, first, last);
+        });
+        return;
+      }
+      const LinearPart& gate_part = p.parts.front();
+      const LinearPart& up_part = p.parts.back();
+      LinearArgs gate = arguments(p, gate_part, workspace.normed, y, 2 * width);
+      LinearArgs up = arguments(p, up_part, workspace.normed, y, 2 * width);
+      const bool fused = p.parts.size() == 1;
+      if (!fused) up.y += width;
+      const int up_panel = fused ? width / kLanes : 0;
+      const LinearKernel gate_kernel = linear_kernel(s.kernels_, gate_part.scheme);
+      const LinearKernel up_kernel = linear_kernel(s.kernels_, up_part.scheme);
+      const int groups = width / kGroup, each = kGroup / kLanes;
+      share(groups, std::max(1, grain(groups * each) / each), [&](int first, int last) {
+        gate_kernel(gate, first * each, last * each);
+        up_kernel(up, up_panel + first * each, up_panel + last * each);
+        if (integers)
+          s.kernels_.swiglu_quantize(y, width, rows_, workspace.activated.groups.data(), first, last);
+        else
+          s.kernels_.swiglu(y, width, rows_, workspace.activated.rows.data(), first * kGroup, last * kGroup);
+      });
+      s.barrier_.wait();
+    }
+
+    void rotate_and_write(const LayerWeights& w, int64_t layer_offset, int qkv_width) {
+      const Geometry& g = s.g_;
+      RopeArgs a{};
+      a.qkv = workspace.qkv.data();
+      a.ld = qkv_width;
+      a.cos_sin = s.w_.cos_sin;
+      a.positions = s.batch_.positions.data();
+      a.slots = s.batch_.slots.data();
+      a.arena = s.w_.arena;
+      a.layer_offset = layer_offset;
+      a.q_norm = w.q_norm;
+      a.k_norm = w.k_norm;
+      a.eps = g.rms_eps;
+      a.heads = g.heads;
+      a.kv_heads = g.kv_heads;
+      a.head_dim = g.head_dim;
+      a.block_size = g.block_size;
+      a.bf16 = g.bf16_cache;
+      share_rows([&](int first, int last) { s.kernels_.rope_and_write(a, first, last); });
+      mark(s.times_.rotary);
+    }
+
+    void attend(int64_t layer_offset, int qkv_width, const std::vector<AttentionUnit>& units) {
+      const Geometry& g = s.g_;
+      AttentionArgs a{};
+      a.q = workspace.qkv.data();
+      a.ldq = qkv_width;
+      a.out = workspace.mixed.rows.data();
+      a.ldo = int64_t(g.heads) * g.head_dim;
+      a.arena = s.w_.arena;
+      a.block_offsets = s.batch_.block_offsets.data();
+      a.table_start = s.batch_.table_start.data();
+      a.query_start = s.batch_.query_start.data();
+      a.context_len = s.batch_.context_len.data();
+      a.layer_offset = layer_offset;
+      a.scale = 1.0f / std::sqrt(float(g.head_dim));
+      a.window = g.window;
+      a.heads = g.heads;
+      a.kv_heads = g.kv_heads;
+      a.head_dim = g.head_dim;
+      a.block_size = g.block_size;
+      a.bf16 = g.bf16_cache;
+      float* scratch = runtime().scratch[size_t(index_)].data();
+      share(int(units.size()), 1, [&](int first, int) { s.kernels_.attend(a, units[size_t(first)], scratch); });
+      s.barrier_.wait();
+      mark(s.times_.attention);
+    }
+
+    // After the last layer's attention only the rows to be sampled go on, moved to the front.
+    void keep_sampled_rows(int mixed_width) {
+      const std::vector<int32_t>& sampled = s.batch_.sample_rows;
+      if (index_ == 0 && int(sampled.size()) < rows_)
+        for (size_t i = 0; i < sampled.size(); ++i) {
+          if (size_t(sampled[i]) == i) continue;
+          move_row(workspace.hidden.data(), s.g_.hidden, sampled[i], i);
+          move_row(workspace.mixed.rows.data(), mixed_width, sampled[i], i);
+        }
+      rows_ = int(sampled.size());
+      s.barrier_.wait();
+    }
+
+    static void move_row(float* rows, int width, int32_t from, size_t to) {
+      memcpy(rows + int64_t(to) * width, rows + int64_t(from) * width, size_t(width) * sizeof(float));
+    }
+
+    Step& s;
+    const int index_;
+    int rows_;
+    size_t phase_ = 0;
+    Clock::time_point began_;
+  };
+
+  // Longest first, so that no thread starts a long unit when the others are done. The last layer needs the queries of the
+  // sampled rows alone.
+  void list_units() {
+    const int tile = query_tile(g_.heads / g_.kv_heads);
+    workspace.units.clear();
+    workspace.last_units.clear();
+    size_t sampled = 0;
+    for (int sequence = 0; sequence < batch_.sequences(); ++sequence) {
+      const int begin = batch_.query_start[size_t(sequence)], end = batch_.query_start[size_t(sequence) + 1];
+      for (int first = 0; first < end - begin; first += tile)
+        append_units(workspace.units, sequence, first, std::min(first + tile, end - begin));
+      for (; sampled < batch_.sample_rows.size() && batch_.sample_rows[sampled] < end; ++sampled)
+        append_units(workspace.last_units, sequence, batch_.sample_rows[sampled] - begin,
+                     batch_.sample_rows[sampled] - begin + 1);
+    }
+    const auto cost = [&](const AttentionUnit& u) {
+      const int begin = batch_.query_start[size_t(u.sequence)], end = batch_.query_start[size_t(u.sequence) + 1];
+      return int64_t(u.last - u.first) * (batch_.context_len[size_t(u.sequence)] - (end - begin) + u.last);
+    };
+    for (auto* units : {&workspace.units, &workspace.last_units})
+      std::stable_sort(units->begin(), units->end(),
+                       [&](const AttentionUnit& a, const AttentionUnit& b) { return cost(a) > cost(b); });
+  }
+
+  void append_units(std::vector<AttentionUnit>& units, int sequence, int first, int last) const {
+    for (int h = 0; h < g_.kv_heads; ++h) units.push_back({sequence, first, last, h});
+  }
+
+  const DecoderWeights& w_;
+  const Geometry& g_;
+  const Batch& batch_;
+  float* logits_;
+  const KernelTable& kernels_;
+  const int threads_;
+  SpinBarrier barrier_;
+  StepTimes times_;
+};
+
+}  // namespace
+
+StepTimes decode_step(const DecoderWeights& weights, const Batch& batch, float* logits) {
+  Runtime& shared = runtime();
+  shared.reserve_scratch(size_t(attention_scratch_floats(weights.geometry.heads / weights.geometry.kv_heads,
+                                                         weights.geometry.head_dim)));
+  Step step(weights, batch, logits, *shared.kernels, shared.pool->threads());
+  shared.pool->run([&](int thread) { step.run(thread); });
+  return step.times();
+}
+
+}  // namespace aio
