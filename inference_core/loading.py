@@ -18,6 +18,7 @@ from inference_core.live_knobs import KnobsFile, LiveKnobs, start_knobs
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
+from inference_core.logits_runner import LogitsRunner
 from inference_core.memory_plan import format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.model_runner import DecoderRunner
@@ -27,7 +28,6 @@ from inference_core.models.weights import load_decoder, projections
 from inference_core.native import cpu
 from inference_core.native_runner import NativeRunner
 from inference_core.protocol import Knobs, ModelInfo
-from inference_core.runner import ModelRunner
 
 logger = logging.getLogger(__name__)
 
@@ -111,14 +111,14 @@ def check_memory(spec: CoreSpec, checkpoints: list[Checkpoint], available: int) 
             )
 
 
-def load_runner(spec: ModelSpec, core: CoreSpec, arena: torch.Tensor, cache_dir: Path) -> ModelRunner:
+def load_runner(spec: ModelSpec, core: CoreSpec, arena: torch.Tensor, cache_dir: Path) -> LogitsRunner:
     """One model of `core` over `arena` uint8 [bytes], outside any Core. Raises ModelFileError."""
     return _runner_of(spec, open_checkpoint(resolve_model_path(spec.path), cache_dir), core, arena, cache_dir)
 
 
 def _runner_of(
     spec: ModelSpec, checkpoint: Checkpoint, core: CoreSpec, arena: torch.Tensor, cache_dir: Path
-) -> ModelRunner:
+) -> LogitsRunner:
     began = time.perf_counter()
     config = checkpoint.config
     max_context = min(spec.max_context or config.max_position, config.max_position)
@@ -138,7 +138,7 @@ def _runner_of(
     )
     decoder = load_decoder(checkpoint, spec.compute, cache_dir)
     cos_sin = rotary_table(config, max_context)
-    runner: ModelRunner
+    runner: LogitsRunner
     if cpu.AVAILABLE:
         runner = NativeRunner(info, decoder, layout, arena, core.slab_bytes, cos_sin)
     else:

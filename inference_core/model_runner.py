@@ -1,6 +1,4 @@
-"""Runs StepPlans of one model on this machine's CPU: plan to tensors, decoder, sampler."""
-
-import time
+"""Runs StepPlans operator by operator through torch: where no native kernels were built, and as their oracle."""
 
 import numpy as np
 import torch
@@ -8,14 +6,13 @@ from numpy.typing import NDArray
 
 from inference_core.attention.backend import AttentionBackend, AttentionBatch
 from inference_core.kv_layout import KVLayout
+from inference_core.logits_runner import LogitsRunner
 from inference_core.models.decoder import Decoder
 from inference_core.protocol import ModelInfo
-from inference_core.runner import ModelRunner
-from inference_core.sampler import sample
-from inference_core.step_plan import SampledToken, ScheduledSequence, StepPlan, StepResult
+from inference_core.step_plan import ScheduledSequence
 
 
-class DecoderRunner(ModelRunner):
+class DecoderRunner(LogitsRunner):
     """A decoder over the shared arena. `slab_bytes` turns block ids into byte offsets (see `kv_layout`)."""
 
     def __init__(
@@ -29,23 +26,11 @@ class DecoderRunner(ModelRunner):
         self._slab_bytes = slab_bytes
         self._blocks_per_slab = layout.blocks_per_slab(slab_bytes)
 
-    def run(self, plan: StepPlan) -> StepResult:
-        began = time.perf_counter()
-        sampled = [s for s in plan.sequences if s.sample is not None]
-        with torch.inference_mode():
-            logits = self.logits(plan.sequences, _sampled_rows(plan.sequences))
-            drawn = iter(sample(logits, [s.sample for s in sampled if s.sample is not None]))
-        tokens: list[list[SampledToken]] = [[next(drawn)] if s.sample is not None else [] for s in plan.sequences]
-        return StepResult(tokens, seconds=time.perf_counter() - began)
-
-    def logits(self, sequences: list[ScheduledSequence], rows: list[int]) -> torch.Tensor:
-        """Compute `sequences`, and return the logits float32 [len(rows), vocabulary] of these of their tokens.
-
-        Rows count the tokens of all sequences one after another.
-        """
+    def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
         token_ids = [token for sequence in sequences for token in sequence.token_ids]
+        wanted = _sampled_rows(sequences) if rows is None else rows
         with torch.inference_mode():
-            return self.decoder.forward(token_ids, self._batch(sequences), self.attention, rows)
+            return self.decoder.forward(token_ids, self._batch(sequences), self.attention, wanted)
 
     def _batch(self, sequences: list[ScheduledSequence]) -> AttentionBatch:
         lengths = np.array([len(s.token_ids) for s in sequences], np.int32)

@@ -14,7 +14,7 @@ from inference_core.kv_layout import KVDtype
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.loading import layout_of, load_runner, use_threads
-from inference_core.model_runner import DecoderRunner
+from inference_core.logits_runner import LogitsRunner
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.step_plan import ScheduledSequence
 from inference_core.tokenization.loading import load_tokenizer
@@ -107,7 +107,7 @@ def window_logits(path: str, cache_dir: Path, variant: Variant, windows: list[li
         yield teacher_forced_logits(runner, part)
 
 
-def teacher_forced_logits(runner: DecoderRunner, token_ids: list[int]) -> Logits:
+def teacher_forced_logits(runner: LogitsRunner, token_ids: list[int]) -> Logits:
     """Logits [tokens, vocabulary] after each token of one sequence that fills the arena's first blocks."""
     table = list(range(-(-len(token_ids) // runner.layout.block_size)))
     sequence = ScheduledSequence("text", token_ids, 0, table, None)

@@ -8,6 +8,7 @@ import transformers
 
 from inference_core.bench.step import bench_step
 from inference_core.model_spec import ModelSpec
+from inference_core.native.decoder import StepTimes
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_the_parts_of_a_step_cover_it(model: ModelSpec, tmp_path: Path) -> None:
         ("prompt chunk", None, 40),
     ]
     for row in rows:
-        parts = ("linears_ms", "attention_ms", "rotary_and_cache_write_ms", "vocabulary_projection_ms", "rest_ms")
+        parts = [f"{part}_ms" for part in (*StepTimes._fields, "rest")]
         assert all(row[part] >= 0 for part in parts)
         # Medians of one repeat: the parts add up to the step but for rounding.
         assert sum(row[part] for part in parts) == pytest.approx(row["total_ms"], abs=0.005)

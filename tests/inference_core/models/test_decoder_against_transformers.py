@@ -10,11 +10,13 @@ from inference_core.attention.cpu import CpuAttention
 from inference_core.attention.reference import ReferenceAttention
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.loading import layout_of
+from inference_core.logits_runner import LogitsRunner
 from inference_core.model_runner import DecoderRunner
 from inference_core.model_spec import ModelSpec
 from inference_core.models.rotary import rotary_table
 from inference_core.models.weights import load_decoder
 from inference_core.native import cpu
+from inference_core.native_runner import NativeRunner
 from inference_core.protocol import ModelInfo, SamplingParams
 from inference_core.step_plan import SampleSpec, ScheduledSequence
 
@@ -60,28 +62,29 @@ def checkpoint_folder(name: str, folder: Path) -> transformers.PreTrainedModel:
     return model
 
 
-def runner_for(folder: Path, cache: Path) -> DecoderRunner:
+def runner_for(folder: Path, cache: Path, kind: str) -> LogitsRunner:
     spec = ModelSpec(name="m", path=str(folder), compute="float32", kv_dtype="float32")
     checkpoint = open_checkpoint(folder, cache)
-    layout = layout_of(spec, checkpoint.config)
-    backend = CpuAttention if cpu.AVAILABLE else ReferenceAttention
-    attention = backend(
-        checkpoint.config, layout, torch.empty(SLAB, dtype=torch.uint8), rotary_table(checkpoint.config, 256)
-    )
+    layout, decoder = layout_of(spec, checkpoint.config), load_decoder(checkpoint, "float32", cache)
+    arena, cos_sin = torch.empty(SLAB, dtype=torch.uint8), rotary_table(checkpoint.config, 256)
     info = ModelInfo(name="m", model_path="", max_context=256, vocab_size=128, weight_bytes=0, compute="float32")
-    return DecoderRunner(info, load_decoder(checkpoint, "float32", cache), layout, attention, SLAB)
+    if kind == "native":
+        return NativeRunner(info, decoder, layout, arena, SLAB, cos_sin)
+    attention = {"operators": CpuAttention, "torch": ReferenceAttention}[kind]
+    return DecoderRunner(info, decoder, layout, attention(checkpoint.config, layout, arena, cos_sin), SLAB)
 
 
-def last_logits(runner: DecoderRunner, tokens: list[int], start: int) -> torch.Tensor:
+def last_logits(runner: LogitsRunner, tokens: list[int], start: int) -> torch.Tensor:
     """Logits after computing `tokens` at positions from `start` of the one sequence."""
     spec = SampleSpec(SamplingParams(), [], [], 0, 0, ())
-    return runner._logits([ScheduledSequence("s", tokens, start, list(range(6)), spec)])[0]
+    return runner.logits([ScheduledSequence("s", tokens, start, list(range(6)), spec)])[0]
 
 
+@pytest.mark.parametrize("kind", ["native", "operators", "torch"] if cpu.AVAILABLE else ["torch"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
+def test_logits_equal_those_of_transformers(name: str, kind: str, tmp_path: Path) -> None:
     model = checkpoint_folder(name, tmp_path / "model")
-    runner = runner_for(tmp_path / "model", tmp_path / "cache")
+    runner = runner_for(tmp_path / "model", tmp_path / "cache", kind)
     tokens = torch.randint(0, 128, (70,), generator=torch.Generator().manual_seed(3)).tolist()
     with torch.no_grad():
         want = model(torch.tensor([tokens])).logits[0].log_softmax(-1)

@@ -1,0 +1,30 @@
+"""What every runner of a real model does alike: compute a step's logits, sample them, say how long it took."""
+
+import time
+from abc import abstractmethod
+
+import torch
+
+from inference_core.runner import ModelRunner
+from inference_core.sampler import sample
+from inference_core.step_plan import SampledToken, ScheduledSequence, StepPlan, StepResult
+
+
+class LogitsRunner(ModelRunner):
+    """A runner whose model gives logits."""
+
+    @abstractmethod
+    def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
+        """Compute `sequences`, and return the logits float32 [rows, vocabulary] of some of their tokens.
+
+        `rows`, ascending, count the tokens of all sequences one after another; None stands for the last token of each
+        sequence that samples. The result is valid until the next call.
+        """
+
+    def run(self, plan: StepPlan) -> StepResult:
+        began = time.perf_counter()
+        with torch.inference_mode():
+            logits = self.logits(plan.sequences)
+            drawn = iter(sample(logits, [s.sample for s in plan.sequences if s.sample is not None]))
+        tokens: list[list[SampledToken]] = [[next(drawn)] if s.sample is not None else [] for s in plan.sequences]
+        return StepResult(tokens, seconds=time.perf_counter() - began)

