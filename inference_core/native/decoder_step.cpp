@@ -167,8 +167,10 @@ class Step {
       const int d = s.g_.hidden;
       Activations& out = workspace.normed;
       share_rows([&](int first, int last) {
-        s.kernels_.rms_norm(workspace.hidden.data(), d, weight, out.rows.data(), d, d, s.g_.rms_eps, first, last);
-        if (next.any_integer()) s.kernels_.quantize_rows(out.rows.data(), d, d, out.groups.data(), first, last);
+        const float* hidden = workspace.hidden.data();
+        if (next.any_integer())
+          s.kernels_.norm_quantize_rows(hidden, d, weight, d, s.g_.rms_eps, out.groups.data(), first, last);
+        if (next.any_float()) s.kernels_.rms_norm(hidden, d, weight, out.rows.data(), d, d, s.g_.rms_eps, first, last);
       });
       mark(s.times_.rows);
     }
@@ -223,7 +225,7 @@ class Step {
       if (!aligned) {
         linear(p, workspace.normed, y, 2 * width, false);
         share_rows([&](int first, int last) {
-          s.kernels_.silu_mul(y, workspace.activated.rows.data(), width, first, last);
+          s.kernels_.silu_mul(y, workspace.activated.rows.data(), width, first, last, 0, width);
         });
         return;
       }
@@ -241,9 +243,9 @@ class Step {
         gate_kernel(gate, first * each, last * each);
         up_kernel(up, up_panel + first * each, up_panel + last * each);
         if (integers)
-          s.kernels_.swiglu_quantize(y, width, rows_, workspace.activated.groups.data(), first, last);
+          s.kernels_.silu_quantize_rows(y, width, workspace.activated.groups.data(), 0, rows_, first, last);
         else
-          s.kernels_.swiglu(y, width, rows_, workspace.activated.rows.data(), first * kGroup, last * kGroup);
+          s.kernels_.silu_mul(y, workspace.activated.rows.data(), width, 0, rows_, first * kGroup, last * kGroup);
       });
       s.barrier_.wait();
     }

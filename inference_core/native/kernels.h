@@ -83,14 +83,12 @@ struct KernelTable {
   LinearKernel linear_f32;
   void (*rms_norm)(const float* x, int64_t ldx, const float* w, float* y, int64_t ldy, int d, float eps, int first,
                    int last);
-  void (*silu_mul)(const float* gate_up, float* y, int d, int first, int last);
+  void (*silu_mul)(const float* gate_up, float* y, int d, int first, int last, int first_column, int last_column);
   // rms_norm or silu_mul, then quantize_rows, in one pass.
   void (*norm_quantize_rows)(const float* x, int64_t ldx, const float* w, int d, float eps, QuantizedGroup* out,
                              int first, int last);
-  void (*silu_quantize_rows)(const float* gate_up, int d, QuantizedGroup* out, int first, int last);
-  void (*swiglu_quantize)(const float* gate_up, int width, int rows, QuantizedGroup* out, int first_group,
-                          int last_group);
-  void (*swiglu)(const float* gate_up, int width, int rows, float* y, int first_column, int last_column);
+  void (*silu_quantize_rows)(const float* gate_up, int d, QuantizedGroup* out, int first, int last, int first_group,
+                             int last_group);
   void (*rope_and_write)(const RopeArgs&, int first, int last);
   void (*attend)(const AttentionArgs&, const AttentionUnit&, float* scratch);
 };

@@ -5,7 +5,6 @@
 #include "float_linear.h"
 #include "integer_linear.h"
 #include "row_kernels.h"
-#include "swiglu_kernels.h"
 
 namespace aio {
 namespace AIO_ISA {
@@ -22,8 +21,6 @@ static const KernelTable table = {
     silu_mul,
     norm_quantize_rows,
     silu_quantize_rows,
-    swiglu_quantize,
-    swiglu,
     rope_and_write,
     attend,
 };

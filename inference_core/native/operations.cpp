@@ -98,7 +98,7 @@ PyObject* silu_mul(PyObject*, PyObject* const* values, Py_ssize_t count) {
   const int d = int(v.integer(2)), rows = int(v.integer(3));
   if (v.failed) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
-    split(pool, rows, 8, [&](int first, int last) { kernels.silu_mul(gate_up, y, d, first, last); });
+    split(pool, rows, 8, [&](int first, int last) { kernels.silu_mul(gate_up, y, d, first, last, 0, d); });
   });
 }
 
@@ -140,7 +140,7 @@ PyObject* silu_quantize(PyObject*, PyObject* const* values, Py_ssize_t count) {
   const auto out = v.address<QuantizedGroup>(3);
   if (v.failed) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
-    split(pool, rows, 8, [&](int first, int last) { kernels.silu_quantize_rows(gate_up, d, out, first, last); });
+    split(pool, rows, 8, [&](int first, int last) { kernels.silu_quantize_rows(gate_up, d, out, first, last, 0, d / kGroup); });
   });
 }
 
