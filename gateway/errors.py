@@ -2,6 +2,7 @@
 
 import http
 import logging
+import math
 from typing import Any
 
 import msgspec
@@ -26,6 +27,8 @@ CODE_OF_STATUS = {
 }
 # nginx's "client closed request": nobody reads it, the record keeps it.
 CLIENT_CLOSED_REQUEST = 499
+# Seconds: a queue's prediction may be long and wrong, and a caller who comes back in vain asks again.
+MAX_RETRY_AFTER = 60
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,13 +47,21 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
 
 
 class ApiError(Exception):
-    """A failure with its HTTP status and envelope."""
+    """A failure with its HTTP status and envelope; a 503 says in `retry-after` when to come back, 1 to 60 seconds."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None, type_: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        type_: str | None = None,
+        retry_after_seconds: float = 1.0,
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after = str(max(1, min(math.ceil(retry_after_seconds), MAX_RETRY_AFTER)))
         self.body = ErrorBody(
             message=message,
             type=type_ or TYPE_OF_STATUS.get(status, "invalid_request_error"),
@@ -78,7 +89,12 @@ def as_api_error(error: BaseException) -> ApiError:
     if isinstance(error, TierRequestError):
         return ApiError(400, str(error), param=error.param, code=error.code)
     if isinstance(error, TierUnavailableError):
-        return ApiError(503, f"No tier could take the request: {error}. Try again later.", code="tier_unavailable")
+        return ApiError(
+            503,
+            f"No tier could take the request: {error}. Try again later.",
+            code="tier_unavailable",
+            retry_after_seconds=error.retry_after_seconds,
+        )
     if isinstance(error, HTTPException):
         return _of_http_exception(error)
     return ApiError(500, "The server failed while answering. The failure is logged under the request's id.")
@@ -103,7 +119,7 @@ def envelope_response(request: Request[Any, Any, State], error: Exception) -> Re
     if failure.status == 401:
         headers["www-authenticate"] = "Bearer"
     if failure.status == 503:
-        headers["retry-after"] = "1"
+        headers["retry-after"] = failure.retry_after
     if isinstance(error, HTTPException) and error.headers:
         headers |= {name.lower(): value for name, value in error.headers.items()}
     return Response(

@@ -6,7 +6,9 @@ class TierError(Exception):
 
 
 class TierUnavailableError(TierError):
-    """The tier cannot take requests now (core gone, upstream down, queue full)."""
+    """The tier cannot take requests now (core gone, upstream down, queue full); it may in `retry_after_seconds`."""
+
+    retry_after_seconds: float = 1.0
 
 
 class TierRequestError(TierError):

@@ -71,6 +71,7 @@ class LocalTier(Tier):
         except TierUnavailableError as error:
             if isinstance(error.__cause__, CoreGoneError):
                 self._watch.healthy = False
+            error.retry_after_seconds = self.load().predicted_wait_seconds
             raise
         finally:
             self._running -= 1

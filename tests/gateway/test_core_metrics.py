@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.settings import Settings
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+from tiers.errors import TierUnavailableError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 INT4 = "smollm2-int4"
@@ -150,3 +151,13 @@ async def test_a_queue_past_its_threshold_alerts_and_a_full_one_refuses_with_ret
     assert [answer.choices[0].finish_reason for answer in await asyncio.gather(*waiting)] == ["length"] * 2
     assert (await scraped(aio, model_name=INT4))["aio_queue_alert"] == 0
     await aio.http.patch("/v1/admin/knobs", json={"alert_waiting": None, "max_waiting": None})
+
+
+@pytest.mark.parametrize(("wait", "said"), [(0.0, "1"), (7.2, "8"), (1e9, "60")])
+async def test_retry_after_is_the_predicted_wait_within_reason(gateway: RunningGateway, wait: float, said: str) -> None:
+    error = TierUnavailableError("1000 sequences wait")
+    error.retry_after_seconds = wait
+    gateway.tier(4).fail_at, gateway.tier(4).error = 0, error
+    body = {"model": "tier-4", "messages": question("Hello?")}
+    refused = await gateway.http.post("/v1/chat/completions", json=body)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, said)

@@ -18,10 +18,11 @@ def row(name: str, schema: dict[str, Any]) -> str:
         allowed = f"{schema['minimum']:,} to {schema['maximum']:,}"
     else:
         allowed = "true, false" if schema["type"] == "boolean" else "a list"
-    return f"| `{name}` | {default} | {allowed} | {schema['description']} |"
+    return f"| `{name}` | {default} | {allowed} | {schema['description']} | "
 
 
 def test_the_page_has_a_row_for_every_knob_as_it_is() -> None:
     lines = PAGE.read_text().splitlines()
-    missing = [row(name, schema) for name, schema in knob_schemas().items() if row(name, schema) not in lines]
+    rows = [row(name, schema) for name, schema in knob_schemas().items()]
+    missing = [row for row in rows if not any(line.startswith(row) for line in lines)]
     assert not missing, "docs/knobs.md lacks these rows:\n" + "\n".join(missing)
