@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RESULTS ?= docs/measurements
 
-.PHONY: run install test lint types check-imports test-slow demo bench clean
+.PHONY: run install test lint types check-imports test-slow demo bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -40,8 +41,28 @@ check-imports: install
 demo: install
 	$(BIN)/aio demo
 
+# Quick tables; a look, not a measurement.
 bench: install
-	$(BIN)/aio bench core
+	$(BIN)/aio bench core --rounds 2
+	$(BIN)/aio bench step --repeats 5
+	$(BIN)/aio bench sweep --rounds 1 --levels 1 4 16 64 --per-level 1 --requests 8
+	$(BIN)/aio bench interference --rounds 1 --levels 0 8 32 --probes 4 --pairs 2
+
+# What docs/performance.md shows, with as many rounds as it takes; best on an idle machine. Rerun it if it was cut short.
+bench-all: install
+	mkdir -p $(RESULTS)
+	$(BIN)/aio bench step --json > $(RESULTS)/step.part && mv $(RESULTS)/step.part $(RESULTS)/step.jsonl
+	$(BIN)/aio bench sweep --rounds 3 --out $(RESULTS)/sweep.jsonl
+	$(BIN)/aio bench interference --rounds 5 --out $(RESULTS)/interference.jsonl
+	$(BIN)/aio bench route --json > $(RESULTS)/route.part && mv $(RESULTS)/route.part $(RESULTS)/route.json
+	$(BIN)/aio bench start --json > $(RESULTS)/start.part && mv $(RESULTS)/start.part $(RESULTS)/start.jsonl
+
+bench-peers: install
+	@test -n "$(PEERS)" || { echo "give the folder of the peers' scripts: make bench-peers PEERS=folder"; exit 2; }
+	$(BIN)/aio bench peers $(PEERS) --rounds 5 --out $(RESULTS)/peers.jsonl
+
+bench-report: install
+	$(BIN)/aio bench report $(RESULTS) --page docs/performance.md --images docs/img
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,167 @@
+"""Fills the marked places of a Markdown page with what measurements say, so that no figure is typed by hand."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inference_core.bench.interference import InterferenceResults
+from inference_core.bench.measurement import Head, Measurement, MeasurementError
+from inference_core.bench.peer_tables import goals_table, results_of, systems_table
+from inference_core.bench.sweep import SweepResults
+from inference_core.bench.tables import interference_tables, markdown, number, sweep_table
+
+_PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+class PageError(ValueError):
+    """A page has no place for a part; the message names both."""
+
+
+def places(page: str) -> list[str]:
+    """Names of the marked places: `<!-- measured: NAME -->` to `<!-- end -->`, each on a line."""
+    return [match["name"] for match in _PLACE.finditer(page)]
+
+
+def filled(page: str, parts: Mapping[str, str]) -> str:
+    """`page` with each part between its marks; places without a part stay as they are. Raises `PageError`."""
+    if unknown := set(parts) - set(places(page)):
+        raise PageError(f"the page has no place for {', '.join(sorted(unknown))}; it has {', '.join(places(page))}")
+
+    def fill(match: re.Match[str]) -> str:
+        part = parts.get(match["name"])
+        return match[0] if part is None else f"{match[1]}\n{part}\n\n{match[3]}"
+
+    return _PLACE.sub(fill, page)
+
+
+def parts_of(folder: Path) -> dict[str, str]:
+    """The text of every part that the measurements in `folder` give, finished ones only. Raises `MeasurementError`."""
+    parts: dict[str, str] = {}
+    for name, draw in _MEASURED.items():
+        if (measurement := finished(folder, name)) is not None:
+            texts = draw(measurement)
+            first = next(iter(texts))
+            parts |= texts | {first: f"{texts[first]}\n\n{machine_line(measurement.head)}"}
+    for name, listing in _LISTINGS.items():
+        path = folder / f"{name}.jsonl"
+        if path.exists():
+            parts[name] = listing.table(path)
+    if (path := folder / "route.json").exists():
+        parts["route"] = _route(path)
+    return parts
+
+
+def finished(folder: Path, name: str) -> Measurement | None:
+    """The measurement NAME.jsonl of `folder`, if it is there and finished. Raises `MeasurementError`."""
+    path = folder / f"{name}.jsonl"
+    if not path.exists():
+        return None
+    measurement = Measurement.read(path)
+    return None if measurement.finished is None else measurement
+
+
+def machine_line(head: Head) -> str:
+    """The machine and the day of a measurement, in a sentence."""
+    machine = head.machine
+    flags = ", ".join(machine.get("flags", [])) or "none of the vector extensions that matter"
+    memory = f", {machine['memory_gib']:g} GiB" if "memory_gib" in machine else ""
+    return (
+        f"Measured on {head.started[:10]}: {machine['cpus']} CPUs of {machine['processor']} ({flags}){memory}, kernels "
+        f"{machine['kernels']}, Python {machine['python']}."
+    )
+
+
+def _peers(measurement: Measurement) -> dict[str, str]:
+    results = results_of(measurement.rows)
+    return {"goals": f"{goals_table(results, {})}\n\n{_image('peers')}", "peers": systems_table(results)}
+
+
+def _sweep(measurement: Measurement) -> dict[str, str]:
+    table = sweep_table(msgspec.convert(measurement.results, SweepResults))
+    return {"sweep": f"{table}\n\n{_image('sweep')}"}
+
+
+def _interference(measurement: Measurement) -> dict[str, str]:
+    return {"interference": interference_tables(msgspec.convert(measurement.results, InterferenceResults))}
+
+
+def _image(name: str) -> str:
+    """A plot that `plots.draw_plots` makes of the same measurement."""
+    return f"![{_PICTURED[name]}](img/{name}.png)"
+
+
+_PICTURED = {
+    "peers": "Output tokens per second of each engine at 1, 8 and 32 requests in flight",
+    "sweep": "Throughput over latency, and latencies over concurrency",
+}
+
+_MEASURED: dict[str, Callable[[Measurement], dict[str, str]]] = {
+    "peers": _peers,
+    "sweep": _sweep,
+    "interference": _interference,
+}
+
+
+def _route(path: Path) -> str:
+    try:
+        shown = json.loads(path.read_text(encoding="utf-8"))
+        stages = [("the whole decision", shown["decision"]), *((stage["stage"], stage) for stage in shown["stages"])]
+        rows = [[name, *(f"{stage['cpu_ms'][p]:.3f}" for p in ("p50", "p90", "p99"))] for name, stage in stages]
+    except (ValueError, KeyError, TypeError) as error:
+        raise MeasurementError(f"{path} is no output of `aio bench route --json`: {error!r}") from error
+    return markdown([f"stage ({shown['prompts']:,} prompts)", "p50 ms", "p90 ms", "p99 ms"], rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A command's JSON lines as a table: columns of the rows, and their titles."""
+
+    columns: Sequence[tuple[str, str]]
+
+    def table(self, path: Path) -> str:
+        """Raises `MeasurementError` for a file of anything else."""
+        try:
+            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            cells = [[_cell(row.get(name)) for name, _ in self.columns] for row in rows]
+        except (ValueError, AttributeError) as error:
+            raise MeasurementError(f"{path} does not hold rows as JSON lines: {error}") from error
+        return markdown([title for _, title in self.columns], cells)
+
+
+_LISTINGS = {
+    "step": Listing(
+        (
+            ("step", "step"),
+            ("sequences", "sequences"),
+            ("tokens", "tokens"),
+            ("total_ms", "total ms"),
+            ("linears_ms", "linears"),
+            ("attention_ms", "attention"),
+            ("vocabulary_projection_ms", "vocabulary projection"),
+            ("rotary_and_cache_write_ms", "rotary embedding, cache write"),
+            ("rest_ms", "rest"),
+        )
+    ),
+    "start": Listing(
+        (
+            ("measure", "measure"),
+            ("role", "role"),
+            ("seconds_median", "seconds to ready, median"),
+            ("seconds_min", "least"),
+            ("seconds_max", "most"),
+            ("requests", "requests served"),
+            ("resident_mb", "resident MB"),
+        )
+    ),
+}
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return number(value) if isinstance(value, float) else str(value)
