@@ -219,6 +219,7 @@ PyObject* decode(PyObject*, PyObject* const* values, Py_ssize_t count) {
   const Owned sequences(PySequence_Fast(values[1], "sequences must be a list"));
   if (!sequences) return nullptr;
 
+  runtime().rouse();
   thread_local Batch batch;
   batch.clear();
   batch.query_start.push_back(0);

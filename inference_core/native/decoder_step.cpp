@@ -101,11 +101,12 @@ class Step {
       began_ = now();
       embed();
       for (size_t i = 0; i < s.w_.layers.size(); ++i) {
-        layer(s.w_.layers[i], int64_t(i) * s.g_.layer_bytes, i + 1 == s.w_.layers.size());
+        const bool last = i + 1 == s.w_.layers.size();
+        layer(s.w_.layers[i], int64_t(i) * s.g_.layer_bytes, last, last ? s.w_.head : s.w_.layers[i + 1].qkv);
         if (!rows_) return;
       }
       norm(s.w_.final_norm, s.w_.head);
-      linear(s.w_.head, workspace.normed, s.logits_, s.g_.vocab, false);
+      linear(s.w_.head, workspace.normed, s.logits_, s.g_.vocab, false, nullptr);
       mark(s.times_.head);
     }
 
@@ -143,22 +144,22 @@ class Step {
       mark(s.times_.embedding);
     }
 
-    void layer(const LayerWeights& w, int64_t layer_offset, bool last) {
+    void layer(const LayerWeights& w, int64_t layer_offset, bool last, const Projection& following) {
       const Geometry& g = s.g_;
       const int qkv_width = (g.heads + 2 * g.kv_heads) * g.head_dim, mixed_width = g.heads * g.head_dim;
       norm(w.attention_norm, w.qkv);
-      linear(w.qkv, workspace.normed, workspace.qkv.data(), qkv_width, false);
+      linear(w.qkv, workspace.normed, workspace.qkv.data(), qkv_width, false, &w.output);
       mark(s.times_.linears);
       rotate_and_write(w, layer_offset, qkv_width);
       attend(layer_offset, qkv_width, last ? workspace.last_units : workspace.units);
       if (last) keep_sampled_rows(mixed_width);
       if (!rows_) return;
       quantize(workspace.mixed, mixed_width, w.output);
-      linear(w.output, workspace.mixed, workspace.hidden.data(), g.hidden, true);
+      linear(w.output, workspace.mixed, workspace.hidden.data(), g.hidden, true, &w.gate_up);
       mark(s.times_.linears);
       norm(w.mlp_norm, w.gate_up);
       gate_up(w);
-      linear(w.down, workspace.activated, workspace.hidden.data(), g.hidden, true);
+      linear(w.down, workspace.activated, workspace.hidden.data(), g.hidden, true, &following);
       mark(s.times_.linears);
     }
 
@@ -199,17 +200,34 @@ class Step {
       return a;
     }
 
-    // Whole panels per thread: few large pieces when the weights' bytes are the cost, more when arithmetic is.
-    int grain(int panels) const { return std::max(2, ceil_div(panels, (rows_ <= 4 ? 2 : 6) * s.threads_)); }
+    // Where the bytes of the weights are the cost, each thread reads one run of them, and knows what it reads next.
+    bool streams() const { return rows_ <= 4; }
+    int stream_begin(int units, int thread) const { return int(int64_t(units) * thread / s.threads_); }
 
-    void linear(const Projection& p, Activations& x, float* y, int64_t ldy, bool accumulate) {
+    template <typename Body>
+    void share_units(int units, const Body& body) {
+      if (streams())
+        body(stream_begin(units, index_), stream_begin(units, index_ + 1));
+      else
+        share(units, std::max(1, ceil_div(units, 6 * s.threads_)), body);
+    }
+
+    // The first panel that this thread reads of a projection, in pairs of panels.
+    const uint8_t* first_panel(const Projection* p) const {
+      if (!p || !streams()) return nullptr;
+      const LinearPart& part = p->parts.front();
+      return part.panels + 2 * stream_begin(ceil_div(part.n, 2 * kLanes), index_) * part.panel_bytes;
+    }
+
+    void linear(const Projection& p, Activations& x, float* y, int64_t ldy, bool accumulate, const Projection* next) {
       int column = 0;
       for (const LinearPart& part : p.parts) {
         LinearArgs a = arguments(p, part, x, y + column, ldy);
         a.accumulate = accumulate;
+        a.next = first_panel(next);
         const LinearKernel kernel = linear_kernel(s.kernels_, part.scheme);
         const int panels = ceil_div(part.n, kLanes);
-        share(panels, grain(panels), [&](int first, int last) { kernel(a, first, last); });
+        share_units(ceil_div(panels, 2), [&](int first, int last) { kernel(a, 2 * first, std::min(2 * last, panels)); });
         column += part.n;
       }
       s.barrier_.wait();
@@ -223,7 +241,7 @@ class Step {
       const bool integers = w.down.any_integer();
       const bool aligned = width % kGroup == 0;
       if (!aligned) {
-        linear(p, workspace.normed, y, 2 * width, false);
+        linear(p, workspace.normed, y, 2 * width, false, &w.down);
         share_rows([&](int first, int last) {
           s.kernels_.silu_mul(y, workspace.activated.rows.data(), width, first, last, 0, width);
         });
@@ -239,7 +257,9 @@ class Step {
       const LinearKernel gate_kernel = linear_kernel(s.kernels_, gate_part.scheme);
       const LinearKernel up_kernel = linear_kernel(s.kernels_, up_part.scheme);
       const int groups = width / kGroup, each = kGroup / kLanes;
-      share(groups, std::max(1, grain(groups * each) / each), [&](int first, int last) {
+      up.next = first_panel(&w.down);
+      share_units(groups, [&](int first, int last) {
+        gate.next = streams() ? up.panels + (up_panel + first * each) * up.panel_bytes : nullptr;
         gate_kernel(gate, first * each, last * each);
         up_kernel(up, up_panel + first * each, up_panel + last * each);
         if (integers)

@@ -183,7 +183,7 @@ template <typename Weights>
 AIO_INLINE void integer_linear(const LinearArgs& a, int panel, int last_panel) {
   for (; panel + kIntegerPanels <= last_panel; panel += kIntegerPanels) {
     const uint8_t* next = a.panels + (panel + kIntegerPanels) * a.panel_bytes;
-    integer_panels<Weights, kIntegerPanels>(a, panel, panel + kIntegerPanels < last_panel ? next : nullptr);
+    integer_panels<Weights, kIntegerPanels>(a, panel, panel + kIntegerPanels < last_panel ? next : a.next);
   }
   for (; panel < last_panel; ++panel) integer_panels<Weights, 1>(a, panel, nullptr);
 }

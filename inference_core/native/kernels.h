@@ -29,6 +29,7 @@ struct LinearArgs {
   float* y;               // [rows, ldy]
   int64_t ldy;
   bool accumulate;        // y += instead of y =
+  const uint8_t* next;    // weights that the same thread reads afterwards, or null: fetched meanwhile
 };
 
 struct RopeArgs {

@@ -33,6 +33,11 @@ void Runtime::set_threads(int threads) {
   scratch.resize(size_t(threads));
 }
 
+void Runtime::rouse() {
+  const std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
+  if (lock.owns_lock()) pool->rouse();
+}
+
 void Runtime::reserve_scratch(size_t floats) {
   for (auto& buffer : scratch)
     if (buffer.size() < floats) buffer.resize(floats);

@@ -17,6 +17,7 @@ struct Runtime {
 
   void set_threads(int threads);
   void reserve_scratch(size_t floats);
+  void rouse();  // the threads, for a call that is being prepared; takes no lock if another call is running
 };
 
 Runtime& runtime();

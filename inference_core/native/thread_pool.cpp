@@ -2,12 +2,7 @@
 
 #include <chrono>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define AIO_PAUSE() _mm_pause()
-#else
-#define AIO_PAUSE() std::this_thread::yield()
-#endif
+#include "spin_barrier.h"
 
 namespace aio {
 
@@ -44,19 +39,30 @@ void ThreadPool::run(const std::function<void(int)>& body) {
   }
   body(0);
   for (int spins = 0; unfinished_.load(std::memory_order_acquire) > 0; ++spins) {
-    if (spins < 20000) AIO_PAUSE(); else std::this_thread::yield();
+    if (spins < 1000) pause_core(); else std::this_thread::yield();
   }
 }
 
+void ThreadPool::rouse() {
+  if (sleeping_.load() == 0) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    rousings_.fetch_add(1);
+  }
+  wake_.notify_all();
+}
+
 bool ThreadPool::wait_for_next(unsigned seen) {
-  const auto give_up = std::chrono::steady_clock::now() + kSpin;
+  auto give_up = std::chrono::steady_clock::now() + kSpin;
   while (generation_.load(std::memory_order_acquire) == seen) {
-    for (int i = 0; i < 32; ++i) AIO_PAUSE();
+    for (int i = 0; i < 8; ++i) pause_core();
     if (std::chrono::steady_clock::now() < give_up) continue;
     std::unique_lock<std::mutex> lock(mutex_);
+    const unsigned roused = rousings_.load();
     sleeping_.fetch_add(1);
-    wake_.wait(lock, [&] { return generation_.load() != seen; });
+    wake_.wait(lock, [&] { return generation_.load() != seen || rousings_.load() != roused; });
     sleeping_.fetch_sub(1);
+    give_up = std::chrono::steady_clock::now() + kSpin;
   }
   return !stop_;
 }

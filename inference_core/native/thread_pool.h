@@ -21,6 +21,9 @@ class ThreadPool {
   // Calls body(thread) once on every thread, the caller being thread 0; returns when all have finished.
   void run(const std::function<void(int)>& body);
 
+  // Lets sleeping workers spin for the work that the caller is about to prepare: waking takes longer than that.
+  void rouse();
+
  private:
   void work(int thread);
   bool wait_for_next(unsigned seen);
@@ -28,6 +31,7 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   const std::function<void(int)>* body_ = nullptr;
   std::atomic<unsigned> generation_{0};
+  std::atomic<unsigned> rousings_{0};
   std::atomic<int> unfinished_{0};
   std::atomic<int> sleeping_{0};
   std::atomic<bool> stop_{false};
