@@ -137,7 +137,8 @@ def _runner_of(
         compute=spec.compute,
     )
     decoder = load_decoder(checkpoint, spec.compute, cache_dir)
-    cos_sin = rotary_table(config, max_context)
+    # No position lies beyond what the arena holds, whatever length a file claims.
+    cos_sin = rotary_table(config, min(max_context, core.arena_bytes // layout.bytes_per_token))
     runner: LogitsRunner
     if cpu.AVAILABLE:
         runner = NativeRunner(info, decoder, layout, arena, core.slab_bytes, cos_sin)

@@ -1,10 +1,11 @@
 """Which tensors a Llama-family decoder has and what shape each must have, under Hugging Face names."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from inference_core.errors import ModelFileError
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import ModelConfig, RopeScaling
 
 Shape = tuple[int, ...]
 
@@ -49,6 +50,8 @@ def _layer_tensors(config: ModelConfig) -> dict[str, Shape]:
 
 def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, Shape]) -> None:
     """Refuse a file that lacks a tensor, has one of another shape, or has one that this computation would ignore."""
+    if config.num_layers > len(found):  # Before a list of all that is missing, which might never end.
+        raise ModelFileError(f"{path}: its settings claim {config.num_layers} layers, but it has {len(found)} tensors")
     expected = decoder_tensors(config)
     missing = sorted(expected.keys() - found.keys())
     if missing:
@@ -78,6 +81,29 @@ def check_config(path: Path, config: ModelConfig) -> None:
         )
     if config.head_dim % 2:
         raise ModelFileError(f"{path}: head_dim is {config.head_dim}; rotary embeddings need an even one")
+    if not 0 <= config.rms_eps < math.inf:
+        raise ModelFileError(f"{path}: rms_eps is {config.rms_eps}; it must be 0 or a small positive number")
+    if not 0 < config.rope_theta < math.inf:
+        raise ModelFileError(f"{path}: rope_theta is {config.rope_theta}; it must be a positive number")
+    if config.sliding_window is not None and config.sliding_window < 1:
+        raise ModelFileError(f"{path}: sliding_window is {config.sliding_window}; it must be at least 1")
+    _check_rope_scaling(path, config.rope_scaling)
+    for token_id in config.eos_token_ids:
+        if not 0 <= token_id < config.vocab_size:
+            raise ModelFileError(f"{path}: end token {token_id} lies outside the vocabulary of {config.vocab_size}")
+
+
+def _check_rope_scaling(path: Path, scaling: RopeScaling | None) -> None:
+    if scaling is None:
+        return
+    if not 0 < scaling.factor < math.inf:
+        raise ModelFileError(f"{path}: the rope scaling factor is {scaling.factor}; it must be a positive number")
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    if scaling.kind == "llama3" and not (0 < low < high < math.inf and scaling.original_max_position > 0):
+        raise ModelFileError(
+            f"{path}: llama3 rope scaling from {low} to {high} of {scaling.original_max_position} positions; "
+            "0 < low < high and a positive length are needed"
+        )
 
 
 def _some(names: list[str], limit: int = 5) -> str:

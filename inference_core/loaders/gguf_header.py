@@ -5,6 +5,7 @@ this one only steps over strings and decodes them when asked, so that a start co
 sizes are the `gguf` package's.
 """
 
+import itertools
 import mmap
 import struct
 from collections.abc import Iterator, Sequence
@@ -114,6 +115,10 @@ class GGUFHeader:
             if name in self.tensors:
                 raise ModelFileError(f"{self.path}: tensor '{name}' occurs twice")
             self.tensors[name] = self._entry(name, dimensions, kind, data_start, offset)
+        placed = sorted((entry.offset, entry.offset + entry.nbytes, entry.name) for entry in self.tensors.values())
+        for (_, end, first), (start, _, second) in itertools.pairwise(placed):
+            if start < end:
+                raise ModelFileError(f"{self.path}: the bytes of tensors '{first}' and '{second}' overlap")
 
     def _entry(self, name: str, dimensions: list[int], kind: int, data_start: int, offset: int) -> TensorEntry:
         where = f"{self.path}: tensor '{name}'"

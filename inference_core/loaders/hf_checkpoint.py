@@ -11,6 +11,7 @@ from inference_core.errors import ModelFileError
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import check_config, check_tensors
 from inference_core.loaders.hf_config import read_config
+from inference_core.loaders.json_errors import JSON_ERRORS
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
 from inference_core.loaders.safetensors_file import SafetensorsFile
 from inference_core.model_config import ModelConfig
@@ -76,7 +77,7 @@ def _listed(folder: Path) -> dict[str, str]:
         return {}
     try:
         listed = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *JSON_ERRORS) as error:
         raise ModelFileError(f"{index} is no safetensors index ({error})") from error
     for shard in listed.values():
         if Path(shard).name != shard:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from inference_core.errors import ModelFileError
+from inference_core.loaders.json_errors import JSON_ERRORS
 from inference_core.model_config import Architecture, ModelConfig, RopeScaling
 
 T = TypeVar("T")
@@ -131,5 +132,5 @@ def _decode(file: Path, kind: type[T]) -> T:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except FileNotFoundError as error:
         raise ModelFileError(f"{file.parent} has no {file.name}; it is no Hugging Face model folder") from error
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *JSON_ERRORS) as error:
         raise ModelFileError(f"{file} cannot be read: {error}") from error

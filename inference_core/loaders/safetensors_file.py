@@ -3,6 +3,7 @@
 The `safetensors` package copies tensors into numpy and has no bfloat16 there; these are views into the file.
 """
 
+import itertools
 import math
 import mmap
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
+from inference_core.loaders.json_errors import JSON_ERRORS
 
 # bfloat16 is carried as its raw bits.
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -30,6 +32,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "U8": np.dtype("u1"),
 }
 MAX_HEADER_BYTES = 100_000_000
+MAX_DIMENSIONS = 8
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -64,10 +67,11 @@ class SafetensorsFile(Mapping[str, NDArray[Any]]):
             raw = msgspec.json.decode(self._buffer[8 : 8 + length], type=dict[str, msgspec.Raw])
             metadata = msgspec.json.decode(raw.pop("__metadata__", msgspec.Raw(b"{}")), type=dict[str, str])
             entries = {name: msgspec.json.decode(row, type=Entry) for name, row in raw.items()}
-        except msgspec.MsgspecError as error:
+        except JSON_ERRORS as error:
             raise ModelFileError(f"{self.path}: the header is no safetensors directory ({error})") from error
         for name, entry in entries.items():
             self._check(name, entry, size - 8 - length)
+        self._check_overlap(entries)
         return entries, metadata, 8 + length
 
     def _check(self, name: str, entry: Entry, available: int) -> None:
@@ -75,7 +79,7 @@ class SafetensorsFile(Mapping[str, NDArray[Any]]):
         if entry.dtype not in DTYPES:
             raise ModelFileError(f"{where} is of kind {entry.dtype}; supported are {', '.join(DTYPES)}")
         begin, end = entry.data_offsets
-        if any(dimension < 0 for dimension in entry.shape):
+        if len(entry.shape) > MAX_DIMENSIONS or not all(0 <= dimension < 2**63 for dimension in entry.shape):
             raise ModelFileError(f"{where} has the impossible shape {entry.shape}")
         needed = math.prod(entry.shape) * DTYPES[entry.dtype].itemsize
         if begin < 0 or end - begin != needed:
@@ -88,6 +92,13 @@ class SafetensorsFile(Mapping[str, NDArray[Any]]):
                 f"{where} ends at byte {end} of the data, but the file holds {available}; it is truncated, fetch "
                 "it again"
             )
+
+    def _check_overlap(self, entries: dict[str, Entry]) -> None:
+        """The format gives every byte to one tensor."""
+        placed = sorted((entry.data_offsets, name) for name, entry in entries.items() if math.prod(entry.shape))
+        for ((_, end), first), ((begin, _), second) in itertools.pairwise(placed):
+            if begin < end:
+                raise ModelFileError(f"{self.path}: the bytes of tensors '{first}' and '{second}' overlap")
 
     @property
     def data(self) -> memoryview:

@@ -23,6 +23,7 @@ _SMOLLM = ("smollm",)
 _LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
 _QWEN2 = ("qwen2",)
 _GPT2 = ("gpt-2", "gpt2", "default")
+_LONGEST_PIECE = 4096
 PRE_TOKENIZERS = (*_SMOLLM, *_LLAMA3, *_QWEN2, *_GPT2)
 
 
@@ -149,6 +150,11 @@ def _merges_by_score(metadata: _Metadata, scores: list[float]) -> Iterator[tuple
     part, as transformers has it. Only normal pieces are made by joining.
     """
     normal = metadata.of_type(TokenType.NORMAL)
+    longest = max((len(metadata.tokens[i]) for i in normal), default=0)
+    if longest > _LONGEST_PIECE:  # Every way to split it is tried.
+        raise ModelFileError(
+            f"{metadata.path}: a token of {longest} characters; at most {_LONGEST_PIECE} are supported"
+        )
     pieces = {metadata.tokens[i] for i in normal}
     for index in sorted(normal, key=lambda i: (-scores[i], i)):
         piece = metadata.tokens[index]

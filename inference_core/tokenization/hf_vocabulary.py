@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.hf_config import end_token_ids
+from inference_core.loaders.json_errors import JSON_ERRORS
 from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.control_tokens import ControlToken
 from inference_core.tokenization.token_bytes import byte_fallback_token, byte_level_token
@@ -119,10 +120,18 @@ def _token_text(value: Any) -> str | None:
 
 def _chat_template(folder: Path, settings: dict[str, Any], special: dict[str, str]) -> ChatTemplate | None:
     file = folder / "chat_template.jinja"
-    source: Any = _read(file).decode() if file.exists() else settings.get("chat_template")
+    source: Any = _text(file) if file.exists() else settings.get("chat_template")
     if isinstance(source, list):  # Several named templates; the one for chats is called default.
-        source = next((entry.get("template") for entry in source if entry.get("name") == "default"), None)
+        named = [entry for entry in source if isinstance(entry, dict)]
+        source = next((entry.get("template") for entry in named if entry.get("name") == "default"), None)
     return ChatTemplate(source, special) if isinstance(source, str) else None
+
+
+def _text(file: Path) -> str:
+    try:
+        return _read(file).decode()
+    except UnicodeDecodeError as error:
+        raise ModelFileError(f"{file} is no UTF-8: {error}") from error
 
 
 def _read(file: Path) -> bytes:
@@ -135,5 +144,5 @@ def _read(file: Path) -> bytes:
 def _decode(file: Path, content: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(content, type=kind)
-    except msgspec.MsgspecError as error:
+    except JSON_ERRORS as error:
         raise ModelFileError(f"{file} is corrupt: {error}") from error

@@ -138,6 +138,17 @@ def test_an_impossible_tensor_is_named(tmp_path: Path, content: bytes, reason: s
     assert "tensor 'w'" in str(error.value)
 
 
+def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    rows = b"".join(
+        struct.pack("<Q", 1) + name + struct.pack("<IQIQ", 1, 16, 0, offset) for name, offset in ((b"w", 32), (b"v", 0))
+    )
+    path = tmp_path / "x.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 2, 0) + rows + bytes(256))
+
+    with pytest.raises(ModelFileError, match="the bytes of tensors 'v' and 'w' overlap"):
+        GGUFHeader(path)
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="cannot read"):
         GGUFHeader(tmp_path / "none.gguf")

@@ -24,6 +24,8 @@ from inference_core.errors import ModelFileError
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.model_config import RopeScaling
+from inference_core.tokenization.loading import load_tokenizer
+from tests.inference_core.fuzz.hf_folder import TOKENIZER
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 40,
@@ -137,6 +139,9 @@ def change_config(folder: Path, **changes: Any) -> None:
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope scaling 'yarn' is not supported"),
         ({"num_hidden_layers": 3}, "lacks 9 of 30 tensors"),
         ({"hidden_size": "wide"}, "cannot be read"),
+        ({"num_hidden_layers": 10**12}, "claim 1000000000000 layers, but it has 21 tensors"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 0.0}}, "scaling factor is 0.0"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0}}, "from 4.0 to 4.0"),
         ({"intermediate_size": 50}, r"has shape \(48, 32\); the model's settings imply \(50, 32\)"),
     ],
 )
@@ -179,6 +184,23 @@ def test_what_is_no_safetensors_file_is_refused(folder: Path, content: bytes) ->
 
     with pytest.raises(ModelFileError, match=r"model\.safetensors"):
         open_checkpoint(folder)
+
+
+def test_tensors_that_share_bytes_are_refused(folder: Path) -> None:
+    entry = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
+    header = json.dumps({"a": entry, "b": entry | {"data_offsets": [8, 24]}}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(24))
+
+    with pytest.raises(ModelFileError, match="the bytes of tensors 'a' and 'b' overlap"):
+        open_checkpoint(folder)
+
+
+def test_a_chat_template_that_is_no_text_is_refused(folder: Path) -> None:
+    (folder / "tokenizer.json").write_bytes(TOKENIZER)
+    (folder / "chat_template.jinja").write_bytes(b"\xff")
+
+    with pytest.raises(ModelFileError, match="is no UTF-8"):
+        load_tokenizer(folder)
 
 
 def test_integer_weights_are_refused_by_name(folder: Path) -> None:

@@ -190,3 +190,11 @@ def test_tokenisers_that_cannot_be_exact_are_refused(
 
     with pytest.raises(ModelFileError, match=reason):
         load_tokenizer(path)
+
+
+def test_a_piece_too_long_to_be_split_every_way_is_refused(tmp_path: Path) -> None:
+    pieces, scores, types = sentencepiece_vocabulary()
+    pieces[-1] = "x" * 5000
+
+    with pytest.raises(ModelFileError, match="a token of 5000 characters"):
+        load_tokenizer(write_sentencepiece(tmp_path / "m.gguf", tokens=pieces, scores=scores, token_type=types))

@@ -1,0 +1,73 @@
+"""No Hugging Face folder, however damaged, does anything worse than raise ModelFileError."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+from tests.inference_core.fuzz.byte_damage import damaged_bytes
+from tests.inference_core.fuzz.exercise import opens, tokenises
+from tests.inference_core.fuzz.hf_folder import CONFIG, TOKENIZER, HFFolder, damaged, intact
+from tests.inference_core.fuzz.memory import bounded_memory
+
+INTACT = intact()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("folder")
+
+
+def test_the_folder_that_is_damaged_below_is_intact(folder: Path) -> None:
+    assert opens(INTACT.write(folder))
+    assert tokenises(folder)
+
+
+@given(content=damaged())
+def test_any_field_may_hold_anything(folder: Path, content: HFFolder) -> None:
+    with bounded_memory():
+        opens(content.write(folder))
+
+
+@given(content=damaged_bytes(INTACT.safetensors, header=1600))
+def test_any_bytes_of_the_weights_may_be_cut_changed_repeated_or_lost(folder: Path, content: bytes) -> None:
+    INTACT.write(folder)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").write_bytes(content)
+    with bounded_memory():
+        opens(folder)
+
+
+@given(content=damaged_bytes(TOKENIZER, header=len(TOKENIZER)))
+def test_any_bytes_of_the_tokeniser_may_be_cut_changed_repeated_or_lost(folder: Path, content: bytes) -> None:
+    INTACT.write(folder)
+    (folder / "tokenizer.json").write_bytes(content)
+    with bounded_memory():
+        tokenises(folder)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 100_000,
+        b'{"__metadata__": ' + b"[" * 100_000,
+        b'{"a": {"dtype": "F32", "shape": [' + b"9223372036854775807, " * 500 + b'1], "data_offsets": [0, 4]}}',
+        b'{"a": {"dtype": "F32", "shape": [' + b"1, " * 100 + b'1], "data_offsets": [0, 4]}}',
+        b'{"a": {"dtype": "F32", "shape": [' + b"9" * 5000 + b'], "data_offsets": [0, 4]}}',
+        b'{"\xff": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}',
+        b'{"\\ud800": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}',
+    ],
+    ids=["deep", "deep metadata", "huge shape", "many dimensions", "huge number", "no UTF-8", "lone surrogate"],
+)
+def test_a_header_that_is_hostile_to_parsers_is_refused(folder: Path, header: bytes) -> None:
+    INTACT.write(folder)
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with bounded_memory():
+        assert not opens(folder)
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "vocab_size", "num_attention_heads", "max_position_embeddings"])
+@pytest.mark.parametrize("value", [-1, 0, 2**40, 10**30])
+def test_an_absurd_count_in_the_settings_costs_no_memory(folder: Path, key: str, value: int) -> None:
+    with bounded_memory():
+        opens(HFFolder(CONFIG | {key: value}, INTACT.directory, INTACT.data).write(folder))
