@@ -111,7 +111,7 @@ def teacher_forced_logits(runner: LogitsRunner, token_ids: list[int]) -> Logits:
     """Logits [tokens, vocabulary] after each token of one sequence that fills the arena's first blocks."""
     table = list(range(-(-len(token_ids) // runner.layout.block_size)))
     sequence = ScheduledSequence("text", token_ids, 0, table, None)
-    logits: Logits = runner.logits([sequence], list(range(len(token_ids)))).numpy()
+    logits: Logits = runner.logits([sequence], list(range(len(token_ids)))).numpy().copy()
     return logits
 
 
