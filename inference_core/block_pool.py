@@ -51,6 +51,7 @@ class BlockPool(SlabHolder):
         self._idle: OrderedDict[int, int] = OrderedDict()
         self._digest_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
+        self._moves: dict[int, int] = {}
         self._num_free = 0
         arena.join(self)
 
@@ -186,11 +187,84 @@ class BlockPool(SlabHolder):
         slab = max(cold, key=lambda s: len(s.free), default=None)
         if slab is None:
             return False
+        self._drop_idle(slab)
+        return True
+
+    # -- moves ---------------------------------------------------------------------------------
+
+    def plan_moves(self, most: int) -> dict[int, int]:
+        """Up to `most` moves of referenced blocks, from block to block, that empty slabs into fuller ones.
+
+        The slabs with the fewest references are emptied, as many as the others have room for; what is cached there and
+        what is idle where room is needed gives way. References and digests are with the new blocks at once; the
+        old ones belong to nobody until `finish_moves` frees them, after the content was copied, or `undo_moves`.
+        """
+        slabs = sorted((s for s in self._slabs.values() if s.referenced), key=lambda s: (s.referenced, -s.number))
+        while len(slabs) > 1 and len(self._moves) < most:
+            source = slabs.pop(0)
+            if source.referenced > sum(self.blocks_per_slab - s.referenced for s in slabs):
+                break
+            self._drop_idle(source)
+            for block in [b for b in self._blocks_of(source) if b in self._references][: most - len(self._moves)]:
+                self._move(block, self._room_in(slabs[::-1]))
+        return self._moves.copy()
+
+    def finish_moves(self) -> None:
+        """The content was copied: the old blocks are free."""
+        for block in self._moves:
+            self._leave(block)
+        self._moves.clear()
+
+    def undo_moves(self) -> None:
+        """The content was not copied: the old blocks are what they were, and the new ones are free."""
+        moved, self._moves = self._moves, {}
+        for block, target in moved.items():
+            self._carry(target, block)
+            self._leave(target)
+
+    def _blocks_of(self, slab: _Slab) -> range:
         first = slab.number * self.blocks_per_slab
-        for block in range(first, first + self.blocks_per_slab):
+        return range(first, first + self.blocks_per_slab)
+
+    def _drop_idle(self, slab: _Slab) -> None:
+        for block in self._blocks_of(slab):
             if block in self._idle:
                 self._evict(block)
-        return True
+
+    def _room_in(self, slabs: list[_Slab]) -> _Slab:
+        """The first of `slabs` that is not full of references, with a free block: its coldest idle one makes way.
+
+        As no slab is touched before all fuller ones are full, none both receives blocks and is emptied.
+        """
+        slab = next(s for s in slabs if s.referenced < self.blocks_per_slab)
+        if not slab.free:
+            self._evict(min((b for b in self._blocks_of(slab) if b in self._idle), key=self._idle.__getitem__))
+        return slab
+
+    def _move(self, block: int, slab: _Slab) -> None:
+        room = len(slab.free)
+        target = slab.free.pop()
+        self._refile(slab, room)
+        slab.referenced += 1
+        self._carry(block, target)
+        self._moves[block] = target
+
+    def _carry(self, block: int, target: int) -> None:
+        """References and digest go from `block` to `target`."""
+        self._references[target] = self._references.pop(block)
+        digest = self._digest_of.pop(block, None)
+        if digest is not None:
+            self._digest_of[target] = digest
+            self._block_of[digest] = target
+
+    def _leave(self, block: int) -> None:
+        """`block`, without references and content, is free."""
+        slab = self._slabs[block // self.blocks_per_slab]
+        slab.referenced -= 1
+        if not slab.referenced:
+            slab.quiet_since = self._arena.tick()
+            self._quiet[slab.number] = slab
+        self._free(block)
 
     def _fullest_with_room(self) -> _Slab | None:
         if not self._num_free:
@@ -266,6 +340,8 @@ class BlockPool(SlabHolder):
                 f"{self.name}: block {wrong} is in {held[wrong]} tables, "
                 f"but counts {self._references.get(wrong, 0)} references"
             )
+        if self._moves:
+            raise IntegrityError(f"{self.name}: moves {self._moves} were neither finished nor undone")
         if (owned := self._arena.slabs_of(self)) != self._slabs.keys():
             raise IntegrityError(f"{self.name}: holds slabs {sorted(self._slabs)}, but owns {sorted(owned)}")
         for slab in self._slabs.values():

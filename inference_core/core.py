@@ -9,7 +9,8 @@ from random import Random
 
 from inference_core.auto_tuner import AutoTuner
 from inference_core.block_pool import BlockPool
-from inference_core.errors import BadLogitsError, IntegrityError, InvalidRequestError
+from inference_core.errors import IntegrityError, InvalidRequestError
+from inference_core.fault_isolation import judge
 from inference_core.live_knobs import LiveKnobs
 from inference_core.model_turns import ModelTurns
 from inference_core.protocol import (
@@ -28,7 +29,7 @@ from inference_core.runner import ModelRunner
 from inference_core.scheduler import Scheduler
 from inference_core.sequence import Sequence, Status
 from inference_core.slab_arena import SlabArena
-from inference_core.step_plan import ScheduledSequence, StepPlan, StepResult
+from inference_core.step_plan import StepPlan, StepResult
 from inference_core.step_statistics import StepStatistics
 from inference_core.wait_estimate import StepMeter
 
@@ -134,7 +135,7 @@ class Core:
     def step(self) -> list[SequenceOutput]:
         """One step of one model, and what came of it; [] without work.
 
-        An exception of the runner ends the sequences of that step with `finish_reason` "error" and nothing else.
+        An exception of the runner ends the sequences that cause it with `finish_reason` "error" and nothing else.
         """
         began = self._clock()
         due = {name: s.first_token_due() for name, s in self._schedulers.items() if s.has_work}
@@ -213,21 +214,31 @@ class Core:
         self._alerts[model].look(len(scheduler.waiting), knobs.alert_waiting, knobs.max_waiting)
 
     def _execute(self, plan: StepPlan) -> list[SequenceOutput]:
-        """Run `plan`; what fails is ended and left out, and the rest, if any may be repeated, is run again."""
+        """Run `plan`, in parts if it fails: who fails alone is ended, and the rest loses nothing."""
         runner, scheduler = self._runners[plan.model], self._schedulers[plan.model]
         outputs: list[SequenceOutput] = []
-        while plan.sequences:
+        failed: dict[str, str] = {}
+        copies, parts = plan.copies, [plan.sequences]
+        while parts:
+            part = [share for share in parts.pop() if share.sequence_id not in failed]
+            if not part:
+                continue
+            attempt = StepPlan(plan.step, plan.model, part, copies)
             try:
-                result = runner.run(plan)
-                _check_result(plan, result, runner.info.vocab_size)
+                result = runner.run(attempt)
+                _check_result(attempt, result, runner.info.vocab_size)
             except Exception as error:
-                logger.exception("step %d of %s failed", plan.step, plan.model)
-                failed = _failed_sequences(plan, error)
-                outputs += [self._end_by_id(scheduler, s.sequence_id, str(error) or repr(error)) for s in failed]
-                plan = StepPlan(plan.step, plan.model, [s for s in plan.sequences if s not in failed])
+                verdict = judge(part, error)
+                if part == plan.sequences or verdict.guilty:
+                    logger.exception("step %d of %s failed with %d sequences", plan.step, plan.model, len(part))
+                failed |= {share.sequence_id: str(error) or repr(error) for share in verdict.guilty}
+                parts += reversed(verdict.retries)
             else:
-                return outputs + self._settle(scheduler.commit(plan, result, self._clock()))
-        return outputs
+                scheduler.end_moves(copies, copied=True)
+                copies = []
+                outputs += self._settle(scheduler.commit(attempt, result, self._clock()))
+        scheduler.end_moves(copies, copied=False)
+        return outputs + [self._end_by_id(scheduler, sequence_id, error) for sequence_id, error in failed.items()]
 
     def _settle(self, outputs: list[SequenceOutput]) -> list[SequenceOutput]:
         """Close the books on the choices that these outputs end."""
@@ -299,11 +310,3 @@ def _check_result(plan: StepPlan, result: StepResult, vocab_size: int) -> None:
         expected = 0 if share.sample is None else 1
         if len(drawn) != expected or (expected and not 0 <= drawn[0].token_id < vocab_size):
             raise ValueError(f"the runner drew {drawn} for {share.sequence_id}; {expected} tokens were asked for")
-
-
-def _failed_sequences(plan: StepPlan, error: Exception) -> list[ScheduledSequence]:
-    """Whom an exception of the runner concerns: rows without a drawable token alone, anything else the whole step."""
-    if isinstance(error, BadLogitsError) and error.rows:
-        sampled = [s for s in plan.sequences if s.sample is not None]
-        return [sampled[row] for row in error.rows]
-    return plan.sequences

@@ -95,6 +95,10 @@ class HashModelRunner(ModelRunner):
         self._seconds_per_token = seconds_per_token
 
     def run(self, plan: StepPlan) -> StepResult:
+        size = self.layout.block_bytes
+        for source, target in plan.copies:
+            start, end = self._block_address(source), self._block_address(target)
+            self._memory[end : end + size] = self._memory[start : start + size]
         for sequence in plan.sequences:
             self._write(sequence)
         sampled = [[] if s.sample is None else [self._sample(s, s.sample)] for s in plan.sequences]
@@ -147,9 +151,12 @@ class HashModelRunner(ModelRunner):
 
     def _address(self, table: list[int], position: int) -> int:
         """Byte offset of a token's records in the arena (see `kv_layout`)."""
-        slab, index = divmod(table[position // self.layout.block_size], self._blocks_per_slab)
         offset = position % self.layout.block_size * self.layout.bytes_per_token
-        return slab * self._slab_bytes + index * self.layout.block_bytes + offset
+        return self._block_address(table[position // self.layout.block_size]) + offset
+
+    def _block_address(self, block: int) -> int:
+        slab, index = divmod(block, self._blocks_per_slab)
+        return slab * self._slab_bytes + index * self.layout.block_bytes
 
     def _read(self, table: list[int], length: int) -> bytes:
         size = self.layout.block_size

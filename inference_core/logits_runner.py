@@ -21,8 +21,14 @@ class LogitsRunner(ModelRunner):
         sequence that samples. The result is valid until the next call.
         """
 
+    @abstractmethod
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        """Copy whole KV blocks (from, to)."""
+
     def run(self, plan: StepPlan) -> StepResult:
         began = time.perf_counter()
+        if plan.copies:
+            self.copy_blocks(plan.copies)
         with torch.inference_mode():
             logits = self.logits(plan.sequences)
             drawn = iter(sample(logits, [s.sample for s in plan.sequences if s.sample is not None]))

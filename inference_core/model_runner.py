@@ -32,6 +32,12 @@ class DecoderRunner(LogitsRunner):
         with torch.inference_mode():
             return self.decoder.forward(token_ids, self._batch(sequences), self.attention, wanted)
 
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        arena, size = self.attention.arena, self.layout.block_bytes
+        for pair in copies:
+            source, target = self._offsets(list(pair)).tolist()
+            arena[target : target + size] = arena[source : source + size]
+
     def _batch(self, sequences: list[ScheduledSequence]) -> AttentionBatch:
         lengths = np.array([len(s.token_ids) for s in sequences], np.int32)
         starts = np.array([s.start for s in sequences], np.int32)

@@ -32,3 +32,6 @@ class NativeRunner(LogitsRunner):
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
         logits, self.times = self._decoder.decode(sequences, rows)
         return logits
+
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        self._decoder.copy_blocks(copies)

@@ -130,6 +130,14 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
     ttft_objective_ms: Annotated[
         float, Meta(ge=1, le=3_600_000, description="Milliseconds to the first token that most requests should keep.")
     ] = 1000.0
+    block_moves_per_step: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65_536,
+            description="Most KV blocks copied in a step, to empty slabs for a model that waits for memory; 0 is off.",
+        ),
+    ] = 64
 
 
 Command = AddRequest | AbortRequest | QueryStats | SetKnobs

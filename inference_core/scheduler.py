@@ -109,7 +109,7 @@ class Scheduler:
         self._share_among_lagging(now)
         for sequence in draft.shares:
             sequence.last_step = step
-        return StepPlan(step, self.name, list(draft.shares.values())) if draft.shares else None
+        return StepPlan(step, self.name, list(draft.shares.values()), self._moves()) if draft.shares else None
 
     def _share_among_decodes(self, now: float) -> None:
         draft = self._draft
@@ -224,6 +224,32 @@ class Scheduler:
         needed = pool.blocks_for(len(sequence.token_ids)) - len(hits) + pool.count_idle(hits)
         promised = sum(peer.promised_bytes() for peer in self.peers)
         return (pool.available - needed) * pool.block_bytes >= promised
+
+    def _moves(self) -> list[tuple[int, int]]:
+        """Blocks to copy first in this step, so that slabs come free for a model whose queue waits for memory.
+
+        Nothing is allocated or given up between this and the end of the step, when `end_moves` is called.
+        """
+        if not any(peer.blocked is not None for peer in self.peers if peer is not self):
+            return []
+        moves = self.pool.plan_moves(self.knobs.block_moves_per_step)
+        self._rename(moves)
+        return list(moves.items())
+
+    def end_moves(self, moves: list[tuple[int, int]], *, copied: bool) -> None:
+        """The runner has made the copies of a plan, or it failed and has not."""
+        if not moves:
+            return
+        if copied:
+            self.pool.finish_moves()
+        else:
+            self.pool.undo_moves()
+            self._rename({target: block for block, target in moves})
+
+    def _rename(self, moves: dict[int, int]) -> None:
+        for sequence in self.running.values() if moves else ():
+            table = sequence.block_table
+            table[:] = [moves.get(block, block) for block in table]
 
     def promised_bytes(self) -> int:
         """What running sequences will still take for their known tokens, and a block each to go on with."""

@@ -42,11 +42,16 @@ class ScheduledSequence(msgspec.Struct, eq=False):
 
 @dataclass(slots=True, frozen=True)
 class StepPlan:
-    """One ragged batch of one model; decodes come first."""
+    """One ragged batch of one model; decodes come first.
+
+    `copies`: whole blocks (from, to) whose content a runner copies before anything else, to move sequences out of slabs
+    that another model needs. No block is both, and block tables name the new blocks already.
+    """
 
     step: int
     model: str
     sequences: list[ScheduledSequence]
+    copies: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:

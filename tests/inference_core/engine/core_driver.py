@@ -14,14 +14,37 @@ SLAB_BYTES = 1024  # 16 blocks of 4 tokens at width 1, 5 at width 3
 
 
 class FaultyRunner(HashModelRunner):
-    """A hash model whose next step can be made to fail, after it has overwritten what it was allowed to write."""
+    """A hash model that can be made to fail, after it has overwritten what it was allowed to write, or `early`, before.
+
+    `fault`: raised once. `poisoned`: sequences with which every step fails. `most_tokens`: larger steps lack memory.
+    """
 
     fault: Exception | None = None
+    early = False
+    most_tokens = 1 << 30
     plans: list[StepPlan]
+    poisoned: frozenset[str] = frozenset()
+    failed_alone: frozenset[str] = frozenset()
+    copied = 0
 
     def run(self, plan: StepPlan) -> StepResult:
         self.plans = [*getattr(self, "plans", [])[-3:], plan]
+        try:
+            return self._run(plan)
+        except Exception as error:
+            if len(plan.sequences) == 1 and not isinstance(error, MemoryError):
+                self.failed_alone |= {plan.sequences[0].sequence_id}
+            raise
+
+    def _run(self, plan: StepPlan) -> StepResult:
+        lasting = self._lasting_fault(plan)
+        if self.early and (lasting or (self.fault and not isinstance(self.fault, BadLogitsError))):
+            fault, self.fault = self.fault, None
+            raise lasting or fault
         result = super().run(plan)
+        self.copied += len(plan.copies)
+        if lasting is not None:
+            raise lasting
         fault, self.fault = self.fault, None
         if isinstance(fault, BadLogitsError):
             # Undrawable rows belong to this step only if there are such rows.
@@ -31,6 +54,11 @@ class FaultyRunner(HashModelRunner):
         elif fault is not None:
             raise fault
         return result
+
+    def _lasting_fault(self, plan: StepPlan) -> Exception | None:
+        if self.poisoned & {s.sequence_id for s in plan.sequences}:
+            return RuntimeError("poisoned")
+        return MemoryError() if plan.num_tokens > self.most_tokens else None
 
 
 def greedy(max_tokens: int, **fields: object) -> SamplingParams:
@@ -132,6 +160,8 @@ class CoreDriver:
             self.tokens[key] += output.token_ids
             if output.finish_reason is not None:
                 self.finished[key] = output
+                if output.finish_reason == "error":
+                    assert self.may_fail(output), f"{key} failed though it did nothing wrong: {output.error}"
                 self._verify(self.requests[output.request_id], output)
 
     # -- truth ---------------------------------------------------------------------------------
@@ -167,6 +197,11 @@ class CoreDriver:
             ):
                 longest = max(longest, _common_prefix(prompt, other.prompt_token_ids + tokens))
         return min(longest, len(prompt) - 1) // BLOCK * BLOCK
+
+    def may_fail(self, output: SequenceOutput) -> bool:
+        """Whether a step failed with this choice alone, for more than its length, or it could not be drawn."""
+        failed_alone = self.runners[self.requests[output.request_id].model].failed_alone
+        return f"{output.request_id}/{output.index}" in failed_alone or "row(s)" in str(output.error)
 
     # -- views ---------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ knob_settings = st.builds(
     max_num_seqs=st.integers(1, 6),
     prefill_chunk=st.integers(1, 12),
     prefix_caching=st.sampled_from([True, True, True, False]),
+    block_moves_per_step=st.sampled_from([0, 1, 64]),
     max_waiting=st.integers(4, 30),
     ageing_seconds=st.sampled_from([0.02, 0.5, 5.0]),
 )
@@ -110,9 +111,26 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(
         model=st.integers(0, 9),
         fault=st.sampled_from([RuntimeError("device lost"), BadLogitsError([0], 50), BadLogitsError([0, 2], 50)]),
+        early=st.booleans(),
     )
-    def break_next_step(self, model: int, fault: Exception) -> None:
-        self.driver.runners[sorted(self.models)[model % len(self.models)]].fault = fault
+    def break_next_step(self, model: int, fault: Exception, early: bool) -> None:
+        runner = self.driver.runners[sorted(self.models)[model % len(self.models)]]
+        runner.fault, runner.early = fault, early
+
+    @precondition(lambda self: self.driver.core.has_work)
+    @rule(which=st.integers(0, 100), early=st.booleans())
+    def poison(self, which: int, early: bool) -> None:
+        """A live request with which every step fails from now on: it ends with an error, alone."""
+        live = sorted(self.driver.core._requests)
+        victim = self.driver.requests[live[which % len(live)]]
+        runner = self.driver.runners[victim.model]
+        runner.poisoned |= {f"{victim.request_id}/{i}" for i in range(victim.n)}
+        runner.early = early
+
+    @rule(model=st.integers(0, 9), tokens=st.sampled_from([1, 3, 1 << 30]))
+    def limit_memory(self, model: int, tokens: int) -> None:
+        """Larger steps fail for want of memory; nobody may notice."""
+        self.driver.runners[sorted(self.models)[model % len(self.models)]].most_tokens = tokens
 
     @rule(seconds=st.floats(0, 3))
     def time_passes(self, seconds: float) -> None:

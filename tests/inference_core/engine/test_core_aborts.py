@@ -1,9 +1,9 @@
-"""A core whose requests are aborted or fail: what ends, what goes on, what is free."""
+"""A core whose requests are aborted: what ends, what goes on, what is free."""
 
 import pytest
 from core_driver import CoreDriver, greedy
 
-from inference_core.errors import BadLogitsError, IntegrityError
+from inference_core.errors import IntegrityError
 from inference_core.protocol import Knobs
 
 
@@ -59,41 +59,6 @@ def test_an_abort_of_an_unknown_or_finished_request_is_ignored() -> None:
     driver.drain()
     assert driver.core.abort(request) == []
     assert driver.core.abort("never seen") == []
-
-
-def test_a_runner_exception_ends_only_the_sequences_of_that_step() -> None:
-    driver = CoreDriver({"a": 1, "b": 1}, knobs=Knobs(max_num_seqs=1))
-    hit = driver.add([1] * 5, "a", sampling=greedy(5))
-    queued = driver.add([2] * 5, "a", sampling=greedy(5))
-    other = driver.add([3] * 5, "b", sampling=greedy(5))
-    driver.step(4)
-    driver.runners["a"].fault = RuntimeError("device lost")
-    driver.drain()
-    assert (driver.finished[hit, 0].finish_reason, driver.finished[hit, 0].error) == ("error", "device lost")
-    assert driver.finished[queued, 0].finish_reason == driver.finished[other, 0].finish_reason == "length"
-    driver.assert_all_free()
-
-
-def test_undrawable_logits_end_their_own_sequences_and_no_others() -> None:
-    """The step is run again for the rest, within the same step."""
-    driver = CoreDriver()
-    ids = [driver.add([i], sampling=greedy(5)) for i in range(4)]
-    driver.step()
-    driver.runners["m"].fault = BadLogitsError([1, 3], 50)
-    driver.step()
-    assert [len(driver.tokens[request, 0]) for request in ids] == [2, 1, 2, 1]
-    driver.drain()
-    reasons = [driver.finished[request, 0].finish_reason for request in ids]
-    assert reasons == ["length", "error", "length", "error"]
-
-
-def test_a_runner_that_returns_nonsense_ends_its_step_with_a_clear_error() -> None:
-    driver = CoreDriver()
-    request = driver.add([1])
-    driver.runners["m"]._draw = lambda *_: 50  # type: ignore[method-assign]
-    driver.step()
-    assert driver.finished[request, 0].finish_reason == "error"
-    assert "1 tokens were asked for" in str(driver.finished[request, 0].error)
 
 
 def test_a_lost_sequence_is_an_integrity_error() -> None:

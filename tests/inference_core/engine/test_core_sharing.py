@@ -69,6 +69,62 @@ def test_an_idle_models_slabs_go_to_the_busy_one_within_100_steps(
     assert best >= 0.9
 
 
+@settings(max_examples=12, deadline=None)
+@given(
+    widths=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    slabs=st.integers(10, 30),
+    survivors=st.integers(1, 6),
+    caching=st.booleans(),
+    moves=st.sampled_from([4, 64]),
+)
+def test_a_few_long_answers_keep_only_the_slabs_that_they_fill(
+    widths: tuple[int, int], slabs: int, survivors: int, caching: bool, moves: int
+) -> None:
+    """A's last sequences are scattered over its slabs; B gets all but what their blocks fill, within 100 steps."""
+    knobs = Knobs(prefix_caching=caching, block_moves_per_step=moves, max_num_seqs=200, max_num_batched_tokens=256)
+    driver = CoreDriver({"a": widths[0], "b": widths[1]}, slabs=slabs, knobs=knobs, max_context=150, check=False)
+    short = [driver.add([i % 50, i // 50] * 10, "a", sampling=greedy(3)) for i in range(200)]
+    kept = [driver.add([i] * 3, "a", priority=0, sampling=greedy(147)) for i in range(survivors)]
+    while not all((request, 0) in driver.finished for request in short):
+        driver.step()
+    for i in range(150):
+        driver.add([i % 50, i // 50] * 15, "b", sampling=greedy(34))
+    least = slabs
+    for _ in range(100):
+        driver.step()
+        driver.core.check_integrity()
+        pool = driver.pool("a")
+        needed = -(-pool.num_referenced // pool.blocks_per_slab)
+        least = min(least, slabs - driver.pool("b").num_slabs - needed)
+    assert least <= 0
+    driver.drain()
+    assert all(driver.finished[request, 0].finish_reason == "length" for request in kept)
+
+
+def test_no_block_is_copied_where_nobody_waits_for_memory() -> None:
+    driver = CoreDriver({"a": 1, "b": 1}, slabs=30)
+    for i in range(20):
+        driver.add([i] * 20, "ab"[i % 2], sampling=greedy(5 + 3 * i))
+    driver.drain()
+    assert [runner.copied for runner in driver.runners.values()] == [0, 0]
+
+
+def test_moves_are_bounded_per_step() -> None:
+    driver = CoreDriver({"a": 1, "b": 1}, slabs=4, knobs=Knobs(block_moves_per_step=2))
+    for i in range(4):
+        driver.add([40 + i] * 20, "a", sampling=greedy(60))
+        driver.step()
+        fill = driver.add([i] * 40, "a", sampling=greedy(1))
+        while (fill, 0) not in driver.finished:
+            driver.step()
+    driver.add([9] * 80, "b", sampling=greedy(1))
+    copies = []
+    for _ in range(30):
+        driver.step()
+        copies.append(len(driver.last_plan("a").copies))
+    assert max(copies) == 2
+
+
 def test_a_busy_models_cache_grows_over_an_idle_ones_without_memory_pressure() -> None:
     """One request at a time needs few blocks, yet B's cache displaces A's, which nobody used for longer."""
     driver = CoreDriver({"a": 1, "b": 1}, slabs=6)

@@ -1,0 +1,41 @@
+"""What to do after a step failed: whom it concerns, and in which parts the rest is tried again."""
+
+from dataclasses import dataclass
+
+from inference_core.errors import BadLogitsError
+from inference_core.step_plan import ScheduledSequence
+
+Part = list[ScheduledSequence]
+
+
+@dataclass(slots=True, frozen=True)
+class Verdict:
+    """Of a part of a step that failed: who fails for good, and the parts to run in its place."""
+
+    guilty: Part
+    retries: list[Part]
+
+
+def judge(part: Part, error: Exception) -> Verdict:
+    """Halve until the guilty are alone; undrawable rows name themselves, and a lone chunk may fit in two."""
+    if isinstance(error, BadLogitsError) and error.rows:
+        sampled = [share for share in part if share.sample is not None]
+        guilty = [sampled[row] for row in error.rows]
+        rest = [share for share in part if not any(share is g for g in guilty)]
+        return Verdict(guilty, [rest] if rest else [])
+    if len(part) > 1:
+        middle = len(part) // 2
+        return Verdict([], [part[:middle], part[middle:]])
+    if isinstance(error, MemoryError) and len(part[0].token_ids) > 1:
+        return Verdict([], [[half] for half in _halves(part[0])])
+    return Verdict(part, [])
+
+
+def _halves(share: ScheduledSequence) -> tuple[ScheduledSequence, ScheduledSequence]:
+    """A prompt chunk as two, to be run one after the other."""
+    middle = len(share.token_ids) // 2
+    first = ScheduledSequence(share.sequence_id, share.token_ids[:middle], share.start, share.block_table, None)
+    second = ScheduledSequence(
+        share.sequence_id, share.token_ids[middle:], share.start + middle, share.block_table, share.sample
+    )
+    return first, second
