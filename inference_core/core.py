@@ -9,7 +9,7 @@ from random import Random
 
 from inference_core.auto_tuner import AutoTuner
 from inference_core.block_pool import BlockPool
-from inference_core.errors import IntegrityError, InvalidRequestError
+from inference_core.errors import IntegrityError, InvalidRequestError, QueueFullError
 from inference_core.fault_isolation import judge
 from inference_core.live_knobs import LiveKnobs
 from inference_core.model_turns import ModelTurns
@@ -102,6 +102,7 @@ class Core:
         runner = self._runners[request.model]
         validate_request(request, runner.info, scheduler.pool, scheduler.knobs)
         now = self._clock()
+        self._refuse_hopeless(request, scheduler, now)
         given = request.sampling.seed
         request_seed = self._random.getrandbits(63) if given is None else given
         choices: list[Sequence] = []
@@ -121,6 +122,31 @@ class Core:
         self._requests[request.request_id] = _Request(scheduler, choices, request.n)
         self._watch_queue(request.model)
 
+    def _refuse_hopeless(self, request: AddRequest, scheduler: Scheduler, now: float) -> None:
+        """Raises `QueueFullError` if a strict deadline cannot be met even if all goes as predicted (SPEC BS-04)."""
+        if request.deadline is None or not request.strict_deadline:
+            return
+        sharing = sum(s.has_work or s is scheduler for s in self._schedulers.values())
+        seconds = self._meters[request.model].predicted_first_token(scheduler, len(request.prompt_token_ids), sharing)
+        if now + seconds > request.deadline:
+            scheduler.totals.deadline_refusals += 1
+            raise QueueFullError(
+                f"{request.model}: the first token is due in {(request.deadline - now) * 1e3:.0f} ms, but would take "
+                f"{seconds * 1e3:.0f} ms as things are; allow more time or try elsewhere"
+            )
+
+    def _end_the_late(self, now: float) -> list[SequenceOutput]:
+        """End those whose strict deadline has passed before their first token."""
+        outputs = []
+        for scheduler in self._schedulers.values():
+            for sequence in scheduler.deadlines.too_late(now):
+                scheduler.totals.deadline_refusals += 1
+                late = f"{scheduler.name}: the first token was due {(now - sequence.deadline) * 1e3:.0f} ms ago"
+                output = self._end(self._requests[sequence.request_id], sequence, "error", late)
+                output.error_kind = "overloaded"
+                outputs.append(output)
+        return outputs
+
     def abort(self, request_id: str, index: int | None = None) -> list[SequenceOutput]:
         """Forget a request, or its choice `index` alone; their blocks are free on return.
 
@@ -138,22 +164,29 @@ class Core:
         An exception of the runner ends the sequences that cause it with `finish_reason` "error" and nothing else.
         """
         began = self._clock()
-        due = {name: s.first_token_due() for name, s in self._schedulers.items() if s.has_work}
+        outputs = self._end_the_late(began)
+        due = {name: s.deadlines.earliest for name, s in self._schedulers.items() if s.has_work}
         for name in self._turns.order(due):
             plan = self._schedulers[name].schedule(self._steps, began)
             if plan is None:
                 continue
             self._steps += 1
-            outputs = self._execute(plan)
+            outputs += self._execute(plan)
             now = self._clock()
             self._turns.charge(name, now - began)
             self._meters[name].record_step(now - began)
             self._tune(plan, len(outputs), now - began, now, len(due))
             self._watch_queue(name)
             return outputs
-        if due:
+        if any(not self._schedulers[name].seconds_held(began) for name in due):
             raise IntegrityError(f"{', '.join(due)} have work, but no sequence of theirs can be scheduled")
-        return []
+        return outputs
+
+    @property
+    def pause_seconds(self) -> float:
+        """How long a step has nothing to compute unless requests arrive, since all who wait are held back; else 0."""
+        now = self._clock()
+        return min((s.seconds_held(now) for s in self._schedulers.values() if s.has_work), default=0.0)
 
     def set_knobs(self, changes: Mapping[str, KnobValue], model: str | None = None, keep: bool = False) -> None:
         """Change the named knobs of `model` (None: of every model) from the next step on; see `SetKnobs`.
@@ -282,6 +315,8 @@ class Core:
             prefix_hit_tokens=totals.prefix_hit_tokens,
             prefix_query_tokens=totals.prefix_query_tokens,
             preemptions=totals.preemptions,
+            joins=scheduler.joins.rows(),
+            deadline_refusals=totals.deadline_refusals,
             step_seconds_mean=meter.step_seconds,
             predicted_wait_seconds=meter.predicted_wait(scheduler, models_sharing + (not scheduler.has_work)),
             knobs=self._knobs.of(name),

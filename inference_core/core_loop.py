@@ -48,6 +48,9 @@ class SteppingCore(Protocol):
     @property
     def has_work(self) -> bool: ...
 
+    @property
+    def pause_seconds(self) -> float: ...
+
     def add(self, request: AddRequest) -> None: ...
 
     def abort(self, request_id: str, index: int | None = None) -> list[SequenceOutput]: ...
@@ -118,17 +121,18 @@ class CoreLoop:
         self._deliver([Hello(models=core.model_infos)])
         while not self._stopping:
             events: list[Event] = []
-            for command in self._waiting_commands(wait=not core.has_work):
+            for command in self._waiting_commands(core.pause_seconds if core.has_work else None):
                 events += _applied(core, command)
             if not self._stopping and core.has_work:
                 events += _stepped(core)
             if events:
                 self._deliver(events)
 
-    def _waiting_commands(self, *, wait: bool) -> list[Command]:
+    def _waiting_commands(self, patience: float | None) -> list[Command]:
+        """All that wait; if there are none, the first that comes within `patience` seconds (None: ever)."""
         commands: list[Command] = []
         with contextlib.suppress(queue.Empty):
-            command = self._commands.get(block=wait)
+            command = self._commands.get(block=patience is None or patience > 0, timeout=patience)
             while command is not None:
                 commands.append(command)
                 command = self._commands.get_nowait()

@@ -22,7 +22,7 @@ class InvalidRequestError(CoreError):
 
 
 class QueueFullError(CoreError):
-    """The core's bounded queue is full. Try later or elsewhere."""
+    """The core's bounded queue is full, or too long for the request's deadline. Try later or elsewhere."""
 
 
 class CoreGoneError(CoreError):

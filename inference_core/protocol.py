@@ -44,7 +44,8 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     """Generate `n` continuations of one prompt. `request_id` is unique among live requests.
 
     `priority`: 0 interactive-critical, 1 normal, 2 batch; smaller goes first, waiting ages a request upwards.
-    `deadline`: when the first token is due; orders requests of one priority.
+    `deadline`: when the first token is due; orders requests of one priority. If `strict_deadline`, a late answer is
+    worth nothing: the request is refused, or ended as "overloaded", once its first token cannot come in time.
     `salt`: separates prefix-cache entries (tenant, adapter); equal salts may share blocks.
     """
 
@@ -56,6 +57,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     priority: int = 1
     arrival: float = 0.0
     deadline: float | None = None
+    strict_deadline: bool = False
     salt: str = ""
 
 
@@ -130,6 +132,32 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
     ttft_objective_ms: Annotated[
         float, Meta(ge=1, le=3_600_000, description="Milliseconds to the first token that most requests should keep.")
     ] = 1000.0
+    batching: Annotated[
+        Literal["continuous", "dynamic", "static"],
+        Meta(
+            description="When waiting sequences join: at once, in batches by size or delay, or when a batch has ended."
+        ),
+    ] = "continuous"
+    max_queue_delay_ms: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=60_000,
+            description="Milliseconds that a batch waits for more members; if continuous, prompts while others decode.",
+        ),
+    ] = 0.0
+    preferred_batch_sizes: Annotated[
+        list[Annotated[int, Meta(ge=1, le=4096)]],
+        Meta(description="Numbers of waiting sequences that end the queue delay at once; max_num_seqs always does."),
+    ] = []
+    max_join_penalty: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=1000,
+            description="How many times longer a prompt may take because others decode; they take turns to keep it.",
+        ),
+    ] = 2.0
     block_moves_per_step: Annotated[
         int,
         Meta(
@@ -201,6 +229,16 @@ class Tuning(msgspec.Struct, kw_only=True):
     tail: float = 1.0
 
 
+class JoinStats(msgspec.Struct, frozen=True):
+    """What joining costs (SPEC BS-12): of `count` sequences that began while `decoding` to `2 * decoding - 1` others
+    decoded (0: none), the mean seconds from then to the first token, and per token computed for it."""
+
+    decoding: int
+    count: int
+    seconds_mean: float
+    seconds_per_token: float
+
+
 class ModelStats(msgspec.Struct, kw_only=True):
     """One model of a core, now: counts of sequences, blocks and totals since start.
 
@@ -227,6 +265,8 @@ class ModelStats(msgspec.Struct, kw_only=True):
     step_seconds_counts: list[int] = []
     step_seconds_sum: float = 0.0
     batch_sizes: dict[int, int] = {}
+    joins: list[JoinStats] = []
+    deadline_refusals: int = 0
 
 
 class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):

@@ -1,13 +1,14 @@
 """Hands out the tokens of each step of one model: decodes first, then prompt chunks, within a token budget."""
 
-import math
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter
 
+from inference_core.batching import Batch, joins_now
 from inference_core.block_pool import BlockPool
+from inference_core.deadlines import Deadlines
 from inference_core.errors import IntegrityError, QueueFullError
+from inference_core.join_statistics import JoinStatistics
 from inference_core.protocol import FinishReason, Knobs, SequenceOutput
 from inference_core.scheduling_order import Rank, aged_class, holding_rank, newcomer_claim, service_order
 from inference_core.sequence import Sequence, Status
@@ -38,25 +39,26 @@ class Scheduler:
         self.pool = pool
         self.knobs = knobs
         self.peers: list[Scheduler] = [self]
-        self.waiting: dict[str, Sequence] = {}
+        self.waiting = WaitingQueue(knobs.ageing_seconds)
         self.running: dict[str, Sequence] = {}
         self.blocked: Sequence | None = None
         self.totals = SchedulerTotals()
-        self._queue = WaitingQueue(knobs.ageing_seconds)
+        self.joins = JoinStatistics()
+        self.deadlines = Deadlines()
         self._decodes: dict[str, Sequence] = {}
         self._lagging: dict[str, Sequence] = {}
         self._held_classes: Counter[int] = Counter()
         self._promised_blocks = 0
-        self._first_tokens_due: list[tuple[float, int]] = []
+        self._batch = Batch()
         self._draft = StepDraft(0, 0)
 
     @property
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
 
-    def first_token_due(self) -> float:
-        """The earliest deadline of a sequence without a first token; infinity if there is none."""
-        return self._first_tokens_due[0][0] if self._first_tokens_due else math.inf
+    def seconds_held(self, now: float) -> float:
+        """How long this model, with nobody running, holds those back who wait, for others to join their batch."""
+        return 0.0 if self.running else self._batch.seconds_held(self.knobs, self.waiting, now)
 
     def add(self, choices: list[Sequence], now: float) -> None:
         """Queue all choices of a request. Raises `QueueFullError` if they do not fit `max_waiting` (SPEC BS-13)."""
@@ -66,36 +68,23 @@ class Scheduler:
                 f"the limit of {self.knobs.max_waiting}; try again later"
             )
         for sequence in choices:
-            self._enqueue(sequence, now)
+            self.waiting.push(sequence, now)
             sequence.prompt_computed = self._prompt_is_shareable(sequence)
-            if sequence.deadline < math.inf:
-                insort(self._first_tokens_due, (sequence.deadline, sequence.number))
+            self.deadlines.add(sequence)
 
     def remove(self, sequence: Sequence, now: float) -> None:
         """Forget a live sequence; its blocks are free at once."""
         if sequence.status is Status.WAITING:
             sequence.queue_seconds += now - sequence.queued_since
-            self._dequeue(sequence)
+            self.waiting.remove(sequence)
             if self.blocked is sequence:
                 self.blocked = None
         else:
             self._unseat(sequence)
         if sequence.lagging_since is not None and not sequence.output_token_ids:
-            self._forget_due(sequence)
+            self.deadlines.remove(sequence)
+        self._batch.discard(sequence.id)
         sequence.status = Status.FINISHED
-
-    def _enqueue(self, sequence: Sequence, now: float) -> None:
-        self.waiting[sequence.id] = sequence
-        self._queue.push(sequence, now)
-
-    def _dequeue(self, sequence: Sequence) -> None:
-        del self.waiting[sequence.id]
-        self._queue.remove(sequence)
-
-    def _forget_due(self, sequence: Sequence) -> None:
-        """Its first token is drawn, or never will be."""
-        if sequence.deadline < math.inf:
-            del self._first_tokens_due[bisect_left(self._first_tokens_due, (sequence.deadline, sequence.number))]
 
     # -- planning ------------------------------------------------------------------------------
 
@@ -104,25 +93,42 @@ class Scheduler:
         budget = self.knobs.max_num_batched_tokens
         self._draft = draft = StepDraft(budget, budget)
         self.blocked = None
-        self._queue.lift(now, self.knobs.ageing_seconds)
-        self._share_among_decodes(now)
+        self.waiting.lift(now, self.knobs.ageing_seconds)
+        self._batch.form(self.knobs, self.running, self.waiting, now)
+        left_over = self._share_among_decodes(list(self._decodes.values()), self._most_decodes(), now)
         self._share_among_lagging(now)
+        if draft.left:
+            self._share_among_decodes(left_over, draft.left, now)
         for sequence in draft.shares:
             sequence.last_step = step
         return StepPlan(step, self.name, list(draft.shares.values()), self._moves()) if draft.shares else None
 
-    def _share_among_decodes(self, now: float) -> None:
+    def _share_among_decodes(self, decodes: list[Sequence], most: int, now: float) -> list[Sequence]:
+        """A token each to up to `most` of them, those first that have waited longest for one; the others."""
         draft = self._draft
-        decodes = list(self._decodes.values())
-        if len(decodes) > draft.left:
+        if draft.preempted:
+            decodes = [s for s in decodes if s.status is Status.RUNNING]
+        if len(decodes) > most:
             decodes.sort(key=_turn)
-        while decodes and draft.left:
-            chosen = decodes[: draft.left]
-            del decodes[: draft.left]
+        while decodes and most > 0:
+            chosen, decodes = decodes[:most], decodes[most:]
             self._grow_decodes(chosen, now)
             if draft.preempted:
                 chosen = [s for s in chosen if s.status is Status.RUNNING]
+                decodes = [s for s in decodes if s.status is Status.RUNNING]
             draft.hand_out_decodes(chosen)
+            most -= len(chosen)
+        return decodes
+
+    def _most_decodes(self) -> int:
+        """All that fit the budget; beside a prompt so few that it takes no more than its penalty (SPEC BS-12).
+
+        A prompt alone has the whole budget of each step, beside D decodes the budget less D.
+        """
+        budget = self._draft.budget
+        if not self._lagging and not (self.waiting and self._has_seat_for_someone()):
+            return budget
+        return max(1, int(budget - budget / self.knobs.max_join_penalty))
 
     def _share_among_lagging(self, now: float) -> None:
         draft = self._draft
@@ -144,9 +150,9 @@ class Scheduler:
         draft, ageing = self._draft, self.knobs.ageing_seconds
         running: list[QueueEntry] = [(*service_order(s, now, ageing), s) for s in self._lagging.values()]
         running.sort(reverse=True)
-        if not draft.short and self._has_seat_for_someone():
-            for entry in self._queue.entries():
-                if self.knobs.prefix_caching and entry[-1].waits_for_leader():
+        if self._queue_is_open(now):
+            for entry in self.waiting.entries():
+                if not self._may_join(entry[-1]):
                     continue
                 while running and running[-1] < entry:
                     yield running.pop()[-1]
@@ -156,13 +162,29 @@ class Scheduler:
         while running:
             yield running.pop()[-1]
 
+    def _queue_is_open(self, now: float) -> bool:
+        """Whether anybody at all may be admitted in this step."""
+        if self._draft.short or not self.waiting or not self._has_seat_for_someone():
+            return False
+        return not self._batch.is_open or joins_now(
+            self.knobs,
+            decoding=len(self._decodes),
+            waiting=len(self.waiting),
+            oldest_wait=self.waiting.oldest_wait(now),
+        )
+
+    def _may_join(self, sequence: Sequence) -> bool:
+        if not self._batch.is_open:
+            return sequence.id in self._batch
+        return not (self.knobs.prefix_caching and sequence.waits_for_leader())
+
     # -- admission and memory ------------------------------------------------------------------
 
     def _has_seat_for_someone(self) -> bool:
         """Whether a waiting sequence could be seated, on a free seat or by pushing someone out."""
         if len(self.running) < self.knobs.max_num_seqs:
             return True
-        best = self._queue.best_priority
+        best = self.waiting.best_priority
         return best is not None and best < max(self._held_classes)
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
@@ -187,7 +209,7 @@ class Scheduler:
         return True
 
     def _start(self, sequence: Sequence, hits: list[int], now: float) -> None:
-        self._dequeue(sequence)
+        self.waiting.remove(sequence)
         self.running[sequence.id] = self._lagging[sequence.id] = sequence
         sequence.status = Status.RUNNING
         sequence.held_class = aged_class(sequence, now, self.knobs.ageing_seconds)
@@ -201,9 +223,10 @@ class Scheduler:
         sequence.prompt_computed = sequence.prompt_computed or self._prompt_is_shareable(sequence)
         sequence.admissions += 1
         if sequence.admissions == 1:
-            self._count_first_admission(sequence)
+            self._count_first_admission(sequence, now)
 
-    def _count_first_admission(self, sequence: Sequence) -> None:
+    def _count_first_admission(self, sequence: Sequence, now: float) -> None:
+        sequence.joined_at, sequence.joined_beside = now, len(self._decodes)
         sequence.cached_tokens = sequence.num_computed_tokens
         if self.knobs.prefix_caching:
             self.totals.prefix_query_tokens += len(sequence.prompt_token_ids)
@@ -305,7 +328,7 @@ class Scheduler:
         sequence.queued_since = now
         if sequence.lagging_since is None:
             sequence.lagging_since = now
-        self._enqueue(sequence, now)
+        self.waiting.push(sequence, now)
         sequence.preemptions += 1
         self.totals.preemptions += 1
         self._draft.take_back(sequence)
@@ -369,7 +392,9 @@ class Scheduler:
         del self._lagging[sequence.id]
         self._decodes[sequence.id] = sequence
         if not sequence.output_token_ids:
-            self._forget_due(sequence)
+            self.deadlines.remove(sequence)
+            if sequence.admissions == 1:
+                self.joins.record(sequence, now)
 
     def _finish(self, sequence: Sequence, token: SampledToken, reason: FinishReason, now: float) -> SequenceOutput:
         if reason == "length" and sequence.num_computed_tokens % self.pool.block_size == 0:
@@ -422,8 +447,5 @@ class Scheduler:
             raise IntegrityError(f"{self.name}: {self._held_classes} are not the classes that hold seats")
         if self._promised_blocks != sum(map(self._promised_to, self.running.values())):
             raise IntegrityError(f"{self.name}: {self._promised_blocks} blocks are not what is promised")
-        live = [*self.running.values(), *self.waiting.values()]
-        due = [(s.deadline, s.number) for s in live if s.deadline < math.inf and not s.output_token_ids]
-        if sorted(due) != self._first_tokens_due:
-            raise IntegrityError(f"{self.name}: first tokens are due {due}, not {self._first_tokens_due}")
-        self._queue.check_integrity(self.waiting.values())
+        self.waiting.check_integrity()
+        self.deadlines.check_integrity([*self.running.values(), *self.waiting.values()])

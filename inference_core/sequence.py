@@ -50,6 +50,7 @@ class Sequence:
     max_output_tokens: int
     priority: int
     deadline: float
+    strict_deadline: bool
     arrival: float
     leader: "Sequence | None"
     root: bytes
@@ -72,6 +73,8 @@ class Sequence:
     admissions: int = 0
     queue_seconds: float = 0.0
     lagged_seconds: float = 0.0
+    joined_at: float = 0.0
+    joined_beside: int = 0
 
     @classmethod
     def of_request(
@@ -106,6 +109,7 @@ class Sequence:
             max_output_tokens=min(sampling.max_tokens, max_context - len(request.prompt_token_ids)),
             priority=request.priority,
             deadline=math.inf if request.deadline is None else request.deadline,
+            strict_deadline=request.strict_deadline,
             arrival=request.arrival or now,
             leader=leader,
             root=root_digest(request.salt),

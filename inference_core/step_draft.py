@@ -19,6 +19,7 @@ class SchedulerTotals:
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
     preemptions: int = 0
+    deadline_refusals: int = 0
 
 
 @dataclass(slots=True)

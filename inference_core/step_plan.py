@@ -42,7 +42,7 @@ class ScheduledSequence(msgspec.Struct, eq=False):
 
 @dataclass(slots=True, frozen=True)
 class StepPlan:
-    """One ragged batch of one model; decodes come first.
+    """One ragged batch of one model, decodes and prompt chunks together.
 
     `copies`: whole blocks (from, to) whose content a runner copies before anything else, to move sequences out of slabs
     that another model needs. No block is both, and block tables name the new blocks already.

@@ -37,6 +37,13 @@ class StepMeter:
         steps = max(prompt_steps, self._seat_steps(scheduler))
         return steps * self.step_seconds * max(1, models_sharing)
 
+    def predicted_first_token(self, scheduler: Scheduler, prompt_tokens: int, models_sharing: int) -> float:
+        """Seconds until a newcomer with this prompt has its first token; a lower bound where nothing was measured."""
+        knobs = scheduler.knobs
+        chunk = max(1, min(knobs.prefill_chunk, knobs.max_num_batched_tokens - len(scheduler.running)))
+        prompt_seconds = -(-prompt_tokens // chunk) * self.step_seconds * max(1, models_sharing)
+        return self.predicted_wait(scheduler, models_sharing) + prompt_seconds
+
     def _seat_steps(self, scheduler: Scheduler) -> float:
         """Steps until everybody in the queue and the newcomer have had a seat."""
         free = 0 if scheduler.blocked else scheduler.knobs.max_num_seqs - len(scheduler.running)

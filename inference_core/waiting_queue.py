@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from inference_core.errors import IntegrityError
 from inference_core.scheduling_order import aged_class, seconds_to_next_lift
@@ -24,9 +24,22 @@ class WaitingQueue:
         self._lifts: list[tuple[float, int, Sequence]] = []
         self._entries: dict[int, tuple[QueueEntry, float]] = {}
         self._priorities: Counter[int] = Counter()
+        self._by_id: dict[str, Sequence] = {}
 
     def __len__(self) -> int:
         return len(self._order)
+
+    def __iter__(self) -> Iterator[str]:
+        """Ids, in the order of joining the queue."""
+        return iter(self._by_id)
+
+    def values(self) -> Iterable[Sequence]:
+        """The sequences, in the order of joining the queue."""
+        return self._by_id.values()
+
+    def oldest_wait(self, now: float) -> float:
+        """Seconds since the first of the sequences joined the queue; there is one."""
+        return now - next(iter(self._by_id.values())).queued_since
 
     @property
     def best_priority(self) -> int | None:
@@ -38,10 +51,12 @@ class WaitingQueue:
         return self._order.copy()
 
     def push(self, sequence: Sequence, now: float) -> None:
+        self._by_id[sequence.id] = sequence
         self._file(sequence, now)
         self._priorities[sequence.priority] += 1
 
     def remove(self, sequence: Sequence) -> None:
+        del self._by_id[sequence.id]
         self._unfile(sequence)
         self._priorities[sequence.priority] -= 1
         if not self._priorities[sequence.priority]:
@@ -60,9 +75,9 @@ class WaitingQueue:
             self._unfile(sequence)
             self._file(sequence, now)
 
-    def check_integrity(self, waiting: Iterable[Sequence]) -> None:
-        """Exactly those that wait are queued, in order, each with its next lift. Raises `IntegrityError`."""
-        numbers = {s.number for s in waiting}
+    def check_integrity(self) -> None:
+        """Each sequence is filed once, in order, with its next lift. Raises `IntegrityError`."""
+        numbers = {s.number for s in self._by_id.values()}
         queued = [entry[3] for entry in self._order]
         if set(queued) != numbers or len(queued) != len(numbers) or self._entries.keys() != numbers:
             raise IntegrityError(f"{queued} are queued, but {numbers} wait")

@@ -69,7 +69,8 @@ class QueueMachine(RuleBasedStateMachine):
         if not hasattr(self, "queue"):
             return
         self.queue.lift(self.now, self.ageing)
-        self.queue.check_integrity(self.waiting)
+        self.queue.check_integrity()
+        assert list(self.queue.values()) == self.waiting
         expected = sorted(self.waiting, key=lambda s: service_order(s, self.now, self.ageing))
         assert [entry[-1].number for entry in self.queue.entries()] == [s.number for s in expected]
         assert self.queue.best_priority == min((s.priority for s in self.waiting), default=None)

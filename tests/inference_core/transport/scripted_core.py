@@ -40,6 +40,11 @@ class ScriptedCore:
         self._open.set()
 
     @property
+    def pause_seconds(self):
+        """A step is worth taking at once."""
+        return 0.0
+
+    @property
     def has_work(self):
         self.work_queries += 1
         return bool(self.live)
