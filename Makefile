@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
 
-.PHONY: run install test lint types check-imports test-slow fuzz demo bench bench-all bench-peers bench-report clean
+.PHONY: run install test lint types check-imports test-slow soak fuzz demo bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -27,6 +27,9 @@ test: lint types check-imports
 
 test-slow: install
 	$(BIN)/pytest -m "slow"
+
+soak: install
+	$(BIN)/pytest tests/soak -m "slow"
 
 # The same tests as in `make test`, with 5,000 damaged files each.
 fuzz: install
