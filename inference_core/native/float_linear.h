@@ -1,125 +1,170 @@
-// Linear layers over packed panels; `inference_core/linear/panels.py` writes the layouts.
+// Linear layers on float32 activations, whatever the weights' encoding: they become float32 on their way into the
+// product. A tile is a few rows times one or four panels. The sum of a row runs over k in order, whatever the tile and
+// however k is cut: the same bits alone and in any batch.
 #pragma once
-#include "panel_lanes.h"
+#include "tiles.h"
 
 namespace aio {
 namespace AIO_ISA {
 
-AIO_INLINE Floats columns(f16x v) {
-  float c[kLanes];
-  store(c, v);
-  return load_floats(c);
-}
+#if defined(AIO_AVX512)
+constexpr int kFloatRows = 6, kFloatPanels = 4;
+#elif defined(AIO_AVX2)
+constexpr int kFloatRows = 6, kFloatPanels = 1;
+#else
+constexpr int kFloatRows = 2, kFloatPanels = 1;
+#endif
+constexpr int kFloatDepth = 128;    // of k at a time: expanded weights stay in the first-level cache
+constexpr int kFloatBatch = 16 * kFloatRows;  // rows that share expanded weights
 
-// One panel of a group: 32 weights of 16 columns as eight vectors of unsigned bytes.
-AIO_INLINE void unpack_int4(const uint8_t* p, i16x w[8]) {
-  AIO_UNROLL
-  for (int j = 0; j < 4; ++j) {
-    const i16x packed = *reinterpret_cast<const i16x*>(p + 64 * j);
-    w[2 * j] = packed & 0x0f0f0f0f;
-    w[2 * j + 1] = (packed >> 4) & 0x0f0f0f0f;
+// A panel's weights from some k on: begin() reads what the next kStep values of k share, at(k) is one of them.
+struct Float32Panel {
+  static constexpr int kStep = 2, kBytes = 64;  // bytes per k of a panel
+  static constexpr bool kExpands = false;         // whether tiles should share the conversion to float32
+  const float* w;
+
+  AIO_MEMBER static Float32Panel of(const uint8_t* panel, int k) {
+    return {reinterpret_cast<const float*>(panel) + int64_t(k) * kLanes};
   }
-}
+  AIO_MEMBER void begin() {}
+  AIO_MEMBER Floats at(int k) const { return load_floats(w + k * kLanes); }
+  AIO_MEMBER void next() { w += kStep * kLanes; }
+};
 
-constexpr int kInt4Group = 256 + 64;  // nibbles, then 16 scales and 16 minima as float16
+struct Bfloat16Panel {
+  static constexpr int kStep = 2, kBytes = 32;
+  static constexpr bool kExpands = false;
+  const uint8_t* w;
 
-// Packed 4-bit weights against float32 activations: y = sum over groups of d * (codes . x) + m * sum(x).
-template <int Rows>
-AIO_INLINE void int4_float_tile(const LinearArgs& a, int row, int panel) {
-  const uint8_t* p = a.panels + panel * a.panel_bytes;
-  const float* x = a.x + row * a.ldx;
-  f16x y[Rows];
+  AIO_MEMBER static Bfloat16Panel of(const uint8_t* panel, int k) { return {panel + int64_t(k) * kBytes}; }
+  AIO_MEMBER void begin() {}
+  AIO_MEMBER Floats at(int k) const {
+    const Ints pair = load_ints(w);
+    Floats out;
+    AIO_PARTS(out.part[i] = (FloatPart)(k == 0 ? pair.part[i] << 16 : pair.part[i] & int32_t(0xffff0000u)))
+    return out;
+  }
+  AIO_MEMBER void next() { w += kStep * kBytes; }
+};
+
+struct Int4Panel {
+  static constexpr int kStep = kGroup, kBytes = 10;
+  static constexpr bool kExpands = true;
+  const uint8_t* codes;
+  Floats scale, minimum;
+
+  AIO_MEMBER static Int4Panel of(const uint8_t* panel, int k) { return {panel + int64_t(k) * kBytes, {}, {}}; }
+  AIO_MEMBER void begin() {
+    scale = floats_from_half(reinterpret_cast<const uint16_t*>(codes + 256));
+    minimum = floats_from_half(reinterpret_cast<const uint16_t*>(codes + 288));
+  }
+  AIO_MEMBER Floats at(int k) const {
+    Ints code = load_ints(codes + k / 8 * 64);
+    AIO_PARTS(code.part[i] = (code.part[i] >> (8 * (k % 4) + 4 * (k / 4 % 2))) & 15)
+    return fma(to_floats(code), scale, minimum);
+  }
+  AIO_MEMBER void next() { codes += 320; }
+};
+
+// sums[Rows][Panels * 16] += x[rows, depth] times the panels' next `depth` values of k.
+template <typename Panel, int Rows, int Panels>
+static __attribute__((noinline)) void float_tile(const uint8_t* panels, int64_t panel_bytes, int k, const float* x,
+                                                 int64_t ldx, int depth, float* sums, Ahead ahead) {
+  Panel w[Panels];
+  Floats sum[Rows][Panels];
   AIO_UNROLL
-  for (int r = 0; r < Rows; ++r) y[r] = splat(0);
-  for (int g = 0; g < a.k / kGroup; ++g, p += kInt4Group) {
-    i16x w[8];
-    f16x dot[Rows];
-    float total[Rows];
-    unpack_int4(p, w);
+  for (int p = 0; p < Panels; ++p) {
+    w[p] = Panel::of(panels + p * panel_bytes, k);
     AIO_UNROLL
-    for (int r = 0; r < Rows; ++r) dot[r] = splat(total[r] = 0);
-    for (int i = 0; i < kGroup; ++i) {
-      const f16x code = to_float((w[i / 4] >> (8 * (i % 4))) & 255);
+    for (int r = 0; r < Rows; ++r) sum[r][p] = load_floats(sums + (r * Panels + p) * kLanes);
+  }
+  for (const float* end = x + depth; x < end; x += Panel::kStep) {
+    AIO_UNROLL
+    for (int p = 0; p < Panels; ++p) w[p].begin();
+    ahead.step();
+    AIO_UNROLL
+    for (int i = 0; i < Panel::kStep; ++i) {
+      asm volatile("" ::: "memory");  // weights of later k are read again, not kept in registers that sums need
+      Floats at[Panels];
+      AIO_UNROLL
+      for (int p = 0; p < Panels; ++p) at[p] = w[p].at(i);
       AIO_UNROLL
       for (int r = 0; r < Rows; ++r) {
-        const float v = x[r * a.ldx + g * kGroup + i];
-        dot[r] = fma(code, splat(v), dot[r]);
-        total[r] += v;
+        const Floats v = floats(x[r * ldx + i]);
+        AIO_UNROLL
+        for (int p = 0; p < Panels; ++p) add_product(sum[r][p], at[p], v);
       }
     }
-    const uint16_t* scales = reinterpret_cast<const uint16_t*>(p + 256);
-    const f16x d = from_half(scales), m = from_half(scales + kLanes);
     AIO_UNROLL
-    for (int r = 0; r < Rows; ++r) y[r] = fma(m, splat(total[r]), fma(dot[r], d, y[r]));
+    for (int p = 0; p < Panels; ++p) w[p].next();
   }
   AIO_UNROLL
-  for (int r = 0; r < Rows; ++r) finish(a, row + r, panel * kLanes, columns(y[r]));
+  for (int r = 0; r < Rows; ++r)
+    AIO_UNROLL
+    for (int p = 0; p < Panels; ++p) store_floats(sums + (r * Panels + p) * kLanes, sum[r][p]);
 }
 
-template <int Rows>
-AIO_INLINE void bf16_tile(const LinearArgs& a, int row, int panel) {
-  const u16x* w = reinterpret_cast<const u16x*>(a.panels + panel * a.panel_bytes);
-  const float* x = a.x + row * a.ldx;
-  f16x even[Rows], odd[Rows];
-  AIO_UNROLL
-  for (int r = 0; r < Rows; ++r) even[r] = odd[r] = splat(0);
-  for (int k = 0; k < a.k; k += 2) {
-    const u16x pair = *w++;
-    const f16x w0 = (f16x)(pair << 16), w1 = (f16x)(pair & 0xffff0000u);
-    AIO_UNROLL
-    for (int r = 0; r < Rows; ++r) {
-      even[r] = fma(w0, splat(x[r * a.ldx + k]), even[r]);
-      odd[r] = fma(w1, splat(x[r * a.ldx + k + 1]), odd[r]);
+// float32 [Panels, depth, 16] of what the panels hold from k on.
+template <typename Panel, int Panels>
+static __attribute__((noinline)) void expand(const uint8_t* panels, int64_t panel_bytes, int k, int depth, float* out) {
+  for (int p = 0; p < Panels; ++p) {
+    Panel w = Panel::of(panels + p * panel_bytes, k);
+    for (int i = 0; i < depth; i += Panel::kStep, w.next()) {
+      w.begin();
+      AIO_UNROLL
+      for (int j = 0; j < Panel::kStep; ++j, out += kLanes) store_floats(out, w.at(j));
     }
   }
-  AIO_UNROLL
-  for (int r = 0; r < Rows; ++r) finish(a, row + r, panel * kLanes, columns(even[r] + odd[r]));
 }
 
-template <int Rows>
-AIO_INLINE void f32_tile(const LinearArgs& a, int row, int panel) {
-  const float* w = reinterpret_cast<const float*>(a.panels + panel * a.panel_bytes);
-  const float* x = a.x + row * a.ldx;
-  f16x even[Rows], odd[Rows];
-  AIO_UNROLL
-  for (int r = 0; r < Rows; ++r) even[r] = odd[r] = splat(0);
-  for (int k = 0; k < a.k; k += 2, w += 2 * kLanes) {
-    const f16x w0 = load(w), w1 = load(w + kLanes);
-    AIO_UNROLL
-    for (int r = 0; r < Rows; ++r) {
-      even[r] = fma(w0, splat(x[r * a.ldx + k]), even[r]);
-      odd[r] = fma(w1, splat(x[r * a.ldx + k + 1]), odd[r]);
-    }
+// Rows [first, last), at most kFloatBatch, against Panels panels; meanwhile those at `next` are fetched.
+template <typename Panel, int Panels>
+AIO_INLINE void float_panels(const LinearArgs& a, int first, int last, int panel, const uint8_t* next) {
+  alignas(64) float sums[kFloatBatch * Panels * kLanes], expanded[kFloatDepth * Panels * kLanes];
+  const int rows = last - first, tiles = (rows + kFloatRows - 1) / kFloatRows;
+  const uint8_t* panels = a.panels + panel * a.panel_bytes;
+  const bool expands = Panel::kExpands && tiles > 1;
+  const int step = expands ? Float32Panel::kStep : Panel::kStep, lines = (step * Panel::kBytes * Panels + 63) / 64;
+  for (int i = 0; i < rows * Panels * kLanes; i += kLanes) store_floats(sums + i, floats(0));
+  for (int k = 0; k < a.k; k += kFloatDepth) {
+    const int depth = min_int(kFloatDepth, a.k - k);
+    if (expands) expand<Panel, Panels>(panels, a.panel_bytes, k, depth, expanded);
+    for_tiles<kFloatRows>(rows, [&](auto count, int row, int tile) AIO_LAMBDA {
+      constexpr int kRows = decltype(count)::value;
+      const Ahead ahead = Ahead::of(next ? next + int64_t(k) * Panel::kBytes * Panels : nullptr, lines,
+                                    depth / step, tile, tiles);
+      const float* x = a.x + (first + row) * a.ldx + k;
+      float* sum = sums + row * Panels * kLanes;
+      if (expands)
+        float_tile<Float32Panel, kRows, Panels>(reinterpret_cast<const uint8_t*>(expanded), int64_t(depth) * 64, 0, x,
+                                                a.ldx, depth, sum, ahead);
+      else
+        float_tile<Panel, kRows, Panels>(panels, a.panel_bytes, k, x, a.ldx, depth, sum, ahead);
+    });
   }
-  AIO_UNROLL
-  for (int r = 0; r < Rows; ++r) finish(a, row + r, panel * kLanes, columns(even[r] + odd[r]));
+  for (int row = 0; row < rows; ++row)
+    for (int p = 0; p < Panels; ++p)
+      finish(a, first + row, (panel + p) * kLanes, load_floats(sums + (row * Panels + p) * kLanes));
 }
 
-static void linear_int4_float(const LinearArgs& a, int first_panel, int last_panel) {
-  for (int panel = first_panel; panel < last_panel; ++panel) {
-    int row = 0;
-    for (; row + 4 <= a.rows; row += 4) int4_float_tile<4>(a, row, panel);
-    for (; row < a.rows; ++row) int4_float_tile<1>(a, row, panel);
-  }
+template <typename Panel, int Panels>
+AIO_INLINE void float_rows(const LinearArgs& a, int panel, const uint8_t* next) {
+  for (int row = 0; row < a.rows; row += kFloatBatch, next = nullptr)
+    float_panels<Panel, Panels>(a, row, min_int(row + kFloatBatch, a.rows), panel, next);
 }
 
-static void linear_bf16(const LinearArgs& a, int first_panel, int last_panel) {
-  for (int panel = first_panel; panel < last_panel; ++panel) {
-    int row = 0;
-    for (; row + 8 <= a.rows; row += 8) bf16_tile<8>(a, row, panel);
-    for (; row + 4 <= a.rows; row += 4) bf16_tile<4>(a, row, panel);
-    for (; row < a.rows; ++row) bf16_tile<1>(a, row, panel);
+template <typename Panel>
+AIO_INLINE void float_linear(const LinearArgs& a, int panel, int last_panel) {
+  for (; panel + kFloatPanels <= last_panel; panel += kFloatPanels) {
+    const uint8_t* next = a.panels + (panel + kFloatPanels) * a.panel_bytes;
+    float_rows<Panel, kFloatPanels>(a, panel, panel + kFloatPanels < last_panel ? next : nullptr);
   }
+  for (; panel < last_panel; ++panel) float_rows<Panel, 1>(a, panel, nullptr);
 }
 
-static void linear_f32(const LinearArgs& a, int first_panel, int last_panel) {
-  for (int panel = first_panel; panel < last_panel; ++panel) {
-    int row = 0;
-    for (; row + 8 <= a.rows; row += 8) f32_tile<8>(a, row, panel);
-    for (; row + 4 <= a.rows; row += 4) f32_tile<4>(a, row, panel);
-    for (; row < a.rows; ++row) f32_tile<1>(a, row, panel);
-  }
-}
+static void linear_int4_float(const LinearArgs& a, int first, int last) { float_linear<Int4Panel>(a, first, last); }
+static void linear_bf16(const LinearArgs& a, int first, int last) { float_linear<Bfloat16Panel>(a, first, last); }
+static void linear_f32(const LinearArgs& a, int first, int last) { float_linear<Float32Panel>(a, first, last); }
 
 }  // namespace AIO_ISA
 }  // namespace aio

@@ -2,7 +2,8 @@
 // layouts. A tile is a few rows times one or two panels. The sums of a row run over the groups in order, whatever the
 // tile: the same bits alone and in any batch.
 #pragma once
-#include "panel_lanes.h"
+#include "code_sums.h"
+#include "tiles.h"
 
 namespace aio {
 namespace AIO_ISA {
@@ -95,12 +96,6 @@ AIO_INLINE void group_sums(const Int8 (&w)[Panels], const QuantizedGroup* (&x)[R
   }
 }
 
-// What to fetch while a tile is computed: `lines` cache lines per group.
-struct Ahead {
-  const uint8_t* at;
-  int lines;
-};
-
 // Rows [row, row + Rows) times Panels panels from `panel`.
 template <typename Weights, int Rows, int Panels>
 static __attribute__((noinline)) void integer_tile(const LinearArgs& a, int row, int panel, Ahead ahead) {
@@ -117,7 +112,7 @@ static __attribute__((noinline)) void integer_tile(const LinearArgs& a, int row,
     for (int r = 0; r < Rows; ++r) y[r][p] = floats(0);
   }
   for (int g = 0; g < groups; ++g) {
-    for (int i = 0; i < ahead.lines; ++i, ahead.at += 64) __builtin_prefetch(ahead.at, 0, 2);
+    ahead.step();
     typename Weights::Sum sum[Rows][Panels];
     if constexpr (!Weights::kMinima) {
       AIO_UNROLL
@@ -150,33 +145,14 @@ static __attribute__((noinline)) void integer_tile(const LinearArgs& a, int row,
     for (int p = 0; p < Panels; ++p) finish(a, row + r, (panel + p) * kLanes, y[r][p]);
 }
 
-// All rows against Panels panels, in tiles of nearly equal height that together fetch the next panels (if any): a few
-// rows alone are bound by memory, and the fetching must go on for as long as they are computed.
+// All rows against Panels panels; meanwhile those at `next` are fetched.
 template <typename Weights, int Panels>
 AIO_INLINE void integer_panels(const LinearArgs& a, int panel, const uint8_t* next) {
   const int tiles = (a.rows + kIntegerRows - 1) / kIntegerRows, groups = a.k / kGroup;
-  const int lines = Panels * Weights::kGroupLines, share = (lines + tiles - 1) / tiles;
-  for (int t = 0, row = 0; t < tiles; ++t) {
-    const int last = int(int64_t(a.rows) * (t + 1) / tiles);
-    const int begin = min_int(t * share, lines), end = min_int(begin + share, lines);
-    const Ahead ahead = {next + int64_t(begin) * groups * 64, next ? end - begin : 0};
-    switch (last - row) {
-#define AIO_TILE(Rows) \
-  case Rows: \
-    if constexpr (Rows <= kIntegerRows) integer_tile<Weights, Rows, Panels>(a, row, panel, ahead); \
-    break
-      AIO_TILE(1);
-      AIO_TILE(2);
-      AIO_TILE(3);
-      AIO_TILE(4);
-      AIO_TILE(5);
-      AIO_TILE(6);
-      AIO_TILE(7);
-      AIO_TILE(8);
-#undef AIO_TILE
-    }
-    row = last;
-  }
+  for_tiles<kIntegerRows>(a.rows, [&](auto count, int row, int tile) AIO_LAMBDA {
+    const Ahead ahead = Ahead::of(next, Panels * Weights::kGroupLines, groups, tile, tiles);
+    integer_tile<Weights, decltype(count)::value, Panels>(a, row, panel, ahead);
+  });
 }
 
 template <typename Weights>

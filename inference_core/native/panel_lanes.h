@@ -1,8 +1,6 @@
 // The 16 columns of a weight panel as a few registers of the machine's own width, and what linear layers do with them.
 // Vectors wider than the machine's live in memory; an array of native ones stays in registers.
 #pragma once
-#include <type_traits>
-
 #include "lanes.h"
 
 namespace aio {
@@ -26,41 +24,54 @@ struct Floats { FloatPart part[kParts]; };
 struct Ints { IntPart part[kParts]; };
 struct Shorts { ShortPart part[kParts]; };
 
-#define AIO_PARTS AIO_UNROLL for (int i = 0; i < kParts; ++i)
+// The statement for every part i, written out: loops over registers that are left to the optimiser may stay loops.
+#define AIO_PART(INDEX, ...)   \
+  {                            \
+    constexpr int i = INDEX;   \
+    __VA_ARGS__;               \
+  }
+#if defined(AIO_AVX512)
+#define AIO_PARTS(...) AIO_PART(0, __VA_ARGS__)
+#elif defined(AIO_AVX2)
+#define AIO_PARTS(...) AIO_PART(0, __VA_ARGS__) AIO_PART(1, __VA_ARGS__)
+#else
+#define AIO_PARTS(...) \
+  AIO_PART(0, __VA_ARGS__) AIO_PART(1, __VA_ARGS__) AIO_PART(2, __VA_ARGS__) AIO_PART(3, __VA_ARGS__)
+#endif
 
 AIO_INLINE Floats floats(float v) {
   int32_t bits;
   memcpy(&bits, &v, 4);  // by its bits: 0.0f + v is an addition, since -0.0f would change its sign
   Floats out;
-  AIO_PARTS out.part[i] = (FloatPart)(IntPart{} + bits);
+  AIO_PARTS(out.part[i] = (FloatPart)(IntPart{} + bits))
   return out;
 }
 
 AIO_INLINE Floats load_floats(const float* p) {
   Floats out;
-  AIO_PARTS out.part[i] = *reinterpret_cast<const FloatPart*>(p + i * kPartLanes);
+  AIO_PARTS(out.part[i] = *reinterpret_cast<const FloatPart*>(p + i * kPartLanes))
   return out;
 }
 
 AIO_INLINE void store_floats(float* p, const Floats& v) {
-  AIO_PARTS *reinterpret_cast<FloatPart*>(p + i * kPartLanes) = v.part[i];
+  AIO_PARTS(*reinterpret_cast<FloatPart*>(p + i * kPartLanes) = v.part[i])
 }
 
 AIO_INLINE Floats operator+(const Floats& a, const Floats& b) {
   Floats out;
-  AIO_PARTS out.part[i] = a.part[i] + b.part[i];
+  AIO_PARTS(out.part[i] = a.part[i] + b.part[i])
   return out;
 }
 
 AIO_INLINE Floats operator-(const Floats& a, const Floats& b) {
   Floats out;
-  AIO_PARTS out.part[i] = a.part[i] - b.part[i];
+  AIO_PARTS(out.part[i] = a.part[i] - b.part[i])
   return out;
 }
 
 AIO_INLINE Floats operator*(const Floats& a, const Floats& b) {
   Floats out;
-  AIO_PARTS out.part[i] = a.part[i] * b.part[i];
+  AIO_PARTS(out.part[i] = a.part[i] * b.part[i])
   return out;
 }
 
@@ -70,9 +81,9 @@ AIO_INLINE Floats fma(const Floats& a, const Floats& b, const Floats& c) {
 #if defined(AIO_AVX512)
   out.part[0] = (FloatPart)_mm512_fmadd_ps((__m512)a.part[0], (__m512)b.part[0], (__m512)c.part[0]);
 #elif defined(AIO_AVX2)
-  AIO_PARTS out.part[i] = (FloatPart)_mm256_fmadd_ps((__m256)a.part[i], (__m256)b.part[i], (__m256)c.part[i]);
+  AIO_PARTS(out.part[i] = (FloatPart)_mm256_fmadd_ps((__m256)a.part[i], (__m256)b.part[i], (__m256)c.part[i]))
 #else
-  AIO_PARTS out.part[i] = a.part[i] * b.part[i] + c.part[i];
+  AIO_PARTS(out.part[i] = a.part[i] * b.part[i] + c.part[i])
 #endif
   return out;
 }
@@ -88,7 +99,7 @@ AIO_INLINE void add_product(Floats& sum, const Floats& a, const Floats& b) {
 
 AIO_INLINE Floats to_floats(const Ints& v) {
   Floats out;
-  AIO_PARTS out.part[i] = __builtin_convertvector(v.part[i], FloatPart);
+  AIO_PARTS(out.part[i] = __builtin_convertvector(v.part[i], FloatPart))
   return out;
 }
 
@@ -97,23 +108,23 @@ AIO_INLINE Floats floats_from_half(const uint16_t* p) {
 #if defined(AIO_AVX512)
   out.part[0] = (FloatPart)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 #elif defined(AIO_AVX2)
-  AIO_PARTS out.part[i] = (FloatPart)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * i)));
+  AIO_PARTS(out.part[i] = (FloatPart)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * i))))
 #else
   // The exponent and mantissa at float32's place, then the difference of the biases as a product: exact, subnormals
   // included; weights have no infinities.
-  AIO_PARTS {
+  AIO_PARTS({
     const HalfPart half = *reinterpret_cast<const HalfPart*>(p + i * kPartLanes);
     const IntPart wide = __builtin_convertvector(half, IntPart);
     const FloatPart magnitude = (FloatPart)((wide & 0x7fff) << 13) * 5.192296858534828e33f;  // 2^112
     out.part[i] = (FloatPart)((IntPart)magnitude | ((wide & 0x8000) << 16));
-  }
+  });
 #endif
   return out;
 }
 
 AIO_INLINE Floats absolute(const Floats& v) {
   Floats out;
-  AIO_PARTS out.part[i] = (FloatPart)((IntPart)v.part[i] & 0x7fffffff);
+  AIO_PARTS(out.part[i] = (FloatPart)((IntPart)v.part[i] & 0x7fffffff))
   return out;
 }
 
@@ -122,9 +133,9 @@ AIO_INLINE Floats maximum(const Floats& a, const Floats& b) {
 #if defined(AIO_AVX512)
   out.part[0] = (FloatPart)_mm512_max_ps((__m512)a.part[0], (__m512)b.part[0]);
 #elif defined(AIO_AVX2)
-  AIO_PARTS out.part[i] = (FloatPart)_mm256_max_ps((__m256)a.part[i], (__m256)b.part[i]);
+  AIO_PARTS(out.part[i] = (FloatPart)_mm256_max_ps((__m256)a.part[i], (__m256)b.part[i]))
 #else
-  AIO_PARTS out.part[i] = a.part[i] > b.part[i] ? a.part[i] : b.part[i];
+  AIO_PARTS(out.part[i] = a.part[i] > b.part[i] ? a.part[i] : b.part[i])
 #endif
   return out;
 }
@@ -137,22 +148,9 @@ AIO_INLINE Floats quotient(const Floats& a, const Floats& b) {
   const __m512 refined = _mm512_mul_ps(guess, _mm512_fnmadd_ps((__m512)b.part[0], guess, _mm512_set1_ps(2)));
   out.part[0] = (FloatPart)_mm512_mul_ps((__m512)a.part[0], refined);
 #else
-  AIO_PARTS out.part[i] = a.part[i] / b.part[i];
+  AIO_PARTS(out.part[i] = a.part[i] / b.part[i])
 #endif
   return out;
-}
-
-// The 16 lanes folded in halves by `pair`.
-template <typename Part, typename Pair>
-AIO_INLINE auto fold(const Part (&parts)[kParts], const Pair& pair) {
-  typedef typename std::remove_reference<decltype(parts[0][0])>::type Constant;
-  typename std::remove_const<Constant>::type lanes[kLanes];
-  AIO_PARTS memcpy(lanes + i * kPartLanes, &parts[i], kWidth);
-  AIO_UNROLL
-  for (int step = kLanes / 2; step; step /= 2)
-    AIO_UNROLL
-    for (int i = 0; i < step; ++i) lanes[i] = pair(lanes[i], lanes[i + step]);
-  return lanes[0];
 }
 
 #if defined(AIO_AVX512) || defined(AIO_AVX2)
@@ -170,6 +168,16 @@ AIO_INLINE __m256 upper(const Floats& v) {
   return (__m256)v.part[1];
 #endif
 }
+#else
+// The lanes folded in halves by `pair`.
+template <typename Pair>
+AIO_INLINE float fold(const Floats& v, const Pair& pair) {
+  float lanes[kLanes];
+  store_floats(lanes, v);
+  for (int step = kLanes / 2; step; step /= 2)
+    for (int i = 0; i < step; ++i) lanes[i] = pair(lanes[i], lanes[i + step]);
+  return lanes[0];
+}
 #endif
 
 AIO_INLINE float sum_of(const Floats& v) {
@@ -179,7 +187,7 @@ AIO_INLINE float sum_of(const Floats& v) {
   four = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 #else
-  return fold(v.part, [](float a, float b) { return a + b; });
+  return fold(v, [](float a, float b) { return a + b; });
 #endif
 }
 
@@ -190,7 +198,7 @@ AIO_INLINE float maximum_of(const Floats& v) {
   four = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
 #else
-  return fold(v.part, [](float a, float b) { return a > b ? a : b; });
+  return fold(v, [](float a, float b) { return a > b ? a : b; });
 #endif
 }
 
@@ -200,16 +208,16 @@ AIO_INLINE Ints to_nearest(const Floats& v) {
 #if defined(AIO_AVX512)
   out.part[0] = (IntPart)_mm512_cvtps_epi32((__m512)v.part[0]);
 #elif defined(AIO_AVX2)
-  AIO_PARTS out.part[i] = (IntPart)_mm256_cvtps_epi32((__m256)v.part[i]);
+  AIO_PARTS(out.part[i] = (IntPart)_mm256_cvtps_epi32((__m256)v.part[i]))
 #else
-  AIO_PARTS out.part[i] = (IntPart)(v.part[i] + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: its last place is 1
+  AIO_PARTS(out.part[i] = (IntPart)(v.part[i] + 12582912.0f) - 0x4b400000)  // 1.5 * 2^23: its last place is 1
 #endif
   return out;
 }
 
 AIO_INLINE Ints operator+(const Ints& a, const Ints& b) {
   Ints out;
-  AIO_PARTS out.part[i] = a.part[i] + b.part[i];
+  AIO_PARTS(out.part[i] = a.part[i] + b.part[i])
   return out;
 }
 
@@ -223,7 +231,7 @@ AIO_INLINE void store_bytes(int8_t* p, const Ints& v) {
   const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(shorts), _mm256_extracti128_si256(shorts, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 #else
-  AIO_PARTS for (int j = 0; j < kPartLanes; ++j) p[i * kPartLanes + j] = int8_t(v.part[i][j]);
+  AIO_PARTS(for (int j = 0; j < kPartLanes; ++j) p[i * kPartLanes + j] = int8_t(v.part[i][j]))
 #endif
 }
 
@@ -242,129 +250,14 @@ AIO_INLINE Floats exponential(Floats x) {
   p = fma(p, r * r, r) + floats(1.0f);
   const Ints whole = to_nearest(n);
   Floats out;
-  AIO_PARTS out.part[i] = p.part[i] * (FloatPart)((whole.part[i] + 127) << 23);
+  AIO_PARTS(out.part[i] = p.part[i] * (FloatPart)((whole.part[i] + 127) << 23))
   return out;
 }
 
 AIO_INLINE Ints load_ints(const void* p) {
   Ints out;
-  AIO_PARTS out.part[i] = *reinterpret_cast<const IntPart*>(static_cast<const uint8_t*>(p) + i * kWidth);
+  AIO_PARTS(out.part[i] = *reinterpret_cast<const IntPart*>(static_cast<const uint8_t*>(p) + i * kWidth))
   return out;
-}
-
-AIO_INLINE Ints low_nibbles(const Ints& v) {
-  Ints out;
-  AIO_PARTS out.part[i] = v.part[i] & 0x0f0f0f0f;
-  return out;
-}
-
-AIO_INLINE Ints high_nibbles(const Ints& v) {
-  Ints out;
-  AIO_PARTS out.part[i] = (v.part[i] >> 4) & 0x0f0f0f0f;
-  return out;
-}
-
-// Four activations of one row, as products with all columns need them.
-#if defined(AIO_AVX512)
-struct Four { __m512i x; };
-AIO_INLINE Four four(const int8_t* x) {
-  int32_t v;
-  memcpy(&v, x, 4);
-  return {_mm512_set1_epi32(v)};
-}
-#elif defined(AIO_AVX2)
-struct Four { __m256i x; };
-AIO_INLINE Four four(const int8_t* x) {
-  int32_t v;
-  memcpy(&v, x, 4);
-  return {_mm256_set1_epi32(v)};
-}
-#else
-struct Four { ShortPart even, odd; };
-AIO_INLINE Four four(const int8_t* x) {
-  const IntPart zero = {};
-  return {(ShortPart)(zero + int32_t(uint32_t(uint16_t(x[0])) | uint32_t(uint16_t(x[2])) << 16)),
-          (ShortPart)(zero + int32_t(uint32_t(uint16_t(x[1])) | uint32_t(uint16_t(x[3])) << 16))};
-}
-#endif
-
-// Sums over a group of 32 of code * activation for 16 columns. Nibbles takes codes of 0 to 15: without VNNI it sums
-// in 16 bits, since 32 * 15 * 127 / 2 lanes = 30,480 fit. Octets takes codes of 0 to 255.
-#if defined(AIO_AVX512)
-struct Nibbles {
-  typedef Ints Codes;
-  __m512i sum;
-
-  AIO_MEMBER static Codes codes(const Ints& v) { return v; }
-  AIO_MEMBER void clear() { asm("vpxord %0, %0, %0" : "=v"(sum)); }
-  AIO_MEMBER void start(int32_t v) { sum = _mm512_set1_epi32(v); }
-  AIO_MEMBER void add(const Codes& w, const Four& f) { sum = _mm512_dpbusd_epi32(sum, (__m512i)w.part[0], f.x); }
-  AIO_MEMBER Ints total() const { return {{(IntPart)sum}}; }
-};
-typedef Nibbles Octets;
-#else
-struct Nibbles {
-  typedef Ints Codes;
-  Shorts sum;
-
-  AIO_MEMBER void clear() { AIO_PARTS sum.part[i] = ShortPart{}; }
-  AIO_MEMBER void add(const Codes& w, const Four& f) {
-#if defined(AIO_AVX2)
-    AIO_PARTS sum.part[i] += (ShortPart)_mm256_maddubs_epi16((__m256i)w.part[i], f.x);
-#else
-    AIO_PARTS sum.part[i] += (ShortPart)(w.part[i] & 0x00ff00ff) * f.even +
-                             (ShortPart)((w.part[i] >> 8) & 0x00ff00ff) * f.odd;
-#endif
-  }
-  AIO_MEMBER Ints total() const {
-    Ints out;
-#if defined(AIO_AVX2)
-    AIO_PARTS out.part[i] = (IntPart)_mm256_madd_epi16((__m256i)sum.part[i], _mm256_set1_epi16(1));
-#else
-    AIO_PARTS out.part[i] = (((IntPart)sum.part[i] << 16) >> 16) + ((IntPart)sum.part[i] >> 16);
-#endif
-    return out;
-  }
-};
-
-struct Octets {
-  struct Codes { Ints low, high; };
-  Nibbles low, high;
-  int32_t begin;
-
-  AIO_MEMBER static Codes codes(const Ints& v) { return {low_nibbles(v), high_nibbles(v)}; }
-  AIO_MEMBER void start(int32_t v) {
-    low.clear();
-    high.clear();
-    begin = v;
-  }
-  AIO_MEMBER void add(const Codes& w, const Four& f) {
-    low.add(w.low, f);
-    high.add(w.high, f);
-  }
-  AIO_MEMBER Ints total() const {
-    const Ints a = low.total(), b = high.total();
-    Ints out;
-    AIO_PARTS out.part[i] = a.part[i] + (b.part[i] << 4) + begin;
-    return out;
-  }
-};
-#endif
-
-// Writes 16 columns of a row: bias added, onto what was there if the caller accumulates, none beyond the last column.
-AIO_INLINE void finish(const LinearArgs& a, int row, int column, Floats value) {
-  float* y = a.y + row * a.ldy + column;
-  if (column + kLanes <= a.n) {
-    if (a.bias) value = value + load_floats(a.bias + column);
-    store_floats(y, a.accumulate ? load_floats(y) + value : value);
-    return;
-  }
-  float columns[kLanes];
-  store_floats(columns, value);
-  for (int i = 0; column + i < a.n; ++i) {
-    const float v = a.bias ? columns[i] + a.bias[column + i] : columns[i];
-    y[i] = a.accumulate ? y[i] + v : v;
-  }
 }
 
 }  // namespace AIO_ISA
