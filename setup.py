@@ -14,33 +14,38 @@ from setuptools.command.build_ext import build_ext
 NATIVE = "inference_core/native"
 X86 = platform.machine() in ("x86_64", "AMD64")
 HEADERS = [path.name for path in Path(NATIVE).glob("*.h")]
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mprefer-vector-width=512"]
 # The generic vectors on narrow registers gain nothing from -O3 and take minutes to compile with it.
-ISA_FLAGS = {
-    "kernels_portable.cpp": ["-O2"],
-    "kernels_avx2.cpp": ["-O2", "-mavx2", "-mfma", "-mf16c"],
-    "kernels_avx512.cpp": [
-        "-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni",
-        "-mprefer-vector-width=512",
-    ],
-}  # fmt: skip
+NARROW = ["-O2"]
+# Sampling repeats NumPy's arithmetic bit for bit: a multiplication and an addition stay two roundings.
+EXACT = ["-ffp-contract=off"]
+FILE_FLAGS = {
+    "kernels_portable.cpp": NARROW,
+    "kernels_avx2.cpp": [*NARROW, *AVX2],
+    "kernels_avx512.cpp": AVX512,
+    "row_sampler.cpp": EXACT,
+    "sampling_portable.cpp": [*NARROW, *EXACT],
+    "sampling_avx2.cpp": [*NARROW, *AVX2, *EXACT],
+    "sampling_avx512.cpp": [*AVX512, *EXACT],
+}
 # A developer who works on one instruction set need not wait for the others: AIO_KERNELS="avx512" builds it alone.
 CHOSEN = os.environ.get("AIO_KERNELS", "avx2 avx512" if X86 else "").split()
 SOURCES = sorted(
     path.name
     for path in Path(NATIVE).glob("*.cpp")
-    if path.stem not in ("kernels_avx2", "kernels_avx512") or path.stem.removeprefix("kernels_") in CHOSEN
+    if not path.stem.endswith(("_avx2", "_avx512")) or path.stem.rpartition("_")[2] in CHOSEN
 )
 
 
 class BuildKernels(build_ext):
-    """Gives each kernel file the flags of its instruction set."""
+    """Gives each file its own flags."""
 
     def build_extension(self, ext: Extension) -> None:
         compile_one = self.compiler._compile
 
         def compile_with_flags(obj, src, suffix, cc_args, extra, pp_opts):
-            flags = next((flags for name, flags in ISA_FLAGS.items() if src.endswith(name)), [])
-            compile_one(obj, src, suffix, cc_args, [*extra, *flags], pp_opts)
+            compile_one(obj, src, suffix, cc_args, [*extra, *FILE_FLAGS.get(Path(src).name, [])], pp_opts)
 
         self.compiler._compile = compile_with_flags
         try:

@@ -58,7 +58,7 @@ class StepPlan:
         return sum(len(s.token_ids) for s in self.sequences)
 
 
-class SampledToken(msgspec.Struct, frozen=True):
+class SampledToken(msgspec.Struct, frozen=True, gc=False):
     """A drawn token, and the log-probabilities that were asked for."""
 
     token_id: int

@@ -9,6 +9,7 @@
 #include "prefix_hash.h"
 #include "python_args.h"
 #include "runtime.h"
+#include "sampling.h"
 
 namespace aio {
 namespace {
@@ -70,6 +71,8 @@ PyMethodDef methods[] = {
     fast("make_decoder", make_decoder),
     fast("decode", decode),
     fast("copy_blocks", copy_blocks),
+    fast("sample_rows", sample_rows),
+    fast("best_of_rows", best_of_rows),
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_cpu", "Native CPU kernels.", -1, methods, nullptr, nullptr, nullptr,

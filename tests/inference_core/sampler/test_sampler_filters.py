@@ -184,3 +184,11 @@ def test_a_token_id_outside_the_vocabulary_is_refused_by_name(spec, options, par
         sample(torch.zeros(1, 4), [spec(**options)])
 
     assert caught.value.param == param
+
+
+@given(gap=st.floats(0, 40, width=32), temperature=st.floats(0.1, 10))
+def test_a_weight_is_the_exponential_to_half_a_unit_of_the_best_ones_2_to_the_44(spec, gap, temperature):
+    law = distribution(array([0, -gap]), spec(temperature=temperature))
+
+    exact = math.exp(-float(np.float32(gap)) / temperature)
+    assert abs(law[1] / law[0] - exact) <= 2.0**-45 + 2e-13 * exact
