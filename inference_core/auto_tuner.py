@@ -1,5 +1,6 @@
 """Tunes one model's token budget, chunk and seats towards its latency objectives, from measured steps (SPEC BS-10)."""
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -27,10 +28,11 @@ class AutoTuner:
     """A controller without a clock: fed after every step and every answer, it gives the knobs for the next step.
 
     From a learned model of step time (`StepTimeModel`) follows how many prompt tokens fit beside the running decodes so
-    that a step, in its worst twentieth, keeps the objective for the time between two tokens; more would break it, fewer
-    would let prompts wait for nothing. Seats are limited so that, at the measured mix of prompt and answer tokens,
-    prompts are computed as fast as seats get free. What several models sharing a core's time, or anything that the
-    model does not know, adds to the measured time between tokens, is taken off the target by and by.
+    that a step, in its worst twentieth, keeps the objective for the time between two tokens; and how many are enough
+    (`_enough`), because with longer steps first tokens would come later. A step takes the lesser of the two. Seats are
+    limited so that, at the measured mix of prompt and answer tokens, prompts are computed as fast as seats get free.
+    What several models sharing a core's time, or anything that the model does not know, adds to the measured time
+    between tokens, is taken off the target by and by.
 
     The knobs given by the operator are the upper limits; with `auto_tune` off they are in force as they are, while the
     model goes on learning. Decisions are at least `EVERY` steps apart, growth is at most by `GROWTH` at once, and more
@@ -62,6 +64,7 @@ class AutoTuner:
         self._gap_p95: float | None = None
         self._first_tokens: deque[float] = deque(maxlen=self.WINDOW)
         self._prompt_tokens = self._answer_tokens = 0.0
+        self._prompt_steps = 1.0
 
     def set_limits(self, limits: Knobs) -> Knobs:
         """Put the operator's knobs in force; tuning begins from them."""
@@ -70,12 +73,23 @@ class AutoTuner:
         return self.knobs
 
     def after_step(
-        self, sequences: int, tokens: int, decodes: int, seconds: float, now: float, sharing: int = 1
+        self,
+        sequences: int,
+        tokens: int,
+        decodes: int,
+        seconds: float,
+        now: float,
+        *,
+        backlog: int = 0,
+        waiting: int = 0,
+        sharing: int = 1,
     ) -> Knobs:
         """A step of `tokens` in `sequences` took `seconds` and ended at `now`, leaving `decodes` to go on.
 
-        `sharing`: models that have work on this core, this one included. Returns the knobs for the next step.
+        `backlog`: prompt tokens that running sequences still lack; `waiting`: sequences in the queue; `sharing`: models
+        that have work on this core, this one included. Returns the knobs for the next step.
         """
+        self._prompt_steps += 0.02 * ((tokens > sequences) - self._prompt_steps)
         self.model.observe(sequences, tokens, seconds)
         if self._decodes_left:
             self._gaps.append(now - self._last_end)
@@ -88,7 +102,7 @@ class AutoTuner:
             if self.limits.auto_tune and self.model.is_warm:
                 self._decide(max(decodes, 1), sharing)
         if self._rule is not None:
-            self._apply(self._rule, decodes)
+            self._apply(self._rule, decodes, backlog + waiting * self._prompt_tokens)
         return self.knobs
 
     def after_answer(self, first_token_seconds: float, prompt_tokens: int, answer_tokens: int) -> None:
@@ -129,24 +143,22 @@ class AutoTuner:
             self._margin = min(1.0, self._margin * 1.05)
 
     def _decide(self, decodes: int, sharing: int) -> None:
-        objective = self.limits.itl_objective_ms / 1e3 / sharing
-        wanted = self._wanted(objective * self._margin / self.model.tail, sharing)
-        old = self._rule
+        target = self.limits.itl_objective_ms / 1e3 / sharing * self._margin
+        wanted, old = self._wanted(target / self.model.tail, sharing), self._rule
+        most = float(self.limits.max_num_batched_tokens - decodes)
         if old is not None:
             wanted = self._not_too_fast(old, wanted, decodes)
             if not self._worth_it(old, wanted, decodes):
                 return
+            most = min(most, max(old.prompt_tokens(decodes), self.LEAST_ROOM))
         self._rule = wanted
-        before = self.knobs
-        self._apply(wanted, decodes)
-        if self.knobs is not before:
-            self._decisions += 1
-            self._decided_at = self._last_end
-            took = self.model.predict(decodes + 1, before.max_num_batched_tokens) * self.model.tail
-            self._reason = (
-                f"{before.max_num_batched_tokens} tokens in {decodes + 1} sequences take {took * 1e3:.0f} ms in the "
-                f"worst twentieth of steps, {objective * self._margin * 1e3:.0f} ms are aimed at"
-            )
+        self._decisions += 1
+        self._decided_at = self._last_end
+        took = self.model.predict(decodes + 1, decodes + most) * self.model.tail
+        self._reason = (
+            f"{most:.0f} prompt tokens beside {decodes} decodes take {took * 1e3:.0f} ms "
+            f"in the worst twentieth of steps, {target * 1e3:.0f} ms are aimed at"
+        )
 
     def _wanted(self, target: float, sharing: int) -> TuningRule:
         """The rule under which a usual step takes `target` seconds and no more."""
@@ -185,20 +197,44 @@ class AutoTuner:
         )
         return any(b < (1 - self.SLACK) * a or b > (1 + self.HYSTERESIS) * a for a, b in pairs)
 
-    def _apply(self, rule: TuningRule, decodes: int) -> None:
+    def _apply(self, rule: TuningRule, decodes: int, backlog: float) -> None:
         limits, knobs = self.limits, self.knobs
-        fitting = int(min(rule.prompt_tokens(decodes), limits.max_num_batched_tokens))
-        room = max(fitting // self.LEAST_ROOM * self.LEAST_ROOM, self.LEAST_ROOM)
+        room = min(rule.prompt_tokens(decodes), self._enough(decodes, backlog), limits.max_num_batched_tokens)
+        room = max(int(room) // self.LEAST_ROOM * self.LEAST_ROOM, self.LEAST_ROOM)
         budget = min(decodes + room, limits.max_num_batched_tokens)
         chunk = min(room, limits.prefill_chunk)
+        # Beside a prompt all decodes go on: what a prompt may wait for them is in the room already.
+        penalty = min(max(limits.max_join_penalty, budget / room), 1000.0)
         if (
             budget != knobs.max_num_batched_tokens
             or chunk != knobs.prefill_chunk
             or rule.max_num_seqs != knobs.max_num_seqs
+            or penalty != knobs.max_join_penalty
         ):
             self.knobs = msgspec.structs.replace(
-                limits, max_num_batched_tokens=budget, prefill_chunk=chunk, max_num_seqs=rule.max_num_seqs
+                limits,
+                max_num_batched_tokens=budget,
+                prefill_chunk=chunk,
+                max_num_seqs=rule.max_num_seqs,
+                max_join_penalty=penalty,
             )
+
+    def _enough(self, decodes: int, backlog: float) -> float:
+        """Prompt tokens of a step beyond which first tokens would come later, not earlier.
+
+        With steps of r prompt tokens the last prompt of a backlog of B tokens is through after B / r steps, each with
+        the time f of a base and its decodes, and B tokens' own time; and whoever arrives waits for half of the step
+        under way, which takes r tokens' time where the share p of steps with prompts comes in:
+        f B / r + t p r / 2 is least at r = sqrt(2 f B / (t p)).
+        """
+        model = self.model
+        if model.per_token <= 1e-9 or model.base + model.per_sequence <= 0:
+            return math.inf
+        backlog = max(backlog, self._prompt_tokens, self.LEAST_ROOM)
+        fixed = model.base + model.per_sequence * decodes
+        best = math.sqrt(2 * fixed * backlog / (model.per_token * max(self._prompt_steps, 0.02)))
+        steps = max(1, round(backlog / best)) if best > 0 else backlog
+        return backlog / steps + self.LEAST_ROOM - 1
 
 
 def _p95(values: list[float]) -> float | None:

@@ -239,7 +239,16 @@ class Core:
         sequences = len(plan.sequences)
         self._statistics[plan.model].record(sequences, seconds)
         scheduler, tuner = self._schedulers[plan.model], self._tuners[plan.model]
-        scheduler.knobs = tuner.after_step(sequences, plan.num_tokens, drawn, seconds, now, sharing)
+        scheduler.knobs = tuner.after_step(
+            sequences,
+            plan.num_tokens,
+            drawn,
+            seconds,
+            now,
+            backlog=scheduler.catching_up_tokens,
+            waiting=len(scheduler.waiting),
+            sharing=sharing,
+        )
 
     def _watch_queue(self, model: str) -> None:
         scheduler = self._schedulers[model]

@@ -56,6 +56,11 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
 
+    @property
+    def catching_up_tokens(self) -> int:
+        """Tokens that running sequences lack before they decode."""
+        return sum(sequence.num_uncomputed_tokens for sequence in self._lagging.values())
+
     def seconds_held(self, now: float) -> float:
         """How long this model, with nobody running, holds those back who wait, for others to join their batch."""
         return 0.0 if self.running else self._batch.seconds_held(self.knobs, self.waiting, now)

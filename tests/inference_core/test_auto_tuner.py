@@ -12,6 +12,7 @@ from inference_core.auto_tuner import AutoTuner
 from inference_core.protocol import Knobs
 
 TUNED = ("max_num_batched_tokens", "max_num_seqs", "prefill_chunk")
+BUSY = 1_000_000  # a backlog that asks for all the room there is
 BASE, PER_SEQUENCE, PER_TOKEN = 0.006, 0.0006, 0.00027
 
 
@@ -28,6 +29,7 @@ def serve(
     slower: float = 1.0,
     others: float = 0.0,
     sharing: int = 1,
+    backlog: int = BUSY,
 ) -> None:
     """Steps as large as the knobs allow beside about `decodes`, each after `others` seconds of somebody else's."""
     now, random, usual = 0.0, Random(0), decodes
@@ -38,7 +40,7 @@ def serve(
         sequences = decodes + (tokens > decodes)
         took = slower * step_seconds(sequences, tokens)
         now += others + took
-        tuner.after_step(max(sequences, 1), max(tokens, 1), decodes, took, now, sharing)
+        tuner.after_step(max(sequences, 1), max(tokens, 1), decodes, took, now, backlog=backlog, sharing=sharing)
 
 
 def test_switched_off_the_limits_are_in_force_as_they_are() -> None:
@@ -66,6 +68,31 @@ def test_a_loose_objective_leaves_the_operators_limits() -> None:
     assert tuner.knobs == limits
 
 
+def first_token_seconds(room: int, decodes: int, backlog: int, prompts: float) -> float:
+    """Until a backlog is through at `room` tokens a step, for one who arrives in mid-step; `prompts`: share of steps
+    that hold any."""
+    fixed = BASE + PER_SEQUENCE * decodes
+    return (fixed + prompts * PER_TOKEN * room) / 2 + -(-backlog // room) * fixed + PER_TOKEN * backlog
+
+
+@pytest.mark.parametrize(("decodes", "backlog"), [(4, 300), (20, 300), (20, 2000), (30, 128)])
+def test_within_the_objective_a_step_is_as_long_as_lets_first_tokens_come_soonest(decodes: int, backlog: int) -> None:
+    tuner = AutoTuner(Knobs(auto_tune=True, itl_objective_ms=10_000, max_num_batched_tokens=4096, prefill_chunk=4096))
+    serve(tuner, 600, decodes=20, spread=15)
+    tuner.after_step(1, 1, decodes, step_seconds(1, 1), 1e6, backlog=backlog)
+    prompts = 0.5  # of the steps that `serve` makes
+    soonest = min(first_token_seconds(room, decodes, backlog, prompts) for room in range(16, 4096))
+    chosen = first_token_seconds(tuner.knobs.prefill_chunk, decodes, backlog, prompts)
+    assert chosen <= 1.07 * soonest
+
+
+def test_beside_a_prompt_all_decodes_go_on() -> None:
+    tuner = AutoTuner(Knobs(auto_tune=True, itl_objective_ms=20))
+    serve(tuner, 600, decodes=30)
+    budget, penalty = tuner.knobs.max_num_batched_tokens, tuner.knobs.max_join_penalty
+    assert int(budget - budget / penalty) == 30
+
+
 def test_an_objective_out_of_reach_still_lets_a_prompt_advance() -> None:
     tuner = AutoTuner(Knobs(auto_tune=True, itl_objective_ms=1))
     serve(tuner, 600, decodes=20)
@@ -88,7 +115,7 @@ def test_without_decodes_a_step_may_take_a_share_of_the_objective_for_first_toke
     tuner = AutoTuner(limits)
     serve(tuner, 600, decodes=20, spread=15)
     busy = tuner.knobs.max_num_batched_tokens
-    tuner.after_step(1, 1, 0, step_seconds(1, 1), 1e6)
+    tuner.after_step(1, 1, 0, step_seconds(1, 1), 1e6, backlog=BUSY)
     assert busy < 64
     assert step_seconds(1, tuner.knobs.max_num_batched_tokens) == pytest.approx(0.1, rel=0.12)
 
@@ -142,6 +169,8 @@ steps = st.tuples(
     st.integers(0, 70_000),
     st.integers(0, 5000),
     st.floats(0, 1e7),
+    st.integers(0, 10**9),
+    st.integers(0, 10**6),
     st.integers(1, 8),
 )
 limits = st.builds(
@@ -165,12 +194,16 @@ def test_whatever_happens_the_tuned_knobs_stay_within_the_limits(first: Knobs, h
         elif len(event) == 3:
             tuner.after_answer(*event)
         else:
-            sequences, further, decodes, seconds, sharing = event
+            sequences, further, decodes, seconds, backlog, waiting, sharing = event
             now += seconds
-            tuner.after_step(sequences, sequences + further, decodes, seconds, now, sharing)
+            tokens = sequences + further
+            tuner.after_step(
+                sequences, tokens, decodes, seconds, now, backlog=backlog, waiting=waiting, sharing=sharing
+            )
         for name in TUNED:
             assert 1 <= getattr(tuner.knobs, name) <= getattr(tuner.limits, name)
-        fixed = {name: getattr(tuner.limits, name) for name in TUNED}
+        assert 1 <= tuner.limits.max_join_penalty <= tuner.knobs.max_join_penalty <= 1000
+        fixed = {name: getattr(tuner.limits, name) for name in (*TUNED, "max_join_penalty")}
         assert msgspec.structs.replace(tuner.knobs, **fixed) == tuner.limits
         tuner.tuning()
 

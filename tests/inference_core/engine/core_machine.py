@@ -33,6 +33,8 @@ knob_settings = st.builds(
     block_moves_per_step=st.sampled_from([0, 1, 64]),
     max_waiting=st.integers(4, 30),
     ageing_seconds=st.sampled_from([0.02, 0.5, 5.0]),
+    auto_tune=st.booleans(),
+    itl_objective_ms=st.sampled_from([1.0, 10.0, 1000.0]),
 )
 # Faults are part of the game here; their tracebacks are noise.
 logging.getLogger("inference_core.core").setLevel(logging.CRITICAL)

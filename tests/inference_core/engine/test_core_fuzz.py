@@ -24,6 +24,8 @@ def random_knobs(random: Random) -> Knobs:
         prefix_caching=random.random() < 0.8,
         max_waiting=random.randint(8, 40),
         ageing_seconds=random.choice([0.1, 1.0, 10.0]),
+        auto_tune=random.random() < 0.5,
+        itl_objective_ms=random.choice([1.0, 15.0, 100.0]),
     )
 
 
