@@ -99,4 +99,4 @@ def _core_client(settings: Settings, catalog: Catalog) -> CoreClient | None:
 
         return load_core(core_spec(catalog), settings.cache_path, knobs_file=settings.knobs_path)
 
-    return ThreadCoreClient(load)
+    return ThreadCoreClient(load, watchdog_seconds=catalog.core.watchdog_seconds)

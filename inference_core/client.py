@@ -28,6 +28,11 @@ class CoreClient(ABC):
         """Disconnect; aborts everything this client has in flight. Idempotent."""
 
     @property
+    def stuck(self) -> str | None:
+        """Why the core does not advance, as its watchdog last said; None while it does."""
+        return None
+
+    @property
     @abstractmethod
     def models(self) -> dict[str, ModelInfo]:
         """The models of the core by name."""

@@ -23,6 +23,7 @@ from inference_core.protocol import (
     AbortRequest,
     AddRequest,
     Command,
+    CoreHealth,
     CoreStats,
     ErrorKind,
     Event,
@@ -35,8 +36,11 @@ from inference_core.protocol import (
     SequenceOutput,
     SetKnobs,
 )
+from inference_core.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
+
+WATCHDOG_SECONDS = 60.0
 
 
 class SteppingCore(Protocol):
@@ -73,7 +77,9 @@ class CoreLoop:
 
     `core_factory` is called on that thread. `deliver` gets the events of each turn in one list, `Hello` first;
     `gone` is called last, once, with what killed the core or None after `stop`. Both are called on the
-    core's thread and must not block. An idle loop sleeps in the queue.
+    core's thread and must not block. An idle loop sleeps in the queue. A turn that takes longer than
+    `watchdog_seconds` is reported while it lasts: in the log, with the stack of the thread, and by a `CoreHealth`
+    that is delivered on a thread of its own.
     """
 
     def __init__(
@@ -81,10 +87,12 @@ class CoreLoop:
         core_factory: CoreFactory,
         deliver: Callable[[list[Event]], None],
         gone: Callable[[BaseException | None], None],
+        watchdog_seconds: float = WATCHDOG_SECONDS,
     ) -> None:
         self._core_factory = core_factory
         self._deliver = deliver
         self._gone = gone
+        self._watchdog = Watchdog(watchdog_seconds, self._tell_health)
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="aio-core", daemon=True)
@@ -119,12 +127,26 @@ class CoreLoop:
     def _serve(self) -> None:
         core = self._core_factory()
         self._deliver([Hello(models=core.model_infos)])
+        self._watchdog.start()
+        try:
+            self._take_turns(core)
+        finally:
+            self._watchdog.stop()
+
+    def _tell_health(self, stuck: str | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop was closed first: nobody is left to tell
+            self._deliver([CoreHealth(stuck=stuck)])
+
+    def _take_turns(self, core: SteppingCore) -> None:
         while not self._stopping:
             events: list[Event] = []
-            for command in self._waiting_commands(core.pause_seconds if core.has_work else None):
+            commands = self._waiting_commands(core.pause_seconds if core.has_work else None)
+            self._watchdog.begin()
+            for command in commands:
                 events += _applied(core, command)
             if not self._stopping and core.has_work:
                 events += _stepped(core)
+            self._watchdog.end()
             if events:
                 self._deliver(events)
 
@@ -207,8 +229,9 @@ def why_dead(cause: BaseException) -> str:
 class ThreadCoreClient(EventClient):
     """A core on a thread of this process. `core_factory` runs on that thread, at every `start`."""
 
-    def __init__(self, core_factory: CoreFactory) -> None:
+    def __init__(self, core_factory: CoreFactory, *, watchdog_seconds: float = WATCHDOG_SECONDS) -> None:
         super().__init__()
+        self._watchdog_seconds = watchdog_seconds
         self._core_factory = core_factory
         self._core_loop: CoreLoop | None = None
 
@@ -223,7 +246,7 @@ class ThreadCoreClient(EventClient):
             with contextlib.suppress(RuntimeError):  # the event loop was closed first: nobody is left to tell
                 loop.call_soon_threadsafe(self._lose, reason, cause)
 
-        self._core_loop = CoreLoop(self._core_factory, deliver, gone)
+        self._core_loop = CoreLoop(self._core_factory, deliver, gone, self._watchdog_seconds)
         self._core_loop.start()
 
     async def _disconnect(self) -> None:

@@ -15,23 +15,31 @@ from typing import TypeVar
 import msgspec
 
 from inference_core.core_connection import CoreConnection
-from inference_core.core_loop import CoreFactory, CoreLoop, refusal, why_dead
+from inference_core.core_loop import WATCHDOG_SECONDS, CoreFactory, CoreLoop, refusal, why_dead
 from inference_core.errors import CoreError, CoreGoneError, QueueFullError
 from inference_core.frames import MAX_FRAME_BYTES
-from inference_core.protocol import AbortRequest, AddRequest, Command, Event, Goodbye, Hello, SequenceOutput
+from inference_core.protocol import AbortRequest, AddRequest, Command, CoreHealth, Event, Goodbye, Hello, SequenceOutput
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def serve_core(core_factory: CoreFactory, socket_path: str | Path, *, grace_seconds: float = 10.0) -> None:
+def serve_core(
+    core_factory: CoreFactory,
+    socket_path: str | Path,
+    *,
+    grace_seconds: float = 10.0,
+    watchdog_seconds: float = WATCHDOG_SECONDS,
+) -> None:
     """Serve a core at `socket_path` until SIGTERM or SIGINT; what `aio serve --role core` runs.
 
     On the signal no connection and no request is accepted any more; what runs may finish within
     `grace_seconds` and is aborted after it. Raises `CoreGoneError` if the core dies or does not load, and
     `CoreError` if the socket cannot be had.
     """
-    asyncio.run(_serve_until_signal(CoreServer(core_factory, socket_path), grace_seconds))
+    asyncio.run(
+        _serve_until_signal(CoreServer(core_factory, socket_path, watchdog_seconds=watchdog_seconds), grace_seconds)
+    )
 
 
 async def _serve_until_signal(server: "CoreServer", grace_seconds: float) -> None:
@@ -62,16 +70,19 @@ class CoreServer:
         *,
         max_unread_bytes: int = 8 << 20,
         max_frame_bytes: int = MAX_FRAME_BYTES,
+        watchdog_seconds: float = WATCHDOG_SECONDS,
     ) -> None:
         self.path = str(socket_path)
         self._max_unread_bytes = max_unread_bytes
         self._max_frame_bytes = max_frame_bytes
         self._core_factory = core_factory
+        self._watchdog_seconds = watchdog_seconds
         self._listener: asyncio.Server | None = None
         self._inode: int | None = None
         self._connections: dict[int, CoreConnection] = {}
         self._numbers = 0
         self._hello: Hello | None = None
+        self._health = CoreHealth(stuck=None)
         self._draining = False
         self._idle = asyncio.Event()
 
@@ -82,7 +93,10 @@ class CoreServer:
         self._inode = os.stat(self.path).st_ino
         self._gone: asyncio.Future[BaseException | None] = loop.create_future()
         self._core_loop = CoreLoop(
-            self._core_factory, _on_loop(loop, self._deliver), _on_loop(loop, self._note_core_gone)
+            self._core_factory,
+            _on_loop(loop, self._deliver),
+            _on_loop(loop, self._note_core_gone),
+            self._watchdog_seconds,
         )
         self._core_loop.start()
         self._listener = await loop.create_unix_server(self._connection, sock=bound)
@@ -138,7 +152,7 @@ class CoreServer:
         if self._gone.done() or self._draining:
             connection.end("the core is shutting down")
         elif self._hello is not None:
-            connection.send([self._hello])
+            connection.send([self._hello, self._health] if self._health.stuck else [self._hello])
 
     def _note_closed(self, connection: CoreConnection) -> None:
         del self._connections[connection.number]
@@ -166,6 +180,10 @@ class CoreServer:
                 shares[int(number)].append(event)
             elif isinstance(event, Hello):
                 self._hello = event
+                for connection in list(self._connections.values()):
+                    connection.send([event])
+            elif isinstance(event, CoreHealth):
+                self._health = event
                 for connection in list(self._connections.values()):
                     connection.send([event])
             elif not isinstance(event, Goodbye):

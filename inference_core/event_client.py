@@ -13,6 +13,7 @@ from inference_core.protocol import (
     AbortRequest,
     AddRequest,
     Command,
+    CoreHealth,
     CoreStats,
     Event,
     Goodbye,
@@ -45,6 +46,7 @@ class EventClient(CoreClient):
         self._starting = asyncio.Lock()
         self._gone: str | None = "the core client was not started"
         self._cause: BaseException | None = None
+        self._stuck: str | None = None
 
     @abstractmethod
     async def _connect(self) -> None:
@@ -63,7 +65,7 @@ class EventClient(CoreClient):
             if self._gone is None:
                 return
             await self._disconnect()  # nothing of a dead channel may be heard on the next one
-            self._gone, self._cause = None, None
+            self._gone, self._cause, self._stuck = None, None, None
             self._hello = asyncio.get_running_loop().create_future()
             try:
                 await self._connect()
@@ -79,6 +81,10 @@ class EventClient(CoreClient):
                 self._send(AbortRequest(wire_id))
         self._lose("the core client is closed")
         await self._disconnect()
+
+    @property
+    def stuck(self) -> str | None:
+        return self._stuck
 
     @property
     def models(self) -> dict[str, ModelInfo]:
@@ -158,6 +164,8 @@ class EventClient(CoreClient):
                     self._hello.set_result(None)
             elif isinstance(event, Goodbye):
                 self._lose(event.reason)
+            elif isinstance(event, CoreHealth):
+                self._stuck = event.stuck
             elif (answer := self._answers.get(event.query_id)) and not answer.done():
                 answer.set_result(event)
 

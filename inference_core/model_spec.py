@@ -1,6 +1,6 @@
 """What to load: one model file, how to compute with it, and how much context it may use."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -33,6 +33,7 @@ class CoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """One core: its models and the bytes of its KV arena, cut into slabs. `threads` None is one per CPU.
 
     `knobs`: live knobs (`protocol.Knobs`) that every model starts with, by name, where they differ from the defaults.
+    `watchdog_seconds`: a step that takes longer makes the core unhealthy until it ends.
     """
 
     models: list[ModelSpec]
@@ -40,3 +41,4 @@ class CoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     slab_bytes: int = 16 * 2**20
     threads: int | None = None
     knobs: dict[str, KnobValue] = {}
+    watchdog_seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0

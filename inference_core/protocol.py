@@ -313,4 +313,10 @@ class Goodbye(msgspec.Struct, tag="goodbye", kw_only=True):
     reason: str
 
 
-Event = SequenceOutput | CoreStats | KnobsSet | Hello | Goodbye
+class CoreHealth(msgspec.Struct, tag="health", kw_only=True):
+    """The core's watchdog speaks: why the core does not advance, or None once it does again."""
+
+    stuck: str | None
+
+
+Event = SequenceOutput | CoreStats | KnobsSet | Hello | Goodbye | CoreHealth

@@ -12,7 +12,7 @@ class CoreWatch:
     """Asks `core` for its statistics every `interval` seconds while at least one tier has opened it."""
 
     def __init__(self, core: CoreClient, interval: float = 0.5) -> None:
-        self.healthy = False
+        self._answers = False
         self._core, self._interval = core, interval
         self._latest: CoreStats | None = None
         self._task: asyncio.Task[None] | None = None
@@ -35,6 +35,15 @@ class CoreWatch:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
+    @property
+    def healthy(self) -> bool:
+        """Whether the core answered when last asked, and its watchdog does not call it stuck."""
+        return self._answers and self._core.stuck is None
+
+    def note_gone(self) -> None:
+        """A request found the core gone."""
+        self._answers = False
+
     def model(self, name: str) -> ModelStats | None:
         """The latest statistics of one model, if there are any."""
         models = self._latest.models if self._latest is not None else []
@@ -49,7 +58,7 @@ class CoreWatch:
     async def _refresh(self) -> None:
         try:
             self._latest = await self._core.stats()
-            self.healthy = True
+            self._answers = True
         except CoreError:
-            self.healthy = False
+            self._answers = False
             raise

@@ -70,7 +70,7 @@ class LocalTier(Tier):
                     yield delta
         except TierUnavailableError as error:
             if isinstance(error.__cause__, CoreGoneError):
-                self._watch.healthy = False
+                self._watch.note_gone()
             error.retry_after_seconds = self.load().predicted_wait_seconds
             raise
         finally:

@@ -59,7 +59,11 @@ def _serve_core(settings: "Settings") -> None:
     path = settings.socket_path
     path.parent.mkdir(parents=True, exist_ok=True)
     click.echo(f"core of catalogue {catalog.name!r} on {path}")
-    serve_core(lambda: load_core(core_spec(catalog), settings.cache_path, knobs_file=settings.knobs_path), path)
+    serve_core(
+        lambda: load_core(core_spec(catalog), settings.cache_path, knobs_file=settings.knobs_path),
+        path,
+        watchdog_seconds=catalog.core.watchdog_seconds,
+    )
 
 
 def _serve_http(settings: "Settings") -> None:

@@ -18,22 +18,22 @@ async def connect(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterato
     """`await connect(core_factory)` gives a started client, and `connect.restart(...)` one whose core was reborn."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def connect_thread(core_factory: Any) -> ThreadCoreClient:
-            client = ThreadCoreClient(core_factory)
+        async def connect_thread(core_factory: Any, **options: Any) -> ThreadCoreClient:
+            client = ThreadCoreClient(core_factory, **options)
             stack.push_async_callback(client.close)
             await client.start()
             return client
 
-        async def connect_socket(core_factory: Any) -> SocketCoreClient:
-            await revive(core_factory)
+        async def connect_socket(core_factory: Any, **options: Any) -> SocketCoreClient:
+            await revive(core_factory, **options)
             client = SocketCoreClient(tmp_path / "core.sock")
             stack.push_async_callback(client.close)
             await client.start()
             return client
 
-        async def revive(core_factory: Any) -> None:
+        async def revive(core_factory: Any, **options: Any) -> None:
             """Put a new server where the old one was."""
-            server = CoreServer(core_factory, tmp_path / "core.sock")
+            server = CoreServer(core_factory, tmp_path / "core.sock", **options)
             stack.push_async_callback(stop, server)
             await server.start()
 

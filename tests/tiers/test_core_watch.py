@@ -1,0 +1,52 @@
+"""Tiers of a core are healthy while it answers and advances."""
+
+import pytest
+
+from inference_core.core_loop import ThreadCoreClient
+from inference_core.errors import CoreGoneError
+from inference_core.fake_runner import hash_core
+from tiers.core_watch import CoreWatch
+
+
+class Watched(ThreadCoreClient):
+    """A core that can be made to look stuck or gone."""
+
+    said: str | None = None
+    gone = False
+
+    @property
+    def stuck(self) -> str | None:
+        return self.said
+
+    async def stats(self):
+        if self.gone:
+            raise CoreGoneError("gone")
+        return await super().stats()
+
+
+@pytest.fixture
+async def core():
+    client = Watched(lambda: hash_core("m"))
+    await client.start()
+    yield client
+    await client.close()
+
+
+async def test_a_core_that_its_watchdog_calls_stuck_is_not_healthy_until_it_goes_on(core: Watched) -> None:
+    """A stuck core answers nothing, so that what it said last must not count."""
+    watch = CoreWatch(core)
+    await watch.open()
+    assert watch.healthy
+    core.said = "no step has finished for 61 s"
+    assert not watch.healthy
+    core.said = None
+    assert watch.healthy
+    await watch.close()
+
+
+async def test_a_core_that_is_gone_is_not_healthy(core: Watched) -> None:
+    watch = CoreWatch(core)
+    core.gone = True
+    with pytest.raises(CoreGoneError):
+        await watch.open()
+    assert not watch.healthy
