@@ -1,9 +1,9 @@
 """How keys and values of one model lie in a block, and blocks in a slab. No torch: sizes only.
 
 A slab of `slab_bytes` is cut into `blocks_per_slab` blocks of one model; block id
-`b` is block `b % blocks_per_slab` of slab `b // blocks_per_slab`. Within a block each layer holds its keys as
-[kv head, head_dim, block_size] (transposed: the scores of consecutive tokens are one vector), then its
-values as [kv head, block_size, head_dim].
+`b` is block `b % blocks_per_slab` of slab `b // blocks_per_slab`. Within a block each layer holds its KV heads one
+after another, each as keys [head_dim / r, block_size, r] (so that the scores of consecutive tokens are one vector),
+then values [block_size / r, head_dim, r], with r numbers to 32 bits.
 """
 
 from typing import Literal
@@ -43,6 +43,16 @@ class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def layer_bytes(self) -> int:
         return self.block_bytes // self.num_layers
+
+    @property
+    def head_bytes(self) -> int:
+        """Keys and values of one KV head in one layer."""
+        return self.layer_bytes // self.num_kv_heads
+
+    @property
+    def numbers_per_lane(self) -> int:
+        """r of the layout: dimensions of a key, or tokens of a value, that lie in one 32-bit lane."""
+        return 4 // KV_ITEMSIZE[self.dtype]
 
     def blocks_per_slab(self, slab_bytes: int) -> int:
         return slab_bytes // self.block_bytes

@@ -3,7 +3,7 @@
 import torch
 
 from inference_core.attention.backend import AttentionBackend, AttentionBatch
-from inference_core.native.cpu import extension
+from inference_core.native.cpu import KV_DTYPES, extension
 
 
 class CpuAttention(AttentionBackend):
@@ -33,7 +33,7 @@ class CpuAttention(AttentionBackend):
             config.num_kv_heads,
             config.head_dim,
             layout.block_size,
-            layout.dtype == "bfloat16",
+            KV_DTYPES[layout.dtype],
             qkv.shape[0],
         )
 
@@ -57,5 +57,5 @@ class CpuAttention(AttentionBackend):
             config.num_kv_heads,
             config.head_dim,
             layout.block_size,
-            layout.dtype == "bfloat16",
+            KV_DTYPES[layout.dtype],
         )

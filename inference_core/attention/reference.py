@@ -29,8 +29,9 @@ class ReferenceAttention(AttentionBackend):
         for t in range(qkv.shape[0]):
             keys, values = self._block(int(batch.slots[t]), layer)
             at = int(batch.positions[t]) % self.layout.block_size
-            keys[:, :, at] = key[t]
-            values[:, at] = value[t]
+            r = self.layout.numbers_per_lane
+            keys[:, :, at] = key[t].view(kv_heads, d // r, r)
+            values[:, at // r, :, at % r] = value[t]
 
     def attend(self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor) -> None:
         heads, kv_heads, d = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
@@ -50,12 +51,14 @@ class ReferenceAttention(AttentionBackend):
             out[begin:end] = mixed.reshape(end - begin, heads * d)
 
     def _block(self, offset: int, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views of one layer of one block: keys [kv_heads, d, block_size], values [kv_heads, block_size, d]."""
-        kv_heads, d, size = self.layout.num_kv_heads, self.layout.head_dim, self.layout.block_size
-        begin = offset + layer * self.layout.layer_bytes
-        flat = self.arena[begin : begin + self.layout.layer_bytes].view(DTYPES[self.layout.dtype])
-        keys, values = flat.chunk(2)
-        return keys.view(kv_heads, d, size), values.view(kv_heads, size, d)
+        """Views of one layer of a block: keys [kv_heads, d / r, block_size, r], values [kv_heads, block_size / r, d, r].
+        """
+        layout = self.layout
+        d, size, r = layout.head_dim, layout.block_size, layout.numbers_per_lane
+        begin = offset + layer * layout.layer_bytes
+        flat = self.arena[begin : begin + layout.layer_bytes].view(DTYPES[layout.dtype])
+        keys, values = flat.view(layout.num_kv_heads, 2, d * size).unbind(1)
+        return keys.view(-1, d // r, size, r), values.view(-1, size // r, d, r)
 
     def _context(
         self, table_start: int, context: int, layer: int, batch: AttentionBatch
@@ -64,6 +67,6 @@ class ReferenceAttention(AttentionBackend):
         count = -(-context // self.layout.block_size)
         offsets = batch.block_offsets[table_start : table_start + count].tolist()
         blocks = [self._block(offset, layer) for offset in offsets]
-        keys = torch.cat([k.permute(2, 0, 1) for k, _ in blocks])[:context]
-        values = torch.cat([v.permute(1, 0, 2) for _, v in blocks])[:context]
+        keys = torch.cat([k.permute(2, 0, 1, 3).flatten(2) for k, _ in blocks])[:context]
+        values = torch.cat([v.permute(1, 3, 0, 2).flatten(0, 1) for _, v in blocks])[:context]
         return keys.float(), values.float()

@@ -30,6 +30,7 @@ Scheme = Literal["int4-int8", "int8-int8", "int4-float", "bfloat16", "float32"]
 # x ~ scale * q over 32 activations, with what weights' minima and offsets are multiplied by (`native/kernels.h`).
 QUANTIZED_GROUP = np.dtype([("q", np.int8, 32), ("scale", "<f4"), ("offset", "<f4"), ("correction", "<i4")])
 SCHEMES: dict[str, int] = {"int4-int8": 0, "int8-int8": 1, "int4-float": 2, "bfloat16": 3, "float32": 4}
+KV_DTYPES: dict[str, int] = {"float32": 0, "bfloat16": 1, "int8": 2}
 
 
 def extension() -> ModuleType:

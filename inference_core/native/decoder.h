@@ -37,7 +37,7 @@ struct LayerWeights {
 struct Geometry {
   int hidden, intermediate, heads, kv_heads, head_dim, vocab, window, block_size;
   float rms_eps;
-  bool bf16_cache;
+  KVDtype kv_dtype;
   int64_t layer_bytes, block_bytes, slab_bytes, blocks_per_slab, arena_bytes;
   int max_position;
 };

@@ -68,7 +68,7 @@ void read_geometry(PyObject* description, Geometry& g) {
   for (int* field : {&g.hidden, &g.intermediate, &g.heads, &g.kv_heads, &g.head_dim, &g.vocab, &g.window, &g.block_size,
                      &g.max_position})
     *field = r.integer32();
-  g.bf16_cache = r.integer() != 0;
+  g.kv_dtype = KVDtype(r.integer());
   for (int64_t* field : {&g.layer_bytes, &g.block_bytes, &g.slab_bytes, &g.blocks_per_slab, &g.arena_bytes})
     *field = r.integer();
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "aligned_buffer.h"
+#include "attention_units.h"
 #include "decoder.h"
 #include "runtime.h"
 #include "spin_barrier.h"
@@ -43,7 +44,7 @@ struct Activations {
 struct Workspace {
   AlignedBuffer<float> hidden, qkv, gate_up;
   Activations normed, mixed, activated;
-  std::vector<AttentionUnit> units, last_units;
+  AttentionUnits units, last_units;
 
   void reserve(const Geometry& g, size_t tokens) {
     hidden.reserve(tokens * size_t(g.hidden));
@@ -151,7 +152,7 @@ class Step {
       linear(w.qkv, workspace.normed, workspace.qkv.data(), qkv_width, false, &w.output);
       mark(s.times_.linears);
       rotate_and_write(w, layer_offset, qkv_width);
-      attend(layer_offset, qkv_width, last ? workspace.last_units : workspace.units);
+      attend(layer_offset, last ? workspace.last_units : workspace.units);
       if (last) keep_sampled_rows(mixed_width);
       if (!rows_) return;
       quantize(workspace.mixed, mixed_width, w.output);
@@ -287,33 +288,16 @@ class Step {
       a.kv_heads = g.kv_heads;
       a.head_dim = g.head_dim;
       a.block_size = g.block_size;
-      a.bf16 = g.bf16_cache;
+      a.dtype = g.kv_dtype;
       share_rows([&](int first, int last) { s.kernels_.rope_and_write(a, first, last); });
       mark(s.times_.rotary);
     }
 
-    void attend(int64_t layer_offset, int qkv_width, const std::vector<AttentionUnit>& units) {
-      const Geometry& g = s.g_;
-      AttentionArgs a{};
-      a.q = workspace.qkv.data();
-      a.ldq = qkv_width;
-      a.out = workspace.mixed.rows.data();
-      a.ldo = int64_t(g.heads) * g.head_dim;
-      a.arena = s.w_.arena;
-      a.block_offsets = s.batch_.block_offsets.data();
-      a.table_start = s.batch_.table_start.data();
-      a.query_start = s.batch_.query_start.data();
-      a.context_len = s.batch_.context_len.data();
-      a.layer_offset = layer_offset;
-      a.scale = 1.0f / std::sqrt(float(g.head_dim));
-      a.window = g.window;
-      a.heads = g.heads;
-      a.kv_heads = g.kv_heads;
-      a.head_dim = g.head_dim;
-      a.block_size = g.block_size;
-      a.bf16 = g.bf16_cache;
+    void attend(int64_t layer_offset, AttentionUnits& units) {
+      AttentionArgs a = s.attention(layer_offset);
+      units.lend(a);
       float* scratch = runtime().scratch[size_t(index_)].data();
-      share(int(units.size()), 1, [&](int first, int) { s.kernels_.attend(a, units[size_t(first)], scratch); });
+      units.drain(s.kernels_, a, counters[phase_++], scratch);
       s.barrier_.wait();
       mark(s.times_.attention);
     }
@@ -342,32 +326,32 @@ class Step {
     Clock::time_point began_;
   };
 
-  // Longest first, so that no thread starts a long unit when the others are done. The last layer needs the queries of the
-  // sampled rows alone.
-  void list_units() {
-    const int tile = query_tile(g_.heads / g_.kv_heads);
-    workspace.units.clear();
-    workspace.last_units.clear();
-    size_t sampled = 0;
-    for (int sequence = 0; sequence < batch_.sequences(); ++sequence) {
-      const int begin = batch_.query_start[size_t(sequence)], end = batch_.query_start[size_t(sequence) + 1];
-      for (int first = 0; first < end - begin; first += tile)
-        append_units(workspace.units, sequence, first, std::min(first + tile, end - begin));
-      for (; sampled < batch_.sample_rows.size() && batch_.sample_rows[sampled] < end; ++sampled)
-        append_units(workspace.last_units, sequence, batch_.sample_rows[sampled] - begin,
-                     batch_.sample_rows[sampled] - begin + 1);
-    }
-    const auto cost = [&](const AttentionUnit& u) {
-      const int begin = batch_.query_start[size_t(u.sequence)], end = batch_.query_start[size_t(u.sequence) + 1];
-      return int64_t(u.last - u.first) * (batch_.context_len[size_t(u.sequence)] - (end - begin) + u.last);
-    };
-    for (auto* units : {&workspace.units, &workspace.last_units})
-      std::stable_sort(units->begin(), units->end(),
-                       [&](const AttentionUnit& a, const AttentionUnit& b) { return cost(a) > cost(b); });
+  AttentionArgs attention(int64_t layer_offset) const {
+    AttentionArgs a{};
+    a.q = workspace.qkv.data();
+    a.ldq = int64_t(g_.heads + 2 * g_.kv_heads) * g_.head_dim;
+    a.out = workspace.mixed.rows.data();
+    a.ldo = int64_t(g_.heads) * g_.head_dim;
+    a.arena = w_.arena;
+    a.block_offsets = batch_.block_offsets.data();
+    a.table_start = batch_.table_start.data();
+    a.query_start = batch_.query_start.data();
+    a.context_len = batch_.context_len.data();
+    a.layer_offset = layer_offset;
+    a.scale = 1.0f / std::sqrt(float(g_.head_dim));
+    a.window = g_.window;
+    a.heads = g_.heads;
+    a.kv_heads = g_.kv_heads;
+    a.head_dim = g_.head_dim;
+    a.block_size = g_.block_size;
+    a.dtype = g_.kv_dtype;
+    return a;
   }
 
-  void append_units(std::vector<AttentionUnit>& units, int sequence, int first, int last) const {
-    for (int h = 0; h < g_.kv_heads; ++h) units.push_back({sequence, first, last, h});
+  // The last layer needs the queries of the sampled rows alone.
+  void list_units() {
+    workspace.units.list(attention(0), batch_.sequences(), threads_);
+    workspace.last_units.list(attention(0), batch_.sample_rows, threads_);
   }
 
   const DecoderWeights& w_;

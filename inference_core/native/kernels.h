@@ -2,12 +2,20 @@
 // Every kernel works on a range of independent units, so that a thread pool may split them; the arithmetic of
 // one output row never depends on how many rows or units there are (batch invariance).
 #pragma once
+#include <atomic>
 #include <cstdint>
 
 namespace aio {
 
 constexpr int kLanes = 16;  // columns per weight panel, tokens per score vector
 constexpr int kGroup = 32;  // weights (and activations) that share a scale
+
+// Attention takes a softmax step per chunk and starts afresh at every partition, both counted from the sequence's first
+// token: so results do not depend on how a prompt was cut, nor on which thread computed what.
+constexpr int kChunk = 64;
+constexpr int kPartition = 256;
+
+enum KVDtype { kKVFloat = 0, kKVBf16 = 1, kKVInt8 = 2 };
 
 // A group of activations quantised to INT8: x ~ scale * q. What a product with it needs lies in one place.
 struct QuantizedGroup {
@@ -44,7 +52,7 @@ struct RopeArgs {
   const float* k_norm;
   float eps;
   int heads, kv_heads, head_dim, block_size;
-  bool bf16;
+  KVDtype dtype;
 };
 
 struct AttentionArgs {
@@ -61,12 +69,19 @@ struct AttentionArgs {
   float scale;
   int window;             // 0 for full attention
   int heads, kv_heads, head_dim, block_size;
-  bool bf16;
+  KVDtype dtype;
+  float* partials;                 // of the split tiles, see AttentionUnits
+  std::atomic<int>* unfinished;    // units left of each split tile
 };
 
-// One unit of attention work: queries [first, last) of a sequence against one KV head.
+// One unit of attention work: queries [first, last) of a sequence against partitions [begin, end) of one KV head.
+// The units of a tile that is split over several leave partial results, and the last one to finish merges them.
 struct AttentionUnit {
   int sequence, first, last, kv_head;
+  int begin, end;
+  int split;         // index of the tile's counter, or -1: this unit is the whole tile
+  int units;         // of the split tile
+  int64_t partial;   // floats from AttentionArgs::partials to the tile's first partial result
 };
 
 enum Scheme { kInt4Int8 = 0, kInt8Int8 = 1, kInt4Float = 2, kBf16 = 3, kFloat = 4 };
@@ -91,7 +106,8 @@ struct KernelTable {
   void (*silu_quantize_rows)(const float* gate_up, int d, QuantizedGroup* out, int first, int last, int first_group,
                              int last_group);
   void (*rope_and_write)(const RopeArgs&, int first, int last);
-  void (*attend)(const AttentionArgs&, const AttentionUnit&, float* scratch);
+  // `next`, or null: the unit that this thread takes afterwards, so that its first blocks can be fetched ahead.
+  void (*attend)(const AttentionArgs&, const AttentionUnit&, const AttentionUnit* next, float* scratch);
 };
 
 inline LinearKernel linear_kernel(const KernelTable& table, Scheme scheme) {
@@ -107,12 +123,5 @@ inline LinearKernel linear_kernel(const KernelTable& table, Scheme scheme) {
 const KernelTable* kernels_portable();
 const KernelTable* kernels_avx2();
 const KernelTable* kernels_avx512();
-
-// Queries per attention unit: large enough to share converted K/V, small enough to balance threads.
-inline int query_tile(int group) { return group >= 16 ? 2 : 32 / group; }
-inline int64_t attention_scratch_floats(int group, int head_dim) {
-  const int64_t rows = int64_t(query_tile(group)) * group;
-  return 2 * int64_t(kLanes) * head_dim + rows * (2 * head_dim + kLanes + 2) + 64;
-}
 
 }  // namespace aio

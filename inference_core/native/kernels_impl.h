@@ -4,6 +4,7 @@
 #include "attention_kernels.h"
 #include "float_linear.h"
 #include "integer_linear.h"
+#include "kv_write.h"
 #include "row_kernels.h"
 
 namespace aio {

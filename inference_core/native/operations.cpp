@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "attention_units.h"
 #include "python_args.h"
 #include "runtime.h"
 
@@ -11,7 +12,7 @@ namespace aio {
 namespace {
 
 std::vector<QuantizedGroup> quantized;
-std::vector<AttentionUnit> units;
+AttentionUnits units;
 
 // One operation at a time.
 template <typename Work>
@@ -145,7 +146,7 @@ PyObject* silu_quantize(PyObject*, PyObject* const* values, Py_ssize_t count) {
 }
 
 // rope_and_write(qkv, ld, cos_sin, positions, slots, arena, layer_offset, q_norm, k_norm, eps, heads, kv_heads,
-//                head_dim, block_size, bf16, rows)
+//                head_dim, block_size, dtype, rows)
 PyObject* rope_and_write(PyObject*, PyObject* const* values, Py_ssize_t count) {
   if (!expect(count, 16, "rope_and_write")) return nullptr;
   Arguments v{values};
@@ -164,7 +165,7 @@ PyObject* rope_and_write(PyObject*, PyObject* const* values, Py_ssize_t count) {
   a.kv_heads = int(v.integer(11));
   a.head_dim = int(v.integer(12));
   a.block_size = int(v.integer(13));
-  a.bf16 = v.integer(14) != 0;
+  a.dtype = KVDtype(v.integer(14));
   const int rows = int(v.integer(15));
   if (v.failed) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
@@ -173,7 +174,7 @@ PyObject* rope_and_write(PyObject*, PyObject* const* values, Py_ssize_t count) {
 }
 
 // attend(q, ldq, out, ldo, arena, block_offsets, table_start, query_start, context_len, sequences, layer_offset, scale,
-//        window, heads, kv_heads, head_dim, block_size, bf16)
+//        window, heads, kv_heads, head_dim, block_size, dtype)
 PyObject* attend(PyObject*, PyObject* const* values, Py_ssize_t count) {
   if (!expect(count, 18, "attend")) return nullptr;
   Arguments v{values};
@@ -195,23 +196,15 @@ PyObject* attend(PyObject*, PyObject* const* values, Py_ssize_t count) {
   a.kv_heads = int(v.integer(14));
   a.head_dim = int(v.integer(15));
   a.block_size = int(v.integer(16));
-  a.bf16 = v.integer(17) != 0;
+  a.dtype = KVDtype(v.integer(17));
   if (v.failed) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
-    const int tile = query_tile(a.heads / a.kv_heads);
-    units.clear();
-    for (int s = 0; s < sequences; ++s)
-      for (int first = 0, queries = a.query_start[s + 1] - a.query_start[s]; first < queries; first += tile)
-        for (int h = 0; h < a.kv_heads; ++h)
-          units.push_back({s, first, first + tile < queries ? first + tile : queries, h});
-    const size_t floats = size_t(attention_scratch_floats(a.heads / a.kv_heads, a.head_dim));
-    runtime().reserve_scratch(floats);
+    units.list(a, sequences, pool.threads());
+    units.lend(a);
+    runtime().reserve_scratch(size_t(attention_scratch_floats(a.heads / a.kv_heads, a.head_dim)));
     // Units differ in length: threads take the next one when they are free.
-    std::atomic<size_t> next{0};
-    const auto body = [&](int thread) {
-      for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < units.size();)
-        kernels.attend(a, units[i], runtime().scratch[size_t(thread)].data());
-    };
+    std::atomic<int> next{0};
+    const auto body = [&](int thread) { units.drain(kernels, a, next, runtime().scratch[size_t(thread)].data()); };
     if (units.size() < 2) body(0); else pool.run(body);
   });
 }

@@ -104,7 +104,7 @@ def test_the_native_backend_equals_the_reference(
     got = Paged(CpuAttention, shape, dtype, block_size, lengths).run(qkv, spans)
     want = Paged(ReferenceAttention, shape, dtype, block_size, lengths).run(qkv, spans)
     # bfloat16 keys rotate in float32 and round once: a last-bit difference before rounding may flip that rounding.
-    bound = 1e-5 if dtype == "float32" else 5e-3
+    bound = 3e-5 if dtype == "float32" else 5e-3  # sums over the head are single chains of up to 128
     torch.testing.assert_close(got, want, atol=bound, rtol=bound)
 
 
