@@ -54,6 +54,7 @@ bench: install
 	$(BIN)/aio bench step --repeats 5
 	$(BIN)/aio bench sweep --rounds 1 --levels 1 4 16 64 --per-level 1 --requests 8
 	$(BIN)/aio bench interference --rounds 1 --levels 0 8 32 --probes 4 --pairs 2
+	$(BIN)/aio bench ablation --rounds 1 --requests 16 --concurrency 16 --small-requests 2 --small-concurrency 2
 
 # What docs/performance.md shows, with as many rounds as it takes; best on an idle machine. Rerun it if it was cut short.
 bench-all: install
@@ -61,6 +62,7 @@ bench-all: install
 	$(BIN)/aio bench step --json > $(RESULTS)/step.part && mv $(RESULTS)/step.part $(RESULTS)/step.jsonl
 	$(BIN)/aio bench sweep --rounds 3 --out $(RESULTS)/sweep.jsonl
 	$(BIN)/aio bench interference --rounds 5 --out $(RESULTS)/interference.jsonl
+	$(BIN)/aio bench ablation --rounds 3 --out $(RESULTS)/ablation.jsonl
 	$(BIN)/aio bench route --json > $(RESULTS)/route.part && mv $(RESULTS)/route.part $(RESULTS)/route.json
 	$(BIN)/aio bench start --json > $(RESULTS)/start.part && mv $(RESULTS)/start.part $(RESULTS)/start.jsonl
 

@@ -52,7 +52,8 @@ LOADS = (
 )
 
 
-QUICK = ("--requests", "4", "--rounds", "1")
+# Put after the options of a load: enough to see that everything runs.
+QUICK = ("--concurrency", "2", "--requests", "2", "--rounds", "1", "--prompt-tokens", "16", "--output-tokens", "4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,8 @@ async def _target(peer: Peer, scripts: Path, stack: AsyncExitStack, progress: Pr
     if peer.port is None:
         return shlex.join(peer.command(scripts))
     progress(f"starting {peer.name}")
-    await stack.enter_async_context(_served([*peer.command(scripts), "--port", str(peer.port)], peer.name))
+    command = [*peer.command(scripts), "--port", str(peer.port), "--wait", str(_READY_SECONDS)]
+    await stack.enter_async_context(_served(command, peer.name))
     return f"http://127.0.0.1:{peer.port} {_PEER_MODEL}"
 
 
@@ -152,11 +154,11 @@ async def _served(command: list[str], name: str) -> AsyncIterator[None]:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """The script ends its own server when it is told to end."""
+    """End a process, which leads a group, and what it started in it; a peer's script ends its own server."""
     for sign, seconds in ((signal.SIGTERM, 30), (signal.SIGKILL, 10)):
         if process.returncode is None:
             with suppress(ProcessLookupError, TimeoutError):
-                process.send_signal(sign)
+                os.killpg(process.pid, sign)
                 await asyncio.wait_for(process.wait(), seconds)
 
 
@@ -168,7 +170,7 @@ async def _compared(scripts: Path, targets: dict[str, str], options: Iterable[st
         named = [f"{name}={target}" for name, target in targets.items()]
         command = [sys.executable, str(scripts / "compare.py"), *own, *named, "--", *options]
         process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.DEVNULL, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+            *command, stdout=asyncio.subprocess.DEVNULL, start_new_session=True
         )
         try:
             status = await process.wait()

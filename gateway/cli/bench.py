@@ -21,6 +21,7 @@ bench = LazyGroup(
         "serve": ("gateway.cli.bench_serve:serve", "The same over HTTP, or of another server's."),
         "sweep": ("gateway.cli.bench_sweep:sweep", "The latency-throughput curve of the core, and its knee."),
         "interference": ("gateway.cli.bench_interference:interference", "What requests do to each other's latency."),
+        "ablation": ("gateway.cli.bench_ablation:ablation", "What each technique of the core is worth."),
         "quality": ("gateway.cli.bench_quality:quality", "How far quantised arithmetic strays from float32."),
         "route": ("gateway.cli.bench_route:route", "CPU and wall-clock time of a routing decision, by stage."),
         "scheduling": ("gateway.cli.bench_scheduling:scheduling", "What a step costs besides the model."),

@@ -1,6 +1,7 @@
 """`aio bench core`: the core in this process under load, one row per load."""
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,11 +16,19 @@ if TYPE_CHECKING:
 
 @click.command(cls=ManyNumbers)
 @click.option("--model", help="Model of the catalogue.  [its first]")
+@click.option("--set", "changes", multiple=True, metavar="KNOB=VALUE", help="A live knob, as JSON; may be repeated.")
 @load_options
 @catalog_option
 @cache_dir_option
 @json_option
-def core(model: str | None, catalog: str | None, cache_dir: str | None, as_json: bool, **given: Any) -> None:
+def core(
+    model: str | None,
+    changes: tuple[str, ...],
+    catalog: str | None,
+    cache_dir: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Measure the core without HTTP; the rows have the columns of the load generator for servers.
 
     Example: aio bench core --concurrency 1 8 32 --prompt-tokens 128 --output-tokens 64 --json
@@ -30,17 +39,30 @@ def core(model: str | None, catalog: str | None, cache_dir: str | None, as_json:
         options = BenchOptions(**given)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    asyncio.run(_run(settings_from(catalog=catalog, cache_dir=cache_dir), model, options, as_json))
+    settings = settings_from(catalog=catalog, cache_dir=cache_dir)
+    asyncio.run(_run(settings, model, _knob_changes(changes), options, as_json))
 
 
-async def _run(settings: Any, model: str | None, options: "BenchOptions", as_json: bool) -> None:
+def _knob_changes(given: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        return {name: json.loads(value) for name, _, value in (text.partition("=") for text in given)}
+    except ValueError as error:
+        raise click.UsageError(f"--set takes KNOB=VALUE with a value in JSON: {error}") from error
+
+
+async def _run(
+    settings: Any, model: str | None, changes: dict[str, Any], options: "BenchOptions", as_json: bool
+) -> None:
     from inference_core.bench import row_text, run_bench
     from inference_core.bench.opening import core_target, model_of
+    from inference_core.live_knobs import changed_knobs, start_knobs
     from tiers.catalog_file import load_catalog
 
     catalog = load_catalog(settings.catalog)
     spec = model_of(catalog.core, model)
-    async with core_target(catalog.core, spec, settings.cache_path) as target:
+    start = start_knobs(catalog.core)[spec.name]
+    knobs = changed_knobs(start, changes, start)
+    async with core_target(catalog.core, spec, settings.cache_path, knobs) as target:
         async for row in run_bench(target, options, show_progress):
             row = {"model": spec.name, **row}
             click.echo(msgspec.json.encode(row) if as_json else row_text(row))

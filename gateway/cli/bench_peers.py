@@ -1,6 +1,7 @@
 """`aio bench peers`: other engines and ours under the same loads, in turn."""
 
 import asyncio
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 @click.argument("scripts", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--only", multiple=True, metavar="PEER", help="Only these peers; may be repeated.  [openvino, vllm]")
-@click.option("--quick", is_flag=True, help="Four requests per load: shows that everything runs, measures nothing.")
+@click.option(
+    "--quick", is_flag=True, help="Two small requests per load: shows that everything runs, measures nothing."
+)
 @out_option
 @catalog_option
 @cache_dir_option
@@ -44,6 +47,8 @@ def peers(scripts: Path, rounds: int, only: tuple[str, ...], quick: bool, out: P
             asyncio.run(_run(settings, scripts.resolve(), chosen, measurement, rounds, loads))
         except PeersError as error:
             raise click.ClickException(str(error)) from error
+        except asyncio.CancelledError:
+            raise click.ClickException("stopped; the same command goes on with what is in --out") from None
     measurement.finish(None)
     click.echo(peer_tables(results_of(measurement.rows)))
 
@@ -51,6 +56,10 @@ def peers(scripts: Path, rounds: int, only: tuple[str, ...], quick: bool, out: P
 async def _run(settings: Any, scripts: Path, chosen: Any, measurement: "Measurement", rounds: int, loads: Any) -> None:
     from gateway.bench_peers import compare_with_peers
 
+    # Whatever ends this command ends the servers that it started.
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     await compare_with_peers(
         settings, scripts, chosen, measurement, rounds=rounds, loads=loads, progress=lambda s: click.echo(s, err=True)
     )

@@ -10,6 +10,7 @@ from inference_core.bench.target import CoreTarget
 from inference_core.core_loop import ThreadCoreClient
 from inference_core.errors import ModelFileError
 from inference_core.kv_layout import KVLayout
+from inference_core.live_knobs import start_knobs
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.loading import layout_of, load_core
@@ -56,7 +57,7 @@ def roomy(
     layout = layout_in(spec, cache_dir)
     blocks = sequences * (-(-int(tokens_each * 1.1) // layout.block_size) + 1)
     slabs = -(-blocks // layout.blocks_per_slab(core.slab_bytes))
-    knobs = Knobs()
+    knobs = start_knobs(core)[spec.name]
     return (
         msgspec.structs.replace(core, arena_bytes=max(core.arena_bytes, slabs * core.slab_bytes)),
         msgspec.structs.replace(knobs, max_num_seqs=max(knobs.max_num_seqs, sequences)),

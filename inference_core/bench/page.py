@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from inference_core.bench.ablation import AblationResults
+from inference_core.bench.ablation_tables import ablation_tables
 from inference_core.bench.interference import InterferenceResults
 from inference_core.bench.measurement import Head, Measurement, MeasurementError
 from inference_core.bench.peer_tables import goals_table, results_of, systems_table
@@ -90,6 +92,11 @@ def _interference(measurement: Measurement) -> dict[str, str]:
     return {"interference": interference_tables(msgspec.convert(measurement.results, InterferenceResults))}
 
 
+def _ablation(measurement: Measurement) -> dict[str, str]:
+    results = msgspec.convert(measurement.results, AblationResults)
+    return {"ablation": f"{ablation_tables(results)}\n\n{_image('ablation')}"}
+
+
 def _image(name: str) -> str:
     """A plot that `plots.draw_plots` makes of the same measurement."""
     return f"![{_PICTURED[name]}](img/{name}.png)"
@@ -98,12 +105,14 @@ def _image(name: str) -> str:
 _PICTURED = {
     "peers": "Output tokens per second of each engine at 1, 8 and 32 requests in flight",
     "sweep": "Throughput over latency, and latencies over concurrency",
+    "ablation": "Effect of each technique alone and in the full system, and throughput as one is added to the other",
 }
 
 _MEASURED: dict[str, Callable[[Measurement], dict[str, str]]] = {
     "peers": _peers,
     "sweep": _sweep,
     "interference": _interference,
+    "ablation": _ablation,
 }
 
 

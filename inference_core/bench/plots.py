@@ -8,6 +8,7 @@ import msgspec
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from inference_core.bench.ablation import AblationResults
 from inference_core.bench.measurement import Measurement
 from inference_core.bench.page import finished
 from inference_core.bench.peer_tables import OURS, STREAM_LOADS, PeerResults, SystemFigures
@@ -82,6 +83,33 @@ def plot_sweep(results: SweepResults, path: Path) -> None:
     _save(figure, path)
 
 
+def plot_ablation(results: AblationResults, path: Path) -> None:
+    """Bars of the effects on throughput, alone and in the full system; beside them the ladder on the mixed load."""
+    figure, (bars, rungs) = _figure(4.0, columns=2)
+    names = [effect.technique for effect in results.effects]
+    rows = list(range(len(names)))
+    for shift, label, color in ((-0.2, "alone", BLUE), (0.2, "in the full system", ORANGE)):
+        figures = [
+            effect.alone["out_tok_s"] if label == "alone" else (effect.full or {}).get("out_tok_s")
+            for effect in results.effects
+        ]
+        values = [_median(f) for f in figures]
+        bars.barh([row + shift for row in rows], values, 0.38, color=color, label=label, xerr=_errors(figures))
+    bars.axvline(1, color=GREY, linewidth=0.8)
+    bars.set_yticks(rows, names, fontsize=8)
+    bars.invert_yaxis()
+    bars.set(xlabel="throughput, times without", xscale="log")
+    bars.legend(fontsize=8, frameon=False)
+    ladder = [rung for rung in results.ladder if not rung.small]
+    speed = [rung.figures["out_tok_s"] for rung in ladder]
+    steps = list(range(len(ladder)))
+    rungs.bar(steps, [_median(s) for s in speed], color=GREEN, yerr=_errors(speed))
+    rungs.set_xticks(steps, [("+ " if step else "") + rung.technique for step, rung in enumerate(ladder)], fontsize=7)
+    rungs.tick_params(axis="x", rotation=60)
+    rungs.set(ylabel="output tokens/s")
+    _save(figure, path)
+
+
 def plot_peers(results: PeerResults, path: Path) -> None:
     """Output tokens per second of every system at each concurrency, in process and over HTTP."""
     figure, axes = _figure(3.4, columns=2)
@@ -127,4 +155,8 @@ def _peers(measurement: Measurement, path: Path) -> None:
     plot_peers(peer_results_of(measurement.rows), path)
 
 
-_PLOTS = {"sweep": _sweep, "peers": _peers}
+def _ablation(measurement: Measurement, path: Path) -> None:
+    plot_ablation(msgspec.convert(measurement.results, AblationResults), path)
+
+
+_PLOTS = {"sweep": _sweep, "peers": _peers, "ablation": _ablation}

@@ -179,6 +179,8 @@ def test_retraining_without_outcomes_says_that_there_is_nothing_new(tmp_path: Pa
         (("serve", "--catalog", "nowhere"), "nowhere"),
         (("retrain", "--rollback"), "current version"),
         (("bench", "core", "--rounds", "0"), "rounds"),
+        (("bench", "core", "--set", "prefill_chunk=many"), "--set takes KNOB=VALUE"),
+        (("bench", "core", "--set", "prefil_chunk=64"), "prefil_chunk is no knob"),
         (("bench", "serve", "--output-tokens", "0"), "output_tokens"),
         (("bench", "sweep", "--levels", "1", "2"), "levels are (1, 2)"),
         (("bench", "interference", "--streams", "0"), "streams is 0"),

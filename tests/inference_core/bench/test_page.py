@@ -109,4 +109,4 @@ def test_the_performance_page_says_what_the_kept_measurements_say():
 def test_the_performance_page_has_a_place_for_every_part():
     marked = set(places(PAGE.read_text(encoding="utf-8")))
 
-    assert marked == {"goals", "peers", "sweep", "interference", "step", "start", "route"}
+    assert marked == {"goals", "peers", "sweep", "interference", "ablation", "step", "start", "route"}

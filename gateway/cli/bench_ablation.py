@@ -1,0 +1,75 @@
+"""`aio bench ablation`: what each technique of the core is worth, alone and in the full system."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.bench import out_option
+from gateway.cli.options import cache_dir_option, catalog_option, echo_json, json_option, settings_from
+
+if TYPE_CHECKING:
+    from inference_core.bench.ablation import AblationOptions, AblationResults
+
+
+@click.command()
+@click.option("--model", help="Model of the catalogue.  [its first]")
+@click.option("--rounds", default=3, show_default=True, help="Times that every configuration is measured.")
+@click.option("--requests", default=64, show_default=True, help="Requests per configuration; a multiple of 16.")
+@click.option("--concurrency", default=32, show_default=True, help="In flight.")
+@click.option("--small-requests", default=8, show_default=True, help="The same where torch computes.")
+@click.option("--small-concurrency", default=4, show_default=True)
+@click.option("--arena-mb", default=192, show_default=True, help="KV memory, the same for all.")
+@click.option("--seed", default=7, show_default=True)
+@click.option("--timeout", default=900.0, show_default=True, help="Seconds for one request.")
+@out_option
+@catalog_option
+@cache_dir_option
+@json_option
+def ablation(
+    model: str | None, out: Path | None, catalog: str | None, cache_dir: str | None, as_json: bool, **given: Any
+) -> None:
+    """Every technique off in turn, alone, and one on top of the other, on a load that gives each something to do.
+
+    Example: aio bench ablation --rounds 5 --out ablation.jsonl
+    """
+    from inference_core.bench.ablation import AblationOptions
+    from inference_core.bench.ablation_tables import ablation_tables
+
+    try:
+        options = AblationOptions(**given)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    results = asyncio.run(_run(settings_from(catalog=catalog, cache_dir=cache_dir), model, options, out))
+    if as_json:
+        echo_json(results)
+    else:
+        click.echo(ablation_tables(results))
+
+
+async def _run(settings: Any, model: str | None, options: "AblationOptions", out: Path | None) -> "AblationResults":
+    from inference_core.bench.ablation import ablate
+    from inference_core.bench.measurement import Measurement
+    from inference_core.bench.opening import layout_in, model_of
+    from tiers.catalog_file import load_catalog
+
+    core = load_catalog(settings.catalog).core
+    spec = model_of(core, model)
+    measurement = Measurement.begin("ablation", {"model": spec, "threads": core.threads, "options": options}, out)
+    return await ablate(
+        options,
+        spec,
+        measurement,
+        cache_dir=settings.cache_path,
+        layout=layout_in(spec, settings.cache_path),
+        slab_bytes=core.slab_bytes,
+        threads=core.threads,
+        progress=_show,
+    )
+
+
+def _show(label: str, done: int, total: int) -> None:
+    click.echo(f"[{done}/{total}] {label}", err=True)
+    sys.stderr.flush()

@@ -1,0 +1,209 @@
+"""One configuration of a core under the mixed load, in a process of its own: `python -m inference_core.bench.arm`.
+
+A task comes as JSON on standard input, its row goes to standard output. A process each keeps memory, threads and the
+choice of kernels of one configuration away from the next.
+"""
+
+import asyncio
+import contextlib
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from inference_core.bench.contiguous import ContiguousArena
+from inference_core.bench.mixed_load import mixed_jobs
+from inference_core.bench.opening import core_target, layout_in
+from inference_core.bench.options import BenchOptions
+from inference_core.bench.report import Timing, summary
+from inference_core.bench.run import LoadRun, busy_share
+from inference_core.bench.target import BenchTarget, CoreTarget
+from inference_core.bench.workload import Job, Load
+from inference_core.errors import CoreError
+from inference_core.kv_layout import KVDtype
+from inference_core.model_spec import Compute, CoreSpec, ModelSpec
+from inference_core.protocol import Knobs
+
+Batching = Literal["static", "dynamic", "continuous"]
+
+# The baselines as they are usually set up (SPEC BS-02, BS-03): batches of 8; or of 8, 16 or 32, within 2 ms.
+_BATCHING: dict[Batching, dict[str, Any]] = {
+    "static": {"max_num_seqs": 8},
+    "dynamic": {"max_queue_delay_ms": 2.0, "preferred_batch_sizes": [8, 16, 32]},
+    "continuous": {},
+}
+# Longer than any context: a prompt is computed in one step.
+_WHOLE_PROMPTS = {"prefill_chunk": 65_536, "max_num_batched_tokens": 65_536}
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """Which techniques are on. `native` False computes with torch; `paging` False admits by contiguous reservation."""
+
+    native: bool = True
+    batching: Batching = "continuous"
+    paging: bool = True
+    prefix_caching: bool = True
+    chunked_prefill: bool = True
+    compute: Compute = "int4-int8"
+    kv_dtype: KVDtype = "bfloat16"
+
+    def knobs(self) -> Knobs:
+        """The live knobs of this configuration; nothing tunes them while it is measured."""
+        chosen = {"batching": self.batching, "prefix_caching": self.prefix_caching, "auto_tune": False}
+        chosen |= _BATCHING[self.batching] | ({} if self.chunked_prefill else _WHOLE_PROMPTS)
+        return msgspec.structs.replace(Knobs(), **chosen)
+
+    @property
+    def label(self) -> str:
+        """One word per part, for keys and progress lines."""
+        words = [
+            "native" if self.native else "torch",
+            self.batching,
+            "paged" if self.paging else "contiguous",
+            *(["prefix"] if self.prefix_caching else []),
+            *(["chunked"] if self.chunked_prefill else []),
+            self.compute,
+            f"kv-{self.kv_dtype}",
+        ]
+        return " ".join(words)
+
+
+class ArmTask(msgspec.Struct, frozen=True, kw_only=True):
+    """`configuration` of `model` under `requests` mixed jobs, `concurrency` in flight, in `arena_bytes` of KV."""
+
+    configuration: Configuration
+    model: ModelSpec
+    cache_dir: str
+    seed: int
+    requests: int
+    concurrency: int
+    arena_bytes: int
+    slab_bytes: int
+    threads: int | None
+    timeout: float
+
+
+class ArmError(CoreError):
+    """A configuration could not be measured; the message ends with what its process said."""
+
+
+async def run_in_process(task: ArmTask) -> dict[str, Any]:
+    """The row of `task`, measured in a new process. Raises `ArmError`."""
+    environment = {**os.environ, "AIO_NATIVE": "on" if task.configuration.native else "off"}
+    pipe = asyncio.subprocess.PIPE
+    command = [sys.executable, "-m", "inference_core.bench.arm"]
+    process = await asyncio.create_subprocess_exec(*command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
+    try:
+        out, said = await process.communicate(msgspec.json.encode(task))
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        tail = "\n".join(said.decode(errors="replace").splitlines()[-15:])
+        raise ArmError(f"{task.configuration.label} ended with status {process.returncode}:\n{tail}")
+    return msgspec.json.decode(out.splitlines()[-1], type=dict[str, Any])
+
+
+class ReservingTarget(BenchTarget):
+    """Holds a request back until contiguous memory for its longest life is reserved, first come, first served.
+
+    The core behind it stores tokens as it always does, so only admission differs between the two ways to allocate.
+    """
+
+    api = "in-process, contiguous"
+
+    def __init__(self, inner: CoreTarget, arena: ContiguousArena) -> None:
+        self.arena = arena
+        self._inner = inner
+        self._turn = asyncio.Lock()
+        self._freed = asyncio.Event()
+
+    async def ask(self, job: Job, due: float, timing: Timing) -> None:
+        owner, tokens = str(id(timing)), self._inner.count_tokens(job.prompt) + (job.limit or job.output_tokens)
+        if tokens > self.arena.capacity:
+            raise ValueError(f"a request of {tokens} tokens does not fit memory for {self.arena.capacity}")
+        async with self._turn:
+            while self.arena.reserve(owner, tokens) is None:
+                self._freed.clear()
+                await self._freed.wait()
+        try:
+            await self._inner.ask(job, due, timing)
+        finally:
+            self.arena.release(owner)
+            self._freed.set()
+
+
+class _MemoryWatch:
+    """Samples of what a core holds while a load runs."""
+
+    def __init__(self, target: CoreTarget, reserved: ContiguousArena | None, token_bytes: int, block_size: int) -> None:
+        self._target = target
+        self._reserved = reserved
+        self._token_bytes = token_bytes
+        self._block_size = block_size
+        self.running: list[float] = []
+        self.kv_mb: list[float] = []
+
+    @contextlib.asynccontextmanager
+    async def sampling(self, seconds: float = 0.1) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._sample(seconds))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _sample(self, seconds: float) -> None:
+        while True:
+            (model,) = (await self._target.client.stats()).models
+            paged = model.blocks_in_use * self._block_size
+            tokens = paged if self._reserved is None else self._reserved.reserved
+            self.running.append(model.running)
+            self.kv_mb.append(tokens * self._token_bytes / 1e6)
+            await asyncio.sleep(seconds)
+
+
+async def measure(task: ArmTask) -> dict[str, Any]:
+    """The row of `task`, in this process: the columns of `report.summary`, then memory."""
+    chosen = task.configuration
+    spec = msgspec.structs.replace(task.model, compute=chosen.compute, kv_dtype=chosen.kv_dtype)
+    core = CoreSpec(models=[spec], arena_bytes=task.arena_bytes, slab_bytes=task.slab_bytes, threads=task.threads)
+    layout = layout_in(spec, Path(task.cache_dir))
+    arena = None if chosen.paging else ContiguousArena(task.arena_bytes // layout.bytes_per_token)
+    async with core_target(core, spec, Path(task.cache_dir), chosen.knobs()) as inner:
+        target = inner if arena is None else ReservingTarget(inner, arena)
+        run = LoadRun(target, task.timeout)
+        await run.warm_up(mixed_jobs(task.seed + 500_000, 1))
+        busy = await busy_share()
+        watch = _MemoryWatch(inner, arena, layout.bytes_per_token, layout.block_size)
+        load = Load({"concurrency": task.concurrency}, mixed_jobs(task.seed, task.requests), task.concurrency)
+        began = time.perf_counter()
+        async with watch.sampling():
+            timings = await run.measured(load)
+        wall = time.perf_counter() - began
+        (model,) = (await inner.client.stats()).models
+        weights = inner.client.models[spec.name].weight_bytes
+    row = summary(load.columns, timings, wall, BenchOptions(), {"api": target.api, "busy_before": busy})
+    return row | {
+        "running_mean": statistics.fmean(watch.running or [0.0]),
+        "running_most": max(watch.running, default=0),
+        "kv_mb_mean": statistics.fmean(watch.kv_mb or [0.0]),
+        "kv_bytes_per_token": layout.bytes_per_token,
+        "weights_mb": weights / 1e6,
+        "peak_resident_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+        "prefix_hit_share": model.prefix_hit_tokens / max(1, model.prompt_tokens),
+        "preemptions": model.preemptions,
+    }
+
+
+if __name__ == "__main__":
+    given = msgspec.json.decode(sys.stdin.buffer.read(), type=ArmTask)
+    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(measure(given))))
