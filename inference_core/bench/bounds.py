@@ -61,7 +61,7 @@ def closed_loop_tokens(work: Work, peaks: Peaks, *, streams: int, prompt: int, o
 
 
 def bounds(work: Work, peaks: Peaks) -> dict[str, float]:
-    """By the names that `peer_tables.GOALS` use: output tokens per second, and prompt tokens per second of a prefill."""
+    """By the names in `peer_tables.GOALS`: output tokens per second, and prompt tokens per second of a prefill."""
     named = {
         f"closed_loop_{streams}": closed_loop_tokens(work, peaks, streams=streams, prompt=128, output=64)
         for streams in (1, 8, 32)

@@ -94,7 +94,7 @@ async def test_effects_are_ratios_within_rounds_alone_and_in_the_full_system():
     results = await measured(Machine(), Measurement.begin("ablation", {}))
 
     effects = {effect.technique: effect for effect in results.effects}
-    for name, factor in (("native kernels", 2), ("paging", 2), ("prefix cache", 3), ("INT8 KV cache", 2)):
+    for name, factor in (("native kernels", 2), ("paging", 2), ("prefix cache", 3)):
         speed = effects[name].alone["out_tok_s"]
         assert (speed.median, speed.low, speed.high) == pytest.approx((factor, factor, factor))
     # Without paging the prefix cache goes too.

