@@ -69,6 +69,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             priority=self.priority,
             arrival=self.arrival,
             deadline=self.arrival + seconds,
+            strict_deadline=self.deadline_seconds is not None,
             salt=self.key_id or "",
         )
 

@@ -158,6 +158,7 @@ class Decoder:
             priority=request.priority,
             arrival=request.arrival or time.monotonic(),
             deadline=request.deadline,
+            strict_deadline=request.strict_deadline,
             salt=request.salt,
         )
 

@@ -24,6 +24,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `prompt` (text, or token ids of the tier's model) is continued raw, without a chat template.
     `max_tokens` None means as much as the context allows. `sampling.max_tokens` is ignored.
+    `strict_deadline`: an answer that begins after `deadline` is worth nothing, so it may be refused early.
     `reasoning_budget` bounds the thinking tokens of a chain-of-thought tier; None is its default.
     """
 
@@ -37,6 +38,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 1
     arrival: float = 0.0
     deadline: float | None = None
+    strict_deadline: bool = False
     salt: str = ""
     reasoning_budget: int | None = None
 

@@ -84,6 +84,8 @@ async def test_the_deadline_reaches_the_tier_as_a_moment(gateway: RunningGateway
     assert explicit.deadline - explicit.arrival == pytest.approx(5.0)
     assert objective.deadline is not None
     assert objective.deadline - objective.arrival == pytest.approx(1.0)  # the catalogue's 1,000 ms
+    # A late answer is worth nothing to those who said so; a missed objective is merely a pity.
+    assert (explicit.strict_deadline, objective.strict_deadline) == (True, False)
 
 
 async def test_a_tier_with_too_short_a_context_is_passed_over(gateway: RunningGateway) -> None:

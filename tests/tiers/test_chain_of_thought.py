@@ -73,6 +73,15 @@ async def test_the_answer_continues_the_tokens_of_the_thought(tokenizer: Tokeniz
     await tier.close()
 
 
+async def test_a_strict_deadline_holds_for_the_first_thought_and_not_for_the_answer_after_it(
+    tokenizer: Tokenizer,
+) -> None:
+    tier, core = await thinker(tokenizer)
+    await ask(tier, chat("2 + 2?", max_tokens=100, deadline=1.0, strict_deadline=True))
+    assert [added.strict_deadline for added in core.added] == [True, False]
+    await tier.close()
+
+
 async def test_the_instruction_ends_the_last_user_turn_and_the_opening_begins_the_answer(tokenizer: Tokenizer) -> None:
     tier, core = await thinker(tokenizer)
     await ask(tier, chat("2 + 2?", max_tokens=100))

@@ -110,6 +110,8 @@ class ChainOfThought(Policy):
         self, request: GenerationRequest, index: int, thought_ids: list[int], max_tokens: int
     ) -> AsyncGenerator[Delta, None]:
         sampling = msgspec.structs.replace(request.sampling, seed=derive_seed(request.sampling.seed, index, "answer"))
+        # The deadline was for the thought's first token, and what is thought is worth an answer.
+        request = msgspec.structs.replace(request, strict_deadline=False)
         decoding = self.decoder.decode(
             request, thought_ids + self._answer_opening, sampling=sampling, max_tokens=max_tokens, stop=request.stop
         )

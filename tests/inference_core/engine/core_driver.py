@@ -143,6 +143,8 @@ class CoreDriver:
         for _ in range(limit):
             if not self.core.has_work:
                 return
+            # As long as the loop that serves would sleep.
+            self.clock.advance(self.core.pause_seconds)
             self.step()
         raise AssertionError(f"still at work after {limit} steps: {self.core.stats()}")
 
@@ -199,8 +201,11 @@ class CoreDriver:
         return min(longest, len(prompt) - 1) // BLOCK * BLOCK
 
     def may_fail(self, output: SequenceOutput) -> bool:
-        """Whether a step failed with this choice alone, for more than its length, or it could not be drawn."""
-        failed_alone = self.runners[self.requests[output.request_id].model].failed_alone
+        """Whether a step failed with this choice alone, it could not be drawn, or its strict deadline passed."""
+        request = self.requests[output.request_id]
+        if output.error_kind == "overloaded" and request.strict_deadline and request.deadline is not None:
+            return request.deadline < self.clock() and not output.completion_tokens
+        failed_alone = self.runners[request.model].failed_alone
         return f"{output.request_id}/{output.index}" in failed_alone or "row(s)" in str(output.error)
 
     # -- views ---------------------------------------------------------------------------------

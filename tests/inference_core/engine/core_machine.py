@@ -31,6 +31,10 @@ knob_settings = st.builds(
     prefill_chunk=st.integers(1, 12),
     prefix_caching=st.sampled_from([True, True, True, False]),
     block_moves_per_step=st.sampled_from([0, 1, 64]),
+    batching=st.sampled_from(["continuous", "continuous", "dynamic", "static"]),
+    max_queue_delay_ms=st.sampled_from([0.0, 30.0]),
+    preferred_batch_sizes=st.sampled_from([[], [2, 4]]),
+    max_join_penalty=st.sampled_from([1.0, 2.0, 50.0]),
     max_waiting=st.integers(4, 30),
     ageing_seconds=st.sampled_from([0.02, 0.5, 5.0]),
     auto_tune=st.booleans(),
@@ -65,6 +69,7 @@ class CoreMachine(RuleBasedStateMachine):
         n=st.sampled_from([1, 1, 2, 4]),
         priority=st.integers(0, 2),
         due=st.none() | st.floats(0, 1),
+        strict_deadline=st.booleans(),
         salt=st.sampled_from(["", "tenant"]),
     )
     def add(self, model: int, prompt: list[int], due: float | None, **fields: object) -> None:
@@ -73,7 +78,7 @@ class CoreMachine(RuleBasedStateMachine):
         try:
             self.driver.add(prompt, name, deadline=deadline, **fields)
         except QueueFullError:
-            assert self.driver.scheduler(name).waiting
+            assert self.driver.scheduler(name).waiting or (due is not None and fields["strict_deadline"])
 
     @precondition(lambda self: self.driver.requests)
     @rule(which=st.integers(0, 100), turn=st.lists(st.just(6), max_size=2), salt=st.sampled_from(["", "tenant"]))
