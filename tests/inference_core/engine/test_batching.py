@@ -1,5 +1,7 @@
 """Continuous, dynamic and static batching of the same load (SPEC BS-01 to BS-03), and what joining costs (BS-12)."""
 
+import itertools
+
 import pytest
 from core_driver import CoreDriver, greedy
 from hypothesis import given, settings
@@ -224,7 +226,7 @@ def test_decodes_that_wait_for_a_prompt_take_turns() -> None:
         turns.append(in_last_step(driver) - {"prompt"})
         assert driver.last_plan().num_tokens == 10
     assert {len(turn) for turn in turns} == {5}
-    assert all(set(ids) <= a | b for a, b in zip(turns, turns[1:], strict=False))
+    assert all(set(ids) <= a | b for a, b in itertools.pairwise(turns))
 
 
 def test_tokens_that_no_prompt_needs_go_to_decodes() -> None:

@@ -94,7 +94,7 @@ def test_deadlines_miss_less_often_than_first_come_first_served() -> None:
             due[driver.add([i], sampling=greedy(4), deadline=at if told else None)] = at
         late = 0
         while driver.core.has_work:
-            before = {key for key in driver.first_token_step}
+            before = set(driver.first_token_step)
             driver.step()
             late += sum(driver.clock() > due[request] for request, _ in driver.first_token_step.keys() - before)
         return late
