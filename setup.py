@@ -31,6 +31,9 @@ FILE_FLAGS = {
 }
 # A developer who works on one instruction set need not wait for the others: AIO_KERNELS="avx512" builds it alone.
 CHOSEN = os.environ.get("AIO_KERNELS", "avx2 avx512" if X86 else "").split()
+# `make sanitize` builds the same code under a sanitiser, into a folder of its own.
+SANITIZE = os.environ.get("AIO_SANITIZE", "")
+CHECKED = ["-O1", "-g", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all"]
 SOURCES = sorted(
     path.name
     for path in Path(NATIVE).glob("*.cpp")
@@ -45,7 +48,8 @@ class BuildKernels(build_ext):
         compile_one = self.compiler._compile
 
         def compile_with_flags(obj, src, suffix, cc_args, extra, pp_opts):
-            compile_one(obj, src, suffix, cc_args, [*extra, *FILE_FLAGS.get(Path(src).name, [])], pp_opts)
+            flags = [*FILE_FLAGS.get(Path(src).name, []), *(CHECKED if SANITIZE else [])]
+            compile_one(obj, src, suffix, cc_args, [*extra, *flags], pp_opts)
 
         self.compiler._compile = compile_with_flags
         try:
@@ -65,8 +69,9 @@ setup(
             extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing",
                                 "-pthread", "-Wno-psabi", "-Wno-ignored-attributes", "-Wno-maybe-uninitialized",
                                 "-Wno-uninitialized"],
+            extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else [],
             language="c++",
-            optional=True,
+            optional=not SANITIZE,
         )
     ],
 )  # fmt: skip

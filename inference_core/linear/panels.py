@@ -22,8 +22,10 @@ PanelKind = Literal["int4", "int8", "bfloat16", "float32"]
 _T = TypeVar("_T", bound=np.generic)
 LANES = 16
 GROUP = 32
-LAYOUT = "cpu-panels-2"
+LAYOUT = "cpu-panels-3"
 ALIGNMENT = 64
+# Q8_0 as it is; the rest rounded to 8 bits, whose step is a sixteenth to a third of their own.
+_AS_INT8 = ("Q8_0", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q4_F16")
 # Scales and minima included, as laid out above.
 BYTES_PER_WEIGHT: dict[PanelKind, float] = {"int4": 320 / 512, "int8": 544 / 512, "bfloat16": 2.0, "float32": 4.0}
 
@@ -47,9 +49,9 @@ def panel_kind(tensor: PackedTensor, compute: Compute) -> PanelKind:
     """
     columns = tensor.shape[1]
     if compute in ("int4-int8", "int4") and columns % GROUP == 0:
-        if tensor.kind in ("Q4_0", "Q4_1", "Q4_K"):
+        if tensor.kind in ("Q4_0", "Q4_1", "Q4_K", "Q4_Z"):
             return "int4"
-        if tensor.kind == "Q8_0" and compute == "int4-int8":
+        if tensor.kind in _AS_INT8 and compute == "int4-int8":
             return "int8"
     return "float32" if compute == "float32" or tensor.kind == "F32" else "bfloat16"
 
@@ -69,7 +71,7 @@ def pack(tensor: PackedTensor, kind: PanelKind) -> Bytes:
 
 
 def group_codes(tensor: PackedTensor) -> GroupCodes:
-    """The 4-bit codes of a Q4_0, Q4_1 or Q4_K tensor with their scales and minima per group of 32."""
+    """The 4-bit codes of a Q4_0, Q4_1, Q4_K or Q4_Z tensor with their scales and minima per group of 32."""
     rows, columns = tensor.shape
     blocks = tensor.blocks.reshape(-1)
     if tensor.kind == "Q4_K":
@@ -77,7 +79,11 @@ def group_codes(tensor: PackedTensor) -> GroupCodes:
     else:
         codes = nibbles(blocks["codes"])
         scale = blocks["d"].astype(np.float32)
-        minimum = blocks["m"].astype(np.float32) if tensor.kind == "Q4_1" else scale * np.float32(-8)
+        if tensor.kind == "Q4_1":
+            minimum = blocks["m"].astype(np.float32)
+        else:
+            zero = blocks["zero"].astype(np.float32) if tensor.kind == "Q4_Z" else np.float32(8)
+            minimum = -scale * zero
     groups = columns // GROUP
     return GroupCodes(codes.reshape(rows, columns), scale.reshape(rows, groups), minimum.reshape(rows, groups))
 
@@ -108,12 +114,24 @@ def _pack_int4(weights: GroupCodes) -> Bytes:
     return np.concatenate(parts, axis=2).reshape(panels, -1)
 
 
-def _pack_int8(tensor: PackedTensor) -> Bytes:
+def int8_codes(tensor: PackedTensor) -> tuple[NDArray[np.int8], Floats]:
+    """Codes [N, K] and scales [N, groups] of 8 bits: those of a Q8_0 tensor, of any other the nearest."""
     rows, columns = tensor.shape
-    blocks = tensor.blocks.reshape(-1)
-    codes = (blocks["codes"].reshape(rows, columns).astype(np.int16) + 128).astype(np.uint8)
-    quads = _quads(_pad_rows(codes))
+    if tensor.kind == "Q8_0":
+        blocks = tensor.blocks.reshape(-1)
+        scale = blocks["d"].astype(np.float32).reshape(rows, columns // GROUP)
+        return blocks["codes"].reshape(rows, columns), scale
+    groups = dequantize(tensor).reshape(rows, columns // GROUP, GROUP)
+    scale = (np.abs(groups).max(axis=2) / np.float32(127)).astype(np.float16).astype(np.float32)
+    inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
+    codes = np.rint(groups * inverse[:, :, None]).clip(-127, 127).astype(np.int8)
+    return codes.reshape(rows, columns), scale
+
+
+def _pack_int8(tensor: PackedTensor) -> Bytes:
+    signed, scale = int8_codes(tensor)
+    quads = _quads(_pad_rows((signed.astype(np.int16) + 128).astype(np.uint8)))
     panels = len(quads)
-    scales = _halves(blocks["d"].astype(np.float32).reshape(rows, columns // GROUP)).reshape(panels, -1)
+    scales = _halves(scale).reshape(panels, -1)
     aligned = np.pad(scales, ((0, 0), (0, -scales.shape[1] % ALIGNMENT)))
     return np.concatenate([aligned, quads.reshape(panels, -1)], axis=1)

@@ -15,11 +15,18 @@ Floats = NDArray[np.float32]
 Q4_0 = np.dtype([("d", "<f2"), ("codes", "u1", (16,))])
 Q4_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("codes", "u1", (16,))])
 Q8_0 = np.dtype([("d", "<f2"), ("codes", "i1", (32,))])
+Q5_0 = np.dtype([("d", "<f2"), ("fifth", "u1", (4,)), ("codes", "u1", (16,))])
+Q5_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("fifth", "u1", (4,)), ("codes", "u1", (16,))])
 Q4_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), ("codes", "u1", (128,))])
+Q5_K = np.dtype(
+    [("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), ("fifth", "u1", (32,)), ("codes", "u1", (128,))]
+)
 Q6_K = np.dtype([("low", "u1", (128,)), ("high", "u1", (64,)), ("scales", "i1", (16,)), ("d", "<f2")])
 
-BLOCK_DTYPES: dict[str, np.dtype[np.void]] = {"Q4_0": Q4_0, "Q4_1": Q4_1, "Q8_0": Q8_0, "Q4_K": Q4_K, "Q6_K": Q6_K}
-BLOCK_ELEMENTS: dict[str, int] = {"Q4_0": 32, "Q4_1": 32, "Q8_0": 32, "Q4_K": 256, "Q6_K": 256}
+BLOCK_DTYPES: dict[str, np.dtype[np.void]] = {
+    "Q4_0": Q4_0, "Q4_1": Q4_1, "Q5_0": Q5_0, "Q5_1": Q5_1, "Q8_0": Q8_0, "Q4_K": Q4_K, "Q5_K": Q5_K, "Q6_K": Q6_K,
+}  # fmt: skip
+BLOCK_ELEMENTS: dict[str, int] = {kind: 256 if kind.endswith("_K") else 32 for kind in BLOCK_DTYPES}
 
 
 def nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -51,12 +58,29 @@ def _decode_q4_1(blocks: Blocks) -> Floats:
     return _column(blocks["d"]) * nibbles(blocks["codes"]).astype(np.float32) + _column(blocks["m"])
 
 
+def _five_bits(blocks: Blocks) -> Floats:
+    """Codes [n, 32] of Q5_0 and Q5_1: bit i of the four bytes is the fifth bit of element i."""
+    fifth = np.unpackbits(blocks["fifth"], axis=1, bitorder="little")
+    return (nibbles(blocks["codes"]) | (fifth << np.uint8(4))).astype(np.float32)
+
+
+def _decode_q5_0(blocks: Blocks) -> Floats:
+    return _column(blocks["d"]) * (_five_bits(blocks) - np.float32(16))
+
+
+def _decode_q5_1(blocks: Blocks) -> Floats:
+    return _column(blocks["d"]) * _five_bits(blocks) + _column(blocks["m"])
+
+
 def _decode_q8_0(blocks: Blocks) -> Floats:
     return _column(blocks["d"]) * blocks["codes"].astype(np.float32)
 
 
 def q4_k_groups(blocks: Blocks) -> tuple[NDArray[np.uint8], Floats, Floats]:
-    """Codes [n, 256] with scale and (signed) minimum [n, 8] per group of 32: value = scale * code + minimum."""
+    """Codes [n, 256] with scale and (signed) minimum [n, 8] per group of 32: value = scale * code + minimum.
+
+    Of Q5_K blocks, the four low bits of the codes.
+    """
     scales, minima = q4_k_scales(blocks["scales"])
     step = _column(blocks["d"]) * scales.astype(np.float32)
     offset = _column(blocks["dmin"]) * minima.astype(np.float32)
@@ -66,6 +90,17 @@ def q4_k_groups(blocks: Blocks) -> tuple[NDArray[np.uint8], Floats, Floats]:
 
 def _decode_q4_k(blocks: Blocks) -> Floats:
     codes, step, minimum = q4_k_groups(blocks)
+    return _scaled(codes, step, minimum)
+
+
+def _decode_q5_k(blocks: Blocks) -> Floats:
+    low, step, minimum = q4_k_groups(blocks)
+    # Bit g of byte i is the fifth bit of element i of group g.
+    fifth = np.unpackbits(blocks["fifth"][:, :, None], axis=2, bitorder="little").transpose(0, 2, 1).reshape(-1, 256)
+    return _scaled(low | (fifth << np.uint8(4)), step, minimum)
+
+
+def _scaled(codes: NDArray[np.uint8], step: Floats, minimum: Floats) -> Floats:
     return (step[:, :, None] * codes.reshape(-1, 8, 32) + minimum[:, :, None]).reshape(-1, 256)
 
 
@@ -82,7 +117,10 @@ def _decode_q6_k(blocks: Blocks) -> Floats:
 DECODERS: dict[str, Callable[[Blocks], Floats]] = {
     "Q4_0": _decode_q4_0,
     "Q4_1": _decode_q4_1,
+    "Q5_0": _decode_q5_0,
+    "Q5_1": _decode_q5_1,
     "Q8_0": _decode_q8_0,
     "Q4_K": _decode_q4_k,
+    "Q5_K": _decode_q5_k,
     "Q6_K": _decode_q6_k,
 }

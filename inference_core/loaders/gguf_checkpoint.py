@@ -1,7 +1,7 @@
 """A GGUF file as a checkpoint: metadata to ModelConfig, tensors under Hugging Face names and row order."""
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from inference_core.errors import ModelFileError
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import check_config, check_tensors
+from inference_core.loaders.ggml_blocks import BLOCK_DTYPES
 from inference_core.loaders.gguf_config import read_config
 from inference_core.loaders.gguf_header import GGUFHeader, TensorEntry
-from inference_core.loaders.packed_tensor import KINDS, PLAIN_DTYPES, Kind, PackedTensor
+from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
 from inference_core.model_config import ModelConfig
 
 _TOP_NAMES = {
@@ -34,11 +35,12 @@ _LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+KINDS = (*PLAIN_DTYPES, *BLOCK_DTYPES)
 ROPE_FACTORS = "rope_freqs.weight"
 
 
 class GGUFCheckpoint(Checkpoint):
-    """Llama (SmolLM2 and Mistral too), Qwen2 and Qwen3 files with tensors of `packed_tensor.KINDS`."""
+    """Llama (SmolLM2 and Mistral too), Qwen2 and Qwen3 files with tensors of `KINDS`."""
 
     def __init__(self, path: Path, cache_dir: Path | None = None) -> None:
         super().__init__(path, cache_dir)
@@ -107,7 +109,8 @@ class _Tensors(Mapping[str, PackedTensor]):
         tensor = map_entry(self._header, self._entries[name])
         for part, heads in self._interleaved_heads.items():
             if f".{part}." in name:
-                return PackedTensor(tensor.kind, tensor.shape, half_split_rows(tensor.data, heads))
+                split = partial(half_split_rows, tensor.data, heads)
+                return PackedTensor(tensor.kind, tensor.shape, split)
         return tensor
 
     def __iter__(self) -> Iterator[str]:

@@ -9,8 +9,9 @@ import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loaders.decoder_tensors import check_config, check_tensors
-from inference_core.loaders.hf_config import read_config
+from inference_core.loaders.decoder_tensors import Shape, check_config, check_tensors
+from inference_core.loaders.hf_config import read_config, read_int4_format
+from inference_core.loaders.int4_layers import Int4Layer, int4_layers, without_int4_parts
 from inference_core.loaders.json_errors import JSON_ERRORS
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
 from inference_core.loaders.safetensors_file import SafetensorsFile
@@ -26,20 +27,26 @@ class _Index(msgspec.Struct):
 
 
 class HFCheckpoint(Checkpoint):
-    """Llama, Mistral, Qwen2 and Qwen3 folders with tensors in F32, F16 or BF16. Pickled weights are refused."""
+    """Llama, Mistral, Qwen2 and Qwen3 folders with tensors in F32, F16 or BF16, linear layers also as AWQ or GPTQ
+    writes them. Pickled weights are refused.
+    """
 
     def __init__(self, path: Path, cache_dir: Path | None = None) -> None:
         super().__init__(path, cache_dir)
         self._config = read_config(path)
         check_config(path, self._config)
-        self._files = self._open_tensors()
+        files = self._open_tensors()
+        form = read_int4_format(path)
+        self._layers = {} if form is None else int4_layers(path, form, files)
+        self._files = without_int4_parts(self._layers, files)
         for name, file in self._files.items():
             if file.entries[name].dtype not in PLAIN_DTYPES:
                 raise ModelFileError(
                     f"{file.path}: tensor '{name}' is of kind {file.entries[name].dtype}; supported are "
                     f"{', '.join(PLAIN_DTYPES)}"
                 )
-        check_tensors(path, self._config, {name: file.entries[name].shape for name, file in self._files.items()})
+        shapes: dict[str, Shape] = {name: file.entries[name].shape for name, file in self._files.items()}
+        check_tensors(path, self._config, shapes | {name: layer.shape for name, layer in self._layers.items()})
 
     @property
     def config(self) -> ModelConfig:
@@ -47,7 +54,7 @@ class HFCheckpoint(Checkpoint):
 
     @cached_property
     def tensors(self) -> Mapping[str, PackedTensor]:
-        return _Tensors(self._files)
+        return _Tensors(self.path, self._files, self._layers)
 
     def _open_tensors(self) -> dict[str, SafetensorsFile]:
         listed = _listed(self.path)
@@ -98,16 +105,20 @@ def _no_weights(folder: Path) -> str:
 class _Tensors(Mapping[str, PackedTensor]):
     """Maps names to tensors, each made when asked for."""
 
-    def __init__(self, files: Mapping[str, SafetensorsFile]) -> None:
+    def __init__(self, path: Path, files: Mapping[str, SafetensorsFile], layers: Mapping[str, Int4Layer]) -> None:
+        self._path = path
         self._files = files
+        self._layers = layers
 
     def __getitem__(self, name: str) -> PackedTensor:
+        if name in self._layers:
+            return self._layers[name].tensor(self._path)
         file = self._files[name]
         entry = file.entries[name]
         return PackedTensor(cast(Kind, entry.dtype), entry.shape, file[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
+        return iter([*self._files, *self._layers])
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._files) + len(self._layers)

@@ -6,6 +6,8 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from inference_core.errors import ModelFileError
+from inference_core.loaders.hf_quantization import int4_format
+from inference_core.loaders.int4_groups import Int4Format
 from inference_core.loaders.json_errors import JSON_ERRORS
 from inference_core.model_config import Architecture, ModelConfig, RopeScaling
 
@@ -84,13 +86,18 @@ def read_config(folder: Path) -> ModelConfig:
     )
 
 
+def read_int4_format(folder: Path) -> Int4Format | None:
+    """How the folder's linear layers are quantised, if they are."""
+    file = folder / "config.json"
+    return int4_format(file, _decode(file, _Config).quantization_config)
+
+
 def _refuse_unsupported(file: Path, config: _Config) -> None:
     if config.model_type not in ARCHITECTURES:
         raise ModelFileError(
             f"{file}: model_type '{config.model_type}' is not supported; supported are {', '.join(ARCHITECTURES)}"
         )
     unsupported = {
-        "quantization_config": config.quantization_config is not None,
         "attention_bias": config.attention_bias,
         "mlp_bias": config.mlp_bias,
         "use_sliding_window": config.use_sliding_window,

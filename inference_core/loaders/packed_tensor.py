@@ -1,20 +1,25 @@
 """A tensor as its file stores it: the kind of its encoding, its shape and its bytes, not yet decoded."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.loaders.ggml_blocks import BLOCK_DTYPES, BLOCK_ELEMENTS, DECODERS
+from inference_core.loaders import ggml_blocks, zero_point_blocks
 
-Kind = Literal["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Kind = Literal[
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q4_Z", "Q4_F16"
+]  # fmt: skip
 PLAIN_DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
+BLOCK_DTYPES = ggml_blocks.BLOCK_DTYPES | {"Q4_Z": zero_point_blocks.Q4_Z}
+BLOCK_ELEMENTS = ggml_blocks.BLOCK_ELEMENTS | {"Q4_Z": zero_point_blocks.ELEMENTS}
+DECODERS = ggml_blocks.DECODERS | {"Q4_Z": zero_point_blocks.decode_q4_z}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,12 +28,17 @@ class PackedTensor:
 
     `data` is read-only. Plain kinds hold it in `shape`: float32, float16, or for BF16 the raw bits as uint16.
     Quantised kinds hold uint8 [..., bytes per row]: rows can be taken or permuted without decoding, since blocks run
-    along the last axis.
+    along the last axis. Q4_Z is for AWQ and GPTQ layers (`zero_point_blocks`); Q4_F16 is float16 multiplied out from
+    4-bit codes whose groups are no runs of inputs. `source`: the data, or what makes it, anew for every use.
     """
 
     kind: Kind
     shape: tuple[int, ...]
-    data: NDArray[Any]
+    source: NDArray[Any] | Callable[[], NDArray[Any]]
+
+    @property
+    def data(self) -> NDArray[Any]:
+        return self.source() if callable(self.source) else self.source
 
     @property
     def blocks(self) -> NDArray[np.void]:
@@ -48,7 +58,7 @@ def dequantize(tensor: PackedTensor) -> NDArray[np.float32]:
     """The tensor's exact values as a new or borrowed float32 array of `tensor.shape`."""
     if tensor.kind == "F32":
         return tensor.data.reshape(tensor.shape)
-    if tensor.kind == "F16":
+    if tensor.kind in ("F16", "Q4_F16"):
         return tensor.data.astype(np.float32).reshape(tensor.shape)
     if tensor.kind == "BF16":
         return bfloat16_to_float32(tensor.data).reshape(tensor.shape)

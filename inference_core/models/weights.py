@@ -27,6 +27,8 @@ from inference_core.models.decoder import Decoder, DecoderLayer
 from inference_core.native import cpu
 from inference_core.native.cpu import Scheme
 
+# Kinds of embedding rows that the native decoder reads.
+ROW_KINDS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
 _EMBEDDING = "model.embed_tokens.weight"
 _ATTENTION = ("q_proj", "k_proj", "v_proj")
 
@@ -81,11 +83,17 @@ def load_decoder(checkpoint: Checkpoint, compute: Compute, cache_dir: Path) -> D
 
     return Decoder(
         config=config,
-        embedding=PackedEmbedding(checkpoint.tensors[_EMBEDDING], compute == "bfloat16"),
+        embedding=PackedEmbedding(_embedding_table(checkpoint), compute == "bfloat16"),
         layers=[layer(i) for i in range(config.num_layers)],
         final_norm=vector("model.norm.weight"),
         head=linears["head"],
     )
+
+
+def _embedding_table(checkpoint: Checkpoint) -> PackedTensor:
+    """As the file holds it, if rows of its kind can be decoded natively; else multiplied out."""
+    table = checkpoint.tensors[_EMBEDDING]
+    return table if table.kind in ROW_KINDS else PackedTensor("F32", table.shape, dequantize(table))
 
 
 def projections(checkpoint: Checkpoint) -> Iterator[Projection]:

@@ -9,11 +9,11 @@ from inference_core.kv_layout import KVLayout
 from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
 from inference_core.linear.linear import Linear
 from inference_core.models.decoder import Decoder, DecoderLayer
-from inference_core.models.weights import PackedEmbedding
+from inference_core.models.weights import ROW_KINDS, PackedEmbedding
 from inference_core.native.cpu import KV_DTYPES, SCHEMES, extension
 from inference_core.step_plan import ScheduledSequence
 
-_ENCODINGS = {"F32": 0, "F16": 1, "BF16": 2, "Q4_0": 3, "Q4_1": 4, "Q8_0": 5, "Q4_K": 6, "Q6_K": 7}
+_ENCODINGS = {kind: number for number, kind in enumerate(ROW_KINDS)}
 
 
 class StepTimes(NamedTuple):

@@ -14,12 +14,11 @@ from inference_core.tokenization.loading import load_tokenizer
 def opens(path: Path) -> bool:
     """Whether the weights of the file can be read, all of them; False if it was refused as a bad file."""
     try:
-        checkpoint = open_checkpoint(path)
+        for tensor in open_checkpoint(path).tensors.values():
+            with np.errstate(all="ignore"):
+                assert dequantize(tensor).shape == tensor.shape
     except ModelFileError:
         return False
-    for tensor in checkpoint.tensors.values():
-        with np.errstate(all="ignore"):
-            assert dequantize(tensor).shape == tensor.shape
     return True
 
 

@@ -1,14 +1,17 @@
 """No Hugging Face folder, however damaged, does anything worse than raise ModelFileError."""
 
+import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.inference_core.fuzz.byte_damage import damaged_bytes
 from tests.inference_core.fuzz.exercise import opens, tokenises
-from tests.inference_core.fuzz.hf_folder import CONFIG, TOKENIZER, HFFolder, damaged, intact
+from tests.inference_core.fuzz.hf_folder import CONFIG, TOKENIZER, HFFolder, damaged, intact, json_values
 from tests.inference_core.fuzz.memory import bounded_memory
+from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 
 INTACT = intact()
 
@@ -34,6 +37,27 @@ def test_any_bytes_of_the_weights_may_be_cut_changed_repeated_or_lost(folder: Pa
     INTACT.write(folder)
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").write_bytes(content)
+    with bounded_memory():
+        opens(folder)
+
+
+@pytest.fixture(scope="module")
+def int4_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_packed(tmp_path_factory.mktemp("int4"), random_model(64, act_order=True), "gptq", 64)
+
+
+@settings(max_examples=max(30, settings().max_examples // 4))
+@given(data=st.data())
+def test_four_bit_layers_may_hold_anything(int4_folder: Path, folder: Path, data: st.DataObject) -> None:
+    content = (int4_folder / "model.safetensors").read_bytes()
+    config = json.loads((int4_folder / "config.json").read_bytes())
+    INTACT.write(folder)
+    if data.draw(st.booleans()):
+        key = data.draw(st.sampled_from(["quant_method", "bits", "group_size", "checkpoint_format"]))
+        config["quantization_config"][key] = data.draw(json_values)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").write_bytes(data.draw(damaged_bytes(content, header=6000)))
     with bounded_memory():
         opens(folder)
 

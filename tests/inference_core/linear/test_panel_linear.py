@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from inference_core.linear.cpu import PanelLinear
-from inference_core.linear.panels import BYTES_PER_WEIGHT, pack, panel_kind
+from inference_core.linear.panels import BYTES_PER_WEIGHT, int8_codes, pack, panel_kind
 from inference_core.linear.reference import ReferenceLinear, quantize_activations
 from inference_core.loaders.packed_tensor import PackedTensor, bfloat16_to_float32, dequantize, float32_to_bfloat16
 from inference_core.model_spec import Compute
@@ -43,6 +43,9 @@ def native(tensor: PackedTensor, compute: Compute, bias: torch.Tensor | None = N
 
 def reference(tensor: PackedTensor, compute: Compute, bias: torch.Tensor | None = None) -> ReferenceLinear:
     kind, weight = panel_kind(tensor, compute), dequantize(tensor)
+    if kind == "int8":
+        codes, scale = int8_codes(tensor)
+        weight = codes * np.repeat(scale, 32, axis=1)
     if kind == "bfloat16":
         weight = bfloat16_to_float32(float32_to_bfloat16(weight))
     quantize = compute == "int4-int8" and kind in ("int4", "int8")
@@ -54,6 +57,7 @@ CASES: list[tuple[str, Compute]] = [
     ("Q4_1", "int4-int8"),
     ("Q4_K", "int4-int8"),
     ("Q8_0", "int4-int8"),
+    ("Q5_1", "int4-int8"),
     ("Q4_0", "int4"),
     ("Q4_1", "int4"),
     ("Q8_0", "bfloat16"),
@@ -118,7 +122,8 @@ def test_activations_are_rounded_by_at_most_half_a_step_of_their_group() -> None
 
 def test_an_encoding_without_a_scheme_falls_back_to_a_wider_type() -> None:
     assert panel_kind(packed("F32", 16, 48), "int4-int8") == "float32"
-    assert panel_kind(PackedTensor("Q6_K", (16, 256), np.zeros((16, 210), np.uint8)), "int4-int8") == "bfloat16"
+    assert panel_kind(packed("Q5_0", 16, 64), "int4-int8") == "int8"
+    assert panel_kind(packed("Q5_0", 16, 64), "int4") == "bfloat16"
 
 
 @pytest.mark.parametrize(("kind", "compute"), CASES)

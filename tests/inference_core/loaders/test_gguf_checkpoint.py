@@ -26,7 +26,7 @@ from tests.inference_core.loaders.tiny_gguf import (
 )
 
 
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
 def test_tensors_of_every_kind_come_back_under_hugging_face_names(tmp_path: Path, kind: str) -> None:
     weights = decoder_weights()
     checkpoint = open_checkpoint(write_gguf(tmp_path / "m.gguf", weights, matrix_kind=kind))
@@ -40,7 +40,7 @@ def test_tensors_of_every_kind_come_back_under_hugging_face_names(tmp_path: Path
         assert not tensor.data.flags.writeable
 
 
-@pytest.mark.parametrize(("kind", "columns"), [("Q4_K", 256), ("Q6_K", 256)])
+@pytest.mark.parametrize(("kind", "columns"), [("Q4_K", 256), ("Q5_K", 256), ("Q6_K", 256)])
 def test_k_quants_load(tmp_path: Path, kind: str, columns: int) -> None:
     weights = {name: values for name, values in decoder_weights().items() if name != "lm_head.weight"}
     wide = {"embedding_length": columns, "attention.head_count": 16, "attention.head_count_kv": 8}
@@ -196,7 +196,10 @@ def test_linear_rope_scaling_is_read(tmp_path: Path) -> None:
             {"raw": {"blk.0.attn_q.scale": ("F32", np.ones(4, np.float32))}},
             r"wrong: model\.layers\.0\.self_attn\.q_proj\.scale",
         ),
-        ({"matrix_kind": "Q5_0"}, r"tensor '.*' is of kind Q5_0; supported are F32, F16, BF16, Q4_0"),
+        (
+            {"raw": {"x": ("TQ2_0", np.zeros((2, 66), np.uint8))}},
+            r"tensor 'x' is of kind TQ2_0; supported are F32, F16, BF16, Q4_0",
+        ),
         ({"raw": {"rope_freqs.weight": ("F32", np.full(8, 3.0, np.float32))}}, "do not follow Llama 3.1's rule"),
         ({"raw": {"rope_freqs.weight": ("F32", np.ones(3, np.float32))}}, "must hold 8 positive numbers"),
     ],

@@ -1,0 +1,118 @@
+"""4-bit weights as AWQ and GPTQ checkpoints store them, turned into rows of blocks without passing through float.
+
+Both hold, for a linear layer of K inputs and N outputs, codes (`qweight`), zero points (`qzeros`) and scales per group
+of inputs: w[n, k] = scale[g, n] * (code[k, n] - zero[g, n]), g the group of input k. Eight codes share an int32.
+- GPTQ (Frantar et al. 2023, AutoGPTQ's files): `qweight` [K / 8, N], eight successive inputs per int32; `qzeros`
+  [groups, N / 8], eight successive outputs, less one in files of the format "gptq", as they are in "gptq_v2";
+  `g_idx` [K], the group of every input, in any order when columns were quantised by their activations ("act-order").
+- AWQ (Lin et al. 2024, AutoAWQ's "gemm" files): `qweight` [K, N / 8] and `qzeros` [groups, N / 8], eight outputs in
+  the order 0, 2, 4, 6, 1, 3, 5, 7 per int32; groups follow each other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_core.errors import ModelFileError
+from inference_core.loaders.packed_tensor import PackedTensor
+from inference_core.loaders.zero_point_blocks import ELEMENTS, q4_z_blocks
+
+Ints = NDArray[np.int32]
+Codes = NDArray[np.uint8]
+_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+_PER_INT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Format:
+    """How a checkpoint packs its linear layers. `group_size`: inputs per scale, None for all of them.
+
+    `zero_offset` is added to stored zero points, modulo 16.
+    """
+
+    method: Literal["awq", "gptq"]
+    group_size: int | None
+    zero_offset: int = 0
+
+    def shape(self, qweight: tuple[int, ...]) -> tuple[int, int]:
+        """[outputs, inputs] of the layer whose `qweight` [2 dimensions] has this shape."""
+        rows, columns = qweight
+        return (columns, rows * _PER_INT) if self.method == "gptq" else (columns * _PER_INT, rows)
+
+    def part_shapes(self, shape: tuple[int, int]) -> dict[str, tuple[int, ...]]:
+        """The shape that each part of a layer [outputs, inputs] must have; `g_idx` may be missing."""
+        outputs, inputs = shape
+        groups = -(-inputs // (self.group_size or inputs))
+        packed = (inputs // _PER_INT, outputs) if self.method == "gptq" else (inputs, outputs // _PER_INT)
+        parts: dict[str, tuple[int, ...]] = {"qweight": packed, "qzeros": (groups, outputs // _PER_INT)}
+        parts["scales"] = (groups, outputs)
+        return parts | ({"g_idx": (inputs,)} if self.method == "gptq" else {})
+
+    def tensor(self, path: Path, name: str, parts: Mapping[str, NDArray[Any]]) -> PackedTensor:
+        """The layer `name` from its arrays: blocks (Q4_Z), or multiplied out (Q4_F16) where groups are no runs of 32.
+
+        `parts` have the shapes of `part_shapes`; scales are float16. Raises ModelFileError for impossible groups.
+        """
+        shape = self.shape(parts["qweight"].shape)
+        groups = self._groups(path, name, parts, shape[1])
+        runs = groups.reshape(-1, ELEMENTS) if shape[1] % ELEMENTS == 0 else None
+        if runs is None or (runs != runs[:, :1]).any():
+            return PackedTensor("Q4_F16", shape, lambda: self._multiplied_out(parts, groups))
+        return PackedTensor("Q4_Z", shape, lambda: self._blocks(parts, runs[:, 0]))
+
+    def _blocks(self, parts: Mapping[str, NDArray[Any]], groups: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """[outputs, bytes per row], read-only; `groups` is that of each block."""
+        codes, scales, zeros = self._unpacked(parts)
+        data = q4_z_blocks(codes, scales[:, groups], zeros[:, groups]).view(np.uint8).reshape(len(codes), -1)
+        data.flags.writeable = False
+        return data
+
+    def _multiplied_out(self, parts: Mapping[str, NDArray[Any]], groups: NDArray[np.intp]) -> NDArray[np.float16]:
+        """[outputs, inputs], read-only, rounded to float16 as the methods' own kernels do; `groups` of each input."""
+        codes, scales, zeros = self._unpacked(parts)
+        values = scales[:, groups].astype(np.float32) * (codes.astype(np.float32) - zeros[:, groups])
+        data = values.astype(np.float16)
+        data.flags.writeable = False
+        return data
+
+    def _unpacked(self, parts: Mapping[str, NDArray[Any]]) -> tuple[Codes, NDArray[np.float16], Codes]:
+        """Codes [outputs, inputs], scales and zero points [outputs, groups]."""
+        zeros = (self._zeros(parts["qzeros"]) + np.uint8(self.zero_offset)) & np.uint8(0x0F)
+        return self._codes(parts["qweight"]), np.ascontiguousarray(parts["scales"].T), zeros
+
+    def _codes(self, qweight: Ints) -> Codes:
+        """[outputs, inputs]."""
+        if self.method == "gptq":
+            # [K / 8, N] -> [K / 8, 8, N] -> [K, N]
+            unpacked = _unpack(qweight, range(_PER_INT)).transpose(0, 2, 1).reshape(-1, qweight.shape[1])
+        else:
+            unpacked = _unpack(qweight, _AWQ_ORDER).reshape(len(qweight), -1)
+        return np.ascontiguousarray(unpacked.T)
+
+    def _zeros(self, qzeros: Ints) -> Codes:
+        """[outputs, groups]."""
+        order = range(_PER_INT) if self.method == "gptq" else _AWQ_ORDER
+        return np.ascontiguousarray(_unpack(qzeros, order).reshape(len(qzeros), -1).T)
+
+    def _groups(self, path: Path, name: str, parts: Mapping[str, NDArray[Any]], inputs: int) -> NDArray[np.intp]:
+        """The group of each input."""
+        if "g_idx" not in parts:
+            return np.arange(inputs) // (self.group_size or inputs)
+        groups = parts["g_idx"].astype(np.intp)
+        count = len(parts["scales"])
+        if groups.min(initial=0) < 0 or groups.max(initial=0) >= count:
+            raise ModelFileError(f"{path}: '{name}.g_idx' names groups outside of its {count}")
+        return groups
+
+
+def _unpack(packed: Ints, order: Any) -> Codes:
+    """int32 [..., n] -> 4-bit codes [..., n, 8]: the nibble at bits 4 i is element order[i] of its eight."""
+    codes = np.empty((*packed.shape, _PER_INT), np.uint8)
+    bits = packed.view(np.uint32)
+    for nibble, element in enumerate(order):
+        codes[..., element] = (bits >> (4 * nibble)) & 0x0F
+    return codes

@@ -1,0 +1,72 @@
+"""The 4-bit layers of a safetensors checkpoint: finds the tensors that belong together and checks them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_core.errors import ModelFileError
+from inference_core.loaders.int4_groups import Int4Format
+from inference_core.loaders.packed_tensor import PackedTensor
+from inference_core.loaders.safetensors_file import SafetensorsFile
+
+Files = Mapping[str, SafetensorsFile]
+_DTYPES = {"qweight": "I32", "qzeros": "I32", "scales": "F16", "g_idx": "I32"}
+_OPTIONAL = ("g_idx",)
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Layer:
+    """One linear layer: its parts by suffix, each in its file. `shape` is [outputs, inputs]."""
+
+    name: str
+    shape: tuple[int, int]
+    files: Files
+    form: Int4Format
+
+    def tensor(self, path: Path) -> PackedTensor:
+        """The layer's weights; see `Int4Format.tensor`."""
+        parts: dict[str, NDArray[Any]] = {part: file[f"{self.name}.{part}"] for part, file in self.files.items()}
+        return self.form.tensor(path, self.name, parts)
+
+
+def int4_layers(path: Path, form: Int4Format, files: Files) -> dict[str, Int4Layer]:
+    """The layers by the name that their plain weight would have. Raises ModelFileError for parts that do not fit."""
+    names = [name.removesuffix(".qweight") for name in files if name.endswith(".qweight")]
+    return {f"{name}.weight": _layer(path, form, files, name) for name in names}
+
+
+def _layer(path: Path, form: Int4Format, files: Files, name: str) -> Int4Layer:
+    packed = files[f"{name}.qweight"].entries[f"{name}.qweight"].shape
+    if len(packed) != 2:
+        raise ModelFileError(f"{path}: tensor '{name}.qweight' has shape {packed}; two dimensions are needed")
+    shape = form.shape((packed[0], packed[1]))
+    found: dict[str, SafetensorsFile] = {}
+    for part, expected in form.part_shapes(shape).items():
+        full = f"{name}.{part}"
+        if full not in files:
+            if part in _OPTIONAL:
+                continue
+            raise ModelFileError(f"{path} holds '{name}.qweight' but no '{full}'")
+        entry = files[full].entries[full]
+        if entry.dtype != _DTYPES[part] or entry.shape != expected:
+            raise ModelFileError(
+                f"{path}: tensor '{full}' is {entry.dtype} {entry.shape}; {form.method} layers of this size and "
+                f"groups of {form.group_size or 'all inputs'} have {_DTYPES[part]} {expected}"
+            )
+        found[part] = files[full]
+    return Int4Layer(name, shape, found, form)
+
+
+def without_int4_parts(layers: Mapping[str, Int4Layer], files: Files) -> dict[str, SafetensorsFile]:
+    """The tensors that belong to no 4-bit layer. A layer's bias of zeros goes too: AutoGPTQ adds one to every layer."""
+    parts = {f"{layer.name}.{part}" for layer in layers.values() for part in layer.files}
+    zeros = {bias for layer in layers.values() if _is_zero(bias := f"{layer.name}.bias", files)}
+    return {name: file for name, file in files.items() if name not in parts | zeros}
+
+
+def _is_zero(name: str, files: Files) -> bool:
+    return name in files and not np.any(files[name][name])

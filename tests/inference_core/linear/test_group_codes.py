@@ -1,0 +1,83 @@
+"""How far packing moves a weight from its file's value, for every encoding that is not packed as it is (SPEC QZ-05)."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_core.linear.cpu import PanelLinear
+from inference_core.linear.panels import GROUP, group_codes, int8_codes, pack
+from inference_core.loaders.packed_tensor import PackedTensor, dequantize
+from inference_core.loaders.zero_point_blocks import q4_z_blocks
+from tests.inference_core.loaders.tiny_gguf import random_blocks
+
+HALF = 2.0**-11  # Relative error of rounding to float16.
+seeds = st.integers(0, 2**32 - 1)
+
+
+def zero_point_tensor(seed: int, rows: int = 5, groups: int = 6) -> PackedTensor:
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 16, (rows, groups * GROUP), np.uint8)
+    scales = rng.uniform(1e-3, 0.1, (rows, groups)).astype(np.float16)
+    blocks = q4_z_blocks(codes, scales, rng.integers(0, 16, (rows, groups), np.uint8))
+    return PackedTensor("Q4_Z", codes.shape, blocks.view(np.uint8).reshape(rows, -1))
+
+
+def ggml_tensor(kind: str, seed: int) -> PackedTensor:
+    return PackedTensor(kind, (5, 512), random_blocks(kind, 5, 512, seed))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K", "Q4_Z"])
+@given(seed=seeds)
+def test_packed_codes_with_float16_scales_are_the_files_values_within_their_rounding(kind: str, seed: int) -> None:
+    """Q4_0 and Q4_1 exactly; Q4_K and Q4_Z up to the rounding of products that float16 cannot hold."""
+    tensor = zero_point_tensor(seed) if kind == "Q4_Z" else ggml_tensor(kind, seed)
+    packed = group_codes(tensor)
+    codes = packed.codes.reshape(*packed.scale.shape, GROUP).astype(np.float64)
+    scale, minimum = (v.astype(np.float16).astype(np.float64)[:, :, None] for v in (packed.scale, packed.minimum))
+
+    error = np.abs(scale * codes + minimum - dequantize(tensor).reshape(codes.shape))
+
+    exact = 1e-6 if kind in ("Q4_0", "Q4_1") else HALF  # Float32 itself rounds the sum.
+    smallest = 2.0**-25 * (codes + 1)  # Below 2^-14 float16 has a fixed step.
+    assert (error <= exact * (np.abs(scale) * codes + np.abs(minimum)) * (1 + 1e-3) + smallest).all()
+
+
+@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", "Q5_K", "Q6_K"])
+@given(seed=seeds)
+def test_wider_codes_move_by_at_most_half_a_step_of_eight_bits(kind: str, seed: int) -> None:
+    tensor = ggml_tensor(kind, seed)
+    codes, scale = int8_codes(tensor)
+    exact = dequantize(tensor).reshape(*scale.shape, GROUP).astype(np.float64)
+
+    error = np.abs(codes.reshape(exact.shape) * scale[:, :, None].astype(np.float64) - exact)
+
+    step = np.abs(exact).max(axis=2, keepdims=True) / 127
+    # The scale itself is rounded to float16, which moves the largest code by 127 x 2^-11 of a step.
+    assert (error <= step * (0.5 + 127 * HALF + 1e-3) + 127 * 2.0**-25).all()
+
+
+def test_eight_bit_codes_of_zeros_are_zeros() -> None:
+    codes, scale = int8_codes(PackedTensor("F32", (1, GROUP), np.zeros((1, GROUP), np.float32)))
+    assert not codes.any()
+    assert not scale.any()
+
+
+@pytest.mark.usefixtures("instruction_set")
+@given(seed=seeds)
+def test_integer_arithmetic_errs_at_most_by_what_its_roundings_allow(seed: int) -> None:
+    """|y - Wx| <= sum over inputs of |w| x half a step of the activation's group, with exact weights beside it."""
+    tensor = ggml_tensor("Q4_1", seed)
+    x = torch.randn(3, 512, generator=torch.Generator().manual_seed(seed))
+    out = torch.empty(3, 5)
+    PanelLinear("int4-int8", torch.from_numpy(pack(tensor, "int4")), 512, 5, None).apply(x, out)
+
+    weight = dequantize(tensor).astype(np.float64)
+    activations = x.numpy().astype(np.float64)
+    half_step = np.repeat(np.abs(activations).reshape(3, -1, GROUP).max(axis=2) / 254, GROUP, axis=1)
+    packed = group_codes(tensor)
+    terms = np.abs(packed.codes * np.repeat(packed.scale, GROUP, 1)) + np.abs(np.repeat(packed.minimum, GROUP, 1))
+    # Float32 sums of 512 products of terms that partly cancel.
+    bound = half_step @ np.abs(weight).T * 1.001 + np.abs(activations) @ terms.T * 1e-5
+    assert (np.abs(out.numpy() - activations @ weight.T) <= bound).all()
