@@ -42,7 +42,7 @@ class Core:
     `models`: a runner per model name; their KV caches share an arena of `arena_bytes` in slabs of
     `slab_bytes`. `clock`: seconds, monotonic. `seed`: of the generator that seeds unseeded requests (None: from the
     operating system); with it, equal commands and clock readings give equal runs. `knobs`: the same for every model, or
-    `LiveKnobs` over just these models.
+    `LiveKnobs` over just these models. `use_threads` gives the kernels another number of threads (0: one per CPU).
     Raises `MemoryPlanError` if a model's block is larger than a slab.
     """
 
@@ -55,6 +55,7 @@ class Core:
         knobs: Knobs | LiveKnobs | None = None,
         clock: Callable[[], float] = time.monotonic,
         seed: int | None = None,
+        use_threads: Callable[[int], object] | None = None,
     ) -> None:
         self._runners = dict(models)
         self._knobs = knobs if isinstance(knobs, LiveKnobs) else LiveKnobs(dict.fromkeys(models, knobs or Knobs()))
@@ -73,6 +74,7 @@ class Core:
         self._turns = ModelTurns(list(self._runners))
         self._requests: dict[str, _Request] = {}
         self._clock = clock
+        self._use_threads = use_threads
         self._random = Random(seed)
         self._numbers = count()
         self._steps = 0
@@ -194,6 +196,8 @@ class Core:
         Raises `InvalidRequestError` and changes nothing if one of them is refused.
         """
         self._knobs.change(changes, model, keep)
+        if "threads" in changes and self._use_threads is not None:
+            self._use_threads(next(iter(self._knobs.in_force.values())).threads)
         for name, scheduler in self._schedulers.items():
             scheduler.knobs = self._tuners[name].set_limits(self._knobs.of(name))
             if not scheduler.knobs.prefix_caching:

@@ -16,6 +16,8 @@ from inference_core.protocol import Knobs, KnobValue
 log = logging.getLogger(__name__)
 
 KNOB_NAMES = Knobs.__struct_fields__
+# What the models of a core have in common.
+COMMON_KNOBS = ("threads",)
 Changes = Mapping[str, KnobValue]
 
 
@@ -44,7 +46,10 @@ def changed_knobs(knobs: Knobs, changes: Changes, start: Knobs) -> Knobs:
 
 def start_knobs(spec: CoreSpec) -> dict[str, Knobs]:
     """What each model of `spec` starts with: defaults, then the core's, then its own. Raises `InvalidRequestError`."""
-    common = changed_knobs(Knobs(), spec.knobs, Knobs())
+    defaults = Knobs(threads=spec.threads or 0)
+    common = changed_knobs(defaults, spec.knobs, defaults)
+    for model in spec.models:
+        _require_common(model.knobs, model.name)
     return {model.name: changed_knobs(common, model.knobs, common) for model in spec.models}
 
 
@@ -76,6 +81,7 @@ class LiveKnobs:
         """
         if model is not None and model not in self.in_force:
             raise InvalidRequestError(f"model {model!r} is unknown; loaded: {', '.join(self.in_force)}", "model")
+        _require_common(changes, model)
         models = list(self.in_force) if model is None else [model]
         after = {name: changed_knobs(self.in_force[name], changes, self._start[name]) for name in models}
         if keep:
@@ -131,6 +137,15 @@ class KnobsFile:
             log.warning("a kept knob is ignored (%s): %s", self.path, error)
             return False
         return True
+
+
+def _require_common(changes: Changes, model: str | None) -> None:
+    """Raises `InvalidRequestError` if what all models have in common is to change for `model` alone."""
+    for name in COMMON_KNOBS:
+        if model is not None and name in changes:
+            raise InvalidRequestError(
+                f"{name} is the same for all models of a core; leave model out to change it", name
+            )
 
 
 def _checked(name: str, value: KnobValue) -> Any:

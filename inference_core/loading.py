@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 
 from inference_core.attention.reference import ReferenceAttention
 from inference_core.core import Core
@@ -46,20 +47,29 @@ def load_core(
 
     Raises ModelFileError for a missing or corrupt file and MemoryPlanError, with the arithmetic, for what does not fit.
     """
-    use_threads(spec.threads)
+    start = start_knobs(spec)
+    if knobs is not None:
+        start = dict.fromkeys(start, replace(knobs, threads=knobs.threads or spec.threads or 0))
+    live = LiveKnobs(start, None if knobs_file is None else KnobsFile(knobs_file))
+    use_threads(max((k.threads for k in live.in_force.values()), default=0))
     opened = {m.name: (m, open_checkpoint(resolve_model_path(m.path), cache_dir)) for m in spec.models}
     check_memory(spec, [checkpoint for _, checkpoint in opened.values()], available_memory())
     arena = allocate_arena(spec.arena_bytes)
     runners = {name: _runner_of(m, c, spec, arena, cache_dir) for name, (m, c) in opened.items()}
-    start = start_knobs(spec) if knobs is None else dict.fromkeys(runners, knobs)
-    live = LiveKnobs(start, None if knobs_file is None else KnobsFile(knobs_file))
-    return Core(runners, arena_bytes=spec.arena_bytes, slab_bytes=spec.slab_bytes, knobs=live, clock=clock)
+    return Core(
+        runners,
+        arena_bytes=spec.arena_bytes,
+        slab_bytes=spec.slab_bytes,
+        knobs=live,
+        clock=clock,
+        use_threads=use_threads,
+    )
 
 
 def use_threads(threads: int | None) -> None:
-    """Give the kernels their threads; torch keeps one where the native pool does the work."""
+    """Give the kernels their threads (0 or None: one per CPU); torch keeps one where the native pool does the work."""
     if cpu.AVAILABLE:
-        cpu.set_threads(threads)
+        cpu.set_threads(threads or None)
         torch.set_num_threads(1)
     else:
         logger.warning("no native CPU kernels: install a C++ compiler and reinstall; plain torch serves, slower")

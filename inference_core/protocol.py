@@ -123,6 +123,9 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
     ageing_seconds: Annotated[
         float, Meta(ge=0.001, le=86_400, description="Seconds of waiting that lift a sequence by one priority class.")
     ] = 5.0
+    threads: Annotated[
+        int, Meta(ge=0, le=1024, description="Threads of the kernels, the same for all models; 0 is one per CPU.")
+    ] = 0
     auto_tune: Annotated[
         bool, Meta(description="Whether budget, chunk and seats follow the objectives, their knobs being the limits.")
     ] = False

@@ -7,7 +7,7 @@ from itertools import pairwise
 from urllib.parse import urlsplit
 
 from inference_core.errors import InvalidRequestError, ModelFileError
-from inference_core.live_knobs import changed_knobs
+from inference_core.live_knobs import COMMON_KNOBS, changed_knobs
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.model_spec import CoreSpec
 from inference_core.protocol import Knobs
@@ -98,6 +98,9 @@ def _check_knobs(core: CoreSpec) -> Iterator[str]:
     tables = [("core.knobs", core.knobs), *((f"core.models '{m.name}', knobs", m.knobs) for m in core.models)]
     for where, knobs in tables:
         for name, value in knobs.items():
+            if name in COMMON_KNOBS and knobs is not core.knobs:
+                yield f"{where}: {name} is the same for all models; set core.{name}"
+                continue
             try:
                 changed_knobs(Knobs(), {name: value}, Knobs())
             except InvalidRequestError as error:

@@ -137,6 +137,31 @@ def test_a_mixed_batch_gives_every_request_the_tokens_it_gets_alone(prompts: lis
         assert run(core, [each]) == {each.request_id: together[each.request_id]}
 
 
+@pytest.mark.skipif(not cpu.AVAILABLE, reason="batch invariance is a property of the native kernels")
+def test_knobs_turned_in_mid_answer_change_no_token(prompts: list[list[int]], cache: Path) -> None:
+    core = core_for("int4-int8", cache)
+    requests = [request(i, p, greedy()) for i, p in enumerate(prompts[:4])]
+    undisturbed = run(core, requests)
+    turns = iter(
+        [
+            {"threads": 1, "prefill_chunk": 16},
+            {"prefix_caching": False, "max_num_batched_tokens": 40},
+            {"auto_tune": True, "itl_objective_ms": 1, "threads": 2},
+            {"max_num_seqs": 2, "batching": "static", "prefix_caching": True},
+            {"auto_tune": False, "batching": "continuous", "threads": None, "prefill_chunk": 4096},
+        ]
+    )
+    tokens: dict[str, list[int]] = defaultdict(list)
+    for each in requests:
+        core.add(each)
+    while core.has_work:
+        core.set_knobs(next(turns, {}))
+        for output in core.step():
+            tokens[output.request_id] += output.token_ids
+    assert next(turns, None) is None
+    assert tokens == {key: answer for key, (answer, _) in undisturbed.items()}
+
+
 def test_int8_activations_and_a_bfloat16_cache_stay_close_to_float32(prompts: list[list[int]], cache: Path) -> None:
     """Log-probabilities of the float32 model's own greedy tokens: the laptop's tier 1 against float32 (SPEC QZ-06)."""
     chosen = prompts[-8:]

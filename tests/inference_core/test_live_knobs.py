@@ -10,8 +10,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from inference_core.core import Core
 from inference_core.errors import InvalidRequestError
-from inference_core.fake_runner import hash_core
+from inference_core.fake_runner import HashModelRunner, hash_core
 from inference_core.live_knobs import KNOB_NAMES, KnobsFile, LiveKnobs, knob_schemas, start_knobs
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
@@ -61,6 +62,24 @@ def test_a_refused_knob_says_what_was_given_and_what_is_allowed_and_nothing_chan
     assert str(caught.value).startswith(said)
     assert caught.value.param == name
     assert knobs.in_force == START
+
+
+def test_threads_are_the_same_for_all_models() -> None:
+    used: list[int] = []
+    runners = {name: HashModelRunner(name, bytearray(4096), 4096) for name in ("a", "b")}
+    core = Core(runners, arena_bytes=4096, slab_bytes=4096, use_threads=used.append)
+    with pytest.raises(InvalidRequestError, match="leave model out") as caught:
+        core.set_knobs({"threads": 3, "max_waiting": 9}, "a")
+    assert caught.value.param == "threads"
+    core.set_knobs({"max_waiting": 9})
+    assert used == []
+    core.set_knobs({"threads": 3})
+    core.set_knobs({"threads": None})
+    assert used == [3, 0]
+    models = [ModelSpec(name="a", path="", compute="bfloat16", knobs={"threads": 2})]
+    with pytest.raises(InvalidRequestError, match="the same for all models"):
+        start_knobs(CoreSpec(models=models))
+    assert start_knobs(CoreSpec(models=[ModelSpec(name="a", path="", compute="bfloat16")], threads=2))["a"].threads == 2
 
 
 def test_an_unknown_model_is_refused_by_name() -> None:

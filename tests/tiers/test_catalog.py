@@ -111,6 +111,7 @@ def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
     [
         ([put("core.colour", "red")], "core.colour = 'red': unknown; allowed here: arena_bytes, knobs, models"),
         ([put("core.knobs", {"max_num_seqs": 0})], "core.knobs: max_num_seqs is 0; allowed: a whole number from 1"),
+        ([put("core.models.0.knobs", {"threads": 2})], "knobs: threads is the same for all models; set core.threads"),
         ([put("core.models.1.knobs", {"speed": 2})], "core.models 'smollm2-bf16', knobs: speed is no knob"),
         ([lambda t: t["tiers"].pop()], "numbers are [1, 2, 3]; there must be exactly four tiers"),
         ([put("tiers.1.number", 1)], "numbers are [1, 1, 3, 4]"),
