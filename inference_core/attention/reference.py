@@ -51,7 +51,10 @@ class ReferenceAttention(AttentionBackend):
             out[begin:end] = mixed.reshape(end - begin, heads * d)
 
     def _block(self, offset: int, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """One layer of a block as views: keys [kv_heads, d / r, block_size, r], values [kv_heads, block_size / r, d, r]."""
+        """Views of one layer of a block.
+
+        Keys are [kv_heads, d / r, block_size, r], values [kv_heads, block_size / r, d, r].
+        """
         layout = self.layout
         d, size, r = layout.head_dim, layout.block_size, layout.numbers_per_lane
         begin = offset + layer * layout.layer_bytes
