@@ -4,14 +4,21 @@ import mmap
 
 import torch
 
+from inference_core.errors import MemoryPlanError
+
 
 def allocate_arena(num_bytes: int) -> torch.Tensor:
     """uint8 [num_bytes], taken from the system only as it is touched.
 
     In huge pages where the system has them: blocks are read in pieces of a few kilobytes all over the arena, and with
-    small pages address translation takes longer than the reading.
+    small pages address translation takes longer than the reading. Raises MemoryPlanError if the system refuses.
     """
-    memory = mmap.mmap(-1, num_bytes)
+    try:
+        memory = mmap.mmap(-1, num_bytes)
+    except (OSError, OverflowError, ValueError) as error:
+        raise MemoryPlanError(
+            f"the system gives no {num_bytes} bytes for the KV arena ({error}); make arena_bytes smaller"
+        ) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)
