@@ -56,19 +56,21 @@ bench: install
 	$(BIN)/aio bench interference --rounds 1 --levels 0 8 32 --probes 4 --pairs 2
 	$(BIN)/aio bench ablation --rounds 1 --requests 16 --concurrency 16 --small-requests 2 --small-concurrency 2
 
-# What docs/performance.md shows, with as many rounds as it takes; best on an idle machine. Rerun it if it was cut short.
+# What docs/performance.md shows, with as many rounds as it takes; best on an idle machine. If it was cut short,
+# the same command goes on; what is finished stands until its file is removed.
 bench-all: install
 	mkdir -p $(RESULTS)
 	$(BIN)/aio bench step --json > $(RESULTS)/step.part && mv $(RESULTS)/step.part $(RESULTS)/step.jsonl
-	$(BIN)/aio bench sweep --rounds 3 --out $(RESULTS)/sweep.jsonl
-	$(BIN)/aio bench interference --rounds 5 --out $(RESULTS)/interference.jsonl
-	$(BIN)/aio bench ablation --rounds 3 --out $(RESULTS)/ablation.jsonl
+	$(BIN)/aio bench sweep --rounds 3 --keep --out $(RESULTS)/sweep.jsonl
+	$(BIN)/aio bench interference --rounds 5 --keep --out $(RESULTS)/interference.jsonl
+	$(BIN)/aio bench ablation --rounds 3 --keep --out $(RESULTS)/ablation.jsonl
 	$(BIN)/aio bench route --json > $(RESULTS)/route.part && mv $(RESULTS)/route.part $(RESULTS)/route.json
 	$(BIN)/aio bench start --json > $(RESULTS)/start.part && mv $(RESULTS)/start.part $(RESULTS)/start.jsonl
+	$(BIN)/aio bench kernels --scheme int4-int8 --threads 2 --json > $(RESULTS)/kernels.part && mv $(RESULTS)/kernels.part $(RESULTS)/kernels.jsonl
 
 bench-peers: install
 	@test -n "$(PEERS)" || { echo "give the folder of the peers' scripts: make bench-peers PEERS=folder"; exit 2; }
-	$(BIN)/aio bench peers $(PEERS) --rounds 5 --out $(RESULTS)/peers.jsonl
+	$(BIN)/aio bench peers $(PEERS) --rounds 5 --keep --out $(RESULTS)/peers.jsonl
 
 bench-report: install
 	$(BIN)/aio bench report $(RESULTS) --page docs/performance.md --images docs/img

@@ -104,6 +104,7 @@ def load_options(command: Command) -> Command:
     return command
 
 
+keep_option = click.option("--keep", is_flag=True, help="Leave a finished measurement in --out as it is.")
 out_option = click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),

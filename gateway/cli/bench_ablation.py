@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.bench import out_option
+from gateway.cli.bench import keep_option, out_option
 from gateway.cli.options import cache_dir_option, catalog_option, echo_json, json_option, settings_from
 
 if TYPE_CHECKING:
@@ -25,11 +25,18 @@ if TYPE_CHECKING:
 @click.option("--seed", default=7, show_default=True)
 @click.option("--timeout", default=900.0, show_default=True, help="Seconds for one request.")
 @out_option
+@keep_option
 @catalog_option
 @cache_dir_option
 @json_option
 def ablation(
-    model: str | None, out: Path | None, catalog: str | None, cache_dir: str | None, as_json: bool, **given: Any
+    model: str | None,
+    out: Path | None,
+    keep: bool,
+    catalog: str | None,
+    cache_dir: str | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Every technique off in turn, alone, and one on top of the other, on a load that gives each something to do.
 
@@ -42,14 +49,16 @@ def ablation(
         options = AblationOptions(**given)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    results = asyncio.run(_run(settings_from(catalog=catalog, cache_dir=cache_dir), model, options, out))
+    results = asyncio.run(_run(settings_from(catalog=catalog, cache_dir=cache_dir), model, options, out, keep))
     if as_json:
         echo_json(results)
     else:
         click.echo(ablation_tables(results))
 
 
-async def _run(settings: Any, model: str | None, options: "AblationOptions", out: Path | None) -> "AblationResults":
+async def _run(
+    settings: Any, model: str | None, options: "AblationOptions", out: Path | None, keep: bool
+) -> "AblationResults":
     from inference_core.bench.ablation import ablate
     from inference_core.bench.measurement import Measurement
     from inference_core.bench.opening import layout_in, model_of
@@ -57,7 +66,9 @@ async def _run(settings: Any, model: str | None, options: "AblationOptions", out
 
     core = load_catalog(settings.catalog).core
     spec = model_of(core, model)
-    measurement = Measurement.begin("ablation", {"model": spec, "threads": core.threads, "options": options}, out)
+    measurement = Measurement.begin(
+        "ablation", {"model": spec, "threads": core.threads, "options": options}, out, keep=keep
+    )
     return await ablate(
         options,
         spec,

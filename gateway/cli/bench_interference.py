@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.bench import ManyNumbers, numbers_of, out_option
+from gateway.cli.bench import ManyNumbers, keep_option, numbers_of, out_option
 from gateway.cli.options import cache_dir_option, catalog_option, echo_json, json_option, settings_from
 
 if TYPE_CHECKING:
@@ -34,11 +34,18 @@ if TYPE_CHECKING:
 @click.option("--pairs", default=4, show_default=True, help="Prompts with and without a cached prefix.")
 @click.option("--seed", default=7, show_default=True)
 @out_option
+@keep_option
 @catalog_option
 @cache_dir_option
 @json_option
 def interference(
-    model: str | None, out: Path | None, catalog: str | None, cache_dir: str | None, as_json: bool, **given: Any
+    model: str | None,
+    out: Path | None,
+    keep: bool,
+    catalog: str | None,
+    cache_dir: str | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """ITL of streams beside a long prefill, TTFT of joining a busy batch, TTFT with a cached prefix.
 
@@ -51,7 +58,7 @@ def interference(
         options = InterferenceOptions(**given)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    results = asyncio.run(_run(settings_from(catalog=catalog, cache_dir=cache_dir), model, options, out))
+    results = asyncio.run(_run(settings_from(catalog=catalog, cache_dir=cache_dir), model, options, out, keep))
     if as_json:
         echo_json(results)
     else:
@@ -59,7 +66,7 @@ def interference(
 
 
 async def _run(
-    settings: Any, model: str | None, options: "InterferenceOptions", out: Path | None
+    settings: Any, model: str | None, options: "InterferenceOptions", out: Path | None, keep: bool
 ) -> "InterferenceResults":
     from inference_core.bench.interference import interfere
     from inference_core.bench.measurement import Measurement
@@ -72,6 +79,6 @@ async def _run(
     core, knobs = roomy(catalog.core, spec, settings.cache_path, sequences=most, tokens_each=2 * options.prompt_tokens)
     extra, _ = roomy(catalog.core, spec, settings.cache_path, sequences=options.streams, tokens_each=options.long_words)
     core = max(core, extra, key=lambda each: each.arena_bytes)
-    measurement = Measurement.begin("interference", {"model": spec, "knobs": knobs, "options": options}, out)
+    measurement = Measurement.begin("interference", {"model": spec, "knobs": knobs, "options": options}, out, keep=keep)
     async with core_target(core, spec, settings.cache_path, knobs) as target:
         return await interfere(target, options, measurement, lambda line: click.echo(line, err=True))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.bench import out_option
+from gateway.cli.bench import keep_option, out_option
 from gateway.cli.options import cache_dir_option, catalog_option, settings_from
 
 if TYPE_CHECKING:
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     "--quick", is_flag=True, help="Two small requests per load: shows that everything runs, measures nothing."
 )
 @out_option
+@keep_option
 @catalog_option
 @cache_dir_option
-def peers(scripts: Path, rounds: int, only: tuple[str, ...], quick: bool, out: Path | None, **given: Any) -> None:
+def peers(
+    scripts: Path, rounds: int, only: tuple[str, ...], quick: bool, out: Path | None, keep: bool, **given: Any
+) -> None:
     """Compare with the engines whose scripts are in the folder SCRIPTS (see docs/performance.md).
 
     Example: aio bench peers ./peers-scripts --rounds 5 --out peers.jsonl
@@ -40,7 +43,7 @@ def peers(scripts: Path, rounds: int, only: tuple[str, ...], quick: bool, out: P
     chosen = [peer for peer in PEERS if not only or peer.name in only]
     loads = [PeerLoad(load.name, (*load.options, *QUICK)) for load in LOADS] if quick else list(LOADS)
     about = {"peers": [p.name for p in chosen], "rounds": rounds, "loads": {load.name: load.options for load in loads}}
-    measurement = Measurement.begin("peers", about, out)
+    measurement = Measurement.begin("peers", about, out, keep=keep)
     with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
         settings = settings_from(data_dir=folder, **given)
         try:

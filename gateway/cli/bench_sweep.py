@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.bench import ManyNumbers, numbers_of, out_option, show_progress
+from gateway.cli.bench import ManyNumbers, keep_option, numbers_of, out_option, show_progress
 from gateway.cli.options import cache_dir_option, catalog_option, echo_json, json_option, settings_from
 
 if TYPE_CHECKING:
@@ -31,11 +31,18 @@ if TYPE_CHECKING:
 @click.option("--seed", default=7, show_default=True)
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds for one request.")
 @out_option
+@keep_option
 @catalog_option
 @cache_dir_option
 @json_option
 def sweep(
-    model: str | None, out: Path | None, catalog: str | None, cache_dir: str | None, as_json: bool, **given: Any
+    model: str | None,
+    out: Path | None,
+    keep: bool,
+    catalog: str | None,
+    cache_dir: str | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """A closed loop at every level, in rounds, with room for all of them to run at once.
 
@@ -48,14 +55,16 @@ def sweep(
         options = SweepOptions(**given)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    results = asyncio.run(_run(settings_from(catalog=catalog, cache_dir=cache_dir), model, options, out))
+    results = asyncio.run(_run(settings_from(catalog=catalog, cache_dir=cache_dir), model, options, out, keep))
     if as_json:
         echo_json(results)
     else:
         click.echo(sweep_table(results))
 
 
-async def _run(settings: Any, model: str | None, options: "SweepOptions", out: Path | None) -> "SweepResults":
+async def _run(
+    settings: Any, model: str | None, options: "SweepOptions", out: Path | None, keep: bool
+) -> "SweepResults":
 
     from inference_core.bench.measurement import Measurement
     from inference_core.bench.opening import core_target, model_of, roomy
@@ -67,6 +76,6 @@ async def _run(settings: Any, model: str | None, options: "SweepOptions", out: P
     most, length = max(options.levels), options.prompt_tokens + options.output_tokens
     core, knobs = roomy(catalog.core, spec, settings.cache_path, sequences=most, tokens_each=length)
     given = {"model": spec, "arena_bytes": core.arena_bytes, "options": options}
-    measurement = Measurement.begin("sweep", given, out)
+    measurement = Measurement.begin("sweep", given, out, keep=keep)
     async with core_target(core, spec, settings.cache_path, knobs) as target:
         return await run_sweep(target, options, measurement, show_progress)

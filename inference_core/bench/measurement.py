@@ -41,10 +41,12 @@ class Measurement:
         self._path = path
 
     @classmethod
-    def begin(cls, measurement: str, settings: dict[str, Any], path: Path | None = None) -> "Measurement":
+    def begin(
+        cls, measurement: str, settings: dict[str, Any], path: Path | None = None, *, keep: bool = False
+    ) -> "Measurement":
         """Go on with the unfinished measurement of the same kind, settings and machine in `path`, or start it anew.
 
-        A finished one, or one of something else, is replaced.
+        A finished one is replaced unless `keep` says that it stands; one of something else is replaced.
         """
         plain = msgspec.to_builtins(settings)
         head = Head(measurement=measurement, settings=plain, machine=describe_machine(), started=_now())
@@ -54,9 +56,10 @@ class Measurement:
             except MeasurementError as error:
                 log.warning("%s; it is replaced", error)
             else:
-                if found.finished is None and found._is_of(head):
+                if found._is_of(head) and (keep or found.finished is None):
                     found._path = path
-                    found._rewrite()
+                    if found.finished is None:
+                        found._rewrite()
                     return found
         begun = cls(head, path)
         begun._rewrite()
@@ -89,7 +92,9 @@ class Measurement:
         self._append({"row": row})
 
     def finish(self, results: Any) -> None:
-        """Nothing more comes; `results` is what the rows say, as plain values."""
+        """Nothing more comes; `results` is what the rows say, as plain values. One that is finished stays so."""
+        if self.finished is not None:
+            return
         self.results, self.finished = results, _now()
         self._append({"results": results, "finished": self.finished})
 

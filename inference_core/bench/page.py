@@ -46,15 +46,19 @@ def parts_of(folder: Path) -> dict[str, str]:
     parts: dict[str, str] = {}
     for name, draw in _MEASURED.items():
         if (measurement := finished(folder, name)) is not None:
-            texts = draw(measurement)
+            texts = draw(measurement, folder)
             first = next(iter(texts))
             parts |= texts | {first: f"{texts[first]}\n\n{machine_line(measurement.head)}"}
     for name, listing in _LISTINGS.items():
         path = folder / f"{name}.jsonl"
         if path.exists():
             parts[name] = listing.table(path)
-    if (path := folder / "route.json").exists():
-        parts["route"] = _route(path)
+    for name, path, draw_file in (
+        ("route", folder / "route.json", _route),
+        ("kernels", folder / "kernels.jsonl", _kernels),
+    ):
+        if path.exists():
+            parts[name] = draw_file(path)
     return parts
 
 
@@ -78,21 +82,49 @@ def machine_line(head: Head) -> str:
     )
 
 
-def _peers(measurement: Measurement) -> dict[str, str]:
+def _peers(measurement: Measurement, folder: Path) -> dict[str, str]:
     results = results_of(measurement.rows)
-    return {"goals": f"{goals_table(results, {})}\n\n{_image('peers')}", "peers": systems_table(results)}
+    return {"goals": f"{goals_table(results, _bounds(folder))}\n\n{_image('peers')}", "peers": systems_table(results)}
 
 
-def _sweep(measurement: Measurement) -> dict[str, str]:
+def _bounds(folder: Path) -> dict[str, float]:
+    """What the machine allows, by name, from the rows of `aio bench kernels`; {} if they were not measured."""
+    path = folder / "kernels.jsonl"
+    rows = _rows(path) if path.exists() else []
+    found: dict[str, float] = next((row["bounds"] for row in rows if "bounds" in row), {})
+    return found
+
+
+def _kernels(path: Path) -> str:
+    """The machine's peaks and bounds, then each kernel beside its bound."""
+    rows = _rows(path)
+    peaks = [[name, _cell(value)] for row in rows for name, value in row.get("machine", {}).items()]
+    allowed = [[name, _cell(value)] for row in rows for name, value in row.get("bounds", {}).items()]
+    columns = ("scheme", "projection", "rows", "us", "gmac_s", "gb_s", "bound", "of_bound")
+    kernels = [[_cell(row.get(name)) for name in columns] for row in rows if "scheme" in row]
+    heads = (["peak of the machine", "measured"], ["bound", "tokens/s"], list(columns))
+    tables = zip(heads, (peaks, allowed, kernels), strict=True)
+    return "\n\n".join(markdown(head, cells) for head, cells in tables if cells)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """A command's JSON lines. Raises `MeasurementError`."""
+    try:
+        return [msgspec.json.decode(line, type=dict[str, Any]) for line in path.read_bytes().splitlines() if line]
+    except msgspec.MsgspecError as error:
+        raise MeasurementError(f"{path} does not hold rows as JSON lines: {error}") from error
+
+
+def _sweep(measurement: Measurement, folder: Path) -> dict[str, str]:
     table = sweep_table(msgspec.convert(measurement.results, SweepResults))
     return {"sweep": f"{table}\n\n{_image('sweep')}"}
 
 
-def _interference(measurement: Measurement) -> dict[str, str]:
+def _interference(measurement: Measurement, folder: Path) -> dict[str, str]:
     return {"interference": interference_tables(msgspec.convert(measurement.results, InterferenceResults))}
 
 
-def _ablation(measurement: Measurement) -> dict[str, str]:
+def _ablation(measurement: Measurement, folder: Path) -> dict[str, str]:
     results = msgspec.convert(measurement.results, AblationResults)
     return {"ablation": f"{ablation_tables(results)}\n\n{_image('ablation')}"}
 
@@ -108,7 +140,7 @@ _PICTURED = {
     "ablation": "Effect of each technique alone and in the full system, and throughput as one is added to the other",
 }
 
-_MEASURED: dict[str, Callable[[Measurement], dict[str, str]]] = {
+_MEASURED: dict[str, Callable[[Measurement, Path], dict[str, str]]] = {
     "peers": _peers,
     "sweep": _sweep,
     "interference": _interference,
@@ -134,11 +166,7 @@ class Listing:
 
     def table(self, path: Path) -> str:
         """Raises `MeasurementError` for a file of anything else."""
-        try:
-            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-            cells = [[_cell(row.get(name)) for name, _ in self.columns] for row in rows]
-        except (ValueError, AttributeError) as error:
-            raise MeasurementError(f"{path} does not hold rows as JSON lines: {error}") from error
+        cells = [[_cell(row.get(name)) for name, _ in self.columns] for row in _rows(path)]
         return markdown([title for _, title in self.columns], cells)
 
 

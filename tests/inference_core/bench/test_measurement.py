@@ -52,6 +52,20 @@ def test_a_finished_one_is_measured_anew(path):
     assert Measurement.begin("sweep", SETTINGS, path).rows == []
 
 
+def test_a_finished_one_stands_if_it_is_to_be_kept(path):
+    first = Measurement.begin("sweep", SETTINGS, path)
+    first.add({"level": 1})
+    first.finish({"knee": 1})
+    content = path.read_bytes()
+
+    kept = Measurement.begin("sweep", SETTINGS, path, keep=True)
+    kept.finish({"knee": 2})
+
+    assert (kept.rows, kept.results) == ([{"level": 1}], {"knee": 1})
+    assert path.read_bytes() == content
+    assert Measurement.begin("sweep", {"levels": [3]}, path, keep=True).rows == []
+
+
 @pytest.mark.parametrize("content", [b"", b"[1]\n", b"text\n"])
 def test_what_is_no_measurement_is_refused_by_name(path, content):
     path.parent.mkdir()

@@ -1,5 +1,6 @@
 """Pages are filled from finished measurements, and nothing else of them changes."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,23 @@ def test_finished_measurements_become_tables_with_their_machine(tmp_path):
     assert "Measured on 20" in parts["sweep"]
 
 
+def test_bounds_of_the_machine_stand_beside_the_goals_and_in_a_table_of_their_own(tmp_path):
+    peers = Measurement.begin("peers", {}, tmp_path / "peers.jsonl")
+    columns = ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p50_ms")
+    for system, speed in (("other", 100.0), ("aio", 300.0)):
+        where = {"transport": "in process", "load": "many streams", "concurrency": 32, "system": system}
+        counts = {"round": 0, "requests": 1, "ok": 1, "mean_prompt": 128.0, "out_tok_s": speed}
+        peers.add(where | counts | dict.fromkeys(columns, 1.0))
+    peers.finish(None)
+    lines = [{"machine": {"threads": 2, "read_gb_s_all": 50.0}}, {"model": "m", "bounds": {"closed_loop_32": 1200.0}}]
+    (tmp_path / "kernels.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+    parts = parts_of(tmp_path)
+
+    assert "1,200 |     25% |" in parts["goals"]
+    assert "read_gb_s_all" in parts["kernels"]
+
+
 def test_an_unfinished_measurement_says_nothing(tmp_path):
     sweep_in(tmp_path, finish=False)
 
@@ -109,4 +127,4 @@ def test_the_performance_page_says_what_the_kept_measurements_say():
 def test_the_performance_page_has_a_place_for_every_part():
     marked = set(places(PAGE.read_text(encoding="utf-8")))
 
-    assert marked == {"goals", "peers", "sweep", "interference", "ablation", "step", "start", "route"}
+    assert marked == {"goals", "peers", "sweep", "interference", "ablation", "step", "start", "route", "kernels"}
