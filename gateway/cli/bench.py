@@ -23,6 +23,7 @@ bench = LazyGroup(
         "interference": ("gateway.cli.bench_interference:interference", "What requests do to each other's latency."),
         "ablation": ("gateway.cli.bench_ablation:ablation", "What each technique of the core is worth."),
         "quality": ("gateway.cli.bench_quality:quality", "How far quantised arithmetic strays from float32."),
+        "kernels": ("gateway.cli.bench_kernels:kernels", "The linear kernels beside the machine's bounds."),
         "route": ("gateway.cli.bench_route:route", "CPU and wall-clock time of a routing decision, by stage."),
         "scheduling": ("gateway.cli.bench_scheduling:scheduling", "What a step costs besides the model."),
         "step": ("gateway.cli.bench_step:step", "Where the time of one step of a model goes."),
@@ -54,7 +55,7 @@ class ManyNumbers(click.Command):
         joined: list[str] = []
         open_option = False
         for word in args:
-            if word in ("--concurrency", "--levels", "--rate", "--sequences", "--prompt-tokens"):
+            if word in ("--concurrency", "--levels", "--rate", "--sequences", "--prompt-tokens", "--rows"):
                 open_option = True
                 joined += [word, ""]
             elif open_option and not word.startswith("--"):

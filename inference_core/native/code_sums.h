@@ -53,6 +53,7 @@ struct Nibbles {
   AIO_MEMBER void start(int32_t v) { sum = _mm512_set1_epi32(v); }
   AIO_MEMBER void add(const Codes& w, const Four& f) { sum = _mm512_dpbusd_epi32(sum, (__m512i)w.part[0], f.x); }
   AIO_MEMBER Ints total() const { return {{(IntPart)sum}}; }
+  AIO_MEMBER __m512i& part(int) { return sum; }
 };
 typedef Nibbles Octets;
 #else
@@ -60,6 +61,7 @@ struct Nibbles {
   typedef Ints Codes;
   Shorts sum;
 
+  AIO_MEMBER ShortPart& part(int i) { return sum.part[i]; }
   AIO_MEMBER void clear() { AIO_PARTS(sum.part[i] = ShortPart{}); }
   AIO_MEMBER void add(const Codes& w, const Four& f) {
 #if defined(AIO_AVX2)

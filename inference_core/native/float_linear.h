@@ -81,7 +81,7 @@ static __attribute__((noinline)) void float_tile(const uint8_t* panels, int64_t 
   for (const float* end = x + depth; x < end; x += Panel::kStep) {
     AIO_UNROLL
     for (int p = 0; p < Panels; ++p) w[p].begin();
-    ahead.step();
+    ahead.step<(Panel::kStep * Panel::kBytes * Panels + 63) / 64>();
     AIO_UNROLL
     for (int i = 0; i < Panel::kStep; ++i) {
       asm volatile("" ::: "memory");  // weights of later k are read again, not kept in registers that sums need
@@ -157,7 +157,7 @@ template <typename Panel>
 AIO_INLINE void float_linear(const LinearArgs& a, int panel, int last_panel) {
   for (; panel + kFloatPanels <= last_panel; panel += kFloatPanels) {
     const uint8_t* next = a.panels + (panel + kFloatPanels) * a.panel_bytes;
-    float_rows<Panel, kFloatPanels>(a, panel, panel + kFloatPanels < last_panel ? next : nullptr);
+    float_rows<Panel, kFloatPanels>(a, panel, panel + kFloatPanels < last_panel ? next : a.next);
   }
   for (; panel < last_panel; ++panel) float_rows<Panel, 1>(a, panel, nullptr);
 }

@@ -112,7 +112,7 @@ static __attribute__((noinline)) void integer_tile(const LinearArgs& a, int row,
     for (int r = 0; r < Rows; ++r) y[r][p] = floats(0);
   }
   for (int g = 0; g < groups; ++g) {
-    ahead.step();
+    ahead.step<Panels * Weights::kGroupLines>();
     typename Weights::Sum sum[Rows][Panels];
     if constexpr (!Weights::kMinima) {
       AIO_UNROLL

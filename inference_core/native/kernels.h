@@ -108,6 +108,10 @@ struct KernelTable {
   void (*rope_and_write)(const RopeArgs&, int first, int last);
   // `next`, or null: the unit that this thread takes afterwards, so that its first blocks can be fetched ahead.
   void (*attend)(const AttentionArgs&, const AttentionUnit&, const AttentionUnit* next, float* scratch);
+  // The bounds of all of them: multiply-adds in registers (returns how many), and reading memory.
+  int64_t (*multiply_integers)(int64_t rounds);
+  int64_t (*multiply_floats)(int64_t rounds);
+  void (*read_memory)(const uint8_t* p, int64_t bytes);
 };
 
 inline LinearKernel linear_kernel(const KernelTable& table, Scheme scheme) {

@@ -5,6 +5,7 @@
 #include "float_linear.h"
 #include "integer_linear.h"
 #include "kv_write.h"
+#include "peak_kernels.h"
 #include "row_kernels.h"
 
 namespace aio {
@@ -24,6 +25,9 @@ static const KernelTable table = {
     silu_quantize_rows,
     rope_and_write,
     attend,
+    multiply_integers,
+    multiply_floats,
+    read_memory,
 };
 
 }  // namespace AIO_ISA

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "decoder_python.h"
+#include "machine_peaks.h"
 #include "operations.h"
 #include "prefix_hash.h"
 #include "python_args.h"
@@ -73,6 +74,9 @@ PyMethodDef methods[] = {
     fast("copy_blocks", copy_blocks),
     fast("sample_rows", sample_rows),
     fast("best_of_rows", best_of_rows),
+    fast("multiply", multiply),
+    fast("read_memory", read_memory),
+    fast("meet", meet),
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_cpu", "Native CPU kernels.", -1, methods, nullptr, nullptr, nullptr,

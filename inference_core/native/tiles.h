@@ -40,8 +40,16 @@ struct Ahead {
     const int share = (lines + tiles - 1) / tiles, begin = min_int(tile * share, lines);
     return {next + int64_t(begin) * steps * 64, next ? min_int(share, lines - begin) : 0};
   }
+  // At most `Most` lines, of which a single tile fetches all.
+  template <int Most>
   AIO_MEMBER void step() {
-    for (int i = 0; i < lines; ++i, at += 64) __builtin_prefetch(at, 0, 2);
+    if (lines == Most) {
+      AIO_UNROLL
+      for (int i = 0; i < Most; ++i) __builtin_prefetch(at + 64 * i, 0, 2);
+      at += 64 * Most;
+    } else {
+      for (int i = 0; i < lines; ++i, at += 64) __builtin_prefetch(at, 0, 2);
+    }
   }
 };
 
