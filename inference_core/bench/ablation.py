@@ -81,8 +81,8 @@ class AblationOptions:
     rounds: int = 3
     requests: int = 64
     concurrency: int = 32
-    small_requests: int = 8
-    small_concurrency: int = 4
+    small_requests: int = 4
+    small_concurrency: int = 2
     arena_mb: int = 192
     seed: int = 7
     timeout: float = 900.0
