@@ -102,10 +102,10 @@ bool refuse_token(PyObject* token, const char* param, int vocab) {
 }
 
 bool read_token(PyObject* item, const char* param, int vocab, int& token) {
-  const long long read = PyLong_AsLongLong(item);
-  if (read == -1 && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_OverflowError)) return false;
-  PyErr_Clear();
-  if (read < 0 || read >= vocab) return refuse_token(item, param, vocab);
+  int overflow = 0;
+  const long long read = PyLong_AsLongLongAndOverflow(item, &overflow);
+  if (read == -1 && PyErr_Occurred()) return false;
+  if (overflow || read < 0 || read >= vocab) return refuse_token(item, param, vocab);
   token = int(read);
   return true;
 }
@@ -120,10 +120,11 @@ bool read_tokens(PyObject* owner, PyObject* name, int vocab, std::vector<int>& t
   }
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(ids.get());
   PyObject** items = PySequence_Fast_ITEMS(ids.get());
+  const char* param = PyUnicode_AsUTF8(name);
   tokens.reserve(tokens.size() + size_t(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
     int token = 0;
-    if (!read_token(items[i], PyUnicode_AsUTF8(name), vocab, token)) return false;
+    if (!read_token(items[i], param, vocab, token)) return false;
     tokens.push_back(token);
   }
   return true;
