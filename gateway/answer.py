@@ -128,7 +128,7 @@ class Answer:
         if self.record is not None:
             raise StopAsyncIteration
         try:
-            delta = await self._next_delta()
+            delta, now = await self._next_delta()
         except StopAsyncIteration:
             self._finish("ok", 200, None)
             raise
@@ -136,7 +136,7 @@ class Answer:
             await self._deltas.aclose()
             self._give_up("error", error)
             raise
-        self._take(delta)
+        self._take(delta, now)
         return delta
 
     async def aclose(self) -> None:
@@ -158,18 +158,20 @@ class Answer:
         """Milliseconds since arrival that were not spent waiting for a tier."""
         return (time.monotonic() - self.stamps.arrival - self.stamps.tier_seconds) * 1e3
 
-    async def _next_delta(self) -> Delta:
+    async def _next_delta(self) -> tuple[Delta, float]:
+        """The next delta and when it came, in monotonic seconds."""
         while True:
             began = time.monotonic()
             try:
                 delta = await anext(self._deltas)
                 if delta.finish_reason == "error":
                     raise TierError(f"tier {self.tier.number} ended a choice with an error")
-                return delta
             except (StopAsyncIteration, TierRequestError):
                 raise
             except Exception as error:
                 await self._fall_over(error)
+            else:
+                return delta, time.monotonic()
             finally:
                 self.stamps.tier_seconds += time.monotonic() - began
 
@@ -199,8 +201,7 @@ class Answer:
         self._generations = self.ask.generations(self._surroundings.spec(higher.number))
         self._deltas = tier_deltas(higher, self._generations)
 
-    def _take(self, delta: Delta) -> None:
-        now = time.monotonic()
+    def _take(self, delta: Delta, now: float) -> None:
         stamps = self.stamps
         if stamps.last_delta is None:
             stamps.first_delta = now
@@ -213,8 +214,10 @@ class Answer:
             stamps.queue_seconds, stamps.preemptions = delta.queue_seconds, delta.preemptions
             return
         choice = self.choices[delta.index]
-        choice.pieces.append(delta.text)
-        choice.thoughts.append(delta.reasoning)
+        if delta.text:
+            choice.pieces.append(delta.text)
+        if delta.reasoning:
+            choice.thoughts.append(delta.reasoning)
         if delta.logprobs and not delta.reasoning:
             choice.logprobs += delta.logprobs
         choice.finish_reason = delta.finish_reason or choice.finish_reason

@@ -9,6 +9,7 @@ import msgspec
 
 from inference_core.client import CoreClient
 from inference_core.errors import CoreGoneError, InvalidRequestError
+from inference_core.mailbox import Mailbox
 from inference_core.protocol import (
     AbortRequest,
     AddRequest,
@@ -38,7 +39,7 @@ class EventClient(CoreClient):
 
     def __init__(self) -> None:
         self._serials = itertools.count()
-        self._streams: dict[str, asyncio.Queue[SequenceOutput | None]] = {}
+        self._streams: dict[str, Mailbox[SequenceOutput | None]] = {}
         self._wire_ids: dict[str, str] = {}
         self._answers: dict[str, asyncio.Future[CoreStats | KnobsSet]] = {}
         self._models: dict[str, ModelInfo] = {}
@@ -97,14 +98,14 @@ class EventClient(CoreClient):
     async def _outputs(self, request: AddRequest) -> AsyncGenerator[SequenceOutput, None]:
         self._require_core()
         wire_id = f"{request.request_id}#{next(self._serials)}"
-        queue: asyncio.Queue[SequenceOutput | None] = asyncio.Queue()
-        self._streams[wire_id] = queue
+        mailbox: Mailbox[SequenceOutput | None] = Mailbox()
+        self._streams[wire_id] = mailbox
         self._wire_ids[request.request_id] = wire_id
         unfinished = request.n
         try:
             self._send(msgspec.structs.replace(request, request_id=wire_id))
             while unfinished:
-                output = await queue.get()
+                output = await mailbox.get()
                 if output is None:
                     raise self._gone_error()
                 output.request_id = request.request_id
@@ -156,8 +157,8 @@ class EventClient(CoreClient):
         """Hand every event of one delivery to whoever waits for it."""
         for event in events:
             if isinstance(event, SequenceOutput):
-                if queue := self._streams.get(event.request_id):
-                    queue.put_nowait(event)
+                if mailbox := self._streams.get(event.request_id):
+                    mailbox.put(event)
             elif isinstance(event, Hello):
                 self._models = {model.name: model for model in event.models}
                 if self._hello is not None and not self._hello.done():
@@ -174,8 +175,8 @@ class EventClient(CoreClient):
         if self._gone is not None:
             return
         self._gone, self._cause = reason, cause
-        for queue in self._streams.values():
-            queue.put_nowait(None)
+        for mailbox in self._streams.values():
+            mailbox.put(None)
         for answer in [*self._answers.values(), self._hello]:
             if answer is not None and not answer.done():
                 answer.set_exception(self._gone_error())

@@ -31,6 +31,7 @@ class Choice:
         self._tokenizer = tokenizer
         self._detokenizer = IncrementalDetokenizer(tokenizer)
         self._stop = StopStrings(stop)
+        self._is_plain = not stop
         self._tokens: list[_Token] = []
         self._seen = 0
         self._finished = False
@@ -45,6 +46,8 @@ class Choice:
         """The text that `output` makes certain, and the end; nothing for whatever comes after a stop string."""
         if self._finished:
             return []
+        if self._is_plain and output.finish_reason is None and output.logprobs is None and len(output.token_ids) == 1:
+            return self._push_plain(output.token_ids)
         text, stopped = self._take_tokens(output)
         if not stopped and output.finish_reason is not None:
             tail, stopped = self._take_text(self._detokenizer.flush())
@@ -62,12 +65,26 @@ class Choice:
             deltas.append(Delta(index=self._index, finish_reason=reason))
         return deltas
 
+    def _push_plain(self, token_ids: list[int]) -> list[Delta]:
+        """What `push` makes of one token when there is nothing to look for in its text."""
+        self.completion_tokens += 1
+        text = self._detokenizer.push_one(token_ids[0])
+        if not text:
+            self._tokens.append(_Token(token_ids[0], None, self._seen))
+            return []
+        if self._tokens:
+            token_ids = [*(token.token_id for token in self._tokens), *token_ids]
+            self._tokens.clear()
+        self._seen += len(text)
+        self._sent = self._seen
+        return [Delta(index=self._index, text=text, token_ids=token_ids)]
+
     def _take_tokens(self, output: SequenceOutput) -> tuple[str, bool]:
         text, stopped = "", False
         for token_id, logprob in zip_longest(output.token_ids, output.logprobs or []):
             self._tokens.append(_Token(token_id, logprob, self._seen))
             self.completion_tokens += 1
-            emitted, stopped = self._take_text(self._detokenizer.push([token_id]))
+            emitted, stopped = self._take_text(self._detokenizer.push_one(token_id))
             text += emitted
             if stopped:
                 break

@@ -101,6 +101,7 @@ class Decoder:
         request with the last one.
         """
         choices = _or_refuse("stop", lambda: [Choice(index, self.tokenizer, stop) for index in range(n)])
+        unfinished = n
         tally = _Tally()
         command = self._command(request, prompt_ids, sampling, max_tokens, n)
         outputs = self._outputs(command, request)
@@ -110,15 +111,17 @@ class Decoder:
                 if output.finish_reason == "error" or (output.finish_reason == "abort" and not choice.finished):
                     raise self._refusal(request, output, started=tally.started)
                 tally.count(output)
+                was_finished = choice.finished
                 deltas = choice.push(output)
-                all_finished = all(c.finished for c in choices)
-                if deltas and choice.finished and output.finish_reason is None and not all_finished:
-                    self._core.abort_choice(command.request_id, output.index)
+                if choice.finished and not was_finished:
+                    unfinished -= 1
+                    if unfinished and output.finish_reason is None:
+                        self._core.abort_choice(command.request_id, output.index)
                 for delta in deltas:
                     yield delta
-                if all_finished:
+                if not unfinished:
                     break
-        if not all(c.finished for c in choices):
+        if unfinished:
             raise TierError(f"tier '{self._tier}': the core ended the request before its choices were finished")
         yield Delta(
             usage=Usage(
@@ -185,8 +188,10 @@ class _Tally:
         # The other choices find the prompt that the first one computed.
         if output.index == 0:
             self.cached_tokens = output.cached_tokens
-        self.queue_seconds = max(self.queue_seconds, output.queue_seconds)
-        self.preemptions[output.index] = max(self.preemptions.get(output.index, 0), output.preemptions)
+        if output.queue_seconds > self.queue_seconds:
+            self.queue_seconds = output.queue_seconds
+        if output.preemptions:
+            self.preemptions[output.index] = max(self.preemptions.get(output.index, 0), output.preemptions)
 
 
 def _or_refuse(param: str, make: Callable[[], T]) -> T:

@@ -57,6 +57,11 @@ class ChatChunks:
     def __init__(self, answer: Answer, fingerprint: str, include_usage: bool) -> None:
         self._template = _Template(answer, "chat.completion.chunk", fingerprint, include_usage)
         self._choices = len(answer.choices)
+        # Nearly all chunks are a piece of text and nothing else.
+        self._before = [
+            b'%b{"index":%d,"delta":{"content":' % (self._template.head, index) for index in range(self._choices)
+        ]
+        self._after = b'},"logprobs":null,"finish_reason":null}' + self._template.tail
 
     def opening(self) -> bytes:
         """One role-only chunk per choice."""
@@ -64,6 +69,8 @@ class ChatChunks:
 
     def piece(self, delta: Delta) -> bytes:
         """A chunk with the new text, and one with the finish reason if the choice has ended."""
+        if delta.text and not (delta.reasoning or delta.logprobs or delta.finish_reason):
+            return self._before[delta.index] + _encode(delta.text) + self._after
         events = b""
         if delta.reasoning:
             events = self._chunk(delta.index, b'{"reasoning_content":' + _encode(delta.reasoning) + b"}")

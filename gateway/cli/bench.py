@@ -22,6 +22,7 @@ bench = LazyGroup(
         "sweep": ("gateway.cli.bench_sweep:sweep", "The latency-throughput curve of the core, and its knee."),
         "interference": ("gateway.cli.bench_interference:interference", "What requests do to each other's latency."),
         "ablation": ("gateway.cli.bench_ablation:ablation", "What each technique of the core is worth."),
+        "overhead": ("gateway.cli.bench_overhead:overhead", "Python per token between the core and the wire."),
         "quality": ("gateway.cli.bench_quality:quality", "How far quantised arithmetic strays from float32."),
         "kernels": ("gateway.cli.bench_kernels:kernels", "The linear kernels beside the machine's bounds."),
         "route": ("gateway.cli.bench_route:route", "CPU and wall-clock time of a routing decision, by stage."),

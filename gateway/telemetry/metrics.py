@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from gateway.answer import Answer
 from gateway.telemetry.core_collector import CoreCollector
+from gateway.telemetry.many_histogram import ManyHistogram
 from inference_core.client import CoreClient
 from inference_core.errors import CoreError
 from quality.record import Record
@@ -61,7 +62,8 @@ class Metrics:
 
     def _declare_latencies(self) -> None:
         self._ttft = self._histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", SECONDS)
-        self._gap = self._histogram("vllm:inter_token_latency_seconds", "Gap between two tokens.", SECONDS)
+        self._gap = ManyHistogram("vllm:inter_token_latency_seconds", "Gap between two tokens.", SECONDS)
+        self.registry.register(self._gap)
         self._per_token = self._histogram(
             "vllm:time_per_output_token_seconds", "Mean time per token after the first, per request.", SECONDS
         )
@@ -162,9 +164,7 @@ class Metrics:
             self._decode.labels(model).observe(stamps.last_delta - stamps.first_delta)
         if record.timings.ttft_ms is not None:
             self._ttft.labels(model).observe(record.timings.ttft_ms / 1e3)
-        gap = self._gap.labels(model)
-        for seconds, tokens in stamps.gaps:
-            gap.observe(seconds / max(tokens, 1))
+        self._gap.observe_all(model, [seconds / max(tokens, 1) for seconds, tokens in stamps.gaps])
         later = sum(tokens for _, tokens in stamps.gaps)
         if later:
             self._per_token.labels(model).observe(sum(seconds for seconds, _ in stamps.gaps) / later)

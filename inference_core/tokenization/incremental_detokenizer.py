@@ -18,13 +18,24 @@ class IncrementalDetokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._decoder = _UTF8("replace")
+        self._holds = False
 
     def push(self, token_ids: Iterable[int]) -> str:
         """The text that is certain once these tokens are there; control tokens have none."""
+        return "".join([self.push_one(token_id) for token_id in token_ids])
+
+    def push_one(self, token_id: int) -> str:
+        """The same for a single token."""
         tokenizer = self._tokenizer
-        return self._decoder.decode(
-            b"".join(tokenizer.token_bytes(i) for i in token_ids if not tokenizer.is_control(i))
-        )
+        if not self._holds:
+            text = tokenizer.token_text(token_id)
+            if text is not None:
+                return text
+        elif tokenizer.is_control(token_id):
+            return ""
+        text = self._decoder.decode(tokenizer.token_bytes(token_id))
+        self._holds = bool(self._decoder.getstate()[0])
+        return text
 
     def flush(self) -> str:
         """What an unfinished character at the end comes to: U+FFFD, or nothing."""

@@ -21,6 +21,8 @@ class StopStrings:
 
     def push(self, text: str) -> tuple[str, str | None]:
         """(text that no stop string can reach any more, the stop string that ended the generation or None)."""
+        if not self._stops:
+            return text, None
         if self._matched is not None:
             return "", self._matched
         text = self._held + text

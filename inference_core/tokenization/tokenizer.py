@@ -39,6 +39,7 @@ class Tokenizer:
         self._control_ids = frozenset(self._controls.ids.values())
         self._literals = dict(vocabulary.literal_tokens) | {token.token_id: token.text for token in vocabulary.controls}
         self._bytes: dict[int, bytes] = {}
+        self._texts: dict[int, str | None] = {}
         for backend in (vocabulary.backend, vocabulary.continued):
             backend.encode_special_tokens = True  # Control tokens in text stay text.
 
@@ -104,6 +105,24 @@ class Tokenizer:
         if known is None:
             known = self._bytes[token_id] = self._make_bytes(token_id)
         return known
+
+    def token_text(self, token_id: int) -> str | None:
+        """What the token adds to a text that ends with a whole character: "" for control tokens; None where its bytes
+        are no whole characters by themselves.
+        """
+        try:
+            return self._texts[token_id]
+        except KeyError:
+            text = self._texts[token_id] = self._make_text(token_id)
+            return text
+
+    def _make_text(self, token_id: int) -> str | None:
+        if token_id in self._control_ids:
+            return ""
+        try:
+            return self.token_bytes(token_id).decode()
+        except UnicodeDecodeError:
+            return None
 
     def _make_bytes(self, token_id: int) -> bytes:
         literal = self._literals.get(token_id)

@@ -9,7 +9,9 @@ from tiers.tier import Delta, GenerationRequest
 
 
 class Policy(ABC):
-    """Contract: `stream` obeys `Tier.generate`; closing it early leaves nothing running in the core."""
+    """Contract: `stream` obeys `Tier.generate`, but may refuse at the call already; closing it early leaves nothing
+    running in the core.
+    """
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
