@@ -6,6 +6,9 @@ import torch
 
 from inference_core.errors import MemoryPlanError
 
+# Memory that processes share gets huge pages by another switch of the system, which is mostly off.
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MADV_HUGEPAGE") else {}
+
 
 def allocate_arena(num_bytes: int) -> torch.Tensor:
     """uint8 [num_bytes], taken from the system only as it is touched.
@@ -14,7 +17,7 @@ def allocate_arena(num_bytes: int) -> torch.Tensor:
     small pages address translation takes longer than the reading. Raises MemoryPlanError if the system refuses.
     """
     try:
-        memory = mmap.mmap(-1, num_bytes)
+        memory = mmap.mmap(-1, num_bytes, **_PRIVATE)
     except (OSError, OverflowError, ValueError) as error:
         raise MemoryPlanError(
             f"the system gives no {num_bytes} bytes for the KV arena ({error}); make arena_bytes smaller"

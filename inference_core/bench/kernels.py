@@ -96,7 +96,7 @@ def _figures(
 
 
 def _streamed(scheme: Scheme, inputs: int, outputs: int, stream_bytes: int) -> torch.Tensor:
-    """Panels uint8 [copies, panels, panel bytes] of a random matrix, in huge pages as a model's weights are."""
+    """Panels uint8 [copies, panels, panel bytes] of a random matrix, in huge pages."""
     encoding = _ENCODINGS[scheme]
     panels = torch.from_numpy(pack(_random(encoding.kind, outputs, inputs), encoding.panels))
     copies = max(2, stream_bytes // panels.numel())

@@ -1,6 +1,10 @@
 """The arena's memory: the size asked for, writable, and taken only when it is touched."""
 
+import re
 import resource
+from pathlib import Path
+
+import pytest
 
 from inference_core.kv_arena import allocate_arena
 
@@ -16,3 +20,18 @@ def test_an_untouched_arena_takes_no_memory() -> None:
     arena = allocate_arena(8 << 30)
     assert len(arena) == 8 << 30
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
+
+
+_OFFERED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(not _OFFERED.exists() or "[never]" in _OFFERED.read_text(), reason="the system has no huge pages")
+def test_an_arena_may_lie_in_huge_pages() -> None:
+    arena = allocate_arena(64 << 20)
+    regions = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
+    for region in regions:
+        bounds = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", region)
+        if bounds and int(bounds[1], 16) <= arena.data_ptr() < int(bounds[2], 16):
+            assert re.search(r"THPeligible: +1", region)
+            return
+    pytest.fail("the arena is in no region of the process")
