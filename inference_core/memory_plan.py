@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from inference_core.errors import MemoryPlanError
-from inference_core.kv_layout import KV_ITEMSIZE, PlannedKVDtype, kv_bytes_per_token
+from inference_core.kv_layout import KV_ITEMSIZE, KV_SCALE_BYTES, PlannedKVDtype, kv_bytes_per_token
 from inference_core.model_config import ModelConfig
 
 GIB = 2**30
@@ -80,11 +80,14 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
 
     def explain(self) -> list[str]:
         """The arithmetic, one line per step."""
+        item, scale = KV_ITEMSIZE[self.dtype], KV_SCALE_BYTES[self.dtype]
+        numbers = f"{self.head_dim} head dim x {item}"
+        bytes_per_head = f"({numbers} + {scale})" if scale else numbers
         return [
             f"{self.attention}: {self.num_kv_heads} KV heads for {self.num_heads} query heads, "
             f"{self.share_of_mha:.3g}x the cache of multi-head attention",
-            f"KV per token = 2 x {self.num_layers} layers x {self.num_kv_heads} KV heads x {self.head_dim} head dim x "
-            f"{KV_ITEMSIZE[self.dtype]} bytes ({self.dtype}) = {self.bytes_per_token:,} bytes "
+            f"KV per token = 2 x {self.num_layers} layers x {self.num_kv_heads} KV heads x "
+            f"{bytes_per_head} bytes ({self.dtype}) = {self.bytes_per_token:,} bytes "
             f"= {self.bytes_per_token / 1024:,.1f} KiB",
             f"KV in all = {self.bytes_per_token:,} bytes x {self.length:,} tokens x {self.batch:,} sequences "
             f"= {format_bytes(self.total_bytes)}",

@@ -86,7 +86,7 @@ AIO_TILE void mix_tile(const Chunk& c, int tokens, const float* p, const float* 
 template <int R, KVDtype K, bool Ahead>
 AIO_INLINE void score_rows(const Rows& rows, int row, const Chunk& c, int tokens, const Chunk* ahead) {
   for (int v = 0; v < tokens / kWide; v += kTileVectors)
-    with_constant<kTileVectors>(min_int(kTileVectors, tokens / kWide - v), [&](auto n) __attribute__((always_inline)) {
+    with_constant<kTileVectors>(min_int(kTileVectors, tokens / kWide - v), [&](auto n) AIO_LAMBDA {
       const uint8_t* at[n.value];
       for (int i = 0; i < n.value; ++i)
         at[i] = c.keys[(v + i) / kVectorsPerGroup] + (v + i) % kVectorsPerGroup * kWide * 4;
@@ -102,7 +102,7 @@ AIO_INLINE void score_rows(const Rows& rows, int row, const Chunk& c, int tokens
 template <int R, KVDtype K>
 AIO_INLINE void mix_rows(const Rows& rows, int row, const Chunk& c, int tokens) {
   for (int column = 0; column < rows.d; column += kTileVectors * kWide)
-    with_constant<kTileVectors>(min_int(kTileVectors, (rows.d - column) / kWide), [&](auto n) __attribute__((always_inline)) {
+    with_constant<kTileVectors>(min_int(kTileVectors, (rows.d - column) / kWide), [&](auto n) AIO_LAMBDA {
       mix_tile<R, n.value, K>(c, tokens, rows.p + row * kChunk, rows.rescale + row,
                               rows.acc + int64_t(row) * rows.d, rows.d, column);
     });

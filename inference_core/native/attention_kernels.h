@@ -6,27 +6,63 @@
 // on how a prompt was cut into steps, nor on whether several threads shared the partitions.
 #pragma once
 #include "attention_float.h"
+#include "attention_int8.h"
 
 namespace aio {
 namespace AIO_ISA {
 
 constexpr int kDirectRows = 2 * kTileRows;  // up to here, converting in registers beats converting once into scratch
 
-// One step of the online softmax of one row: scores of the chunk's tokens in (low, high] become weights, others 0.
-AIO_INLINE void soften(const Rows& rows, int row, int low, int high) {
+// One step of the online softmax for R rows that see every token of the chunk; side by side, since each is a chain.
+template <int R>
+AIO_INLINE void soften_whole(const Rows& rows, int row) {
+  vf best[R];
+  float next[R], alpha[R];
+  AIO_UNROLL_TILE
+  for (int r = 0; r < R; ++r) {
+    const float* p = rows.p + (row + r) * kChunk;
+    best[r] = wide_load(p);
+    AIO_UNROLL_TILE
+    for (int v = 1; v < kChunkVectors; ++v) best[r] = larger(best[r], wide_load(p + v * kWide));
+  }
+  AIO_UNROLL_TILE
+  for (int r = 0; r < R; ++r) {
+    const float peak = rows.peak[row + r], here = wide_max(best[r]);
+    next[r] = peak > here ? peak : here;
+    alpha[r] = exp2_wide(wide(peak - next[r]))[0];
+  }
+  vf sum[R];
+  AIO_UNROLL_TILE
+  for (int r = 0; r < R; ++r) sum[r] = wide(0);
+  for (int v = 0; v < kChunkVectors; ++v)
+    AIO_UNROLL_TILE
+    for (int r = 0; r < R; ++r) {
+      float* p = rows.p + (row + r) * kChunk + v * kWide;
+      const vf weight = exp2_wide(wide_load(p) - wide(next[r]));
+      wide_store(p, weight);
+      sum[r] = sum[r] + weight;
+    }
+  AIO_UNROLL_TILE
+  for (int r = 0; r < R; ++r) {
+    float* total = rows.total + (row + r) * kWide;
+    wide_store(total, wide_fma(wide_load(total), wide(alpha[r]), sum[r]));
+    rows.peak[row + r] = next[r];
+    rows.rescale[row + r] = alpha[r];
+  }
+}
+
+// The same for one row that sees the chunk's tokens in (low, high] only; the others' weights are 0.
+AIO_INLINE void soften_part(const Rows& rows, int row, int low, int high) {
   float* p = rows.p + row * kChunk;
-  const bool whole = low < 0 && high >= kChunk - 1;
   const int vectors = min_int(kChunkVectors, high / kWide + 1);
   vf best = wide(-INFINITY);
-  if (!whole)
-    for (int v = 0; v < vectors; ++v) {
-      const vi token = lane_numbers() + v * kWide;
-      const vf s = ((token <= high) & (token > low)) ? wide_load(p + v * kWide) : wide(-INFINITY);
-      wide_store(p + v * kWide, s);
-    }
-  for (int v = 0; v < vectors; ++v) best = larger(best, wide_load(p + v * kWide));
-  const float peak = rows.peak[row], new_best = wide_max(best), next = peak > new_best ? peak : new_best;
-  float* total = rows.total + row * kWide;
+  for (int v = 0; v < vectors; ++v) {
+    const vi token = lane_numbers() + v * kWide;
+    const vf s = ((token <= high) & (token > low)) ? wide_load(p + v * kWide) : wide(-INFINITY);
+    wide_store(p + v * kWide, s);
+    best = larger(best, s);
+  }
+  const float peak = rows.peak[row], here = wide_max(best), next = peak > here ? peak : here;
   if (next == -INFINITY) {
     for (int v = 0; v < kChunkVectors; ++v) wide_store(p + v * kWide, wide(0));
     rows.rescale[row] = 1;
@@ -36,23 +72,40 @@ AIO_INLINE void soften(const Rows& rows, int row, int low, int high) {
   vf sum = wide(0);
   for (int v = 0; v < vectors; ++v) {
     const vf s = wide_load(p + v * kWide);
-    vf weight = exp2_wide(s - next);
-    if (!whole) weight = s > wide(-INFINITY) ? weight : wide(0);
+    const vf weight = s > wide(-INFINITY) ? exp2_wide(s - wide(next)) : wide(0);
     wide_store(p + v * kWide, weight);
     sum = sum + weight;
   }
   for (int v = vectors; v < kChunkVectors; ++v) wide_store(p + v * kWide, wide(0));
+  float* total = rows.total + row * kWide;
   wide_store(total, wide_fma(wide_load(total), wide(alpha), sum));
   rows.peak[row] = next;
   rows.rescale[row] = alpha;
 }
 
+constexpr int kSoftRows = 3;  // side by side
+
+AIO_INLINE void soften_rows(const AttentionArgs& a, const Rows& rows, int first, int base) {
+  const auto high = [&](int row) { return rows.position(row) - base; };
+  const auto low = [&](int row) { return a.window ? high(row) - a.window : -1; };
+  for (int row = first; row < rows.count;) {
+    const int r = min_int(kSoftRows, rows.count - row);
+    // Positions rise from row to row: the first sees the fewest late tokens, the last the fewest early ones.
+    if (high(row) >= kChunk - 1 && low(row + r - 1) < 0) {
+      with_constant<kSoftRows>(r, [&](auto n) AIO_LAMBDA { soften_whole<n.value>(rows, row); });
+      row += r;
+    } else {
+      soften_part(rows, row, low(row), high(row));
+      ++row;
+    }
+  }
+}
+
 // Calls body(row, Const<R>) for rows [first, last) in register tiles.
-template <typename Body>
+template <int Most, typename Body>
 AIO_INLINE void for_tiles(int first, int last, const Body& body) {
-  for (int row = first; row < last; row += kTileRows)
-    with_constant<kTileRows>(min_int(kTileRows, last - row),
-                             [&](auto r) __attribute__((always_inline)) { body(row, r); });
+  for (int row = first; row < last; row += Most)
+    with_constant<Most>(min_int(Most, last - row), [&](auto r) AIO_LAMBDA { body(row, r); });
 }
 
 // All rows against the chunk from `base`: a tile only up to its last row's position.
@@ -61,16 +114,24 @@ AIO_INLINE void attend_chunk(const AttentionArgs& a, const Rows& rows, const Chu
   // Rows of earlier queries see nothing of these tokens: leave them as they are.
   const int skip = base > rows.first_position ? (base - rows.first_position) * rows.group : 0;
   const auto visible = [&](int row, int r) { return min_int(kChunk, rows.position(row + r - 1) - base + 1); };
-  for_tiles(skip, rows.count, [&](int row, auto r) __attribute__((always_inline)) {
+  constexpr bool int8 = K == kKVInt8;
+  constexpr int most = int8 ? kInt8Rows : kTileRows;
+  if (int8) fetch_scales_ahead(*ahead);
+  for_tiles<most>(skip, rows.count, [&](int row, auto r) AIO_LAMBDA {
     const int tokens = (visible(row, r.value) + kLanes - 1) / kLanes * kLanes;
-    score_rows<r.value, K, Ahead>(rows, row, c, tokens, ahead);
+    if constexpr (int8)
+      score_rows_int8<r.value>(rows, row, c, tokens, row == skip ? ahead : nullptr);
+    else
+      score_rows<r.value, K, Ahead>(rows, row, c, tokens, ahead);
   });
-  for (int row = skip; row < rows.count; ++row) {
-    const int high = rows.position(row) - base;
-    soften(rows, row, a.window ? high - a.window : -1, high);
-  }
-  for_tiles(skip, rows.count, [&](int row, auto r) __attribute__((always_inline)) {
-    mix_rows<r.value, K>(rows, row, c, visible(row, r.value));
+  soften_rows(a, rows, skip, base);
+  if (int8)
+    for (int row = skip; row < rows.count; ++row) weigh_int8(rows, row, c, visible(row, 1));
+  for_tiles<most>(skip, rows.count, [&](int row, auto r) AIO_LAMBDA {
+    if constexpr (int8)
+      mix_rows_int8<r.value>(rows, row, c, visible(row, r.value));
+    else
+      mix_rows<r.value, K>(rows, row, c, visible(row, r.value));
   });
 }
 
@@ -143,11 +204,19 @@ AIO_INLINE Rows rows_of(const AttentionArgs& a, const AttentionUnit& unit, float
   rows.merged = take(count * d);
   rows.merged_peak = take(count);
   rows.merged_total = take(count);
+  rows.quads = reinterpret_cast<Quad*>(take(count * d / 2));
+  rows.p_quads = reinterpret_cast<Quad*>(take(count * kChunk / 2));
+  rows.q_unit = take(count);
+  rows.p_unit = take(count);
+  rows.q_correction = reinterpret_cast<int32_t*>(take(count));
+  rows.p_correction = reinterpret_cast<int32_t*>(take(count));
   const float scale = a.scale * 1.44269504088896341f;  // e^x = 2^(x log2 e)
   for (int row = 0; row < rows.count; ++row) {
     const float* q = a.q + (query_start + unit.first + row / rows.group) * a.ldq +
                      (unit.kv_head * rows.group + row % rows.group) * d;
     for (int c = 0; c < d; c += kWide) wide_store(rows.q + row * d + c, wide_load(q + c) * scale);
+    if (a.dtype == kKVInt8)
+      rows.q_unit[row] = to_quads(rows.q + row * d, a.head_dim, rows.quads + row * (d / 4), rows.q_correction + row);
   }
   return rows;
 }
@@ -204,7 +273,7 @@ AIO_INLINE void attend_unit(const AttentionArgs& a, const AttentionUnit& unit, c
   const int end = min_int(unit.end * kPartition, context);
   int base = first_token(a, unit, rows.first_position);
   Chunk chunk = chunk_of<K>(a, table, unit.kv_head, base, context);
-  const bool direct = rows.count <= kDirectRows;
+  const bool direct = K == kKVInt8 || rows.count <= kDirectRows;
   for (; base < end; base += kChunk) {
     if (base % kPartition == 0 || base == first_token(a, unit, rows.first_position)) begin_partition(rows);
     Chunk ahead = chunk;
@@ -214,7 +283,7 @@ AIO_INLINE void attend_unit(const AttentionArgs& a, const AttentionUnit& unit, c
       ahead = first_chunk<K>(a, *next);
     if (direct) {
       attend_chunk<K, true>(a, rows, chunk, base, &ahead);
-    } else {
+    } else if constexpr (K != kKVInt8) {
       const int tokens = min_int(kChunk, (context - base + kLanes - 1) / kLanes * kLanes);
       attend_chunk<kKVFloat, false>(a, rows, converted<K>(rows, chunk, tokens, ahead), base, &ahead);
     }
@@ -234,7 +303,8 @@ AIO_INLINE void attend_unit(const AttentionArgs& a, const AttentionUnit& unit, c
 static void attend(const AttentionArgs& a, const AttentionUnit& unit, const AttentionUnit* next, float* scratch) {
   switch (a.dtype) {
     case kKVFloat: return attend_unit<kKVFloat>(a, unit, next, scratch);
-    default: return attend_unit<kKVBf16>(a, unit, next, scratch);
+    case kKVBf16: return attend_unit<kKVBf16>(a, unit, next, scratch);
+    case kKVInt8: return attend_unit<kKVInt8>(a, unit, next, scratch);
   }
 }
 

@@ -33,6 +33,8 @@ AIO_INLINE void with_constant(int n, const Body& body) {
   }
 }
 
+struct Quad;  // see attention_int8.h
+
 // State of every row (query x head of the group) of a unit, in its thread's scratch.
 struct Rows {
   int count, group, d;
@@ -48,6 +50,11 @@ struct Rows {
   float* merged_total;
   float* keys;         // [d, kChunk], converted keys
   float* values;       // [kChunk, d]
+  // INT8 only: queries and weights as whole numbers, what one is worth, and 128 times their sum.
+  Quad* quads;         // [count, d / 4]
+  Quad* p_quads;       // [count, kChunk / 4]
+  float *q_unit, *p_unit;               // [count]
+  int32_t *q_correction, *p_correction;  // [count]
 
   AIO_MEMBER int position(int row) const { return first_position + row / group; }
 };
@@ -56,6 +63,8 @@ struct Rows {
 struct Chunk {
   const uint8_t* keys[kGroups];    // lane of the group's first token in the first row of the keys
   const uint8_t* values[kGroups];  // row of the group's first tokens
+  const uint16_t* key_scales[kGroups];  // INT8 only
+  const uint16_t* value_scales[kGroups];
   int64_t key_stride, value_stride;  // bytes from row to row
   int lane_rows;                   // rows of keys; as many values' rows of 64 bytes make one group
 };
@@ -73,6 +82,8 @@ AIO_INLINE Chunk chunk_of(const AttentionArgs& a, const int64_t* table, int kv_h
     const uint8_t* block = a.arena + table[token / a.block_size] + a.layer_offset;
     c.keys[g] = block + layout.keys(kv_head) + int64_t(at) * 4;
     c.values[g] = block + layout.values(kv_head) + at / r * c.value_stride;
+    c.key_scales[g] = reinterpret_cast<const uint16_t*>(block + layout.scales(kv_head)) + at;
+    c.value_scales[g] = c.key_scales[g] + a.block_size;
   }
   return c;
 }

@@ -12,12 +12,12 @@
 namespace aio {
 
 // Queries of one unit: enough to share converted keys and values, few enough to balance threads and to stay in cache.
-inline int query_tile(int group) { return group >= 48 ? 1 : 48 / group; }
+inline int query_tile(int group) { return group >= 96 ? 1 : 96 / group; }
 
 // Floats of scratch that one thread needs for any unit.
 inline int64_t attention_scratch_floats(int group, int head_dim) {
   const int64_t rows = int64_t(query_tile(group)) * group, d = head_dim;
-  return rows * (3 * d + 2 * kChunk + kLanes + 8) + 2 * kChunk * d + 1024;
+  return rows * (4 * d + 2 * kChunk + kLanes + 16) + 2 * kChunk * d + 2048;
 }
 
 // Partial result of one partition of a tile: accumulators [rows, head_dim], peaks [rows], totals [rows].

@@ -93,7 +93,7 @@ SHAPES = [(4, 4, 16), (9, 3, 64), (8, 1, 32), (6, 2, 128)]
 
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize(("block_size", "window"), [(16, None), (32, None), (16, 20)])
 def test_the_native_backend_equals_the_reference(
     heads: int, kv_heads: int, head_dim: int, dtype: KVDtype, block_size: int, window: int | None
