@@ -26,33 +26,34 @@ TEXT = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
     'wife. "My dear Mr. Bennet," said his lady to him one day, "have you heard that Netherfield Park is let at last?"\n'
 )
-# Reads streams to their end and looks at nothing, in a process of its own, so that the server's does not pay for it: a
-# line "STREAMS BODY" makes it ask; "done" is its answer, or what went wrong.
+# Reads streams to their end and looks at nothing, in one thread of a process of its own, so that the server's thread
+# pays neither for it nor for waking many readers. A line "STREAMS BODY" makes it ask; it answers "done" or what failed.
 _CLIENT = r"""
-import socket, sys, threading
+import selectors, socket, sys
 
-failures = []
-
-def read(port, body):
+def answered(port, streams, body):
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: "
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.sendall(head.encode() + b"%d\r\n\r\n" % len(body) + body)
-        tail = b""
-        while b"data: [DONE]" not in tail:
-            got = connection.recv(65536)
-            if not got:
-                failures.append(tail)
-                return
-            tail = tail[-64:] + got
+    request = head.encode() + b"%d\r\n\r\n" % len(body) + body
+    selector = selectors.DefaultSelector()
+    for _ in range(streams):
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.sendall(request)
+        selector.register(connection, selectors.EVENT_READ, bytearray())
+    while selector.get_map():
+        for key, _ in selector.select():
+            got = key.fileobj.recv(65536)
+            key.data.extend(got)
+            if b"data: [DONE]" in key.data or not got:
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
+                if not got:
+                    return f"a stream ended with {bytes(key.data)}"
+            del key.data[:-64]
+    return "done"
 
 for line in sys.stdin:
     streams, _, body = line.strip().partition(" ")
-    threads = [threading.Thread(target=read, args=(int(sys.argv[1]), body.encode())) for _ in range(int(streams))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    print(f"a stream ended with {failures[0]}" if failures else "done", flush=True)
+    print(answered(int(sys.argv[1]), int(streams), body.encode()), flush=True)
 """
 
 

@@ -31,7 +31,6 @@ class Choice:
         self._tokenizer = tokenizer
         self._detokenizer = IncrementalDetokenizer(tokenizer)
         self._stop = StopStrings(stop)
-        self._is_plain = not stop
         self._tokens: list[_Token] = []
         self._seen = 0
         self._finished = False
@@ -46,9 +45,13 @@ class Choice:
         """The text that `output` makes certain, and the end; nothing for whatever comes after a stop string."""
         if self._finished:
             return []
-        if self._is_plain and output.finish_reason is None and output.logprobs is None and len(output.token_ids) == 1:
-            return self._push_plain(output.token_ids)
-        text, stopped = self._take_tokens(output)
+        if output.finish_reason is None and output.logprobs is None and len(output.token_ids) == 1:
+            piece = self._detokenizer.push_one(output.token_ids[0])
+            if self._stop.passes(piece):
+                return self._pass_on(output.token_ids, piece)
+            text, stopped = self._take_token(output.token_ids[0], None, piece)
+        else:
+            text, stopped = self._take_tokens(output)
         if not stopped and output.finish_reason is not None:
             tail, stopped = self._take_text(self._detokenizer.flush())
             text += tail if stopped else tail + self._stop.flush()
@@ -65,10 +68,9 @@ class Choice:
             deltas.append(Delta(index=self._index, finish_reason=reason))
         return deltas
 
-    def _push_plain(self, token_ids: list[int]) -> list[Delta]:
-        """What `push` makes of one token when there is nothing to look for in its text."""
+    def _pass_on(self, token_ids: list[int], text: str) -> list[Delta]:
+        """What `push` makes of one token, nearly every one, with no stop string in sight of its text."""
         self.completion_tokens += 1
-        text = self._detokenizer.push_one(token_ids[0])
         if not text:
             self._tokens.append(_Token(token_ids[0], None, self._seen))
             return []
@@ -82,13 +84,16 @@ class Choice:
     def _take_tokens(self, output: SequenceOutput) -> tuple[str, bool]:
         text, stopped = "", False
         for token_id, logprob in zip_longest(output.token_ids, output.logprobs or []):
-            self._tokens.append(_Token(token_id, logprob, self._seen))
-            self.completion_tokens += 1
-            emitted, stopped = self._take_text(self._detokenizer.push_one(token_id))
+            emitted, stopped = self._take_token(token_id, logprob, self._detokenizer.push_one(token_id))
             text += emitted
             if stopped:
                 break
         return text, stopped
+
+    def _take_token(self, token_id: int, logprob: TokenLogprob | None, piece: str) -> tuple[str, bool]:
+        self._tokens.append(_Token(token_id, logprob, self._seen))
+        self.completion_tokens += 1
+        return self._take_text(piece)
 
     def _take_text(self, piece: str) -> tuple[str, bool]:
         self._seen += len(piece)

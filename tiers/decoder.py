@@ -104,23 +104,27 @@ class Decoder:
         unfinished = n
         tally = _Tally()
         command = self._command(request, prompt_ids, sampling, max_tokens, n)
-        outputs = self._outputs(command, request)
-        async with aclosing(outputs):
-            async for output in outputs:
-                choice = choices[output.index]
-                if output.finish_reason == "error" or (output.finish_reason == "abort" and not choice.finished):
-                    raise self._refusal(request, output, started=tally.started)
-                tally.count(output)
-                was_finished = choice.finished
-                deltas = choice.push(output)
-                if choice.finished and not was_finished:
-                    unfinished -= 1
-                    if unfinished and output.finish_reason is None:
-                        self._core.abort_choice(command.request_id, output.index)
-                for delta in deltas:
-                    yield delta
-                if not unfinished:
-                    break
+        try:
+            async with aclosing(self._core.generate(command)) as outputs:
+                async for output in outputs:
+                    choice = choices[output.index]
+                    if output.finish_reason == "error" or (output.finish_reason == "abort" and not choice.finished):
+                        raise self._refusal(request, output, started=tally.started)
+                    tally.count(output)
+                    was_finished = choice.finished
+                    deltas = choice.push(output)
+                    if choice.finished and not was_finished:
+                        unfinished -= 1
+                        if unfinished and output.finish_reason is None:
+                            self._core.abort_choice(command.request_id, output.index)
+                    for delta in deltas:
+                        yield delta
+                    if not unfinished:
+                        break
+        except (CoreGoneError, QueueFullError) as error:
+            raise TierUnavailableError(f"tier '{self._tier}': {error}") from error
+        except InvalidRequestError as error:
+            raise _request_error(request, str(error), error.param) from error
         if unfinished:
             raise TierError(f"tier '{self._tier}': the core ended the request before its choices were finished")
         yield Delta(
@@ -132,18 +136,6 @@ class Decoder:
             queue_seconds=tally.queue_seconds,
             preemptions=sum(tally.preemptions.values()),
         )
-
-    async def _outputs(self, add: AddRequest, request: GenerationRequest) -> AsyncGenerator[SequenceOutput, None]:
-        """The core's outputs, with the errors of its client in the tiers' terms."""
-        try:
-            outputs = self._core.generate(add)
-            async with aclosing(outputs):
-                async for output in outputs:
-                    yield output
-        except (CoreGoneError, QueueFullError) as error:
-            raise TierUnavailableError(f"tier '{self._tier}': {error}") from error
-        except InvalidRequestError as error:
-            raise _request_error(request, str(error), error.param) from error
 
     def _command(
         self, request: GenerationRequest, prompt_ids: list[int], sampling: SamplingParams, max_tokens: int, n: int

@@ -15,14 +15,17 @@ class StopStrings:
         self._stops = tuple(stops)
         if "" in self._stops:
             raise InvalidRequestError("a stop string must not be empty", "stop")
+        self._first_characters = frozenset(stop[0] for stop in self._stops)
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""
         self._matched: str | None = None
 
+    def passes(self, text: str) -> bool:
+        """Whether `push` would give back just `text` and hold nothing: no stop string can have begun."""
+        return self._matched is None and not self._held and self._first_characters.isdisjoint(text)
+
     def push(self, text: str) -> tuple[str, str | None]:
         """(text that no stop string can reach any more, the stop string that ended the generation or None)."""
-        if not self._stops:
-            return text, None
         if self._matched is not None:
             return "", self._matched
         text = self._held + text
