@@ -5,11 +5,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "aligned_buffer.h"
-#include "attention_units.h"
 #include "decoder.h"
 #include "runtime.h"
 #include "spin_barrier.h"
+#include "step_workspace.h"
 
 namespace aio {
 
@@ -29,49 +28,7 @@ void Batch::clear() {
 
 namespace {
 
-// The input of a projection: float32 rows, and the same quantised where some part multiplies integers.
-struct Activations {
-  AlignedBuffer<float> rows;
-  AlignedBuffer<QuantizedGroup> groups;
-
-  void reserve(size_t tokens, size_t width) {
-    rows.reserve(tokens * width);
-    groups.reserve(tokens * ((width + kGroup - 1) / kGroup));
-  }
-};
-
-// Working memory of a step, kept between steps; guarded by the runtime's mutex.
-struct Workspace {
-  AlignedBuffer<float> hidden, qkv, gate_up;
-  Activations normed, mixed, activated;
-  AttentionUnits units, last_units;
-
-  void reserve(const Geometry& g, size_t tokens) {
-    hidden.reserve(tokens * size_t(g.hidden));
-    qkv.reserve(tokens * size_t((g.heads + 2 * g.kv_heads) * g.head_dim));
-    gate_up.reserve(tokens * size_t(2 * g.intermediate));
-    normed.reserve(tokens, size_t(g.hidden));
-    mixed.reserve(tokens, size_t(g.heads * g.head_dim));
-    activated.reserve(tokens, size_t(g.intermediate));
-  }
-};
-
-// The next unit of every phase of a step; phases are numbered in the order in which each thread comes to them.
-class PhaseCounters {
- public:
-  void reset(size_t phases) {
-    if (counters_.size() < phases) counters_ = std::vector<Counter>(phases);
-    for (auto& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
-  }
-  std::atomic<int>& operator[](size_t phase) { return counters_[phase].next; }
-
- private:
-  struct alignas(64) Counter {
-    std::atomic<int> next{0};
-  };
-  std::vector<Counter> counters_;
-};
-
+// Kept between steps; guarded by the runtime's mutex.
 Workspace workspace;
 PhaseCounters counters;
 
