@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
 
-.PHONY: run install test lint types check-imports test-slow soak fuzz demo bench bench-all bench-peers bench-report clean
+.PHONY: run install test lint types check-imports test-slow soak fuzz sanitize sanitize-threads demo bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -34,6 +34,26 @@ soak: install
 # The same tests as in `make test`, with 5,000 damaged files each.
 fuzz: install
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/inference_core/fuzz
+
+# The extension under AddressSanitizer and UndefinedBehaviorSanitizer: every kernel test, and the real model's answers.
+# Python's own allocations are not looked at for leaks. AIO_KERNELS chooses the instruction sets, as for a plain build.
+SANITIZED := tests/inference_core/linear tests/inference_core/attention tests/inference_core/sampler \
+	tests/inference_core/models/test_elementwise.py tests/inference_core/fuzz/test_served_fuzz.py \
+	tests/inference_core/native/test_dispatch.py tests/inference_core/native/test_row_kernels.py \
+	tests/inference_core/native/test_real_generation.py
+
+sanitize: install
+	AIO_SANITIZE=address,undefined $(BIN)/python setup.py -q build_ext --build-lib build/asan --build-temp build/asan-objects
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+	UBSAN_OPTIONS=print_stacktrace=1 AIO_EXTENSION=build/asan \
+		$(BIN)/pytest -p tests.sanitized_extension --timeout 3600 -k "not may_not_grow" -m "slow or not slow" $(SANITIZED)
+
+# The thread pool and its barrier under ThreadSanitizer, without Python, which would drown what matters.
+sanitize-threads:
+	mkdir -p build
+	$(CXX) -std=c++17 -O1 -g -pthread -fsanitize=thread tests/inference_core/native/thread_pool_stress.cpp \
+		inference_core/native/thread_pool.cpp -o build/thread_pool_stress
+	TSAN_OPTIONS=halt_on_error=1 build/thread_pool_stress
 
 lint: install
 	$(BIN)/ruff check .
