@@ -1,4 +1,4 @@
-"""`aio bench kernels`: the linear kernels on a model's shapes, beside the machine's bounds."""
+"""`aio bench kernels`: the linear and attention kernels on a model's shapes, beside the machine's bounds."""
 
 from dataclasses import asdict
 from typing import Any
@@ -14,17 +14,25 @@ from gateway.cli.options import cache_dir_option, catalog_option, json_option, s
 @click.option("--model", help="Model of the catalogue whose shapes are taken.  [its first]")
 @click.option("--scheme", multiple=True, help="int4-int8, int8-int8, int4-float, bfloat16, float32.  [all]")
 @click.option("--rows", callback=numbers_of(int), metavar="N...", default="1 2 4 8 16 32 64 128 256", show_default=True)
+@click.option("--attention", is_flag=True, help="The attention kernels too, for every format of the KV cache.")
 @click.option("--threads", default=1, show_default=True, help="Threads of the kernels.")
 @catalog_option
 @cache_dir_option
 @json_option
 def kernels(
-    model: str | None, scheme: tuple[str, ...], rows: tuple[int, ...], threads: int, as_json: bool, **given: Any
+    model: str | None,
+    scheme: tuple[str, ...],
+    rows: tuple[int, ...],
+    attention: bool,
+    threads: int,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """First the machine's peaks and what they allow the model, in tokens per second; then one row per kernel and size.
 
     Example: aio bench kernels --scheme int4-int8 --rows 1 8 64 --json
     """
+    from inference_core.bench.attention_kernels import bench_attention
     from inference_core.bench.kernels import SCHEMES, bench_kernels
     from inference_core.bench.machine_peaks import machine_peaks, model_bounds
     from inference_core.loaders.model_path import resolve_model_path
@@ -49,6 +57,8 @@ def kernels(
         as_json,
     )
     for row in bench_kernels(checkpoint.config, peaks, schemes=chosen, rows=rows, threads=threads):
+        _show(row, as_json)
+    for row in bench_attention(checkpoint.config, peaks, threads=threads) if attention else ():
         _show(row, as_json)
 
 
