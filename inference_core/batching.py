@@ -59,16 +59,21 @@ class Batch:
 
 def batch_size(knobs: Knobs, *, waiting: int, oldest_wait: float) -> int:
     """How many of `waiting` form the next batch now; 0 to wait for more. `oldest_wait`: seconds of the longest wait."""
-    if knobs.batching == "static" or oldest_wait >= knobs.max_queue_delay_ms / 1e3:
+    if knobs.batching == "static" or _waited_enough(knobs, oldest_wait):
         return min(waiting, knobs.max_num_seqs)
     return max((size for size in _sizes(knobs) if size <= waiting), default=0)
 
 
 def joins_now(knobs: Knobs, *, decoding: int, waiting: int, oldest_wait: float) -> bool:
     """Under continuous batching: whether prompts are computed beside `decoding` answers now."""
-    if not decoding or oldest_wait >= knobs.max_queue_delay_ms / 1e3:
+    if not decoding or _waited_enough(knobs, oldest_wait):
         return True
     return waiting >= min(_sizes(knobs))
+
+
+def _waited_enough(knobs: Knobs, oldest_wait: float) -> bool:
+    """To a microsecond: a clock that has gone on by exactly what was left may, rounded, still fall short of it."""
+    return oldest_wait >= knobs.max_queue_delay_ms / 1e3 - 1e-6
 
 
 def _sizes(knobs: Knobs) -> list[int]:

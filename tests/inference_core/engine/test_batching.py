@@ -113,6 +113,18 @@ def test_a_held_batch_says_how_long_nothing_is_to_be_done() -> None:
     assert in_last_step(driver) == {"r0"}
 
 
+@given(start=st.floats(0, 1e4), waited=st.floats(0, 0.03), delay_ms=st.floats(0.01, 1e3))
+def test_a_wait_of_what_was_said_to_be_left_ends_the_hold_however_clocks_round(
+    start: float, waited: float, delay_ms: float
+) -> None:
+    knobs = Knobs(batching="dynamic", max_queue_delay_ms=delay_ms, preferred_batch_sizes=[8], max_num_seqs=8)
+    now = start + waited
+    left = max(0.0, delay_ms / 1e3 - (now - start))
+
+    assert batch_size(knobs, waiting=1, oldest_wait=now + left - start) == 1
+    assert joins_now(knobs, decoding=1, waiting=1, oldest_wait=now + left - start)
+
+
 def test_one_models_held_batch_does_not_hold_another_model() -> None:
     driver = CoreDriver({"a": 1, "b": 1})
     driver.core.set_knobs({"batching": "dynamic", "max_queue_delay_ms": 50.0}, "a")
