@@ -94,8 +94,8 @@ AIO_INLINE vi lane_numbers() {
   return v;
 }
 
-// 2^x for x <= 0, at least 2^-100 (so that products with it stay normal numbers); relative error below 3e-7, and exactly 1 for 0. The polynomial interpolates
-// (2^r - 1) / r at the Chebyshev nodes of [-1/2, 1/2].
+// 2^x for x <= 0, at least 2^-100 (so that products with it stay normal numbers); relative error below 3e-7, and
+// exactly 1 for 0. The polynomial interpolates (2^r - 1) / r at the Chebyshev nodes of [-1/2, 1/2].
 AIO_INLINE vf exp2_wide(vf x) {
   x = larger(x, wide(-100.0f));
   const vf magic = wide(12582912.0f);  // 1.5 * 2^23: the sum's last bits are the nearest integer

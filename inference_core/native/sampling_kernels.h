@@ -6,7 +6,7 @@
 // `inference_core/reference_sampler.py` repeats: 2^(y/16) = 2^q * 2^(j/16) * 2^(f/16) with 16 q + j = n = round(y),
 // f = y - n exactly, and a Taylor polynomial of degree 5 for |f| <= 1/2 (relative error below 1.5e-13).
 //
-// Unlike in lanes.h, vectors are as wide as the registers: compilers lower wider integer vectors badly.
+// Vectors are as wide as the registers: compilers lower wider integer vectors badly.
 #pragma once
 #include <float.h>
 #include <stdint.h>
