@@ -1,14 +1,12 @@
 """`aio bench ablation`: what each technique of the core is worth, alone and in the full system."""
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.bench import keep_option, out_option
-from gateway.cli.options import cache_dir_option, catalog_option, echo_json, json_option, settings_from
+from gateway.cli.bench_kept import kept_options, show_measurement
 
 if TYPE_CHECKING:
     from inference_core.bench.ablation import AblationOptions, AblationResults
@@ -24,20 +22,8 @@ if TYPE_CHECKING:
 @click.option("--arena-mb", default=192, show_default=True, help="KV memory, the same for all.")
 @click.option("--seed", default=7, show_default=True)
 @click.option("--timeout", default=900.0, show_default=True, help="Seconds for one request.")
-@out_option
-@keep_option
-@catalog_option
-@cache_dir_option
-@json_option
-def ablation(
-    model: str | None,
-    out: Path | None,
-    keep: bool,
-    catalog: str | None,
-    cache_dir: str | None,
-    as_json: bool,
-    **given: Any,
-) -> None:
+@kept_options
+def ablation(**given: Any) -> None:
     """Every technique off in turn, alone, and one on top of the other, on a load that gives each something to do.
 
     Example: aio bench ablation --rounds 5 --out ablation.jsonl
@@ -45,15 +31,7 @@ def ablation(
     from inference_core.bench.ablation import AblationOptions
     from inference_core.bench.ablation_tables import ablation_tables
 
-    try:
-        options = AblationOptions(**given)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    results = asyncio.run(_run(settings_from(catalog=catalog, cache_dir=cache_dir), model, options, out, keep))
-    if as_json:
-        echo_json(results)
-    else:
-        click.echo(ablation_tables(results))
+    show_measurement(given, AblationOptions, _run, ablation_tables)
 
 
 async def _run(

@@ -1,13 +1,12 @@
 """`aio bench interference`: what a long prompt, a busy batch and a shared prefix do to latency."""
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.bench import ManyNumbers, keep_option, numbers_of, out_option
-from gateway.cli.options import cache_dir_option, catalog_option, echo_json, json_option, settings_from
+from gateway.cli.bench import ManyNumbers, numbers_of
+from gateway.cli.bench_kept import kept_options, show_measurement
 
 if TYPE_CHECKING:
     from inference_core.bench.interference import InterferenceOptions, InterferenceResults
@@ -33,20 +32,8 @@ if TYPE_CHECKING:
 @click.option("--shared-percent", default=90, show_default=True, help="How much of them they share.")
 @click.option("--pairs", default=4, show_default=True, help="Prompts with and without a cached prefix.")
 @click.option("--seed", default=7, show_default=True)
-@out_option
-@keep_option
-@catalog_option
-@cache_dir_option
-@json_option
-def interference(
-    model: str | None,
-    out: Path | None,
-    keep: bool,
-    catalog: str | None,
-    cache_dir: str | None,
-    as_json: bool,
-    **given: Any,
-) -> None:
+@kept_options
+def interference(**given: Any) -> None:
     """ITL of streams beside a long prefill, TTFT of joining a busy batch, TTFT with a cached prefix.
 
     Example: aio bench interference --rounds 5 --out interference.jsonl
@@ -54,15 +41,7 @@ def interference(
     from inference_core.bench.interference import InterferenceOptions
     from inference_core.bench.tables import interference_tables
 
-    try:
-        options = InterferenceOptions(**given)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    results = asyncio.run(_run(settings_from(catalog=catalog, cache_dir=cache_dir), model, options, out, keep))
-    if as_json:
-        echo_json(results)
-    else:
-        click.echo(interference_tables(results))
+    show_measurement(given, InterferenceOptions, _run, interference_tables)
 
 
 async def _run(

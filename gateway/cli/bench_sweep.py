@@ -1,13 +1,12 @@
 """`aio bench sweep`: the core's latency-throughput curve from one request in flight to hundreds, and its knee."""
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.bench import ManyNumbers, keep_option, numbers_of, out_option, show_progress
-from gateway.cli.options import cache_dir_option, catalog_option, echo_json, json_option, settings_from
+from gateway.cli.bench import ManyNumbers, numbers_of, show_progress
+from gateway.cli.bench_kept import kept_options, show_measurement
 
 if TYPE_CHECKING:
     from inference_core.bench.sweep import SweepOptions, SweepResults
@@ -30,20 +29,8 @@ if TYPE_CHECKING:
 @click.option("--output-tokens", default=64, show_default=True)
 @click.option("--seed", default=7, show_default=True)
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds for one request.")
-@out_option
-@keep_option
-@catalog_option
-@cache_dir_option
-@json_option
-def sweep(
-    model: str | None,
-    out: Path | None,
-    keep: bool,
-    catalog: str | None,
-    cache_dir: str | None,
-    as_json: bool,
-    **given: Any,
-) -> None:
+@kept_options
+def sweep(**given: Any) -> None:
     """A closed loop at every level, in rounds, with room for all of them to run at once.
 
     Example: aio bench sweep --levels 1 8 64 --rounds 3 --out sweep.jsonl
@@ -51,15 +38,7 @@ def sweep(
     from inference_core.bench.sweep import SweepOptions
     from inference_core.bench.tables import sweep_table
 
-    try:
-        options = SweepOptions(**given)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    results = asyncio.run(_run(settings_from(catalog=catalog, cache_dir=cache_dir), model, options, out, keep))
-    if as_json:
-        echo_json(results)
-    else:
-        click.echo(sweep_table(results))
+    show_measurement(given, SweepOptions, _run, sweep_table)
 
 
 async def _run(
