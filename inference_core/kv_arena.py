@@ -5,6 +5,7 @@ import mmap
 import torch
 
 from inference_core.errors import MemoryPlanError
+from inference_core.huge_pages import prefer_huge_pages
 
 # Memory that processes share gets huge pages by another switch of the system, which is mostly off.
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MADV_HUGEPAGE") else {}
@@ -22,6 +23,5 @@ def allocate_arena(num_bytes: int) -> torch.Tensor:
         raise MemoryPlanError(
             f"the system gives no {num_bytes} bytes for the KV arena ({error}); make arena_bytes smaller"
         ) from error
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+    prefer_huge_pages(memory)
     return torch.frombuffer(memory, dtype=torch.uint8)

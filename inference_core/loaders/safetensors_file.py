@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
+from inference_core.huge_pages import prefer_huge_pages
 from inference_core.loaders.json_errors import JSON_ERRORS
 
 # bfloat16 is carried as its raw bits.
@@ -53,6 +54,7 @@ class SafetensorsFile(Mapping[str, NDArray[Any]]):
                 self._buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise ModelFileError(f"cannot read {path}: {error}") from error
+        prefer_huge_pages(self._buffer)
         self.entries, self.metadata, self._data_start = self._directory()
 
     def _directory(self) -> tuple[dict[str, Entry], dict[str, str], int]:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -50,6 +51,7 @@ class WeightCache:
         try:
             with atomic_file(path) as file:
                 _write(file, build())
+            _forget_pages(path)
         except OSError as error:
             _log.warning("cannot keep repacked weights in %s (%s); every start will repack them", path, error)
             return _in_memory(build)
@@ -73,6 +75,16 @@ def _load(path: Path) -> dict[str, NDArray[Any]] | None:
         _log.warning("repacking weights: the content of the cached file %s does not match its digest", path)
         return None
     return {name: file[name] for name in file if not name.startswith(_PADDING)}
+
+
+def _forget_pages(path: Path) -> None:
+    """Have the system read the file again: its memory comes in large pages then, in small ones as it was written.
+
+    A decode step is bound by reading weights, and with small pages takes about a twentieth longer.
+    """
+    if hasattr(os, "posix_fadvise"):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _in_memory(build: Build) -> dict[str, NDArray[Any]]:
