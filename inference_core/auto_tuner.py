@@ -2,26 +2,36 @@
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from inference_core.protocol import Knobs, Tuning
-from inference_core.step_time_model import StepTimeModel
+from inference_core.step_time_model import StepCost, StepTimeModel
 
 
 @dataclass(frozen=True, slots=True)
 class TuningRule:
-    """How many prompt tokens a step may take: `room - room_per_decode · decodes`, and without decodes `idle_room`."""
+    """A usual step takes `seconds` beside decodes, `idle_seconds` without any, at a cost learned before."""
 
-    room: float
-    room_per_decode: float
-    idle_room: float
+    cost: StepCost
+    seconds: float
+    idle_seconds: float
     max_num_seqs: int
 
-    def prompt_tokens(self, decodes: int) -> float:
-        """Prompt tokens that fit a step beside `decodes`."""
-        return self.room - self.room_per_decode * decodes if decodes else self.idle_room
+    def prompt_tokens(self, decodes: int, depth: float) -> float:
+        """Prompt tokens, each attending to `depth` others, that fit a step beside `decodes`."""
+        further = self.cost.further(depth)
+        if further <= 1e-9:
+            return math.inf
+        left = (self.seconds if decodes else self.idle_seconds) - self.cost.predict(decodes + 1, decodes + 1)
+        return left / further + 1
+
+    def limited(self, decodes: int, depth: float, most: float, most_idle: float) -> "TuningRule":
+        """The same with at most so many prompt tokens at `depth`, beside `decodes` and without any."""
+        cost = self.cost
+        seconds = min(self.seconds, cost.predict(decodes + 1, decodes + most, depth))
+        return replace(self, seconds=seconds, idle_seconds=min(self.idle_seconds, cost.predict(1, most_idle, depth)))
 
 
 class AutoTuner:
@@ -45,7 +55,7 @@ class AutoTuner:
     HYSTERESIS = 0.1
     SLACK = 0.05
     # A prompt always advances: so many tokens a step, if the limits allow.
-    LEAST_ROOM = 16
+    LEAST_ROOM = 4
     LEAST_MARGIN = 0.5
 
     def __init__(self, limits: Knobs) -> None:
@@ -65,6 +75,7 @@ class AutoTuner:
         self._first_tokens: deque[float] = deque(maxlen=self.WINDOW)
         self._prompt_tokens = self._answer_tokens = 0.0
         self._prompt_steps = 1.0
+        self._depth = 0.0
 
     def set_limits(self, limits: Knobs) -> Knobs:
         """Put the operator's knobs in force; tuning begins from them."""
@@ -83,14 +94,18 @@ class AutoTuner:
         backlog: int = 0,
         waiting: int = 0,
         sharing: int = 1,
+        depth: float = 0.0,
     ) -> Knobs:
         """A step of `tokens` in `sequences` took `seconds` and ended at `now`, leaving `decodes` to go on.
 
+        `depth`: how many tokens the prompt tokens of the step attended to, on average.
         `backlog`: prompt tokens that running sequences still lack; `waiting`: sequences in the queue; `sharing`: models
         that have work on this core, this one included. Returns the knobs for the next step.
         """
         self._prompt_steps += 0.02 * ((tokens > sequences) - self._prompt_steps)
-        self.model.observe(sequences, tokens, seconds)
+        self.model.observe(sequences, tokens, depth, seconds)
+        if tokens > sequences:
+            self._depth = depth
         if self._decodes_left:
             self._gaps.append(now - self._last_end)
         self._decodes_left, self._last_end = decodes, now
@@ -123,9 +138,10 @@ class AutoTuner:
             itl_p95_seconds=self._gap_p95,
             ttft_p95_seconds=_p95(list(self._first_tokens)),
             margin=self._margin,
-            base_seconds=self.model.base,
-            sequence_seconds=self.model.per_sequence,
-            token_seconds=self.model.per_token,
+            base_seconds=self.model.cost.base,
+            sequence_seconds=self.model.cost.per_sequence,
+            token_seconds=self.model.cost.per_token,
+            pair_seconds=self.model.cost.per_pair,
             tail=self.model.tail,
         )
 
@@ -144,63 +160,49 @@ class AutoTuner:
 
     def _decide(self, decodes: int, sharing: int) -> None:
         target = self.limits.itl_objective_ms / 1e3 / sharing * self._margin
-        wanted, old = self._wanted(target / self.model.tail, sharing), self._rule
-        most = float(self.limits.max_num_batched_tokens - decodes)
+        wanted, old, depth = self._wanted(target / self.model.tail, sharing), self._rule, self._depth
         if old is not None:
-            wanted = self._not_too_fast(old, wanted, decodes)
+            most, idle = (max(old.prompt_tokens(d, depth), self.LEAST_ROOM) * self.GROWTH for d in (decodes, 0))
+            seats = min(wanted.max_num_seqs, int(old.max_num_seqs * self.GROWTH) + 1)
+            wanted = replace(wanted.limited(decodes, depth, most, idle), max_num_seqs=seats)
             if not self._worth_it(old, wanted, decodes):
                 return
-            most = min(most, max(old.prompt_tokens(decodes), self.LEAST_ROOM))
         self._rule = wanted
         self._decisions += 1
         self._decided_at = self._last_end
-        took = self.model.predict(decodes + 1, decodes + most) * self.model.tail
+        room = min(self._room(wanted, decodes), float(self.limits.max_num_batched_tokens - decodes))
+        took = wanted.cost.predict(decodes + 1, decodes + room, depth) * self.model.tail
         self._reason = (
-            f"{most:.0f} prompt tokens beside {decodes} decodes take {took * 1e3:.0f} ms "
+            f"{room:.0f} prompt tokens at a depth of {depth:.0f} beside {decodes} decodes take {took * 1e3:.0f} ms "
             f"in the worst twentieth of steps, {target * 1e3:.0f} ms are aimed at"
         )
 
     def _wanted(self, target: float, sharing: int) -> TuningRule:
         """The rule under which a usual step takes `target` seconds and no more."""
-        model, limits = self.model, self.limits
-        most = float(limits.max_num_batched_tokens)
+        cost, limits = self.model.cost, self.limits
         # Nobody waits for a next token: a step may take longer, but who arrives during it waits for its end.
-        idle = target if sharing > 1 else max(target, limits.ttft_objective_ms / 1e3 / 4 / model.tail)
-        if model.per_token > 1e-9:
-            room = (target - model.base - model.per_sequence) / model.per_token + 1
-            slope = model.per_sequence / model.per_token
-            idle_room = (idle - model.base - model.per_sequence) / model.per_token + 1
-        else:
-            room = idle_room = most
-            slope = 0.0
+        idle = target if sharing > 1 else max(target, limits.ttft_objective_ms / 1e3 / 4 / self.model.tail)
         mix = self._prompt_tokens / self._answer_tokens if self._answer_tokens else 0.0
-        per_seat = model.per_sequence + model.per_token * mix
-        seats = (target - model.base) / per_seat if per_seat > 1e-9 else float(limits.max_num_seqs)
-        return TuningRule(room, slope, idle_room, int(min(max(seats, 1), limits.max_num_seqs)))
+        per_seat = cost.per_sequence + cost.per_token * mix
+        seats = (target - cost.base) / per_seat if per_seat > 1e-9 else float(limits.max_num_seqs)
+        return TuningRule(cost, target, idle, int(min(max(seats, 1), limits.max_num_seqs)))
 
-    def _not_too_fast(self, old: TuningRule, new: TuningRule, decodes: int) -> TuningRule:
-        most = max(old.prompt_tokens(decodes), self.LEAST_ROOM) * self.GROWTH
-        idle = max(old.idle_room, self.LEAST_ROOM) * self.GROWTH
-        return TuningRule(
-            new.room - max(0.0, new.prompt_tokens(decodes) - most),
-            new.room_per_decode,
-            min(new.idle_room, idle),
-            min(new.max_num_seqs, int(old.max_num_seqs * self.GROWTH) + 1),
-        )
+    def _room(self, rule: TuningRule, decodes: int) -> float:
+        return max(rule.prompt_tokens(decodes, self._depth), self.LEAST_ROOM)
 
     def _worth_it(self, old: TuningRule, new: TuningRule, decodes: int) -> bool:
         """Whether `new` keeps the objective better, or gives noticeably more room."""
-        pairs = (
-            (old.prompt_tokens(decodes), new.prompt_tokens(decodes)),
-            (old.idle_room, new.idle_room),
-            (old.max_num_seqs, new.max_num_seqs),
-        )
+        pairs = [(self._room(old, d), self._room(new, d)) for d in (decodes, 0)]
+        pairs.append((old.max_num_seqs, new.max_num_seqs))
         return any(b < (1 - self.SLACK) * a or b > (1 + self.HYSTERESIS) * a for a, b in pairs)
 
     def _apply(self, rule: TuningRule, decodes: int, backlog: float) -> None:
         limits, knobs = self.limits, self.knobs
-        room = min(rule.prompt_tokens(decodes), self._enough(decodes, backlog), limits.max_num_batched_tokens)
-        room = max(int(room) // self.LEAST_ROOM * self.LEAST_ROOM, self.LEAST_ROOM)
+        room = int(min(self._room(rule, decodes), limits.max_num_batched_tokens))
+        # In steps of a sixteenth, so that the knobs do not change with every token of a prompt.
+        grain = max(1 << max(room.bit_length() - 4, 0), self.LEAST_ROOM)
+        enough = math.ceil(min(self._enough(decodes, backlog), room) / self.LEAST_ROOM) * self.LEAST_ROOM
+        room = max(min(room // grain * grain, enough), self.LEAST_ROOM)
         budget = min(decodes + room, limits.max_num_batched_tokens)
         chunk = min(room, limits.prefill_chunk)
         # Beside a prompt all decodes go on: what a prompt may wait for them is in the room already.
@@ -227,14 +229,15 @@ class AutoTuner:
         under way, which takes r tokens' time where the share p of steps with prompts comes in:
         f B / r + t p r / 2 is least at r = sqrt(2 f B / (t p)).
         """
-        model = self.model
-        if model.per_token <= 1e-9 or model.base + model.per_sequence <= 0:
+        cost = self.model.cost
+        further = cost.further(self._depth)
+        if further <= 1e-9 or cost.base + cost.per_sequence <= 0:
             return math.inf
         backlog = max(backlog, self._prompt_tokens, self.LEAST_ROOM)
-        fixed = model.base + model.per_sequence * decodes
-        best = math.sqrt(2 * fixed * backlog / (model.per_token * max(self._prompt_steps, 0.02)))
+        fixed = cost.base + cost.per_sequence * decodes
+        best = math.sqrt(2 * fixed * backlog / (further * max(self._prompt_steps, 0.02)))
         steps = max(1, round(backlog / best)) if best > 0 else backlog
-        return backlog / steps + self.LEAST_ROOM - 1
+        return backlog / steps
 
 
 def _p95(values: list[float]) -> float | None:

@@ -252,6 +252,7 @@ class Core:
             backlog=scheduler.catching_up_tokens,
             waiting=len(scheduler.waiting),
             sharing=sharing,
+            depth=plan.prompt_depth(),
         )
 
     def _watch_queue(self, model: str) -> None:

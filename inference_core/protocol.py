@@ -214,7 +214,8 @@ class Tuning(msgspec.Struct, kw_only=True):
     `decisions`: changes of its rule since start, the last one `decided_at` by the core's clock, for `reason`. The 95th
     percentiles are of the last gaps between tokens and of the last times to first token; None before there are any.
     `margin`: share of the objective that steps aim at. A step takes about `base_seconds`, `sequence_seconds` for each
-    sequence and `token_seconds` for each further token, and `tail` times that in its worst twentieth.
+    sequence, `token_seconds` for each further token and `pair_seconds` for each token that one attends to, and `tail`
+    times that in its worst twentieth.
     """
 
     max_num_batched_tokens: int
@@ -229,6 +230,7 @@ class Tuning(msgspec.Struct, kw_only=True):
     base_seconds: float = 0.0
     sequence_seconds: float = 0.0
     token_seconds: float = 0.0
+    pair_seconds: float = 0.0
     tail: float = 1.0
 
 

@@ -57,6 +57,12 @@ class StepPlan:
     def num_tokens(self) -> int:
         return sum(len(s.token_ids) for s in self.sequences)
 
+    def prompt_depth(self) -> float:
+        """How many tokens, itself included, a token of a prompt chunk attends to, on average; 0 without such."""
+        chunks = [(len(s.token_ids), s.start) for s in self.sequences if len(s.token_ids) > 1]
+        tokens = sum(count for count, _ in chunks)
+        return sum(count * (start + (count + 1) / 2) for count, start in chunks) / tokens if tokens else 0.0
+
 
 class SampledToken(msgspec.Struct, frozen=True, gc=False):
     """A drawn token, and the log-probabilities that were asked for."""

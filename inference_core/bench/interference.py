@@ -23,7 +23,8 @@ _ENDLESS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterferenceOptions:
-    """`streams` decode while a prompt of `long_words` arrives; `quiet_tokens` of each are timed before it does.
+    """`streams` decode while a prompt of `long_words` arrives; `quiet_tokens` of each are timed before it does. Once
+    with the knobs as they are, once with the auto-tuner told that tokens may be `tuned_itl_ms` apart.
 
     A prompt of `prompt_tokens` joins `levels` of decoding streams, `probes` times each. `pairs` of prompts of
     `prefix_words` are new, or share `shared_percent` of them with one asked before. Raises `ValueError`.
@@ -32,6 +33,7 @@ class InterferenceOptions:
     rounds: int = 5
     streams: int = 8
     long_words: int = 8000
+    tuned_itl_ms: float = 50.0
     quiet_tokens: int = 100
     prompt_tokens: int = 128
     levels: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32)
@@ -45,6 +47,8 @@ class InterferenceOptions:
         for name in ("rounds", "streams", "long_words", "prompt_tokens", "probes", "prefix_words", "pairs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.tuned_itl_ms < 1:
+            raise ValueError(f"tuned_itl_ms is {self.tuned_itl_ms}; it must be at least 1")
         if self.quiet_tokens < 2:
             raise ValueError(f"quiet_tokens is {self.quiet_tokens}; gaps need at least 2")
         if min(self.levels, default=-1) < 0:
@@ -54,8 +58,12 @@ class InterferenceOptions:
 
 
 class LongPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """ITL of the streams without and with the long prompt's prefill beside them, and its own TTFT, in milliseconds."""
+    """ITL of the streams without and with the long prompt's prefill beside them, and its own TTFT, in milliseconds.
 
+    `tuned`: with the auto-tuner on.
+    """
+
+    tuned: bool
     quiet_p50: Spread | None
     quiet_p99: Spread | None
     beside_p50: Spread | None
@@ -81,7 +89,7 @@ class SharedPrefix(msgspec.Struct, frozen=True):
 
 
 class InterferenceResults(msgspec.Struct, frozen=True):
-    long_prompt: LongPrompt
+    long_prompts: list[LongPrompt]
     occupancy: list[Joining]
     shared_prefix: SharedPrefix
 
@@ -95,21 +103,20 @@ async def interfere(
     """Measure what `measurement` lacks, round by round, and finish it. Raises `AskError`."""
     bench = _Interference(target, options)
     for turn in range(options.rounds):
-        wanted: list[tuple[str, int | None]] = [(LONG_PROMPT, None), (SHARED_PREFIX, None)]
-        wanted += [(OCCUPANCY, level) for level in options.levels]
-        for part, level in wanted:
-            keys = {"part": part, "round": turn} | ({} if level is None else {"streams": level})
-            if measurement.find(**keys) is not None:
+        wanted: list[dict[str, Any]] = [{"part": LONG_PROMPT, "tuned": tuned} for tuned in (False, True)]
+        wanted += [{"part": SHARED_PREFIX}, *({"part": OCCUPANCY, "streams": level} for level in options.levels)]
+        for position, keys in enumerate(wanted):
+            if measurement.find(round=turn, **keys) is not None:
                 continue
-            progress(f"round {turn + 1}/{options.rounds}: {part}{'' if level is None else f' {level}'}")
-            bench.new_prompts(options.seed + 1000 * turn + 10 * (level or 0) + len(part))
-            if part == LONG_PROMPT:
-                figures = await bench.long_prompt()
-            elif part == SHARED_PREFIX:
+            progress(f"round {turn + 1}/{options.rounds}: {', '.join(f'{k} {v}' for k, v in keys.items())}")
+            bench.new_prompts(options.seed + 1000 * turn + 10 * position)
+            if keys["part"] == LONG_PROMPT:
+                figures = await bench.long_prompt(tuned=keys["tuned"])
+            elif keys["part"] == SHARED_PREFIX:
                 figures = await bench.shared_prefix()
             else:
-                figures = await bench.joining(level or 0)
-            measurement.add(keys | figures)
+                figures = await bench.joining(keys["streams"])
+            measurement.add({**keys, "round": turn, **figures})
     results = results_of(measurement.rows)
     measurement.finish(msgspec.to_builtins(results))
     return results
@@ -123,18 +130,24 @@ def results_of(rows: Iterable[Row]) -> InterferenceResults:
         chosen = (r for r in rows if r["part"] == part and all(r[key] == value for key, value in where.items()))
         return [row[name] for row in sorted(chosen, key=lambda row: row["round"])]
 
-    quiet, beside = column(LONG_PROMPT, "quiet_itl_p99_ms"), column(LONG_PROMPT, "beside_itl_p99_ms")
+    def long_prompt(tuned: bool) -> LongPrompt:
+        def of(name: str) -> list[float | None]:
+            return column(LONG_PROMPT, name, tuned=tuned)
+
+        return LongPrompt(
+            tuned=tuned,
+            quiet_p50=spread(of("quiet_itl_p50_ms")),
+            quiet_p99=spread(of("quiet_itl_p99_ms")),
+            beside_p50=spread(of("beside_itl_p50_ms")),
+            beside_p99=spread(of("beside_itl_p99_ms")),
+            p99_ratio=ratio(of("beside_itl_p99_ms"), of("quiet_itl_p99_ms")),
+            long_ttft=spread(of("long_ttft_ms")),
+        )
+
     cold, warm = column(SHARED_PREFIX, "cold_ttft_p50_ms"), column(SHARED_PREFIX, "warm_ttft_p50_ms")
     levels = sorted({row["streams"] for row in rows if row["part"] == OCCUPANCY})
     return InterferenceResults(
-        LongPrompt(
-            quiet_p50=spread(column(LONG_PROMPT, "quiet_itl_p50_ms")),
-            quiet_p99=spread(quiet),
-            beside_p50=spread(column(LONG_PROMPT, "beside_itl_p50_ms")),
-            beside_p99=spread(beside),
-            p99_ratio=ratio(beside, quiet),
-            long_ttft=spread(column(LONG_PROMPT, "long_ttft_ms")),
-        ),
+        [long_prompt(tuned) for tuned in (False, True)],
         [
             Joining(
                 level,
@@ -180,7 +193,17 @@ class _Interference:
         """From here on prompts are those of `seed`; none of them has a cached prefix."""
         self._prompts = Prompts(seed, 0)
 
-    async def long_prompt(self) -> dict[str, Any]:
+    async def long_prompt(self, *, tuned: bool) -> dict[str, Any]:
+        if not tuned:
+            return await self._beside_long_prompt()
+        client = self._target.client
+        await client.set_knobs({"auto_tune": True, "itl_objective_ms": self._options.tuned_itl_ms})
+        try:
+            return await self._beside_long_prompt()
+        finally:
+            await client.set_knobs({"auto_tune": None, "itl_objective_ms": None})
+
+    async def _beside_long_prompt(self) -> dict[str, Any]:
         options = self._options
         async with self._decoding(options.streams) as streams:
             begin = time.perf_counter()

@@ -72,14 +72,18 @@ def sweep_table(results: SweepResults) -> str:
 
 def interference_tables(results: InterferenceResults) -> str:
     """The long prompt, joining a busy batch, the shared prefix."""
-    long, prefix = results.long_prompt, results.shared_prefix
-    quiet = ["nothing else", middle(long.quiet_p50), ranged(long.quiet_p99), "1", "–"]
-    beside = ["the long prefill", middle(long.beside_p50), ranged(long.beside_p99), times(long.p99_ratio)]
+    prefix = results.shared_prefix
+    beside: list[list[str]] = []
+    for long in results.long_prompts:
+        knobs = "auto-tuned" if long.tuned else "knobs as they are"
+        beside.append([f"nothing else, {knobs}", middle(long.quiet_p50), ranged(long.quiet_p99), "1", "–"])
+        loaded = [middle(long.beside_p50), ranged(long.beside_p99), times(long.p99_ratio), ranged(long.long_ttft)]
+        beside.append([f"the long prefill, {knobs}", *loaded])
     return "\n\n".join(
         [
             markdown(
                 ["beside the streams", "their ITL p50 ms", "ITL p99 ms", "p99 ratio", "the long prompt's TTFT ms"],
-                [quiet, [*beside, ranged(long.long_ttft)]],
+                beside,
             ),
             markdown(
                 ["streams decoding", "TTFT p50 ms", "TTFT p99 ms"],

@@ -27,10 +27,10 @@ async def test_every_part_is_measured_in_every_round_and_no_stream_is_left(targe
 
     results = await interfere(target, OPTIONS, measurement)
 
-    parts = [(row["round"], row["part"], row.get("streams")) for row in measurement.rows]
-    once = [("long prompt", None), ("shared prefix", None), ("occupancy", 0), ("occupancy", 2)]
+    parts = [(row["round"], row["part"], row.get("tuned", row.get("streams"))) for row in measurement.rows]
+    once = [("long prompt", False), ("long prompt", True), ("shared prefix", None), ("occupancy", 0), ("occupancy", 2)]
     assert parts == [(turn, *part) for turn in range(2) for part in once]
-    assert results.long_prompt.p99_ratio is not None
+    assert [(long.tuned, long.p99_ratio is not None) for long in results.long_prompts] == [(False, True), (True, True)]
     assert [joining.streams for joining in results.occupancy] == [0, 2]
     (model,) = (await target.client.stats()).models
     assert (model.running, model.waiting) == (0, 0)
@@ -48,6 +48,24 @@ async def test_all_streams_are_timed_before_and_beside_the_long_prompt(target):
             assert row["beside_gaps"] >= 3 * 3
 
 
+async def test_the_tuner_is_on_beside_the_second_long_prompt_alone(target):
+    changes, set_knobs = [], target.client.set_knobs
+
+    async def noting(given, *rest, **named):
+        changes.append(dict(given))
+        return await set_knobs(given, *rest, **named)
+
+    target.client.set_knobs = noting
+    before = (await target.client.set_knobs({})).knobs
+    options = InterferenceOptions(rounds=1, streams=1, long_words=10, levels=(0,), probes=1, tuned_itl_ms=35)
+
+    await interfere(target, options, Measurement.begin("interference", {}))
+
+    assert changes[1]["auto_tune"] is True
+    assert changes[1]["itl_objective_ms"] == 35
+    assert (await set_knobs({})).knobs == before
+
+
 async def test_only_the_warm_prompts_hit_the_prefix_cache(target):
     options = InterferenceOptions(rounds=1, streams=1, long_words=10, levels=(0,), probes=1, prefix_words=320, pairs=3)
 
@@ -61,12 +79,12 @@ async def test_only_the_warm_prompts_hit_the_prefix_cache(target):
 async def test_an_interrupted_measurement_goes_on(target, tmp_path):
     path = tmp_path / "interference.jsonl"
     await interfere(target, OPTIONS, Measurement.begin("interference", {}, path))
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:7]))  # the head and six of eight rows
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:9]))  # the head and eight of ten rows
     lines = []
 
     await interfere(target, OPTIONS, Measurement.begin("interference", {}, path), lines.append)
 
-    assert lines == ["round 2/2: occupancy 0", "round 2/2: occupancy 2"]
+    assert lines == ["round 2/2: part occupancy, streams 0", "round 2/2: part occupancy, streams 2"]
 
 
 def test_ratios_are_of_rounds():
@@ -74,6 +92,7 @@ def test_ratios_are_of_rounds():
         return [
             {
                 "part": "long prompt",
+                "tuned": False,
                 "round": turn,
                 "quiet_itl_p50_ms": 1.0,
                 "beside_itl_p50_ms": 1.0,
@@ -86,7 +105,7 @@ def test_ratios_are_of_rounds():
 
     results = results_of([*rows(1, 30.0, 45.0, 60.0, 10.0), *rows(0, 10.0, 20.0, 100.0, 20.0)])
 
-    p99, lower = results.long_prompt.p99_ratio, results.shared_prefix.times_lower
+    p99, lower = results.long_prompts[0].p99_ratio, results.shared_prefix.times_lower
     assert (p99.median, p99.low, p99.high) == pytest.approx((32.5 / 20, 1.5, 2.0))
     assert (lower.median, lower.low, lower.high) == pytest.approx((80 / 15, 5.0, 6.0))
 
