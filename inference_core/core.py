@@ -1,6 +1,5 @@
 """A core: several models on one device group, one KV arena, one step at a time; synchronous and deterministic."""
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from random import Random
 from inference_core.auto_tuner import AutoTuner
 from inference_core.block_pool import BlockPool
 from inference_core.errors import IntegrityError, InvalidRequestError, QueueFullError
-from inference_core.fault_isolation import judge
 from inference_core.live_knobs import LiveKnobs
 from inference_core.model_turns import ModelTurns
 from inference_core.protocol import (
@@ -29,11 +27,9 @@ from inference_core.runner import ModelRunner
 from inference_core.scheduler import Scheduler
 from inference_core.sequence import Sequence, Status
 from inference_core.slab_arena import SlabArena
-from inference_core.step_plan import StepPlan, StepResult
+from inference_core.step_executor import Outcome, StepExecutor
 from inference_core.step_statistics import StepStatistics
 from inference_core.wait_estimate import StepMeter
-
-logger = logging.getLogger(__name__)
 
 
 class Core:
@@ -73,6 +69,7 @@ class Core:
         self._alerts = {name: QueueAlert(name) for name in self._runners}
         self._turns = ModelTurns(list(self._runners))
         self._requests: dict[str, _Request] = {}
+        self._executor = StepExecutor(self._runners, self._schedulers, clock)
         self._clock = clock
         self._use_threads = use_threads
         self._random = Random(seed)
@@ -163,24 +160,27 @@ class Core:
     def step(self) -> list[SequenceOutput]:
         """One step of one model, and what came of it; [] without work.
 
-        An exception of the runner ends the sequences that cause it with `finish_reason` "error" and nothing else.
+        An exception of the runner ends the sequences that cause it with `finish_reason` "error" and nothing else. With
+        an `OverlappingRunner` a step is planned and launched before the one before it is waited for, so that a step's
+        tokens come with the next call.
         """
         began = self._clock()
         outputs = self._end_the_late(began)
         due = {name: s.deadlines.earliest for name, s in self._schedulers.items() if s.has_work}
         for name in self._turns.order(due):
+            overlaps = self._executor.may_overlap(name)
+            if not overlaps:
+                outputs += self._book(self._executor.land())
             plan = self._schedulers[name].schedule(self._steps, began)
             if plan is None:
                 continue
             self._steps += 1
-            outputs += self._execute(plan)
-            now = self._clock()
-            self._turns.charge(name, now - began)
-            self._meters[name].record_step(now - began)
-            self._tune(plan, len(outputs), now - began, now, len(due))
+            outputs += self._book(self._executor.take_off(plan) if overlaps else self._executor.execute(plan, began))
             self._watch_queue(name)
             return outputs
-        if any(not self._schedulers[name].seconds_held(began) for name in due):
+        if self._executor.is_under_way:
+            return outputs + self._book(self._executor.land())
+        if any(s.has_work and not s.seconds_held(began) for s in self._schedulers.values()):
             raise IntegrityError(f"{', '.join(due)} have work, but no sequence of theirs can be scheduled")
         return outputs
 
@@ -238,54 +238,34 @@ class Core:
 
     # -- one step ------------------------------------------------------------------------------
 
-    def _tune(self, plan: StepPlan, drawn: int, seconds: float, now: float, sharing: int) -> None:
-        """Let the step just done decide the limits of this model's next one. Who drew a token decodes on, or ended."""
-        sequences = len(plan.sequences)
-        self._statistics[plan.model].record(sequences, seconds)
-        scheduler, tuner = self._schedulers[plan.model], self._tuners[plan.model]
+    def _book(self, outcome: Outcome | None) -> list[SequenceOutput]:
+        """Close the books on a step, and let it decide the limits of its model's next one."""
+        if outcome is None:
+            return []
+        model, seconds = outcome.model, outcome.seconds
+        scheduler, tuner = self._schedulers[model], self._tuners[model]
+        outputs = self._settle(outcome.outputs)
+        outputs += [self._end_by_id(scheduler, sequence_id, error) for sequence_id, error in outcome.failed.items()]
+        self._turns.charge(model, seconds)
+        self._meters[model].record_step(seconds)
+        self._statistics[model].record(outcome.sequences, seconds)
         scheduler.knobs = tuner.after_step(
-            sequences,
-            plan.num_tokens,
-            drawn,
+            outcome.sequences,
+            outcome.tokens,
+            len(outputs),
             seconds,
-            now,
+            self._clock(),
             backlog=scheduler.catching_up_tokens,
             waiting=len(scheduler.waiting),
-            sharing=sharing,
-            depth=plan.prompt_depth(),
+            sharing=sum(s.has_work for s in self._schedulers.values()) or 1,
+            depth=outcome.depth,
         )
+        return outputs
 
     def _watch_queue(self, model: str) -> None:
         scheduler = self._schedulers[model]
         knobs = scheduler.knobs
         self._alerts[model].look(len(scheduler.waiting), knobs.alert_waiting, knobs.max_waiting)
-
-    def _execute(self, plan: StepPlan) -> list[SequenceOutput]:
-        """Run `plan`, in parts if it fails: who fails alone is ended, and the rest loses nothing."""
-        runner, scheduler = self._runners[plan.model], self._schedulers[plan.model]
-        outputs: list[SequenceOutput] = []
-        failed: dict[str, str] = {}
-        copies, parts = plan.copies, [plan.sequences]
-        while parts:
-            part = [share for share in parts.pop() if share.sequence_id not in failed]
-            if not part:
-                continue
-            attempt = StepPlan(plan.step, plan.model, part, copies)
-            try:
-                result = runner.run(attempt)
-                _check_result(attempt, result, runner.info.vocab_size)
-            except Exception as error:
-                verdict = judge(part, error)
-                if part == plan.sequences or verdict.guilty:
-                    logger.exception("step %d of %s failed with %d sequences", plan.step, plan.model, len(part))
-                failed |= {share.sequence_id: str(error) or repr(error) for share in verdict.guilty}
-                parts += reversed(verdict.retries)
-            else:
-                scheduler.end_moves(copies, copied=True)
-                copies = []
-                outputs += self._settle(scheduler.commit(attempt, result, self._clock()))
-        scheduler.end_moves(copies, copied=False)
-        return outputs + [self._end_by_id(scheduler, sequence_id, error) for sequence_id, error in failed.items()]
 
     def _settle(self, outputs: list[SequenceOutput]) -> list[SequenceOutput]:
         """Close the books on the choices that these outputs end."""
@@ -349,13 +329,3 @@ class _Request:
     scheduler: Scheduler
     choices: list[Sequence]
     live: int
-
-
-def _check_result(plan: StepPlan, result: StepResult, vocab_size: int) -> None:
-    """Raises `ValueError` unless there is one token in the vocabulary for each sequence to be sampled."""
-    if len(result.sampled) != len(plan.sequences):
-        raise ValueError(f"the runner returned {len(result.sampled)} results for {len(plan.sequences)} sequences")
-    for share, drawn in zip(plan.sequences, result.sampled, strict=True):
-        expected = 0 if share.sample is None else 1
-        if len(drawn) != expected or (expected and not 0 <= drawn[0].token_id < vocab_size):
-            raise ValueError(f"the runner drew {drawn} for {share.sequence_id}; {expected} tokens were asked for")

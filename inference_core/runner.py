@@ -1,11 +1,12 @@
 """The seam between scheduling and computing."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from inference_core.kv_layout import KVLayout
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import ModelInfo
-from inference_core.step_plan import StepPlan, StepResult
+from inference_core.step_plan import SampleSpec, StepPlan, StepResult
 
 
 class ModelRunner(ABC):
@@ -26,3 +27,25 @@ class ModelRunner(ABC):
     @abstractmethod
     def run(self, plan: StepPlan) -> StepResult:
         """Execute one step; the plan's `model` is this runner's."""
+
+
+class OverlappingRunner(ModelRunner):
+    """A runner whose steps go on while the next one is scheduled: the device works as the host plans.
+
+    Contract: steps are carried out in the order of their launches, whenever that is. `launch` has taken all it needs
+    of the plan when it returns, since the plan's objects are used again for the next one. A `PENDING` token is the one
+    that the last launched step with this sequence drew. A step that fails raises from its landing, and from those of
+    the steps launched after it; then nothing is under way, and what steps since then wrote may be anything.
+    """
+
+    @abstractmethod
+    def draws_ahead(self, spec: SampleSpec) -> bool:
+        """Whether the device draws by itself under `spec`, so that the next step may follow before the host knows the
+        token. What depends on the tokens drawn before, as penalties do, must not."""
+
+    @abstractmethod
+    def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
+        """Begin a step and return how to wait for its result ("landing" it), which is done once, in order."""
+
+    def run(self, plan: StepPlan) -> StepResult:
+        return self.launch(plan)()

@@ -1,6 +1,5 @@
 """Hands out the tokens of each step of one model: decodes first, then prompt chunks, within a token budget."""
 
-from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter
 
@@ -9,8 +8,10 @@ from inference_core.block_pool import BlockPool
 from inference_core.deadlines import Deadlines
 from inference_core.errors import IntegrityError, QueueFullError
 from inference_core.join_statistics import JoinStatistics
+from inference_core.passenger import Passenger
 from inference_core.protocol import FinishReason, Knobs, SequenceOutput
 from inference_core.scheduling_order import Rank, aged_class, holding_rank, newcomer_claim, service_order
+from inference_core.seats import Seats
 from inference_core.sequence import Sequence, Status
 from inference_core.step_draft import SchedulerTotals, StepDraft
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
@@ -29,9 +30,7 @@ class Scheduler:
     (KV-09). `peers` are the schedulers that share the arena, this one included: memory pressure is resolved
     across all of them by the same orders.
 
-    A step in which nobody joins or leaves costs a fixed few operations per sequence: what can be kept by differences
-    is (`_decodes` and `_lagging`, which split `running`; `_promised_blocks`; the queue's order), and
-    `check_integrity` compares it with what it stands for.
+    Results may come late: `assume` lets planning go on while a step is under way, `settle` brings its tokens.
     """
 
     def __init__(self, name: str, pool: BlockPool, knobs: Knobs) -> None:
@@ -40,17 +39,18 @@ class Scheduler:
         self.knobs = knobs
         self.peers: list[Scheduler] = [self]
         self.waiting = WaitingQueue(knobs.ageing_seconds)
-        self.running: dict[str, Sequence] = {}
+        self._seats = Seats(pool)
         self.blocked: Sequence | None = None
         self.totals = SchedulerTotals()
         self.joins = JoinStatistics()
         self.deadlines = Deadlines()
-        self._decodes: dict[str, Sequence] = {}
-        self._lagging: dict[str, Sequence] = {}
-        self._held_classes: Counter[int] = Counter()
-        self._promised_blocks = 0
         self._batch = Batch()
         self._draft = StepDraft(0, 0)
+
+    @property
+    def running(self) -> dict[str, Sequence]:
+        """The sequences that hold a seat, by id."""
+        return self._seats.running
 
     @property
     def has_work(self) -> bool:
@@ -59,7 +59,7 @@ class Scheduler:
     @property
     def catching_up_tokens(self) -> int:
         """Tokens that running sequences lack before they decode."""
-        return sum(sequence.num_uncomputed_tokens for sequence in self._lagging.values())
+        return sum(sequence.num_uncomputed_tokens for sequence in self._seats.lagging.values())
 
     def seconds_held(self, now: float) -> float:
         """How long this model, with nobody running, holds those back who wait, for others to join their batch."""
@@ -74,7 +74,7 @@ class Scheduler:
             )
         for sequence in choices:
             self.waiting.push(sequence, now)
-            sequence.prompt_computed = self._prompt_is_shareable(sequence)
+            sequence.prompt_computed = self._prompt_is_shareable(sequence, 0)
             self.deadlines.add(sequence)
 
     def remove(self, sequence: Sequence, now: float) -> None:
@@ -89,6 +89,7 @@ class Scheduler:
         if sequence.lagging_since is not None and not sequence.output_token_ids:
             self.deadlines.remove(sequence)
         self._batch.discard(sequence.id)
+        sequence.forget_pending()
         sequence.status = Status.FINISHED
 
     # -- planning ------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ class Scheduler:
         self.blocked = None
         self.waiting.lift(now, self.knobs.ageing_seconds)
         self._batch.form(self.knobs, self.running, self.waiting, now)
-        left_over = self._share_among_decodes(list(self._decodes.values()), self._most_decodes(), now)
+        left_over = self._share_among_decodes(list(self._seats.decodes.values()), self._most_decodes(), now)
         self._share_among_lagging(now)
         if draft.left:
             self._share_among_decodes(left_over, draft.left, now)
@@ -131,7 +132,7 @@ class Scheduler:
         A prompt alone has the whole budget of each step, beside D decodes the budget less D.
         """
         budget = self._draft.budget
-        if not self._lagging and not (self.waiting and self._has_seat_for_someone()):
+        if not self._seats.lagging and not (self.waiting and self._has_seat_for_someone()):
             return budget
         return max(1, int(budget - budget / self.knobs.max_join_penalty))
 
@@ -153,7 +154,7 @@ class Scheduler:
     def _lagging_in_service_order(self, now: float) -> Iterator[Sequence]:
         """Those that catch up and, until the queue stands, those that wait."""
         draft, ageing = self._draft, self.knobs.ageing_seconds
-        running: list[QueueEntry] = [(*service_order(s, now, ageing), s) for s in self._lagging.values()]
+        running: list[QueueEntry] = [(*service_order(s, now, ageing), s) for s in self._seats.lagging.values()]
         running.sort(reverse=True)
         if self._queue_is_open(now):
             for entry in self.waiting.entries():
@@ -173,7 +174,7 @@ class Scheduler:
             return False
         return not self._batch.is_open or joins_now(
             self.knobs,
-            decoding=len(self._decodes),
+            decoding=len(self._seats.decodes),
             waiting=len(self.waiting),
             oldest_wait=self.waiting.oldest_wait(now),
         )
@@ -187,10 +188,10 @@ class Scheduler:
 
     def _has_seat_for_someone(self) -> bool:
         """Whether a waiting sequence could be seated, on a free seat or by pushing someone out."""
-        if len(self.running) < self.knobs.max_num_seqs:
+        if len(self._seats) < self.knobs.max_num_seqs:
             return True
         best = self.waiting.best_priority
-        return best is not None and best < max(self._held_classes)
+        return best is not None and best < self._seats.lowest_class
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
         """Start `sequence` if a seat and its blocks can be had, pushing out strictly lower classes if need be."""
@@ -199,7 +200,7 @@ class Scheduler:
         digests = sequence.shareable_digests(self.pool.block_size) if self.knobs.prefix_caching else []
         hits = self.pool.match(digests)
         while True:
-            if len(self.running) >= self.knobs.max_num_seqs:
+            if len(self._seats) >= self.knobs.max_num_seqs:
                 victim = self._victim(newcomer_claim(sequence), [self])
             elif not self._fits(sequence, hits):
                 victim = self._victim(newcomer_claim(sequence), self.peers)
@@ -215,23 +216,23 @@ class Scheduler:
 
     def _start(self, sequence: Sequence, hits: list[int], now: float) -> None:
         self.waiting.remove(sequence)
-        self.running[sequence.id] = self._lagging[sequence.id] = sequence
         sequence.status = Status.RUNNING
         sequence.held_class = aged_class(sequence, now, self.knobs.ageing_seconds)
-        self._held_classes[sequence.held_class] += 1
         sequence.queue_seconds += now - sequence.queued_since
         self.pool.acquire(hits)
         sequence.block_table = sequence.share.block_table = hits
-        self._promised_blocks += self._promised_to(sequence)
+        self._seats.take(sequence)
         sequence.num_registered_blocks = len(hits)
         sequence.num_computed_tokens = len(hits) * self.pool.block_size
-        sequence.prompt_computed = sequence.prompt_computed or self._prompt_is_shareable(sequence)
+        sequence.prompt_computed = sequence.prompt_computed or self._prompt_is_shareable(
+            sequence, sequence.num_computed_tokens
+        )
         sequence.admissions += 1
         if sequence.admissions == 1:
             self._count_first_admission(sequence, now)
 
     def _count_first_admission(self, sequence: Sequence, now: float) -> None:
-        sequence.joined_at, sequence.joined_beside = now, len(self._decodes)
+        sequence.joined_at, sequence.joined_beside = now, len(self._seats.decodes)
         sequence.cached_tokens = sequence.num_computed_tokens
         if self.knobs.prefix_caching:
             self.totals.prefix_query_tokens += len(sequence.prompt_token_ids)
@@ -281,10 +282,7 @@ class Scheduler:
 
     def promised_bytes(self) -> int:
         """What running sequences will still take for their known tokens, and a block each to go on with."""
-        return self.pool.block_bytes * self._promised_blocks
-
-    def _promised_to(self, sequence: Sequence) -> int:
-        return self.pool.blocks_for(len(sequence.token_ids)) + 1 - len(sequence.block_table)
+        return self.pool.block_bytes * self._seats.promised_blocks
 
     def _grow_decodes(self, sequences: list[Sequence], now: float) -> None:
         """Another block for those whose last one is full, all at once if there are enough."""
@@ -298,7 +296,7 @@ class Scheduler:
                 if sequence.status is Status.RUNNING:
                     self._grow(sequence, 1, now)
             return
-        self._promised_blocks -= len(blocks)
+        self._seats.promised_blocks -= len(blocks)
         for sequence, block in zip(growing, blocks, strict=True):
             sequence.block_table.append(block)
 
@@ -315,7 +313,7 @@ class Scheduler:
                 return False
             victim[0]._preempt(victim[1], now)
         sequence.block_table += blocks
-        self._promised_blocks -= lacking
+        self._seats.promised_blocks -= lacking
         return True
 
     def _victim(self, claim: Rank, schedulers: "list[Scheduler]") -> "tuple[Scheduler, Sequence] | None":
@@ -340,12 +338,7 @@ class Scheduler:
 
     def _unseat(self, sequence: Sequence) -> None:
         """A running sequence gives back its seat and its blocks."""
-        del self.running[sequence.id]
-        del (self._decodes if sequence.lagging_since is None else self._lagging)[sequence.id]
-        self._held_classes[sequence.held_class] -= 1
-        if not self._held_classes[sequence.held_class]:
-            del self._held_classes[sequence.held_class]
-        self._promised_blocks -= self._promised_to(sequence)
+        self._seats.leave(sequence)
         self.pool.release(sequence.block_table)
         sequence.block_table = sequence.share.block_table = []
         sequence.num_registered_blocks = 0
@@ -353,29 +346,37 @@ class Scheduler:
 
     # -- results -------------------------------------------------------------------------------
 
-    def commit(self, plan: StepPlan, result: StepResult, now: float) -> list[SequenceOutput]:
-        """Take in what a step computed. A finished sequence frees its blocks here, in its last step (SPEC KV-01)."""
-        outputs = []
-        running, size, caching = self.running, self.pool.block_size, self.knobs.prefix_caching
-        for share, drawn in zip(plan.sequences, result.sampled, strict=True):
-            sequence = running[share.sequence_id]
-            computed = sequence.num_computed_tokens + len(share.token_ids)
+    def assume(self, passengers: list[Passenger], now: float) -> None:
+        """A step is under way: go on as if it were done, with the tokens that it draws still pending."""
+        for sequence, computed, sampled, _ in passengers:
             sequence.num_computed_tokens = computed
-            if caching and computed // size != sequence.num_registered_blocks:
-                self._register_full_blocks(sequence, computed // size)
-            if not sequence.prompt_computed:
-                sequence.prompt_computed = self._prompt_is_shareable(sequence)
-            if not drawn:
+            if sampled:
+                if sequence.lagging_since is not None:
+                    self._catch_up(sequence, now)
+                self._seats.expect(sequence)
+
+    def settle(self, passengers: list[Passenger], result: StepResult, now: float) -> list[SequenceOutput]:
+        """Take in what an assumed step computed, in the order of steps. Those who have left since are passed over.
+
+        A finished sequence frees its blocks here, in its last step (SPEC KV-01).
+        """
+        outputs = []
+        size, caching = self.pool.block_size, self.knobs.prefix_caching
+        for (sequence, computed, sampled, admissions), drawn in zip(passengers, result.sampled, strict=True):
+            if sequence.status is Status.FINISHED:
                 continue
-            if sequence.lagging_since is not None:
-                self._catch_up(sequence, now)
+            if sequence.status is Status.RUNNING and sequence.admissions == admissions:
+                if caching and computed // size > sequence.num_registered_blocks:
+                    self._register_full_blocks(sequence, computed // size)
+                if not sequence.prompt_computed:
+                    sequence.prompt_computed = self._prompt_is_shareable(sequence, computed)
+            if not sampled:
+                continue
             token = drawn[0]
-            reason = sequence.append(token.token_id)
+            reason = sequence.receive(token.token_id)
             if reason is not None:
                 outputs.append(self._finish(sequence, token, reason, now))
                 continue
-            if computed % size == 0:
-                self._promised_blocks += 1
             outputs.append(
                 SequenceOutput(
                     request_id=sequence.request_id,
@@ -389,21 +390,37 @@ class Scheduler:
         self.totals.generated_tokens += len(outputs)
         return outputs
 
+    def recall(self, passengers: list[Passenger], now: float, *, moved_blocks: bool) -> list[Sequence]:
+        """A step that was planned has failed, or was never begun: who was to be in it waits again, to be recomputed.
+
+        `moved_blocks`: it was to copy blocks first, so that nothing that is stored can be trusted.
+        """
+        recalled = [p.sequence for p in passengers if p.sequence.status is not Status.FINISHED]
+        if moved_blocks:
+            recalled = list({s.id: s for s in [*recalled, *self.running.values()]}.values())
+        for sequence in recalled:
+            if sequence.status is Status.RUNNING:
+                self._preempt(sequence, now)
+            if sequence.num_pending:
+                sequence.forget_pending()
+                if not sequence.output_token_ids:
+                    self.deadlines.add(sequence)
+        if moved_blocks:
+            self.pool.drop_cache()
+        return recalled
+
     def _catch_up(self, sequence: Sequence, now: float) -> None:
-        """From now on one token a step is all that `sequence` needs."""
+        """A sequence that lagged has its first token in sight, or is where it was before it was preempted."""
         assert sequence.lagging_since is not None
         sequence.lagged_seconds += now - sequence.lagging_since
         sequence.lagging_since = None
-        del self._lagging[sequence.id]
-        self._decodes[sequence.id] = sequence
+        self._seats.catch_up(sequence)
         if not sequence.output_token_ids:
             self.deadlines.remove(sequence)
             if sequence.admissions == 1:
                 self.joins.record(sequence, now)
 
     def _finish(self, sequence: Sequence, token: SampledToken, reason: FinishReason, now: float) -> SequenceOutput:
-        if reason == "length" and sequence.num_computed_tokens % self.pool.block_size == 0:
-            self._promised_blocks += 1
         self.remove(sequence, now)
         if reason == "stop":
             return sequence.output([], finish_reason=reason, stop_token_id=token.token_id)
@@ -415,42 +432,22 @@ class Scheduler:
         self.pool.register(sequence.block_table[known:full], sequence.digests[known:full])
         sequence.num_registered_blocks = full
 
-    def _prompt_is_shareable(self, sequence: Sequence) -> bool:
-        """Whether every prompt block that other choices could take from the cache has been computed."""
+    def _prompt_is_shareable(self, sequence: Sequence, computed: int) -> bool:
+        """Whether every prompt block that other choices could take from the cache is among the `computed` tokens."""
         size = self.pool.block_size
-        return sequence.num_computed_tokens >= (len(sequence.prompt_token_ids) - 1) // size * size
+        return computed >= (len(sequence.prompt_token_ids) - 1) // size * size
 
     # -- integrity -----------------------------------------------------------------------------
 
     def check_integrity(self) -> None:
-        """Between steps: tables cover computed tokens with less than a block to spare; the budget was kept."""
+        """Between steps: the budget was kept, and seats, queue, deadlines and blocks are as they should be."""
         draft = self._draft
         if sum(len(s.token_ids) for s in draft.shares.values()) + draft.left != draft.budget or draft.left < 0:
             raise IntegrityError(f"{self.name}: {draft.shares} does not keep a budget of {draft.budget} tokens")
-        self._check_differences()
-        for sequence in self.running.values():
-            needed = self.pool.blocks_for(sequence.num_computed_tokens)
-            if sequence.status is not Status.RUNNING or len(sequence.block_table) != needed:
-                raise IntegrityError(
-                    f"{sequence.id} ({sequence.status.value}) holds {len(sequence.block_table)} blocks for "
-                    f"{sequence.num_computed_tokens} computed tokens; {needed} are needed"
-                )
-            if not 0 < sequence.num_uncomputed_tokens <= len(sequence.token_ids):
-                raise IntegrityError(f"{sequence.id} runs with {sequence.num_uncomputed_tokens} tokens to compute")
+        self._seats.check_integrity()
         for sequence in self.waiting.values():
             if sequence.status is not Status.WAITING or sequence.block_table or sequence.num_computed_tokens:
                 raise IntegrityError(f"{sequence.id} ({sequence.status.value}) waits but holds {sequence.block_table}")
         self.pool.check_integrity(s.block_table for s in self.running.values())
-
-    def _check_differences(self) -> None:
-        """What is kept by differences equals what it stands for."""
-        decodes = {i: s for i, s in self.running.items() if s.lagging_since is None}
-        lagging = {i: s for i, s in self.running.items() if s.lagging_since is not None}
-        if self._decodes != decodes or self._lagging != lagging:
-            raise IntegrityError(f"{self.name}: {list(decodes)} decode and {list(lagging)} catch up, not as noted")
-        if Counter(s.held_class for s in self.running.values()) != self._held_classes:
-            raise IntegrityError(f"{self.name}: {self._held_classes} are not the classes that hold seats")
-        if self._promised_blocks != sum(map(self._promised_to, self.running.values())):
-            raise IntegrityError(f"{self.name}: {self._promised_blocks} blocks are not what is promised")
         self.waiting.check_integrity()
         self.deadlines.check_integrity([*self.running.values(), *self.waiting.values()])

@@ -8,7 +8,7 @@ from typing import Self
 
 from inference_core.prefix_hash import chain_digests, root_digest
 from inference_core.protocol import AddRequest, FinishReason, SamplingParams, SequenceOutput, TokenLogprob
-from inference_core.step_plan import SampleSpec, ScheduledSequence
+from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence
 
 
 class Status(Enum):
@@ -30,7 +30,8 @@ class Sequence:
     """A prompt and its continuation. There are no phases: `num_computed_tokens` catches up with `token_ids`.
 
     The last of `token_ids` is uncomputed unless the sequence is new or was preempted: computing it
-    yields the next. `block_table` covers the computed tokens (and those of the step under way), so less than one
+    yields the next. The last `num_pending` of `token_ids` and `output_token_ids` are `PENDING`: steps under way draw
+    them. `block_table` covers the computed tokens (and those of the step under way), so less than one
     block of it is unused. `number` is unique in the core and breaks every tie. `leader` is the
     first choice of the same request, whose prompt blocks the others wait to share.
 
@@ -62,6 +63,7 @@ class Sequence:
     output_token_ids: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
     num_computed_tokens: int = 0
+    num_pending: int = 0
     block_table: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
     num_registered_blocks: int = 0
@@ -144,13 +146,32 @@ class Sequence:
         leader = self.leader
         return leader is not None and not leader.prompt_computed and leader.status is not Status.FINISHED
 
-    def append(self, token_id: int) -> FinishReason | None:
-        """Take in a drawn token (a stop token is not kept) and return why the sequence is over, if it is."""
-        if token_id in self.stop_ids and len(self.output_token_ids) >= self.sampling.min_tokens:
+    def expect(self) -> bool:
+        """Make room for the token that a step under way draws; whether it is the last one for its number."""
+        self.token_ids.append(PENDING)
+        self.output_token_ids.append(PENDING)
+        self.num_pending += 1
+        return len(self.output_token_ids) >= self.max_output_tokens
+
+    def receive(self, token_id: int) -> FinishReason | None:
+        """Put a drawn token in the place of the first pending one and return why the sequence is over, if it is.
+
+        A stop token is not kept: its place stays pending, to be forgotten with the rest.
+        """
+        place = len(self.output_token_ids) - self.num_pending
+        if token_id in self.stop_ids and place >= self.sampling.min_tokens:
             return "stop"
-        self.token_ids.append(token_id)
-        self.output_token_ids.append(token_id)
-        return "length" if len(self.output_token_ids) >= self.max_output_tokens else None
+        self.token_ids[-self.num_pending] = token_id
+        self.output_token_ids[place] = token_id
+        self.num_pending -= 1
+        return "length" if place + 1 >= self.max_output_tokens else None
+
+    def forget_pending(self) -> None:
+        """No step will bring what is pending."""
+        if self.num_pending:
+            del self.token_ids[-self.num_pending :]
+            del self.output_token_ids[-self.num_pending :]
+            self.num_pending = 0
 
     def output(
         self,

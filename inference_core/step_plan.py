@@ -6,6 +6,9 @@ import msgspec
 
 from inference_core.protocol import SamplingParams, TokenLogprob
 
+# In `token_ids`: the token that the last step with this sequence drew, before the host has seen it.
+PENDING = -1
+
 
 class SampleSpec(msgspec.Struct, eq=False):
     """All that drawing the next token of a sequence depends on besides its logits; one object per sequence.
@@ -28,6 +31,7 @@ class SampleSpec(msgspec.Struct, eq=False):
 class ScheduledSequence(msgspec.Struct, eq=False):
     """One sequence's share of a step: compute `token_ids` at positions `start`, `start + 1`, …
 
+    A runner that is given steps before the last one's tokens are known (`OverlappingRunner`) may find `PENDING` there.
     `block_table` covers every position up to `start + len(token_ids)`; it is the sequence's own list. `sample` is set
     when the last of these tokens' logits are to be sampled. A sequence has one such object, which is up to date from
     `schedule` until the next one: whoever keeps a plan for longer copies what it needs.

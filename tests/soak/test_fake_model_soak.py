@@ -122,7 +122,7 @@ class Soak:
 @pytest.mark.timeout(3600)
 def test_twenty_thousand_requests_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     """Aborts, priorities, prefix sharing, lost steps, slabs that change hands: every answer right, memory flat."""
-    caplog.set_level("CRITICAL", logger="inference_core.core")
+    caplog.set_level("CRITICAL", logger="inference_core.step_executor")
     soak = Soak()
     soak.run(WARM_UP)
     gc.collect()

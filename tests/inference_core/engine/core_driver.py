@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from inference_core.core import Core
 from inference_core.errors import BadLogitsError
 from inference_core.fake_runner import GREEDY, HashModelRunner, VirtualClock
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput
+from inference_core.runner import OverlappingRunner
 from inference_core.sequence import choice_seed
-from inference_core.step_plan import StepPlan, StepResult
+from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence, StepPlan, StepResult
 
 BLOCK = 4
 SLAB_BYTES = 1024  # 16 blocks of 4 tokens at width 1, 5 at width 3
@@ -61,6 +64,85 @@ class FaultyRunner(HashModelRunner):
         return MemoryError() if plan.num_tokens > self.most_tokens else None
 
 
+class Device:
+    """Carries out launched steps of all its models in the order of launches: when they are landed, or at once if
+    `prompt`. Everything between launch and landing is a chance to spoil what a step reads."""
+
+    def __init__(self) -> None:
+        self.prompt = False
+        self.jobs: list[_Job] = []
+
+    def add(self, job: "_Job") -> None:
+        self.jobs.append(job)
+        if self.prompt:
+            self.finish(job)
+
+    def finish(self, job: "_Job") -> StepResult:
+        while job in self.jobs:
+            first = self.jobs.pop(0)
+            try:
+                first.result = first.runner.carry_out(first.plan)
+            except Exception as error:
+                # Whatever was launched after a step that failed fails too.
+                for each in (first, *self.jobs):
+                    each.error = error
+                self.jobs.clear()
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+
+class _Job:
+    def __init__(self, runner: "LateRunner", plan: StepPlan) -> None:
+        self.runner = runner
+        self.plan = plan
+        self.result: StepResult | None = None
+        self.error: Exception | None = None
+
+
+class LateRunner(FaultyRunner, OverlappingRunner):
+    """The same on a `device`, which the driver gives it. `overlapped`: launches that knew not all of their tokens."""
+
+    device: Device
+    fault_at_launch: Exception | None = None
+    launches = 0
+    overlapped = 0
+
+    def draws_ahead(self, spec: SampleSpec) -> bool:
+        return spec.params.presence_penalty == 0
+
+    def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
+        fault, self.fault_at_launch = self.fault_at_launch, None
+        if fault is not None:
+            raise fault
+        self.launches += 1
+        self.overlapped += any(PENDING in share.token_ids for share in plan.sequences)
+        for share in plan.sequences:
+            assert share.sample is None or PENDING not in share.token_ids or self.draws_ahead(share.sample)
+        job = _Job(self, StepPlan(plan.step, plan.model, [_copy(s) for s in plan.sequences], list(plan.copies)))
+        self.device.add(job)
+        return lambda: self.device.finish(job)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        assert not self.device.jobs, "a step is run while others are under way"
+        return super().run(plan)
+
+    def carry_out(self, plan: StepPlan) -> StepResult:
+        drawn = self._drawn = getattr(self, "_drawn", {})
+        for share in plan.sequences:
+            share.token_ids = [drawn[share.sequence_id] if t == PENDING else t for t in share.token_ids]
+        result = super().run(plan)
+        for share, tokens in zip(plan.sequences, result.sampled, strict=True):
+            if tokens:
+                drawn[share.sequence_id] = tokens[0].token_id
+        return result
+
+
+def _copy(share: ScheduledSequence) -> ScheduledSequence:
+    sample = None if share.sample is None else msgspec.structs.replace(share.sample)
+    return ScheduledSequence(share.sequence_id, list(share.token_ids), share.start, list(share.block_table), sample)
+
+
 def greedy(max_tokens: int, **fields: object) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **fields)
 
@@ -80,6 +162,7 @@ class CoreDriver:
         seconds_per_token: float = 0.0,
         check: bool = True,
         seed: int = 0,
+        overlap: bool = False,
     ) -> None:
         models = models or {"m": 1}
         self.clock = VirtualClock()
@@ -88,7 +171,7 @@ class CoreDriver:
             seconds_per_step.__getitem__ if isinstance(seconds_per_step, Mapping) else lambda _: seconds_per_step
         )
         self.runners = {
-            name: FaultyRunner(
+            name: (LateRunner if overlap else FaultyRunner)(
                 name,
                 memory,
                 SLAB_BYTES,
@@ -103,6 +186,10 @@ class CoreDriver:
             )
             for name, width in models.items()
         }
+        self.device = Device()
+        for runner in self.runners.values():
+            if isinstance(runner, LateRunner):
+                runner.device = self.device
         self.core = Core(
             self.runners,
             arena_bytes=len(memory),

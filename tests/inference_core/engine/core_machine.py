@@ -22,6 +22,7 @@ samplings = st.builds(
     max_tokens=st.integers(1, 25),
     min_tokens=st.integers(0, 1),
     ignore_eos=st.booleans(),
+    presence_penalty=st.sampled_from([0.0, 0.0, 0.0, 0.5]),
     stop_token_ids=st.sampled_from([(), (7, 11)]),
 )
 knob_settings = st.builds(
@@ -41,7 +42,7 @@ knob_settings = st.builds(
     itl_objective_ms=st.sampled_from([1.0, 10.0, 1000.0]),
 )
 # Faults are part of the game here; their tracebacks are noise.
-logging.getLogger("inference_core.core").setLevel(logging.CRITICAL)
+logging.getLogger("inference_core.step_executor").setLevel(logging.CRITICAL)
 
 
 class CoreMachine(RuleBasedStateMachine):
@@ -49,6 +50,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     models: ClassVar[dict[str, int]]
     fewest_slabs: ClassVar[int]
+    overlap: ClassVar[bool] = False
 
     @initialize(spare_slabs=st.integers(0, 2), knobs=knob_settings)
     def start(self, spare_slabs: int, knobs: Knobs) -> None:
@@ -60,6 +62,7 @@ class CoreMachine(RuleBasedStateMachine):
             eos_probability=0.03,
             max_context=MAX_CONTEXT,
             seconds_per_token=0.001,
+            overlap=self.overlap,
         )
 
     @rule(
@@ -168,3 +171,20 @@ class ThreeModelMachine(CoreMachine):
 
     models: ClassVar = {"a": 1, "b": 3, "c": 2}
     fewest_slabs = 3
+
+
+class OverlappingMachine(CoreMachine):
+    """Steps are planned while others are under way, on a device that takes its time or none."""
+
+    models: ClassVar = {"a": 1, "b": 2}
+    fewest_slabs = 2
+    overlap = True
+
+    @rule(prompt=st.booleans())
+    def change_pace(self, prompt: bool) -> None:
+        self.driver.device.prompt = prompt
+
+    @rule(model=st.integers(0, 9))
+    def break_next_launch(self, model: int) -> None:
+        runner = self.driver.runners[sorted(self.models)[model % len(self.models)]]
+        runner.fault_at_launch = RuntimeError("no room for the launch")

@@ -11,7 +11,7 @@ from inference_core.errors import BadLogitsError
 from inference_core.protocol import Knobs
 
 # Faults are part of the game here; their tracebacks are noise.
-logging.getLogger("inference_core.core").setLevel(logging.CRITICAL)
+logging.getLogger("inference_core.step_executor").setLevel(logging.CRITICAL)
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 from core_driver import BLOCK, CoreDriver
-from core_machine import CoreMachine, OneModelMachine, ThreeModelMachine
+from core_machine import CoreMachine, OneModelMachine, OverlappingMachine, ThreeModelMachine
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from inference_core import prefix_hash, scheduler, sequence
+from inference_core import prefix_hash, scheduler, sequence, step_executor
 from inference_core.block_pool import BlockPool
 from inference_core.errors import IntegrityError
 from inference_core.slab_arena import SlabArena
@@ -123,6 +123,16 @@ def cache_last_token(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sequence.Sequence, "shareable_digests", broken)
 
 
+def keep_what_was_launched_after_a_fault(patch: pytest.MonkeyPatch) -> None:
+    """A step that was launched after one that failed is forgotten, and its sequences go on as if it were done."""
+    patch.setattr(step_executor.StepExecutor, "_cancel", lambda self: setattr(self, "_flight", None))
+
+
+def keep_pending_tokens(patch: pytest.MonkeyPatch) -> None:
+    """Tokens that no step will bring are not forgotten."""
+    patch.setattr(sequence.Sequence, "forget_pending", lambda self: None)
+
+
 @pytest.mark.parametrize(
     ("break_it", "machine"),
     [
@@ -138,6 +148,8 @@ def cache_last_token(patch: pytest.MonkeyPatch) -> None:
         (keep_cache_of_evicted, OneModelMachine),
         (overspend, OneModelMachine),
         (cache_last_token, OneModelMachine),
+        (keep_what_was_launched_after_a_fault, OverlappingMachine),
+        (keep_pending_tokens, OverlappingMachine),
     ],
 )
 def test_a_broken_engine_fails_the_stateful_property(

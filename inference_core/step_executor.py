@@ -1,0 +1,175 @@
+"""Carries out plans: at once, or each launched before the one before it is waited for; and whom a fault concerns."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from inference_core.fault_isolation import judge
+from inference_core.passenger import Passenger, seat
+from inference_core.protocol import SequenceOutput
+from inference_core.runner import ModelRunner, OverlappingRunner
+from inference_core.scheduler import Scheduler
+from inference_core.sequence import Sequence, Status
+from inference_core.step_plan import StepPlan, StepResult
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, frozen=True)
+class Outcome:
+    """What came of a step of `tokens` in `sequences`: outputs, and why some of its sequences cannot go on, by id.
+
+    `depth`: see `StepPlan.prompt_depth`. `seconds`: how long the device, or whoever computes, was busy with it.
+    """
+
+    model: str
+    sequences: int
+    tokens: int
+    depth: float
+    seconds: float
+    outputs: list[SequenceOutput]
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, frozen=True)
+class _Flight:
+    """A launched step; `tokens` and `depth` as of its plan, whose objects are another step's by now."""
+
+    model: str
+    passengers: list[Passenger]
+    land: Callable[[], StepResult]
+    launched: float
+    tokens: int
+    depth: float
+    moved_blocks: bool
+
+
+class StepExecutor:
+    """Of the models of a core. A fault in a step that was executed alone ends those who cause it; one in steps that
+    overlapped sends all who were under way back to the queue, and until each of them has had a token again, steps are
+    executed alone."""
+
+    def __init__(
+        self, runners: Mapping[str, ModelRunner], schedulers: Mapping[str, Scheduler], clock: Callable[[], float]
+    ) -> None:
+        self._runners = runners
+        self._schedulers = schedulers
+        self._clock = clock
+        self._flight: _Flight | None = None
+        self._landed = 0.0
+        # Who was under way when a step failed, and how many tokens each had.
+        self._suspects: dict[Sequence, int] = {}
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a launched step is to be landed."""
+        return self._flight is not None
+
+    def may_overlap(self, model: str) -> bool:
+        """Whether the model's next step may be planned before the last one's tokens are known."""
+        runner = self._runners[model]
+        if not isinstance(runner, OverlappingRunner):
+            return False
+        if not all(runner.draws_ahead(s.sample_spec) for s in self._schedulers[model].running.values()):
+            return False
+        if self._suspects:
+            self._suspects = {
+                sequence: known
+                for sequence, known in self._suspects.items()
+                if sequence.status is not Status.FINISHED and len(sequence.output_token_ids) <= known
+            }
+        return not self._suspects
+
+    def execute(self, plan: StepPlan, began: float) -> Outcome:
+        """Run `plan`, in parts if it fails: who fails alone is to be ended, and the rest loses nothing."""
+        runner, scheduler = self._runners[plan.model], self._schedulers[plan.model]
+        outputs: list[SequenceOutput] = []
+        failed: dict[str, str] = {}
+        copies, parts = plan.copies, [plan.sequences]
+        while parts:
+            part = [share for share in parts.pop() if share.sequence_id not in failed]
+            if not part:
+                continue
+            attempt = StepPlan(plan.step, plan.model, part, copies)
+            passengers = seat(attempt, scheduler.running)
+            try:
+                result = runner.run(attempt)
+                _check_result(passengers, result, runner.info.vocab_size)
+            except Exception as error:
+                verdict = judge(part, error)
+                if part == plan.sequences or verdict.guilty:
+                    logger.exception("step %d of %s failed with %d sequences", plan.step, plan.model, len(part))
+                failed |= {share.sequence_id: str(error) or repr(error) for share in verdict.guilty}
+                parts += reversed(verdict.retries)
+            else:
+                scheduler.end_moves(copies, copied=True)
+                copies = []
+                now = self._clock()
+                scheduler.assume(passengers, now)
+                outputs += scheduler.settle(passengers, result, now)
+        scheduler.end_moves(copies, copied=False)
+        seconds = self._clock() - began
+        return Outcome(plan.model, len(plan.sequences), plan.num_tokens, plan.prompt_depth(), seconds, outputs, failed)
+
+    def take_off(self, plan: StepPlan) -> Outcome | None:
+        """Launch `plan`, then land the step before it and return what came of that."""
+        scheduler, runner, before = self._schedulers[plan.model], self._runners[plan.model], self._flight
+        assert isinstance(runner, OverlappingRunner)
+        passengers = seat(plan, scheduler.running)
+        tokens, depth, began = plan.num_tokens, plan.prompt_depth(), self._clock()
+        try:
+            landing = runner.launch(plan)
+        except Exception:
+            logger.exception("step %d of %s could not be launched", plan.step, plan.model)
+            scheduler.end_moves(plan.copies, copied=False)
+            outcome = self.land()
+            self._recall(scheduler, passengers, moved_blocks=False)
+            return outcome
+        scheduler.end_moves(plan.copies, copied=True)
+        scheduler.assume(passengers, began)
+        self._flight = _Flight(plan.model, passengers, landing, began, tokens, depth, bool(plan.copies))
+        return None if before is None else self._land(before)
+
+    def land(self) -> Outcome | None:
+        """Wait for the step under way, if there is one, and take in what it computed."""
+        flight, self._flight = self._flight, None
+        return None if flight is None else self._land(flight)
+
+    def _land(self, flight: _Flight) -> Outcome | None:
+        scheduler = self._schedulers[flight.model]
+        try:
+            result = flight.land()
+            _check_result(flight.passengers, result, self._runners[flight.model].info.vocab_size)
+        except Exception:
+            logger.exception("a step of %s failed with %d sequences", flight.model, len(flight.passengers))
+            self._recall(scheduler, flight.passengers, flight.moved_blocks)
+            self._cancel()
+            return None
+        now = self._clock()
+        outputs = scheduler.settle(flight.passengers, result, now)
+        seconds = now - max(flight.launched, self._landed)
+        self._landed = now
+        return Outcome(flight.model, len(flight.passengers), flight.tokens, flight.depth, seconds, outputs)
+
+    def _cancel(self) -> None:
+        """What was launched after a step that failed is of no use; wait until the device has done with it."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            with contextlib.suppress(Exception):
+                flight.land()
+            self._recall(self._schedulers[flight.model], flight.passengers, flight.moved_blocks)
+
+    def _recall(self, scheduler: Scheduler, passengers: list[Passenger], moved_blocks: bool) -> None:
+        for sequence in scheduler.recall(passengers, self._clock(), moved_blocks=moved_blocks):
+            self._suspects[sequence] = len(sequence.output_token_ids)
+
+
+def _check_result(passengers: list[Passenger], result: StepResult, vocab_size: int) -> None:
+    """Raises `ValueError` unless there is one token in the vocabulary for each sequence to be sampled."""
+    if len(result.sampled) != len(passengers):
+        raise ValueError(f"the runner returned {len(result.sampled)} results for {len(passengers)} sequences")
+    for passenger, drawn in zip(passengers, result.sampled, strict=True):
+        expected = int(passenger.sampled)
+        if len(drawn) != expected or (expected and not 0 <= drawn[0].token_id < vocab_size):
+            raise ValueError(f"the runner drew {drawn} for {passenger.sequence.id}; {expected} tokens were asked for")
