@@ -1,0 +1,196 @@
+"""The inputs of a step, packed into one buffer that travels to the device at once. No torch: bytes and places."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from inference_core.device.block_tables import BlockTables
+from inference_core.step_plan import PENDING, ScheduledSequence
+
+NO_ROW = -1  # in `pending`: the token is known
+NO_SLOT = -1  # in `slots`: nothing is written
+_ALIGNMENT = 64
+
+
+@dataclass(slots=True, frozen=True)
+class StepShape:
+    """What the host must know of a step to launch its kernels: counts, padding included, and upper bounds."""
+
+    tokens: int
+    sequences: int
+    sampled: int
+    longest_query: int
+    longest_context: int
+    table_updates: int
+
+
+@dataclass(slots=True, frozen=True)
+class Capacity:
+    """The largest step: `tokens` in `sequences`, and `table_updates` new entries of block tables."""
+
+    tokens: int
+    sequences: int
+    table_updates: int
+
+
+class StepInputs:
+    """Arrays over one buffer, each at its own place whatever the step, as captured graphs need it.
+
+    Per sequence: `query_start` int32 [S + 1], `context_len`, `table_start` int32 [S]; how to draw: `temperature`,
+    `top_p`, `min_p` float32 [S], `top_k` int32 [S], `seed`, `position` int64 [S]; `sample_rows` int32 [S]: the token
+    whose logits are drawn from. Per token: `token_ids`, `positions` int32 [T], `slots` int64 [T] (byte offset of the
+    block that takes it, `NO_SLOT` for padding), `pending` int32 [T] (the row of the last step's draws that is this
+    token, or `NO_ROW`). `places`, `values` int64 [U]: see `TableUpdate`.
+    """
+
+    def __init__(self, capacity: Capacity, memory: NDArray[np.uint8] | None = None) -> None:
+        """Over `memory` uint8 [at least `bytes_of(capacity)`], or its own."""
+        self.capacity = capacity
+        self.memory = np.zeros(bytes_of(capacity), np.uint8) if memory is None else memory
+        self.arrays = arrays_over(self.memory, capacity)
+
+    def fill(
+        self,
+        sequences: list[ScheduledSequence],
+        tables: BlockTables,
+        rows_of_last: Mapping[str, int],
+        *,
+        renamed: bool,
+        pad_to: int | None = None,
+    ) -> StepShape:
+        """Write a step's inputs. `rows_of_last`: which row of the last step drew for whom, for tokens that are pending.
+
+        `pad_to`: sequences of one token each, of which those beyond the given ones compute nothing that counts.
+        Raises ValueError for a step beyond the capacity, and what `BlockTables.update` raises.
+        """
+        lengths = [len(s.token_ids) for s in sequences]
+        count, tokens = len(sequences), sum(lengths)
+        if count > self.capacity.sequences or tokens > self.capacity.tokens:
+            raise ValueError(
+                f"a step of {tokens} tokens in {count} sequences; there is room for {self.capacity.tokens} tokens in "
+                f"{self.capacity.sequences}"
+            )
+        update = tables.update(sequences, renamed=renamed)
+        if len(update.places) > self.capacity.table_updates:
+            tables.forget()
+            raise ValueError(f"{len(update.places)} new blocks in one step; {self.capacity.table_updates} can be told")
+        a = self.arrays
+        a["places"][: len(update.places)] = update.places
+        a["values"][: len(update.places)] = update.values
+        a["table_start"][:count] = update.starts
+        starts = np.array([s.start for s in sequences], np.int64)
+        ends = np.cumsum(lengths)
+        a["query_start"][0] = 0
+        a["query_start"][1 : count + 1] = ends
+        a["context_len"][:count] = starts + lengths
+        self._fill_tokens(sequences, lengths, tables, rows_of_last)
+        sampled = self._fill_draws(sequences, ends)
+        longest = int((starts + lengths).max(initial=0))
+        if pad_to is not None:
+            self._pad(count, pad_to)
+            return StepShape(pad_to, pad_to, pad_to, 1, longest, len(update.places))
+        return StepShape(tokens, count, sampled, max(lengths, default=0), longest, len(update.places))
+
+    def _fill_tokens(
+        self,
+        sequences: list[ScheduledSequence],
+        lengths: list[int],
+        tables: BlockTables,
+        rows_of_last: Mapping[str, int],
+    ) -> None:
+        a, first = self.arrays, 0
+        for sequence, length in zip(sequences, lengths, strict=True):
+            last = first + length
+            a["token_ids"][first:last] = sequence.token_ids
+            a["positions"][first:last] = range(sequence.start, sequence.start + length)
+            a["slots"][first:last] = tables.offsets(sequence.block_table, sequence.start, length)
+            a["pending"][first:last] = NO_ROW
+            if sequence.token_ids[0] == PENDING:
+                a["token_ids"][first] = 0
+                a["pending"][first] = rows_of_last[sequence.sequence_id]
+            first = last
+
+    def _fill_draws(self, sequences: list[ScheduledSequence], ends: NDArray[np.int64]) -> int:
+        a, row = self.arrays, 0
+        for sequence, end in zip(sequences, ends.tolist(), strict=True):
+            spec = sequence.sample
+            if spec is None:
+                continue
+            params = spec.params
+            a["sample_rows"][row] = end - 1
+            a["temperature"][row], a["top_k"][row] = params.temperature, params.top_k
+            a["top_p"][row], a["min_p"][row] = params.top_p, params.min_p
+            a["seed"][row], a["position"][row] = spec.seed, spec.position
+            row += 1
+        return row
+
+    def _pad(self, count: int, pad_to: int) -> None:
+        a = self.arrays
+        for name, value in (("token_ids", 0), ("positions", 0), ("slots", NO_SLOT), ("pending", NO_ROW)):
+            a[name][count:pad_to] = value
+        a["query_start"][count + 1 : pad_to + 1] = count
+        a["context_len"][count:pad_to] = 0
+        a["table_start"][count:pad_to] = 0
+        a["sample_rows"][count:pad_to] = 0
+        a["temperature"][count:pad_to] = 0.0
+
+
+_SEQUENCE_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
+    ("query_start", np.int32),
+    ("context_len", np.int32),
+    ("table_start", np.int32),
+    ("sample_rows", np.int32),
+    ("top_k", np.int32),
+    ("temperature", np.float32),
+    ("top_p", np.float32),
+    ("min_p", np.float32),
+    ("seed", np.int64),
+    ("position", np.int64),
+)
+_UPDATE_FIELDS: tuple[tuple[str, DTypeLike], ...] = (("places", np.int64), ("values", np.int64))
+_TOKEN_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
+    ("token_ids", np.int32),
+    ("positions", np.int32),
+    ("pending", np.int32),
+    ("slots", np.int64),
+)
+
+
+@dataclass(slots=True, frozen=True)
+class Field:
+    """Where an array lies in the buffer: its first byte, its dtype and its length."""
+
+    start: int
+    dtype: DTypeLike
+    length: int
+
+
+def fields_of(capacity: Capacity) -> dict[str, Field]:
+    """The place of every array, each at a multiple of 64 bytes."""
+    fields: dict[str, Field] = {}
+    at = 0
+    for names, length in (
+        (_SEQUENCE_FIELDS, capacity.sequences + 1),
+        (_UPDATE_FIELDS, capacity.table_updates),
+        (_TOKEN_FIELDS, capacity.tokens),
+    ):
+        for name, dtype in names:
+            fields[name] = Field(at, dtype, length)
+            at += -(-length * np.dtype(dtype).itemsize // _ALIGNMENT) * _ALIGNMENT
+    return fields
+
+
+def bytes_of(capacity: Capacity) -> int:
+    """Bytes of the buffer."""
+    last = list(fields_of(capacity).values())[-1]
+    return last.start + -(-last.length * np.dtype(last.dtype).itemsize // _ALIGNMENT) * _ALIGNMENT
+
+
+def arrays_over(memory: NDArray[np.uint8], capacity: Capacity) -> dict[str, NDArray[np.generic]]:
+    """The arrays over `memory`, by name."""
+    return {
+        name: memory[f.start : f.start + f.length * np.dtype(f.dtype).itemsize].view(f.dtype)
+        for name, f in fields_of(capacity).items()
+    }

@@ -1,0 +1,99 @@
+"""What is packed for the device is the plan, whatever was packed there before."""
+
+import numpy as np
+import pytest
+
+from inference_core.device.block_tables import BlockTables
+from inference_core.device.step_inputs import NO_ROW, NO_SLOT, Capacity, StepInputs, arrays_over, bytes_of
+from inference_core.kv_layout import KVLayout
+from inference_core.protocol import SamplingParams
+from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence
+
+LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=2, block_size=4, dtype="float32")
+SLAB_BYTES = LAYOUT.block_bytes * 8
+CAPACITY = Capacity(tokens=32, sequences=8, table_updates=16)
+PARAMS = SamplingParams(temperature=0.5, top_k=7, top_p=0.75, min_p=0.25)
+
+
+def share(name: str, tokens: list[int], start: int, table: list[int], seed: int | None = None) -> ScheduledSequence:
+    spec = None if seed is None else SampleSpec(PARAMS, [], [], seed, 3, ())
+    return ScheduledSequence(name, tokens, start, table, spec)
+
+
+@pytest.fixture
+def inputs() -> StepInputs:
+    """Packed before with other things everywhere."""
+    inputs = StepInputs(CAPACITY)
+    inputs.memory[:] = 0x55
+    return inputs
+
+
+@pytest.fixture
+def tables() -> BlockTables:
+    return BlockTables(LAYOUT, SLAB_BYTES, rows=8, row_blocks=10)
+
+
+def values(inputs: StepInputs, name: str, count: int) -> list:
+    return inputs.arrays[name][:count].tolist()
+
+
+def test_a_ragged_step_lies_packed_one_sequence_after_another(inputs: StepInputs, tables: BlockTables) -> None:
+    sequences = [share("a", [11, 12, 13], 2, [5, 9]), share("b", [21], 6, [1, 3], seed=-4)]
+
+    shape = inputs.fill(sequences, tables, {}, renamed=False)
+
+    assert (shape.tokens, shape.sequences, shape.sampled) == (4, 2, 1)
+    assert (shape.longest_query, shape.longest_context, shape.table_updates) == (3, 7, 4)
+    assert values(inputs, "token_ids", 4) == [11, 12, 13, 21]
+    assert values(inputs, "positions", 4) == [2, 3, 4, 6]
+    assert values(inputs, "pending", 4) == [NO_ROW] * 4
+    block = LAYOUT.block_bytes
+    assert values(inputs, "slots", 4) == [5 * block, 5 * block, SLAB_BYTES + block, 3 * block]
+    assert values(inputs, "query_start", 3) == [0, 3, 4]
+    assert values(inputs, "context_len", 2) == [5, 7]
+    assert values(inputs, "sample_rows", 1) == [3]
+    drawn = [values(inputs, name, 1)[0] for name in ("temperature", "top_k", "top_p", "min_p", "seed", "position")]
+    assert drawn == [0.5, 7, 0.75, 0.25, -4, 3]
+
+
+def test_a_pending_token_names_the_row_that_draws_it(inputs: StepInputs, tables: BlockTables) -> None:
+    sequences = [share("a", [PENDING], 4, [1, 2], seed=1), share("b", [8], 4, [3, 4], seed=1)]
+    inputs.fill(sequences, tables, {"a": 5}, renamed=False)
+    assert values(inputs, "pending", 2) == [5, NO_ROW]
+    assert values(inputs, "token_ids", 2) == [0, 8]
+
+
+def test_padding_computes_nothing_that_counts(inputs: StepInputs, tables: BlockTables) -> None:
+    sequences = [share("a", [8], 4, [1, 2], seed=1), share("b", [9], 0, [3], seed=1)]
+
+    shape = inputs.fill(sequences, tables, {}, renamed=False, pad_to=4)
+
+    assert (shape.tokens, shape.sequences, shape.sampled, shape.longest_query) == (4, 4, 4, 1)
+    assert values(inputs, "query_start", 5) == [0, 1, 2, 2, 2]
+    assert values(inputs, "context_len", 4) == [5, 1, 0, 0]
+    assert values(inputs, "slots", 4)[2:] == [NO_SLOT] * 2
+    assert values(inputs, "pending", 4)[2:] == [NO_ROW] * 2
+    assert values(inputs, "token_ids", 4)[2:] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("sequences", "message"),
+    [
+        ([share("a", [1] * 33, 0, [1] * 9)], "33 tokens in 1 sequences; there is room for 32 tokens in 8"),
+        ([share(str(i), [1], 0, [i]) for i in range(9)], "9 tokens in 9 sequences"),
+        ([share(str(i), [1], 0, [1] * 10) for i in range(2)], "20 new blocks in one step; 16 can be told"),
+    ],
+)
+def test_a_step_beyond_the_capacity_is_refused(
+    inputs: StepInputs, tables: BlockTables, sequences: list[ScheduledSequence], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        inputs.fill(sequences, tables, {}, renamed=False)
+
+
+def test_arrays_do_not_overlap_and_lie_aligned() -> None:
+    memory = np.zeros(bytes_of(CAPACITY), np.uint8)
+    for array in arrays_over(memory, CAPACITY).values():
+        assert not array.view(np.uint8).any()
+        assert (array.ctypes.data - memory.ctypes.data) % 64 == 0
+        array.view(np.uint8)[:] = 1
