@@ -14,7 +14,7 @@ from inference_core.loaders.opening import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.loaders.rope_factors import llama3_factors
 from inference_core.model_config import ModelConfig, RopeScaling
-from tests.inference_core.loaders.tiny_gguf import (
+from tests.inference_core.tiny_gguf import (
     HEAD_DIM,
     HEADS,
     KV_HEADS,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inference_core.errors import ModelFileError
 from inference_core.loaders.gguf_checkpoint import GGUFCheckpoint
 from inference_core.loaders.gguf_header import GGUFHeader, StringArray
-from tests.inference_core.loaders.tiny_gguf import decoder_weights, write_gguf
+from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 
 TOKENIZER = {
     "tokenizer.ggml.model": "gpt2",

@@ -15,7 +15,7 @@ from inference_core.loaders.packed_tensor import (
     dequantize,
     float32_to_bfloat16,
 )
-from tests.inference_core.loaders.tiny_gguf import random_blocks
+from tests.inference_core.tiny_gguf import random_blocks
 
 
 @pytest.mark.parametrize("kind", sorted(BLOCK_DTYPES))
