@@ -32,6 +32,7 @@ class _Encoding:
 
 _ENCODINGS: dict[Scheme, _Encoding] = {
     "int4-int8": _Encoding("Q4_1", "int4", True),
+    "int4-centred-int8": _Encoding("Q4_0", "int4-centred", True),
     "int8-int8": _Encoding("Q8_0", "int8", True),
     "int4-float": _Encoding("Q4_1", "int4", False),
     "bfloat16": _Encoding("BF16", "bfloat16", False),

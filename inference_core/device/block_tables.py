@@ -58,7 +58,9 @@ class BlockTables:
             raise TooManySequencesError(f"{len(sequences)} sequences in one step; there is room for {self.rows}")
         if renamed:
             self.forget()
-        starts, places, blocks = [], [], []
+        starts: list[int] = []
+        places: list[int] = []
+        blocks: list[int] = []
         for sequence in sequences:
             row, table = self._row(sequence.sequence_id), sequence.block_table
             if len(table) > self.row_blocks:

@@ -3,6 +3,8 @@
 Layouts (`native/kernels_impl.h` reads them), per panel and in order of the inputs k:
 - int4: per group 256 bytes of nibbles, then 16 scales and 16 minima as float16; w = scale * code + minimum.
   Byte 64 j + 4 n + b holds the codes of column n for k = 8 j + b (low) and k = 8 j + 4 + b (high).
+- int4-centred: 16 scales as float16 of every group, zeros up to a multiple of 64 bytes, then the same nibbles;
+  w = scale * (code - 8). A tenth less to read than int4, for weights without minima.
 - int8: 16 scales as float16 of every group, zeros up to a multiple of 64 bytes, then 512 bytes of code + 128 per
   group, so that every vector lies in one cache line; w = scale * code.
 - bfloat16: pairs of k for each of the 16 columns; float32: one k after another.
@@ -18,16 +20,22 @@ from inference_core.loaders.ggml_blocks import nibbles, q4_k_groups
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize, float32_to_bfloat16
 from inference_core.model_spec import Compute
 
-PanelKind = Literal["int4", "int8", "bfloat16", "float32"]
+PanelKind = Literal["int4", "int4-centred", "int8", "bfloat16", "float32"]
 _T = TypeVar("_T", bound=np.generic)
 LANES = 16
 GROUP = 32
-LAYOUT = "cpu-panels-3"
+LAYOUT = "cpu-panels-4"
 ALIGNMENT = 64
 # Q8_0 as it is; the rest rounded to 8 bits, whose step is a sixteenth to a third of their own.
 _AS_INT8 = ("Q8_0", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q4_F16")
 # Scales and minima included, as laid out above.
-BYTES_PER_WEIGHT: dict[PanelKind, float] = {"int4": 320 / 512, "int8": 544 / 512, "bfloat16": 2.0, "float32": 4.0}
+BYTES_PER_WEIGHT: dict[PanelKind, float] = {
+    "int4": 320 / 512,
+    "int4-centred": 288 / 512,
+    "int8": 544 / 512,
+    "bfloat16": 2.0,
+    "float32": 4.0,
+}
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -49,6 +57,8 @@ def panel_kind(tensor: PackedTensor, compute: Compute) -> PanelKind:
     """
     columns = tensor.shape[1]
     if compute in ("int4-int8", "int4") and columns % GROUP == 0:
+        if tensor.kind == "Q4_0" and compute == "int4-int8":
+            return "int4-centred"
         if tensor.kind in ("Q4_0", "Q4_1", "Q4_K", "Q4_Z"):
             return "int4"
         if tensor.kind in _AS_INT8 and compute == "int4-int8":
@@ -60,6 +70,8 @@ def pack(tensor: PackedTensor, kind: PanelKind) -> Bytes:
     """Panels uint8 [ceil(N / 16), panel bytes]; columns beyond N are zero. K must be even."""
     if kind == "int4":
         return _pack_int4(group_codes(tensor))
+    if kind == "int4-centred":
+        return _pack_int4_centred(group_codes(tensor))
     if kind == "int8":
         return _pack_int8(tensor)
     weights = _pad_rows(dequantize(tensor))
@@ -106,11 +118,29 @@ def _halves(values: Floats) -> Bytes:
     return np.ascontiguousarray(panels.astype(np.float16)).view(np.uint8)
 
 
+def _nibbled(codes: Bytes) -> Bytes:
+    """[N, K] -> [panels, groups, 256] bytes of two codes."""
+    quads = _quads(_pad_rows(codes))
+    nibbled: Bytes = quads[:, :, 0::2] | (quads[:, :, 1::2] << 4)
+    return nibbled.reshape(*nibbled.shape[:2], -1)
+
+
+def _pack_int4_centred(weights: GroupCodes) -> Bytes:
+    return _behind_scales(weights.scale, _nibbled(weights.codes))
+
+
+def _behind_scales(scale: Floats, codes: Bytes) -> Bytes:
+    """Panels of codes [panels, …] behind the scales [N, groups] of all their groups."""
+    panels = len(codes)
+    scales = _halves(scale).reshape(panels, -1)
+    aligned = np.pad(scales, ((0, 0), (0, -scales.shape[1] % ALIGNMENT)))
+    return np.concatenate([aligned, codes.reshape(panels, -1)], axis=1)
+
+
 def _pack_int4(weights: GroupCodes) -> Bytes:
-    quads = _quads(_pad_rows(weights.codes))
-    nibbled = quads[:, :, 0::2] | (quads[:, :, 1::2] << 4)
-    panels, groups = nibbled.shape[:2]
-    parts = [nibbled.reshape(panels, groups, -1), _halves(weights.scale), _halves(weights.minimum)]
+    nibbled = _nibbled(weights.codes)
+    panels = len(nibbled)
+    parts = [nibbled, _halves(weights.scale), _halves(weights.minimum)]
     return np.concatenate(parts, axis=2).reshape(panels, -1)
 
 
@@ -130,8 +160,4 @@ def int8_codes(tensor: PackedTensor) -> tuple[NDArray[np.int8], Floats]:
 
 def _pack_int8(tensor: PackedTensor) -> Bytes:
     signed, scale = int8_codes(tensor)
-    quads = _quads(_pad_rows((signed.astype(np.int16) + 128).astype(np.uint8)))
-    panels = len(quads)
-    scales = _halves(scale).reshape(panels, -1)
-    aligned = np.pad(scales, ((0, 0), (0, -scales.shape[1] % ALIGNMENT)))
-    return np.concatenate([aligned, quads.reshape(panels, -1)], axis=1)
+    return _behind_scales(scale, _quads(_pad_rows((signed.astype(np.int16) + 128).astype(np.uint8))))

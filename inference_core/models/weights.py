@@ -29,7 +29,7 @@ from inference_core.native.cpu import Scheme
 
 # Kinds of embedding rows that the native decoder reads.
 ROW_KINDS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
-_EMBEDDING = "model.embed_tokens.weight"
+EMBEDDING = "model.embed_tokens.weight"
 _ATTENTION = ("q_proj", "k_proj", "v_proj")
 
 
@@ -92,7 +92,7 @@ def load_decoder(checkpoint: Checkpoint, compute: Compute, cache_dir: Path) -> D
 
 def _embedding_table(checkpoint: Checkpoint) -> PackedTensor:
     """As the file holds it, if rows of its kind can be decoded natively; else multiplied out."""
-    table = checkpoint.tensors[_EMBEDDING]
+    table = checkpoint.tensors[EMBEDDING]
     return table if table.kind in ROW_KINDS else PackedTensor("F32", table.shape, dequantize(table))
 
 
@@ -106,7 +106,7 @@ def projections(checkpoint: Checkpoint) -> Iterator[Projection]:
         yield Projection(f"layers.{i}.output", (f"{attention}.o_proj.weight",))
         yield Projection(f"layers.{i}.gate_up", (f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"))
         yield Projection(f"layers.{i}.down", (f"{mlp}.down_proj.weight",))
-    yield Projection("head", (_EMBEDDING if config.tie_embeddings else "lm_head.weight",))
+    yield Projection("head", (EMBEDDING if config.tie_embeddings else "lm_head.weight",))
 
 
 def _bias(checkpoint: Checkpoint, projection: Projection) -> torch.Tensor | None:
@@ -170,6 +170,8 @@ def _native_linear(
 def _scheme(kind: PanelKind, compute: Compute) -> Scheme:
     if kind == "int4":
         return "int4-int8" if compute == "int4-int8" else "int4-float"
+    if kind == "int4-centred":
+        return "int4-centred-int8"
     return "int8-int8" if kind == "int8" else kind
 
 
@@ -188,7 +190,7 @@ def _torch_linears(checkpoint: Checkpoint, compute: Compute) -> dict[str, Linear
         kinds = {panel_kind(t, compute) for t in tensors}
         if kinds == {"bfloat16"}:
             weight = bfloat16_to_float32(float32_to_bfloat16(weight))
-        quantize = compute == "int4-int8" and kinds <= {"int4", "int8"}
+        quantize = compute == "int4-int8" and kinds <= {"int4", "int4-centred", "int8"}
         linears[projection.name] = ReferenceLinear(
             torch.from_numpy(weight), _bias(checkpoint, projection), quantize=quantize
         )

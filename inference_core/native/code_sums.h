@@ -56,6 +56,7 @@ struct Nibbles {
   AIO_MEMBER __m512i& part(int) { return sum; }
 };
 typedef Nibbles Octets;
+typedef Nibbles CentredNibbles;
 #else
 struct Nibbles {
   typedef Ints Codes;
@@ -78,6 +79,24 @@ struct Nibbles {
 #else
     AIO_PARTS(out.part[i] = (((IntPart)sum.part[i] << 16) >> 16) + ((IntPart)sum.part[i] >> 16))
 #endif
+    return out;
+  }
+};
+
+// The same from a start other than zero.
+struct CentredNibbles {
+  typedef Ints Codes;
+  Nibbles codes_sum;
+  int32_t begin;
+
+  AIO_MEMBER void start(int32_t v) {
+    codes_sum.clear();
+    begin = v;
+  }
+  AIO_MEMBER void add(const Codes& w, const Four& f) { codes_sum.add(w, f); }
+  AIO_MEMBER Ints total() const {
+    Ints out = codes_sum.total();
+    AIO_PARTS(out.part[i] += begin)
     return out;
   }
 };

@@ -8,7 +8,7 @@ the work to torch). Results do not depend on how many rows are computed at once.
 import os
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -26,10 +26,12 @@ if os.environ.get("AIO_NATIVE") == "off":
     _cpu = None
 
 AVAILABLE = _cpu is not None
-Scheme = Literal["int4-int8", "int8-int8", "int4-float", "bfloat16", "float32"]
+Scheme = Literal["int4-int8", "int4-centred-int8", "int8-int8", "int4-float", "bfloat16", "float32"]
 # x ~ scale * q over 32 activations, with what weights' minima and offsets are multiplied by (`native/kernels.h`).
-QUANTIZED_GROUP = np.dtype([("q", np.int8, 32), ("scale", "<f4"), ("offset", "<f4"), ("correction", "<i4")])
-SCHEMES: dict[str, int] = {"int4-int8": 0, "int8-int8": 1, "int4-float": 2, "bfloat16": 3, "float32": 4}
+QUANTIZED_GROUP = np.dtype(
+    [("q", np.int8, 32), ("scale", "<f4"), ("offset", "<f4"), ("correction", "<i4"), ("nibble_correction", "<i4")]
+)
+SCHEMES: dict[str, int] = {scheme: number for number, scheme in enumerate(get_args(Scheme))}
 KV_DTYPES: dict[str, int] = {"float32": 0, "bfloat16": 1, "int8": 2}
 
 
@@ -93,7 +95,7 @@ def silu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def quantize(x: torch.Tensor) -> torch.Tensor:
-    """x[T, K] as the integer linears take it: uint8 [T, K / 32, 44] of `QUANTIZED_GROUP`; K in whole groups of 32."""
+    """x[T, K] as the integer linears take it: uint8 [T, K / 32, 48] of `QUANTIZED_GROUP`; K in whole groups of 32."""
     out = _groups(*x.shape)
     extension().quantize(x.data_ptr(), x.stride(0), x.shape[1], x.shape[0], out.data_ptr())
     return out

@@ -19,6 +19,7 @@ constexpr int kIntegerRows = 4, kIntegerPanels = 1;
 struct Int4 {
   typedef Nibbles Sum;
   static constexpr bool kMinima = true;
+  static constexpr int kCentre = 0;
   static constexpr int kGroupLines = 5;
 
   const uint8_t* codes;
@@ -28,33 +29,34 @@ struct Int4 {
   AIO_MEMBER void next() { codes += 320; }
 };
 
-// Scales of all groups first (so that codes start at a cache line), then 512 bytes of codes per group.
-struct Int8 {
-  typedef Octets Sum;
+// Scales of all groups first (so that codes start at a cache line), then `Bytes` of codes per group, whose zero is
+// `Centre`.
+template <typename SumType, int Bytes, int Centre>
+struct Centred {
+  typedef SumType Sum;
   static constexpr bool kMinima = false;
-  static constexpr int kGroupLines = 9;
+  static constexpr int kCentre = Centre, kGroupLines = Bytes / 64 + 1;
 
   const uint8_t* codes;
   const uint16_t* scale;
 
-  AIO_MEMBER static Int8 of(const LinearArgs& a, int panel) {
+  AIO_MEMBER static Centred of(const LinearArgs& a, int panel) {
     const uint8_t* p = a.panels + panel * a.panel_bytes;
     return {p + (a.k / kGroup * 32 + 63) / 64 * 64, reinterpret_cast<const uint16_t*>(p)};
   }
   AIO_MEMBER const uint16_t* scales() const { return scale; }
   AIO_MEMBER void next() {
-    codes += 512;
+    codes += Bytes;
     scale += kLanes;
   }
 };
+typedef Centred<CentredNibbles, 256, 8> Int4Centred;
+typedef Centred<Octets, 512, 128> Int8;
 
-// Sums of one group for all rows and panels of a tile.
-template <int Rows, int Panels>
-AIO_INLINE void group_sums(const Int4 (&w)[Panels], const QuantizedGroup* (&x)[Rows], Nibbles (&sum)[Rows][Panels]) {
-  AIO_UNROLL
-  for (int r = 0; r < Rows; ++r)
-    AIO_UNROLL
-    for (int p = 0; p < Panels; ++p) sum[r][p].clear();
+// Adds one group for all rows and panels of a tile to sums that have been started.
+template <typename Weights, int Rows, int Panels>
+AIO_INLINE void nibble_sums(const Weights (&w)[Panels], const QuantizedGroup* (&x)[Rows],
+                            typename Weights::Sum (&sum)[Rows][Panels]) {
   AIO_UNROLL
   for (int j = 0; j < 4; ++j) {
     Ints packed[Panels], codes[Panels];
@@ -78,6 +80,17 @@ AIO_INLINE void group_sums(const Int4 (&w)[Panels], const QuantizedGroup* (&x)[R
       for (int p = 0; p < Panels; ++p) sum[r][p].add(codes[p], f);
     }
   }
+}
+
+template <int Rows, int Panels>
+AIO_INLINE void group_sums(const Int4 (&w)[Panels], const QuantizedGroup* (&x)[Rows], Nibbles (&sum)[Rows][Panels]) {
+  nibble_sums<Int4, Rows, Panels>(w, x, sum);
+}
+
+template <int Rows, int Panels>
+AIO_INLINE void group_sums(const Int4Centred (&w)[Panels], const QuantizedGroup* (&x)[Rows],
+                           CentredNibbles (&sum)[Rows][Panels]) {
+  nibble_sums<Int4Centred, Rows, Panels>(w, x, sum);
 }
 
 template <int Rows, int Panels>
@@ -114,12 +127,15 @@ static __attribute__((noinline)) void integer_tile(const LinearArgs& a, int row,
   for (int g = 0; g < groups; ++g) {
     ahead.step<Panels * Weights::kGroupLines>();
     typename Weights::Sum sum[Rows][Panels];
-    if constexpr (!Weights::kMinima) {
+    AIO_UNROLL
+    for (int r = 0; r < Rows; ++r)
       AIO_UNROLL
-      for (int r = 0; r < Rows; ++r)
-        AIO_UNROLL
-        for (int p = 0; p < Panels; ++p) sum[r][p].start(x[r]->correction);
-    }
+      for (int p = 0; p < Panels; ++p) {
+        if constexpr (Weights::kCentre)
+          sum[r][p].start(Weights::kCentre == 8 ? x[r]->nibble_correction : x[r]->correction);
+        else
+          sum[r][p].clear();
+      }
     group_sums<Rows, Panels>(w, x, sum);
     Floats d[Panels], m[Panels];
     AIO_UNROLL
@@ -165,6 +181,9 @@ AIO_INLINE void integer_linear(const LinearArgs& a, int panel, int last_panel) {
 }
 
 static void linear_int4(const LinearArgs& a, int first, int last) { integer_linear<Int4>(a, first, last); }
+static void linear_int4_centred(const LinearArgs& a, int first, int last) {
+  integer_linear<Int4Centred>(a, first, last);
+}
 static void linear_int8(const LinearArgs& a, int first, int last) { integer_linear<Int8>(a, first, last); }
 
 }  // namespace AIO_ISA

@@ -21,10 +21,11 @@ enum KVDtype { kKVFloat = 0, kKVBf16 = 1, kKVInt8 = 2 };
 struct QuantizedGroup {
   int8_t q[kGroup];
   float scale;
-  float offset;        // scale * sum of q: what a group's minimum is multiplied by
-  int32_t correction;  // -128 * sum of q: what unsigned 8-bit codes add too much
+  float offset;               // scale * sum of q: what a group's minimum is multiplied by
+  int32_t correction;         // -128 * sum of q: what codes of 8 bits, whose zero is 128, add too much
+  int32_t nibble_correction;  // -8 * sum of q: the same of 4 bits, whose zero is 8
 };
-static_assert(sizeof(QuantizedGroup) == 44, "inference_core/native/cpu.py describes the same bytes");
+static_assert(sizeof(QuantizedGroup) == 48, "inference_core/native/cpu.py describes the same bytes");
 
 struct LinearArgs {
   const uint8_t* panels;  // packed weights, one panel per 16 output columns
@@ -84,7 +85,7 @@ struct AttentionUnit {
   int64_t partial;   // floats from AttentionArgs::partials to the tile's first partial result
 };
 
-enum Scheme { kInt4Int8 = 0, kInt8Int8 = 1, kInt4Float = 2, kBf16 = 3, kFloat = 4 };
+enum Scheme { kInt4Int8 = 0, kInt4CentredInt8 = 1, kInt8Int8 = 2, kInt4Float = 3, kBf16 = 4, kFloat = 5 };
 inline bool takes_integers(Scheme scheme) { return scheme <= kInt8Int8; }
 
 using LinearKernel = void (*)(const LinearArgs&, int first_panel, int last_panel);
@@ -93,6 +94,7 @@ struct KernelTable {
   const char* name;
   void (*quantize_rows)(const float* x, int64_t ldx, int k, QuantizedGroup* out, int first, int last);
   LinearKernel linear_int4;
+  LinearKernel linear_int4_centred;
   LinearKernel linear_int4_float;
   LinearKernel linear_int8;
   LinearKernel linear_bf16;
@@ -117,6 +119,7 @@ struct KernelTable {
 inline LinearKernel linear_kernel(const KernelTable& table, Scheme scheme) {
   switch (scheme) {
     case kInt4Int8: return table.linear_int4;
+    case kInt4CentredInt8: return table.linear_int4_centred;
     case kInt8Int8: return table.linear_int8;
     case kInt4Float: return table.linear_int4_float;
     case kBf16: return table.linear_bf16;

@@ -15,6 +15,7 @@ static const KernelTable table = {
     AIO_NAME,
     quantize_rows,
     linear_int4,
+    linear_int4_centred,
     linear_int4_float,
     linear_int8,
     linear_bf16,

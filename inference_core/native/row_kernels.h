@@ -34,6 +34,7 @@ AIO_INLINE void quantize_groups(int groups, const Value& value, QuantizedGroup* 
       out[g].scale = scales[g];
       out[g].offset = scales[g] * sums[g];
       out[g].correction = -128 * int32_t(sums[g]);
+      out[g].nibble_correction = -8 * int32_t(sums[g]);
     }
   }
 }

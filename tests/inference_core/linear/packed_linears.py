@@ -13,6 +13,7 @@ from inference_core.native.cpu import Scheme
 SCHEMES: dict[tuple[str, str], Scheme] = {
     ("int4", "int4-int8"): "int4-int8",
     ("int4", "int4"): "int4-float",
+    ("int4-centred", "int4-int8"): "int4-centred-int8",
     ("int8", "int4-int8"): "int8-int8",
 }
 

@@ -18,6 +18,7 @@ from tests.inference_core.linear.packed_linears import native, packed
 pytestmark = pytest.mark.usefixtures("instruction_set")
 CASES: list[tuple[str, Compute]] = [
     ("Q4_1", "int4-int8"),
+    ("Q4_0", "int4-int8"),
     ("Q8_0", "int4-int8"),
     ("Q4_1", "int4"),
     ("BF16", "bfloat16"),
@@ -42,6 +43,10 @@ def exact(tensor: PackedTensor, compute: Compute) -> tuple[Matrix, Matrix]:
         weight = codes * np.repeat(scale, 32, axis=1).astype(np.float64)
         # Unsigned codes are 128 more, and the excess is taken off again.
         return weight, np.abs(weight) + 256 * np.repeat(np.abs(scale), 32, axis=1)
+    if kind == "int4-centred":
+        groups = group_codes(tensor)
+        scale = np.repeat(groups.scale, 32, axis=1).astype(np.float64)
+        return scale * (groups.codes.astype(np.float64) - 8), np.abs(scale) * (groups.codes + 8.0)
     if kind == "int4":
         groups = group_codes(tensor)
         scaled = groups.codes * np.repeat(groups.scale, 32, axis=1).astype(np.float64)

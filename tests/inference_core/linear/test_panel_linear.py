@@ -18,7 +18,7 @@ def reference(tensor: PackedTensor, compute: Compute, bias: torch.Tensor | None 
         weight = codes * np.repeat(scale, 32, axis=1)
     if kind == "bfloat16":
         weight = bfloat16_to_float32(float32_to_bfloat16(weight))
-    quantize = compute == "int4-int8" and kind in ("int4", "int8")
+    quantize = compute == "int4-int8" and kind in ("int4", "int4-centred", "int8")
     return ReferenceLinear(torch.from_numpy(weight.copy()), bias, quantize=quantize)
 
 

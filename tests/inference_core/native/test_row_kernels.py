@@ -38,6 +38,7 @@ def test_a_group_carries_the_sums_that_minima_and_unsigned_codes_need(columns: i
     groups = fields(cpu.quantize(rows_of(4, columns)))
     total = groups["q"].astype(np.int32).sum(-1)
     np.testing.assert_array_equal(groups["correction"], -128 * total)
+    np.testing.assert_array_equal(groups["nibble_correction"], -8 * total)
     np.testing.assert_array_equal(groups["offset"], groups["scale"] * total.astype(np.float32))
 
 
