@@ -54,19 +54,23 @@ def start_knobs(spec: CoreSpec) -> dict[str, Knobs]:
 
 
 class LiveKnobs:
-    """Knobs by model. `start`: what every model starts with; `file`: where kept changes outlast the process.
+    """Knobs by model. `start`: what every model starts with; `file`: where kept changes outlast the process; `most`:
+    the largest values of knobs that the core has memory for.
 
-    Raises `InvalidRequestError` if a value in `start` is not allowed.
+    Raises `InvalidRequestError` if a value in `start`, or one that was kept, is not allowed.
     """
 
-    def __init__(self, start: Mapping[str, Knobs], file: "KnobsFile | None" = None) -> None:
+    def __init__(
+        self, start: Mapping[str, Knobs], file: "KnobsFile | None" = None, most: Mapping[str, int] | None = None
+    ) -> None:
+        self._most = dict(most or {})
         self._start = {
-            model: changed_knobs(knobs, msgspec.structs.asdict(knobs), knobs) for model, knobs in start.items()
+            model: self._changed(knobs, msgspec.structs.asdict(knobs), knobs) for model, knobs in start.items()
         }
         self._file = file
         self._kept = {} if file is None else file.read(self._start)
         self.in_force = {
-            model: changed_knobs(knobs, self._kept.get(model, {}), knobs) for model, knobs in self._start.items()
+            model: self._changed(knobs, self._kept.get(model, {}), knobs) for model, knobs in self._start.items()
         }
 
     def of(self, model: str) -> Knobs:
@@ -83,10 +87,19 @@ class LiveKnobs:
             raise InvalidRequestError(f"model {model!r} is unknown; loaded: {', '.join(self.in_force)}", "model")
         _require_common(changes, model)
         models = list(self.in_force) if model is None else [model]
-        after = {name: changed_knobs(self.in_force[name], changes, self._start[name]) for name in models}
+        after = {name: self._changed(self.in_force[name], changes, self._start[name]) for name in models}
         if keep:
             self._keep(changes, models)
         self.in_force = self.in_force | after
+
+    def _changed(self, knobs: Knobs, changes: Changes, start: Knobs) -> Knobs:
+        after = changed_knobs(knobs, changes, start)
+        for name, most in self._most.items():
+            if getattr(after, name) > most:
+                raise InvalidRequestError(
+                    f"{name} is {getattr(after, name):,}; this core was loaded with room for {most:,}", name
+                )
+        return after
 
     def _keep(self, changes: Changes, models: list[str]) -> None:
         if self._file is None:

@@ -55,7 +55,7 @@ def load_core(
     opened = {m.name: (m, open_checkpoint(resolve_model_path(m.path), cache_dir)) for m in spec.models}
     check_memory(spec, [checkpoint for _, checkpoint in opened.values()], available_memory())
     arena = allocate_arena(spec.arena_bytes)
-    runners = {name: _runner_of(m, c, spec, arena, cache_dir) for name, (m, c) in opened.items()}
+    runners = {name: runner_of(m, c, spec, arena, cache_dir) for name, (m, c) in opened.items()}
     return Core(
         runners,
         arena_bytes=spec.arena_bytes,
@@ -123,12 +123,13 @@ def check_memory(spec: CoreSpec, checkpoints: list[Checkpoint], available: int) 
 
 def load_runner(spec: ModelSpec, core: CoreSpec, arena: torch.Tensor, cache_dir: Path) -> LogitsRunner:
     """One model of `core` over `arena` uint8 [bytes], outside any Core. Raises ModelFileError."""
-    return _runner_of(spec, open_checkpoint(resolve_model_path(spec.path), cache_dir), core, arena, cache_dir)
+    return runner_of(spec, open_checkpoint(resolve_model_path(spec.path), cache_dir), core, arena, cache_dir)
 
 
-def _runner_of(
+def runner_of(
     spec: ModelSpec, checkpoint: Checkpoint, core: CoreSpec, arena: torch.Tensor, cache_dir: Path
 ) -> LogitsRunner:
+    """`checkpoint` as `spec` says, over `arena` uint8 [bytes]. Raises ModelFileError."""
     began = time.perf_counter()
     config = checkpoint.config
     max_context = min(spec.max_context or config.max_position, config.max_position)

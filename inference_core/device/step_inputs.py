@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from inference_core.device.block_tables import BlockTables
+from inference_core.device.block_tables import BlockTables, TableUpdate
 from inference_core.step_plan import PENDING, ScheduledSequence
 
 NO_ROW = -1  # in `pending`: the token is known
 NO_SLOT = -1  # in `slots`: nothing is written
 _ALIGNMENT = 64
+_INT32 = (1 << 31) - 1
 
 
 @dataclass(slots=True, frozen=True)
@@ -28,7 +29,8 @@ class StepShape:
 
 @dataclass(slots=True, frozen=True)
 class Capacity:
-    """The largest step: `tokens` in `sequences`, and `table_updates` new entries of block tables."""
+    """The largest step: `tokens` in `sequences`. More than `table_updates` new entries of block tables, as after a
+    fault or where many long prefixes are found in the cache, travel apart from the rest."""
 
     tokens: int
     sequences: int
@@ -39,7 +41,7 @@ class StepInputs:
     """Arrays over one buffer, each at its own place whatever the step, as captured graphs need it.
 
     Per sequence: `query_start` int32 [S + 1], `context_len`, `table_start` int32 [S]; how to draw: `temperature`,
-    `top_p`, `min_p` float32 [S], `top_k` int32 [S], `seed`, `position` int64 [S]; `sample_rows` int32 [S]: the token
+    `top_p`, `min_p` float64 [S], `top_k` int32 [S], `seed`, `position` int64 [S]; `sample_rows` int32 [S]: the token
     whose logits are drawn from. Per token: `token_ids`, `positions` int32 [T], `slots` int64 [T] (byte offset of the
     block that takes it, `NO_SLOT` for padding), `pending` int32 [T] (the row of the last step's draws that is this
     token, or `NO_ROW`). `places`, `values` int64 [U]: see `TableUpdate`.
@@ -50,6 +52,7 @@ class StepInputs:
         self.capacity = capacity
         self.memory = np.zeros(bytes_of(capacity), np.uint8) if memory is None else memory
         self.arrays = arrays_over(self.memory, capacity)
+        self.apart: TableUpdate | None = None
 
     def fill(
         self,
@@ -63,6 +66,7 @@ class StepInputs:
         """Write a step's inputs. `rows_of_last`: which row of the last step drew for whom, for tokens that are pending.
 
         `pad_to`: sequences of one token each, of which those beyond the given ones compute nothing that counts.
+        `apart` holds the update of the tables if it is too large for its arrays.
         Raises ValueError for a step beyond the capacity, and what `BlockTables.update` raises.
         """
         lengths = [len(s.token_ids) for s in sequences]
@@ -73,12 +77,12 @@ class StepInputs:
                 f"{self.capacity.sequences}"
             )
         update = tables.update(sequences, renamed=renamed)
-        if len(update.places) > self.capacity.table_updates:
-            tables.forget()
-            raise ValueError(f"{len(update.places)} new blocks in one step; {self.capacity.table_updates} can be told")
-        a = self.arrays
-        a["places"][: len(update.places)] = update.places
-        a["values"][: len(update.places)] = update.values
+        a, updates = self.arrays, len(update.places)
+        self.apart = update if updates > self.capacity.table_updates else None
+        if self.apart is not None:
+            updates = 0
+        a["places"][:updates] = update.places[:updates]
+        a["values"][:updates] = update.values[:updates]
         a["table_start"][:count] = update.starts
         starts = np.array([s.start for s in sequences], np.int64)
         ends = np.cumsum(lengths)
@@ -90,8 +94,18 @@ class StepInputs:
         longest = int((starts + lengths).max(initial=0))
         if pad_to is not None:
             self._pad(count, pad_to)
-            return StepShape(pad_to, pad_to, pad_to, 1, longest, len(update.places))
-        return StepShape(tokens, count, sampled, max(lengths, default=0), longest, len(update.places))
+            return StepShape(pad_to, pad_to, pad_to, 1, longest, updates)
+        return StepShape(tokens, count, sampled, max(lengths, default=0), longest, updates)
+
+    def fill_with_padding(self) -> StepShape:
+        """The largest step of all, none of whose rows counts."""
+        tokens, sequences = self.capacity.tokens, self.capacity.sequences
+        self.arrays["query_start"][:] = 0
+        for name, value in (("token_ids", 0), ("positions", 0), ("slots", NO_SLOT), ("pending", NO_ROW)):
+            self.arrays[name][:] = value
+        for name in ("context_len", "table_start", "sample_rows", "temperature"):
+            self.arrays[name][:] = 0
+        return StepShape(tokens, sequences, sequences, tokens, 1, 0)
 
     def _fill_tokens(
         self,
@@ -120,9 +134,9 @@ class StepInputs:
                 continue
             params = spec.params
             a["sample_rows"][row] = end - 1
-            a["temperature"][row], a["top_k"][row] = params.temperature, params.top_k
+            a["temperature"][row], a["top_k"][row] = params.temperature, min(max(params.top_k, 0), _INT32)
             a["top_p"][row], a["min_p"][row] = params.top_p, params.min_p
-            a["seed"][row], a["position"][row] = spec.seed, spec.position
+            a["seed"][row], a["position"][row] = _as_int64(spec.seed), spec.position
             row += 1
         return row
 
@@ -137,15 +151,20 @@ class StepInputs:
         a["temperature"][count:pad_to] = 0.0
 
 
+def _as_int64(seed: int) -> int:
+    """The lowest 64 bits of a seed, as a signed number."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
 _SEQUENCE_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
     ("query_start", np.int32),
     ("context_len", np.int32),
     ("table_start", np.int32),
     ("sample_rows", np.int32),
     ("top_k", np.int32),
-    ("temperature", np.float32),
-    ("top_p", np.float32),
-    ("min_p", np.float32),
+    ("temperature", np.float64),
+    ("top_p", np.float64),
+    ("min_p", np.float64),
     ("seed", np.int64),
     ("position", np.int64),
 )

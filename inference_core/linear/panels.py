@@ -27,7 +27,7 @@ GROUP = 32
 LAYOUT = "cpu-panels-4"
 ALIGNMENT = 64
 # Q8_0 as it is; the rest rounded to 8 bits, whose step is a sixteenth to a third of their own.
-_AS_INT8 = ("Q8_0", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q4_F16")
+_AS_INT8 = ("Q8_0", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q4_F16", "S8", "F8")
 # Scales and minima included, as laid out above.
 BYTES_PER_WEIGHT: dict[PanelKind, float] = {
     "int4": 320 / 512,
@@ -121,7 +121,7 @@ def _halves(values: Floats) -> Bytes:
 def _nibbled(codes: Bytes) -> Bytes:
     """[N, K] -> [panels, groups, 256] bytes of two codes."""
     quads = _quads(_pad_rows(codes))
-    nibbled: Bytes = quads[:, :, 0::2] | (quads[:, :, 1::2] << 4)
+    nibbled: Bytes = quads[:, :, 0::2] | (quads[:, :, 1::2] << np.uint8(4))
     return nibbled.reshape(*nibbled.shape[:2], -1)
 
 
@@ -145,9 +145,9 @@ def _pack_int4(weights: GroupCodes) -> Bytes:
 
 
 def int8_codes(tensor: PackedTensor) -> tuple[NDArray[np.int8], Floats]:
-    """Codes [N, K] and scales [N, groups] of 8 bits: those of a Q8_0 tensor, of any other the nearest."""
+    """Codes [N, K] and scales [N, groups] of 8 bits: those of a Q8_0 or S8 tensor, of any other the nearest."""
     rows, columns = tensor.shape
-    if tensor.kind == "Q8_0":
+    if tensor.kind in ("Q8_0", "S8"):
         blocks = tensor.blocks.reshape(-1)
         scale = blocks["d"].astype(np.float32).reshape(rows, columns // GROUP)
         return blocks["codes"].reshape(rows, columns), scale

@@ -9,12 +9,15 @@ import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.loaders.compressed_int4 import compressed_int4_layers
 from inference_core.loaders.decoder_tensors import Shape, check_config, check_tensors
-from inference_core.loaders.hf_config import read_config, read_int4_format
-from inference_core.loaders.int4_layers import Int4Layer, int4_layers, without_int4_parts
+from inference_core.loaders.hf_config import read_config, read_layer_format
+from inference_core.loaders.int4_layers import int4_layers
 from inference_core.loaders.json_errors import JSON_ERRORS
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
+from inference_core.loaders.quantized_layer import Files, QuantizedLayer, without_parts
 from inference_core.loaders.safetensors_file import SafetensorsFile
+from inference_core.loaders.scaled_layers import scaled_layers
 from inference_core.model_config import ModelConfig
 
 INDEX = "model.safetensors.index.json"
@@ -27,8 +30,8 @@ class _Index(msgspec.Struct):
 
 
 class HFCheckpoint(Checkpoint):
-    """Llama, Mistral, Qwen2 and Qwen3 folders with tensors in F32, F16 or BF16, linear layers also as AWQ or GPTQ
-    writes them. Pickled weights are refused.
+    """Llama, Mistral, Qwen2 and Qwen3 folders with tensors in F32, F16 or BF16, linear layers also as AWQ, GPTQ,
+    compressed-tensors or FP8 checkpoints have them. Pickled weights are refused.
     """
 
     def __init__(self, path: Path, cache_dir: Path | None = None) -> None:
@@ -36,9 +39,8 @@ class HFCheckpoint(Checkpoint):
         self._config = read_config(path)
         check_config(path, self._config)
         files = self._open_tensors()
-        form = read_int4_format(path)
-        self._layers = {} if form is None else int4_layers(path, form, files)
-        self._files = without_int4_parts(self._layers, files)
+        self._layers = _quantized_layers(path, files)
+        self._files = without_parts(self._layers, files)
         for name, file in self._files.items():
             if file.entries[name].dtype not in PLAIN_DTYPES:
                 raise ModelFileError(
@@ -77,6 +79,18 @@ class HFCheckpoint(Checkpoint):
         }
 
 
+def _quantized_layers(path: Path, files: Files) -> Mapping[str, QuantizedLayer]:
+    """The linear layers that are not plain, by the name of their weight."""
+    form = read_layer_format(path)
+    if form is None:
+        return {}
+    if form == "eight bits":
+        return scaled_layers(path, files)
+    if form == "compressed int4":
+        return compressed_int4_layers(path, files)
+    return int4_layers(path, form, files)
+
+
 def _listed(folder: Path) -> dict[str, str]:
     """Tensor name to shard file, from the index of a sharded folder; empty if it has none."""
     index = folder / INDEX
@@ -105,7 +119,7 @@ def _no_weights(folder: Path) -> str:
 class _Tensors(Mapping[str, PackedTensor]):
     """Maps names to tensors, each made when asked for."""
 
-    def __init__(self, path: Path, files: Mapping[str, SafetensorsFile], layers: Mapping[str, Int4Layer]) -> None:
+    def __init__(self, path: Path, files: Mapping[str, SafetensorsFile], layers: Mapping[str, QuantizedLayer]) -> None:
         self._path = path
         self._files = files
         self._layers = layers

@@ -6,8 +6,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.hf_quantization import int4_format
-from inference_core.loaders.int4_groups import Int4Format
+from inference_core.loaders.hf_quantization import LayerFormat, layer_format
 from inference_core.loaders.json_errors import JSON_ERRORS
 from inference_core.model_config import Architecture, ModelConfig, RopeScaling
 
@@ -86,10 +85,10 @@ def read_config(folder: Path) -> ModelConfig:
     )
 
 
-def read_int4_format(folder: Path) -> Int4Format | None:
+def read_layer_format(folder: Path) -> LayerFormat | None:
     """How the folder's linear layers are quantised, if they are."""
     file = folder / "config.json"
-    return int4_format(file, _decode(file, _Config).quantization_config)
+    return layer_format(file, _decode(file, _Config).quantization_config)
 
 
 def _refuse_unsupported(file: Path, config: _Config) -> None:

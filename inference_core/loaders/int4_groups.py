@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.packed_tensor import PackedTensor
-from inference_core.loaders.zero_point_blocks import ELEMENTS, q4_z_blocks
+from inference_core.loaders.packed_tensor import Kind, PackedTensor
+from inference_core.loaders.zero_point_blocks import ELEMENTS, q4_0_blocks, q4_z_blocks
 
 Ints = NDArray[np.int32]
 Codes = NDArray[np.uint8]
@@ -53,7 +53,8 @@ class Int4Format:
         return parts | ({"g_idx": (inputs,)} if self.method == "gptq" else {})
 
     def tensor(self, path: Path, name: str, parts: Mapping[str, NDArray[Any]]) -> PackedTensor:
-        """The layer `name` from its arrays: blocks (Q4_Z), or multiplied out (Q4_F16) where groups are no runs of 32.
+        """The layer `name` from its arrays: blocks (Q4_Z, or Q4_0 if symmetric), or multiplied out (Q4_F16) where groups
+        are no runs of 32.
 
         `parts` have the shapes of `part_shapes`; scales are float16. Raises ModelFileError for impossible groups.
         """
@@ -62,12 +63,18 @@ class Int4Format:
         runs = groups.reshape(-1, ELEMENTS) if shape[1] % ELEMENTS == 0 else None
         if runs is None or (runs != runs[:, :1]).any():
             return PackedTensor("Q4_F16", shape, lambda: self._multiplied_out(parts, groups))
-        return PackedTensor("Q4_Z", shape, lambda: self._blocks(parts, runs[:, 0]))
+        # Symmetric files repeat one zero point, for which there are blocks without any.
+        kind: Kind = "Q4_0" if (self._zero_points(parts) == 8).all() else "Q4_Z"
+        return PackedTensor(kind, shape, lambda: self._blocks(kind, parts, runs[:, 0]))
 
-    def _blocks(self, parts: Mapping[str, NDArray[Any]], groups: NDArray[np.intp]) -> NDArray[np.uint8]:
+    def _blocks(self, kind: Kind, parts: Mapping[str, NDArray[Any]], groups: NDArray[np.intp]) -> NDArray[np.uint8]:
         """[outputs, bytes per row], read-only; `groups` is that of each block."""
         codes, scales, zeros = self._unpacked(parts)
-        data = q4_z_blocks(codes, scales[:, groups], zeros[:, groups]).view(np.uint8).reshape(len(codes), -1)
+        if kind == "Q4_0":
+            blocks = q4_0_blocks(codes, scales[:, groups])
+        else:
+            blocks = q4_z_blocks(codes, scales[:, groups], zeros[:, groups])
+        data = blocks.view(np.uint8).reshape(len(codes), -1)
         data.flags.writeable = False
         return data
 
@@ -81,8 +88,10 @@ class Int4Format:
 
     def _unpacked(self, parts: Mapping[str, NDArray[Any]]) -> tuple[Codes, NDArray[np.float16], Codes]:
         """Codes [outputs, inputs], scales and zero points [outputs, groups]."""
-        zeros = (self._zeros(parts["qzeros"]) + np.uint8(self.zero_offset)) & np.uint8(0x0F)
-        return self._codes(parts["qweight"]), np.ascontiguousarray(parts["scales"].T), zeros
+        return self._codes(parts["qweight"]), np.ascontiguousarray(parts["scales"].T), self._zero_points(parts)
+
+    def _zero_points(self, parts: Mapping[str, NDArray[Any]]) -> Codes:
+        return (self._zeros(parts["qzeros"]) + np.uint8(self.zero_offset)) & np.uint8(0x0F)
 
     def _codes(self, qweight: Ints) -> Codes:
         """[outputs, inputs]."""

@@ -1,19 +1,17 @@
 """The 4-bit layers of a safetensors checkpoint: finds the tensors that belong together and checks them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.int4_groups import Int4Format
 from inference_core.loaders.packed_tensor import PackedTensor
+from inference_core.loaders.quantized_layer import Files
 from inference_core.loaders.safetensors_file import SafetensorsFile
 
-Files = Mapping[str, SafetensorsFile]
 _DTYPES = {"qweight": "I32", "qzeros": "I32", "scales": "F16", "g_idx": "I32"}
 _OPTIONAL = ("g_idx",)
 
@@ -59,14 +57,3 @@ def _layer(path: Path, form: Int4Format, files: Files, name: str) -> Int4Layer:
             )
         found[part] = files[full]
     return Int4Layer(name, shape, found, form)
-
-
-def without_int4_parts(layers: Mapping[str, Int4Layer], files: Files) -> dict[str, SafetensorsFile]:
-    """The tensors that belong to no 4-bit layer. A layer's bias of zeros goes too: AutoGPTQ adds one to every layer."""
-    parts = {f"{layer.name}.{part}" for layer in layers.values() for part in layer.files}
-    zeros = {bias for layer in layers.values() if _is_zero(bias := f"{layer.name}.bias", files)}
-    return {name: file for name, file in files.items() if name not in parts | zeros}
-
-
-def _is_zero(name: str, files: Files) -> bool:
-    return name in files and not np.any(files[name][name])

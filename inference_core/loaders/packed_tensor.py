@@ -7,19 +7,23 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.loaders import ggml_blocks, zero_point_blocks
+from inference_core.loaders import ggml_blocks, scaled_blocks, zero_point_blocks
 
 Kind = Literal[
-    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q4_Z", "Q4_F16"
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q4_Z", "Q4_F16", "S8", "F8"
 ]  # fmt: skip
 PLAIN_DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
-BLOCK_DTYPES = ggml_blocks.BLOCK_DTYPES | {"Q4_Z": zero_point_blocks.Q4_Z}
-BLOCK_ELEMENTS = ggml_blocks.BLOCK_ELEMENTS | {"Q4_Z": zero_point_blocks.ELEMENTS}
-DECODERS = ggml_blocks.DECODERS | {"Q4_Z": zero_point_blocks.decode_q4_z}
+BLOCK_DTYPES = ggml_blocks.BLOCK_DTYPES | {"Q4_Z": zero_point_blocks.Q4_Z} | scaled_blocks.BLOCK_DTYPES
+BLOCK_ELEMENTS = ggml_blocks.BLOCK_ELEMENTS | dict.fromkeys(("Q4_Z", "S8", "F8"), 32)
+DECODERS = ggml_blocks.DECODERS | {
+    "Q4_Z": zero_point_blocks.decode_q4_z,
+    "S8": scaled_blocks.decode_s8,
+    "F8": scaled_blocks.decode_f8,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +33,8 @@ class PackedTensor:
     `data` is read-only. Plain kinds hold it in `shape`: float32, float16, or for BF16 the raw bits as uint16.
     Quantised kinds hold uint8 [..., bytes per row]: rows can be taken or permuted without decoding, since blocks run
     along the last axis. Q4_Z is for AWQ and GPTQ layers (`zero_point_blocks`); Q4_F16 is float16 multiplied out from
-    4-bit codes whose groups are no runs of inputs. `source`: the data, or what makes it, anew for every use.
+    4-bit codes whose groups are no runs of inputs; S8 and F8 are INT8 and E4M3 codes (`scaled_blocks`). `source`: the
+    data, or what makes it, anew for every use.
     """
 
     kind: Kind

@@ -18,7 +18,7 @@ from inference_core.errors import ModelFileError
 from inference_core.huge_pages import prefer_huge_pages
 from inference_core.loaders.json_errors import JSON_ERRORS
 
-# bfloat16 is carried as its raw bits.
+# bfloat16 and 8-bit floats are carried as their raw bits.
 DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -28,6 +28,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "I32": np.dtype("<i4"),
     "I16": np.dtype("<i2"),
     "I8": np.dtype("i1"),
+    "F8_E4M3": np.dtype("u1"),
     "U32": np.dtype("<u4"),
     "U16": np.dtype("<u2"),
     "U8": np.dtype("u1"),

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.loaders.ggml_blocks import Blocks, Floats, nibbles
+from inference_core.loaders.ggml_blocks import Q4_0, Blocks, Floats, nibbles
 
 ELEMENTS = 32
 # value = d * (code - zero); codes 0-15 are the low halves of the bytes, 16-31 the high ones.
@@ -14,6 +14,14 @@ def decode_q4_z(blocks: Blocks) -> Floats:
     """[n] blocks -> float32 [n, 32]."""
     codes = nibbles(blocks["codes"]).astype(np.float32) - blocks["zero"].astype(np.float32)[:, None]
     return blocks["d"].astype(np.float32)[:, None] * codes
+
+
+def q4_0_blocks(codes: NDArray[np.uint8], scales: NDArray[np.float16]) -> Blocks:
+    """The same as `q4_z_blocks` for zero points of 8, which GGML's Q4_0 need not store."""
+    blocks = np.empty(scales.shape, Q4_0)
+    halves = codes.reshape(*scales.shape, 2, ELEMENTS // 2)
+    blocks["d"], blocks["codes"] = scales, halves[:, :, 0] | (halves[:, :, 1] << 4)
+    return blocks
 
 
 def q4_z_blocks(codes: NDArray[np.uint8], scales: NDArray[np.float16], zeros: NDArray[np.uint8]) -> Blocks:

@@ -126,7 +126,7 @@ def test_a_bias_of_zeros_beside_a_layer_is_ignored_and_any_other_is_refused(tmp_
         ({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemv"}, "version 'gemv'"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "group_size 0"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 64, "checkpoint_format": "marlin"}, "'marlin'"),
-        ({"quant_method": "fp8"}, "quant_method 'fp8'"),
+        ({"quant_method": "fp8", "fmt": "e5m2"}, "fmt 'e5m2'"),
         ({"quant_method": ["awq"]}, "is not understood"),
     ],
 )
