@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
 
-.PHONY: run install test lint types check-imports test-slow soak fuzz sanitize sanitize-threads demo bench bench-all bench-peers bench-report clean
+.PHONY: run install test lint types check-imports test-mesh test-slow soak fuzz sanitize sanitize-threads demo bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -23,7 +23,11 @@ $(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inferen
 	touch $(STAMP)
 
 test: lint types check-imports
-	$(BIN)/pytest -m "not slow and not gpu"
+	$(BIN)/pytest -m "not slow and not gpu and not mesh"
+
+# Models over several processes, beyond what `make test` runs of it: more meshes, more ways to die, launcher, torchrun.
+test-mesh: install
+	$(BIN)/pytest -m "mesh"
 
 test-slow: install
 	$(BIN)/pytest -m "slow"

@@ -163,6 +163,7 @@ class Core:
         An exception of the runner ends the sequences that cause it with `finish_reason` "error" and nothing else. With
         an `OverlappingRunner` a step is planned and launched before the one before it is waited for, so that a step's
         tokens come with the next call.
+        Raises `RankLostError` when the mesh that the models run on has lost a rank: the core is dead then.
         """
         began = self._clock()
         outputs = self._end_the_late(began)

@@ -39,3 +39,11 @@ class BadLogitsError(CoreError):
     def __init__(self, rows: list[int], vocab: int) -> None:
         super().__init__(f"logits of row(s) {rows} hold NaN or +inf, or mask all {vocab} tokens; no token can be drawn")
         self.rows = rows
+
+
+class MeshError(CoreError):
+    """A model, or the machines at hand, cannot be divided into the ranks asked for. Choose other sizes."""
+
+
+class RankLostError(CoreGoneError):
+    """A rank of the mesh died, failed or fell silent: the core ends, since its other ranks cannot go on alone."""

@@ -23,9 +23,9 @@ from inference_core.logits_runner import LogitsRunner
 from inference_core.memory_plan import format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.model_runner import DecoderRunner
-from inference_core.model_spec import CoreSpec, ModelSpec
+from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.models.rotary import rotary_table
-from inference_core.models.weights import load_decoder, projections
+from inference_core.models.weights import Projection, load_decoder, projections
 from inference_core.native import cpu
 from inference_core.native_runner import NativeRunner
 from inference_core.protocol import Knobs, ModelInfo
@@ -89,8 +89,27 @@ def layout_of(spec: ModelSpec, config: ModelConfig) -> KVLayout:
 
 def weight_bytes(checkpoint: Checkpoint, spec: ModelSpec) -> int:
     """Bytes of the packed linear layers, each as `linear.panels` packs it, from shapes alone."""
-    tensors = (checkpoint.tensors[name] for p in projections(checkpoint) for name in p.tensors)
-    return int(sum(t.shape[0] * t.shape[1] * BYTES_PER_WEIGHT[panel_kind(t, spec.compute)] for t in tensors))
+    return linear_bytes(checkpoint, list(projections(checkpoint)), spec.compute)
+
+
+def linear_bytes(checkpoint: Checkpoint, wanted: list[Projection], compute: Compute) -> int:
+    """Bytes of those linear layers, packed; see `weight_bytes`."""
+    tensors = (checkpoint.tensors[name] for projection in wanted for name in projection.tensors)
+    return int(sum(t.shape[0] * t.shape[1] * BYTES_PER_WEIGHT[panel_kind(t, compute)] for t in tensors))
+
+
+def max_context_of(spec: ModelSpec, config: ModelConfig) -> int:
+    """Tokens of prompt and answer together: what is asked for, and what the model was trained for at most."""
+    return min(spec.max_context or config.max_position, config.max_position)
+
+
+def check_kernels(spec: ModelSpec, config: ModelConfig) -> None:
+    """Raises ModelFileError for shapes that the CPU kernels cannot compute."""
+    if cpu.AVAILABLE and (config.head_dim % 16 or spec.block_size % 16):
+        raise ModelFileError(
+            f"{spec.name}: the CPU kernels need head_dim and block_size in multiples of 16, "
+            f"not {config.head_dim} and {spec.block_size}"
+        )
 
 
 def available_memory() -> int:
@@ -132,12 +151,8 @@ def runner_of(
     """`checkpoint` as `spec` says, over `arena` uint8 [bytes]. Raises ModelFileError."""
     began = time.perf_counter()
     config = checkpoint.config
-    max_context = min(spec.max_context or config.max_position, config.max_position)
-    if cpu.AVAILABLE and (config.head_dim % 16 or spec.block_size % 16):
-        raise ModelFileError(
-            f"{spec.name}: the CPU kernels need head_dim and block_size in multiples of 16, "
-            f"not {config.head_dim} and {spec.block_size}"
-        )
+    max_context = max_context_of(spec, config)
+    check_kernels(spec, config)
     layout = layout_of(spec, config)
     info = ModelInfo(
         name=spec.name,

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from inference_core.errors import RankLostError
 from inference_core.fault_isolation import judge
 from inference_core.passenger import Passenger, seat
 from inference_core.protocol import SequenceOutput
@@ -96,6 +97,8 @@ class StepExecutor:
             try:
                 result = runner.run(attempt)
                 _check_result(passengers, result, runner.info.vocab_size)
+            except RankLostError:
+                raise  # no part of the step can run any more, nor any later step
             except Exception as error:
                 verdict = judge(part, error)
                 if part == plan.sequences or verdict.guilty:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.packed_tensor import PackedTensor
+from inference_core.loaders.tensor_cut import column_unit, cut
 from inference_core.model_config import ModelConfig
+from inference_core.span import Span
 
 
 class Checkpoint(ABC):
@@ -29,6 +31,21 @@ class Checkpoint(ABC):
     @property
     @abstractmethod
     def tensors(self) -> Mapping[str, PackedTensor]: ...
+
+    def cut(self, name: str, rows: Span, columns: Span | None = None) -> PackedTensor:
+        """Those rows and columns of a tensor (None: all columns), reading no others (SPEC PX-05).
+
+        Borders between columns lie at multiples of `column_unit`, those between rows of `row_unit`.
+        """
+        return cut(self.tensors[name], rows, columns)
+
+    def column_unit(self, name: str) -> int:
+        """Columns that share a scale and are never parted."""
+        return column_unit(self.tensors[name])
+
+    def row_unit(self, name: str) -> int:
+        """Rows that the file packs together; q and k projections are cut between heads besides."""
+        return 1
 
     @cached_property
     def fingerprint(self) -> str:

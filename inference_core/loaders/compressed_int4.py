@@ -7,6 +7,7 @@ where groups are no runs; `weight_shape` [2]. w = scale * (code - zero).
 """
 
 from dataclasses import dataclass
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to_float32
-from inference_core.loaders.quantized_layer import Files
+from inference_core.loaders.quantized_layer import Files, check_borders
 from inference_core.loaders.zero_point_blocks import ELEMENTS, q4_0_blocks, q4_z_blocks
+from inference_core.span import Span
 
 _PER_INT = 8
 _SCALE_DTYPES = ("F16", "BF16", "F32")
@@ -33,30 +35,48 @@ class CompressedInt4Layer:
     def tensor(self, path: Path) -> PackedTensor:
         """Blocks of Q4_0 where the layer is symmetric, of Q4_Z where not. Raises ModelFileError for groups that are no
         runs of 32 inputs."""
-        groups = self._groups(path)
-        runs = groups.reshape(-1, ELEMENTS) if self.shape[1] % ELEMENTS == 0 else None
+        return self.cut(path, Span(0, self.shape[0]), Span(0, self.shape[1]))
+
+    def cut(self, path: Path, rows: Span, columns: Span) -> PackedTensor:
+        """Those outputs and inputs alone. Raises ModelFileError if a border parts a group."""
+        check_borders(path, self, rows, columns)
+        groups = self._groups(path)[columns.slice]
+        runs = groups.reshape(-1, ELEMENTS) if columns.size % ELEMENTS == 0 else None
         if runs is None or (runs != runs[:, :1]).any():
             raise ModelFileError(f"{path}: the groups of '{self.name}' are no runs of {ELEMENTS} inputs")
         kind: Kind = "Q4_Z" if "weight_zero_point" in self.files else "Q4_0"
-        return PackedTensor(kind, self.shape, lambda: self._blocks(runs[:, 0]))
+        return PackedTensor(kind, (rows.size, columns.size), lambda: self._blocks(rows, columns, runs[:, 0]))
 
-    def _blocks(self, groups: NDArray[np.intp]) -> NDArray[np.uint8]:
+    @property
+    def row_unit(self) -> int:
+        """Zero points are packed along the outputs."""
+        return _PER_INT if "weight_zero_point" in self.files else 1
+
+    @property
+    def column_unit(self) -> int:
+        """Inputs that share a scale, in whole blocks; only blocks where groups are not one after another."""
+        count = self.files["weight_scale"].entries[f"{self.name}.weight_scale"].shape[1]
+        return ELEMENTS if count == 1 or "weight_g_idx" in self.files else lcm(ELEMENTS, -(-self.shape[1] // count))
+
+    def _blocks(self, rows: Span, columns: Span, groups: NDArray[np.intp]) -> NDArray[np.uint8]:
         """[outputs, bytes per row], read-only; `groups` is that of each block."""
-        codes = _unpack(self._part("weight_packed")).reshape(self.shape[0], -1)[:, : self.shape[1]]
-        scales = self._scales()[:, groups]
+        words = slice(columns.begin // _PER_INT, -(-columns.end // _PER_INT))
+        codes = _unpack(self._part("weight_packed")[rows.slice, words]).reshape(rows.size, -1)[:, : columns.size]
+        scales = self._scales(rows)[:, groups]
         if "weight_zero_point" in self.files:
-            packed = self._part("weight_zero_point")
-            zeros = _unpack(packed).transpose(0, 2, 1).reshape(-1, packed.shape[1])[: self.shape[0]]
+            words = slice(rows.begin // _PER_INT, -(-rows.end // _PER_INT))
+            packed = self._part("weight_zero_point")[words]
+            zeros = _unpack(packed).transpose(0, 2, 1).reshape(-1, packed.shape[1])[: rows.size]
             blocks = q4_z_blocks(codes, scales, zeros[:, groups])
         else:
             blocks = q4_0_blocks(codes, scales)
-        data = blocks.view(np.uint8).reshape(self.shape[0], -1)
+        data = blocks.view(np.uint8).reshape(rows.size, -1)
         data.flags.writeable = False
         return data
 
-    def _scales(self) -> NDArray[np.float16]:
+    def _scales(self, rows: Span) -> NDArray[np.float16]:
         """[outputs, groups]; bfloat16 fits float16 exactly in the range that scales are in."""
-        array = self._part("weight_scale")
+        array = self._part("weight_scale")[rows.slice]
         bits = self.files["weight_scale"].entries[f"{self.name}.weight_scale"].dtype == "BF16"
         return (bfloat16_to_float32(array) if bits else array).astype(np.float16)
 

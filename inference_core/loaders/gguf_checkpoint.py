@@ -15,7 +15,9 @@ from inference_core.loaders.ggml_blocks import BLOCK_DTYPES
 from inference_core.loaders.gguf_config import read_config
 from inference_core.loaders.gguf_header import GGUFHeader, TensorEntry
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
+from inference_core.loaders.tensor_cut import cut
 from inference_core.model_config import ModelConfig
+from inference_core.span import Span
 
 _TOP_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -65,6 +67,20 @@ class GGUFCheckpoint(Checkpoint):
     def tensors(self) -> Mapping[str, PackedTensor]:
         return _Tensors(self.header, self._entries, self._config)
 
+    def cut(self, name: str, rows: Span, columns: Span | None = None) -> PackedTensor:
+        """As everywhere; of projections whose heads the file interleaves, whole heads."""
+        tensors = self.tensors
+        assert isinstance(tensors, _Tensors)
+        heads = tensors.interleaved_heads(name)
+        if not heads:
+            return cut(tensors[name], rows, columns)
+        stored = map_entry(self.header, self._entries[name])
+        head_rows = stored.shape[0] // heads
+        if rows.begin % head_rows or rows.end % head_rows:
+            raise ModelFileError(f"{self.path}: rows {rows} of '{name}' part a head of {head_rows} rows")
+        part = cut(stored, rows, columns)
+        return PackedTensor(part.kind, part.shape, lambda: half_split_rows(part.data, rows.size // head_rows))
+
     def _rope_factors(self) -> NDArray[np.float32] | None:
         entry = self.header.tensors.get(ROPE_FACTORS)
         if entry is None:
@@ -107,11 +123,14 @@ class _Tensors(Mapping[str, PackedTensor]):
 
     def __getitem__(self, name: str) -> PackedTensor:
         tensor = map_entry(self._header, self._entries[name])
-        for part, heads in self._interleaved_heads.items():
-            if f".{part}." in name:
-                split = partial(half_split_rows, tensor.data, heads)
-                return PackedTensor(tensor.kind, tensor.shape, split)
+        heads = self.interleaved_heads(name)
+        if heads:
+            return PackedTensor(tensor.kind, tensor.shape, partial(half_split_rows, tensor.data, heads))
         return tensor
+
+    def interleaved_heads(self, name: str) -> int:
+        """How many heads the file stores with interleaved rows in the tensor `name`; 0 for any other tensor."""
+        return next((heads for part, heads in self._interleaved_heads.items() if f".{part}." in name), 0)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

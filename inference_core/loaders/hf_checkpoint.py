@@ -19,6 +19,7 @@ from inference_core.loaders.quantized_layer import Files, QuantizedLayer, withou
 from inference_core.loaders.safetensors_file import SafetensorsFile
 from inference_core.loaders.scaled_layers import scaled_layers
 from inference_core.model_config import ModelConfig
+from inference_core.span import Span
 
 INDEX = "model.safetensors.index.json"
 _DERIVED = "rotary_emb.inv_freq"
@@ -57,6 +58,20 @@ class HFCheckpoint(Checkpoint):
     @cached_property
     def tensors(self) -> Mapping[str, PackedTensor]:
         return _Tensors(self.path, self._files, self._layers)
+
+    def cut(self, name: str, rows: Span, columns: Span | None = None) -> PackedTensor:
+        layer = self._layers.get(name)
+        if layer is None:
+            return super().cut(name, rows, columns)
+        return layer.cut(self.path, rows, columns or Span(0, layer.shape[1]))
+
+    def column_unit(self, name: str) -> int:
+        layer = self._layers.get(name)
+        return super().column_unit(name) if layer is None else layer.column_unit
+
+    def row_unit(self, name: str) -> int:
+        layer = self._layers.get(name)
+        return super().row_unit(name) if layer is None else layer.row_unit
 
     def _open_tensors(self) -> dict[str, SafetensorsFile]:
         listed = _listed(self.path)

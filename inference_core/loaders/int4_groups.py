@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from inference_core.errors import ModelFileError
 from inference_core.loaders.packed_tensor import Kind, PackedTensor
 from inference_core.loaders.zero_point_blocks import ELEMENTS, q4_0_blocks, q4_z_blocks
+from inference_core.span import Span
 
 Ints = NDArray[np.int32]
 Codes = NDArray[np.uint8]
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-_PER_INT = 8
+PER_INT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,36 @@ class Int4Format:
     def shape(self, qweight: tuple[int, ...]) -> tuple[int, int]:
         """[outputs, inputs] of the layer whose `qweight` [2 dimensions] has this shape."""
         rows, columns = qweight
-        return (columns, rows * _PER_INT) if self.method == "gptq" else (columns * _PER_INT, rows)
+        return (columns, rows * PER_INT) if self.method == "gptq" else (columns * PER_INT, rows)
 
     def part_shapes(self, shape: tuple[int, int]) -> dict[str, tuple[int, ...]]:
         """The shape that each part of a layer [outputs, inputs] must have; `g_idx` may be missing."""
         outputs, inputs = shape
         groups = -(-inputs // (self.group_size or inputs))
-        packed = (inputs // _PER_INT, outputs) if self.method == "gptq" else (inputs, outputs // _PER_INT)
-        parts: dict[str, tuple[int, ...]] = {"qweight": packed, "qzeros": (groups, outputs // _PER_INT)}
+        packed = (inputs // PER_INT, outputs) if self.method == "gptq" else (inputs, outputs // PER_INT)
+        parts: dict[str, tuple[int, ...]] = {"qweight": packed, "qzeros": (groups, outputs // PER_INT)}
         parts["scales"] = (groups, outputs)
         return parts | ({"g_idx": (inputs,)} if self.method == "gptq" else {})
+
+    def cut(self, parts: Mapping[str, NDArray[Any]], outputs: Span, inputs: Span) -> dict[str, NDArray[Any]]:
+        """The parts of a layer of those outputs and inputs alone: views of the given ones.
+
+        Outputs are cut at multiples of 8, inputs at multiples of 8 and, without `g_idx`, of the group.
+        """
+        packed_outputs = slice(outputs.begin // PER_INT, outputs.end // PER_INT)
+        groups = slice(None)
+        if "g_idx" not in parts and self.group_size:
+            groups = slice(inputs.begin // self.group_size, -(-inputs.end // self.group_size))
+        if self.method == "gptq":
+            packed = (slice(inputs.begin // PER_INT, inputs.end // PER_INT), outputs.slice)
+        else:
+            packed = (inputs.slice, packed_outputs)
+        taken = {
+            "qweight": parts["qweight"][packed],
+            "qzeros": parts["qzeros"][groups, packed_outputs],
+            "scales": parts["scales"][groups, outputs.slice],
+        }
+        return taken | ({"g_idx": parts["g_idx"][inputs.slice]} if "g_idx" in parts else {})
 
     def tensor(self, path: Path, name: str, parts: Mapping[str, NDArray[Any]]) -> PackedTensor:
         """The layer `name` from its arrays: blocks (Q4_Z, or Q4_0 if symmetric), or multiplied out (Q4_F16) where
@@ -97,14 +118,14 @@ class Int4Format:
         """[outputs, inputs]."""
         if self.method == "gptq":
             # [K / 8, N] -> [K / 8, 8, N] -> [K, N]
-            unpacked = _unpack(qweight, range(_PER_INT)).transpose(0, 2, 1).reshape(-1, qweight.shape[1])
+            unpacked = _unpack(qweight, range(PER_INT)).transpose(0, 2, 1).reshape(-1, qweight.shape[1])
         else:
             unpacked = _unpack(qweight, _AWQ_ORDER).reshape(len(qweight), -1)
         return np.ascontiguousarray(unpacked.T)
 
     def _zeros(self, qzeros: Ints) -> Codes:
         """[outputs, groups]."""
-        order = range(_PER_INT) if self.method == "gptq" else _AWQ_ORDER
+        order = range(PER_INT) if self.method == "gptq" else _AWQ_ORDER
         return np.ascontiguousarray(_unpack(qzeros, order).reshape(len(qzeros), -1).T)
 
     def _groups(self, path: Path, name: str, parts: Mapping[str, NDArray[Any]], inputs: int) -> NDArray[np.intp]:
@@ -120,7 +141,7 @@ class Int4Format:
 
 def _unpack(packed: Ints, order: Any) -> Codes:
     """int32 [..., n] -> 4-bit codes [..., n, 8]: the nibble at bits 4 i is element order[i] of its eight."""
-    codes = np.empty((*packed.shape, _PER_INT), np.uint8)
+    codes = np.empty((*packed.shape, PER_INT), np.uint8)
     bits = packed.view(np.uint32)
     for nibble, element in enumerate(order):
         codes[..., element] = (bits >> (4 * nibble)) & 0x0F

@@ -1,16 +1,20 @@
 """The 4-bit layers of a safetensors checkpoint: finds the tensors that belong together and checks them."""
 
 from dataclasses import dataclass
+from math import lcm
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.int4_groups import Int4Format
+from inference_core.loaders.int4_groups import PER_INT, Int4Format
 from inference_core.loaders.packed_tensor import PackedTensor
-from inference_core.loaders.quantized_layer import Files
+from inference_core.loaders.quantized_layer import Files, check_borders
 from inference_core.loaders.safetensors_file import SafetensorsFile
+from inference_core.loaders.zero_point_blocks import ELEMENTS
+from inference_core.span import Span
 
 _DTYPES = {"qweight": "I32", "qzeros": "I32", "scales": "F16", "g_idx": "I32"}
 _OPTIONAL = ("g_idx",)
@@ -27,8 +31,30 @@ class Int4Layer:
 
     def tensor(self, path: Path) -> PackedTensor:
         """The layer's weights; see `Int4Format.tensor`."""
-        parts: dict[str, NDArray[Any]] = {part: file[f"{self.name}.{part}"] for part, file in self.files.items()}
-        return self.form.tensor(path, self.name, parts)
+        return self.form.tensor(path, self.name, self._parts())
+
+    def cut(self, path: Path, rows: Span, columns: Span) -> PackedTensor:
+        """Those outputs and inputs alone. Raises ModelFileError if a border parts a group."""
+        check_borders(path, self, rows, columns)
+        return self.form.tensor(path, self.name, self.form.cut(self._parts(), rows, columns))
+
+    @property
+    def row_unit(self) -> int:
+        """Outputs that share an int32."""
+        return PER_INT
+
+    @property
+    def column_unit(self) -> int:
+        """Inputs that share a scale, or an int32 where a permutation has scattered the groups anyway."""
+        group = self.form.group_size
+        if "g_idx" in self.files and group:
+            groups = self.files["g_idx"][f"{self.name}.g_idx"]
+            if not np.array_equal(groups, np.arange(self.shape[1]) // group):
+                return PER_INT
+        return lcm(PER_INT, group or ELEMENTS)
+
+    def _parts(self) -> dict[str, NDArray[Any]]:
+        return {part: file[f"{self.name}.{part}"] for part, file in self.files.items()}
 
 
 def int4_layers(path: Path, form: Int4Format, files: Files) -> dict[str, Int4Layer]:

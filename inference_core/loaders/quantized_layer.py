@@ -6,8 +6,10 @@ from typing import Protocol
 
 import numpy as np
 
+from inference_core.errors import ModelFileError
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loaders.safetensors_file import SafetensorsFile
+from inference_core.span import Span
 
 Files = Mapping[str, SafetensorsFile]
 
@@ -24,6 +26,32 @@ class QuantizedLayer(Protocol):
 
     def tensor(self, path: Path) -> PackedTensor:
         """The layer's weights; `path` is named in the ModelFileError for what cannot be read."""
+
+    def cut(self, path: Path, rows: Span, columns: Span) -> PackedTensor:
+        """Those outputs and inputs alone, reading no others; see `Checkpoint.cut`."""
+
+    @property
+    def row_unit(self) -> int:
+        """Outputs that are packed together."""
+
+    @property
+    def column_unit(self) -> int:
+        """Inputs that are packed together or share a scale with no others; a scale of all inputs is every part's."""
+
+
+def check_borders(path: Path, layer: QuantizedLayer, rows: Span, columns: Span) -> None:
+    """Raises ModelFileError if a border lies inside a unit, or outside of the layer."""
+    parts = ((rows, layer.row_unit, layer.shape[0], "outputs"), (columns, layer.column_unit, layer.shape[1], "inputs"))
+    for span, unit, total, what in parts:
+        if not 0 <= span.begin <= span.end <= total:
+            raise ModelFileError(
+                f"{path}: {what} {span.begin} to {span.end} lie outside of '{layer.name}' {layer.shape}"
+            )
+        if any(border % unit and border != total for border in span):
+            raise ModelFileError(
+                f"{path}: {what} {span.begin} to {span.end} of '{layer.name}' part a group of {unit}; "
+                f"cut at multiples of {unit}"
+            )
 
 
 def without_parts(layers: Mapping[str, QuantizedLayer], files: Files) -> dict[str, SafetensorsFile]:

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.packed_tensor import PackedTensor, bfloat16_to_float32
-from inference_core.loaders.quantized_layer import Files
+from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to_float32
+from inference_core.loaders.quantized_layer import Files, check_borders
 from inference_core.loaders.scaled_blocks import ELEMENTS, scaled_blocks
+from inference_core.span import Span
 
 CODES = {"I8": "S8", "F8_E4M3": "F8"}
 _SCALES = ("weight_scale", "weight_scale_inv")
@@ -30,18 +31,36 @@ class ScaledLayer:
 
     def tensor(self, path: Path) -> PackedTensor:
         """w = scale * code. Raises ModelFileError for inputs that are no whole number of blocks."""
+        return self.cut(path, Span(0, self.shape[0]), Span(0, self.shape[1]))
+
+    def cut(self, path: Path, rows: Span, columns: Span) -> PackedTensor:
+        """Those outputs and inputs alone. Raises ModelFileError if a border parts a block of inputs."""
         if self.shape[1] % ELEMENTS:
             raise ModelFileError(
                 f"{path}: '{self.name}' has {self.shape[1]} inputs; 8-bit layers need a multiple of {ELEMENTS}"
             )
+        check_borders(path, self, rows, columns)
         dtype = self.files["weight"].entries[f"{self.name}.weight"].dtype
-        return PackedTensor("S8" if dtype == "I8" else "F8", self.shape, self._blocks)
+        kind: Kind = "S8" if dtype == "I8" else "F8"
+        return PackedTensor(kind, (rows.size, columns.size), lambda: self._blocks(rows, columns))
 
-    def _blocks(self) -> NDArray[np.uint8]:
+    @property
+    def row_unit(self) -> int:
+        """Every output is a row of its own; a scale of several is each part's."""
+        return 1
+
+    @property
+    def column_unit(self) -> int:
+        """Inputs that share a scale with no others, in whole blocks."""
+        block = _blocks_of(self.files[self.scale].entries[f"{self.name}.{self.scale}"].shape, self.shape)
+        assert block is not None  # checked when the file was opened
+        return ELEMENTS if block[1] == self.shape[1] else block[1]
+
+    def _blocks(self, rows: Span, columns: Span) -> NDArray[np.uint8]:
         """[outputs, bytes per row], read-only."""
-        codes = self._part("weight")
-        blocks = scaled_blocks(codes, _per_block(self._scales(), self.shape))
-        data = blocks.view(np.uint8).reshape(self.shape[0], -1)
+        codes = self._part("weight")[rows.slice, columns.slice]
+        blocks = scaled_blocks(codes, _per_block(self._scales(), self.shape, rows, columns))
+        data = blocks.view(np.uint8).reshape(rows.size, -1)
         data.flags.writeable = False
         return data
 
@@ -99,11 +118,11 @@ def _side(size: int, count: int) -> int:
     return 1 << (-(-size // count) - 1).bit_length()
 
 
-def _per_block(scales: NDArray[np.float32], shape: tuple[int, int]) -> NDArray[np.float32]:
-    """A scale for every 32 inputs, [outputs, inputs / 32]."""
+def _per_block(scales: NDArray[np.float32], shape: tuple[int, int], rows: Span, columns: Span) -> NDArray[np.float32]:
+    """A scale for every 32 of those inputs of those outputs, [rows, columns / 32]; `shape` is the whole layer's."""
     block = _blocks_of(scales.shape, shape)
     assert block is not None
-    groups = np.arange(shape[1] // ELEMENTS) * ELEMENTS // block[1]
-    rows = np.arange(shape[0]) // block[0]
+    groups = np.arange(columns.begin, columns.end, ELEMENTS) // block[1]
+    bands = np.arange(rows.begin, rows.end) // block[0]
     grid = scales.reshape(-(-shape[0] // block[0]), -(-shape[1] // block[1]))
-    return np.ascontiguousarray(grid[rows][:, groups])
+    return np.ascontiguousarray(grid[bands][:, groups])

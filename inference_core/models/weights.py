@@ -62,32 +62,53 @@ def load_decoder(checkpoint: Checkpoint, compute: Compute, cache_dir: Path) -> D
 
     Raises ModelFileError for a bad file. Repacked weights are kept under `cache_dir`, keyed by content and layout.
     """
-    linears = _native_linears(checkpoint, compute, cache_dir) if cpu.AVAILABLE else _torch_linears(checkpoint, compute)
-    config = checkpoint.config
+    linears = load_linears(checkpoint, list(projections(checkpoint)), compute, cache_dir)
+    return Decoder(
+        config=checkpoint.config,
+        embedding=load_embedding(checkpoint, compute),
+        layers=load_layers(checkpoint, linears),
+        final_norm=vector(checkpoint, "model.norm.weight"),
+        head=linears["head"],
+    )
 
-    def vector(name: str) -> torch.Tensor:
-        return torch.from_numpy(np.array(dequantize(checkpoint.tensors[name]), np.float32))
+
+def load_linears(
+    checkpoint: Checkpoint, wanted: list[Projection], compute: Compute, cache_dir: Path
+) -> dict[str, Linear]:
+    """Those linear layers by their names: on the native kernels, or in plain torch where they were not built."""
+    if cpu.AVAILABLE:
+        return _native_linears(checkpoint, wanted, compute, cache_dir)
+    return _torch_linears(checkpoint, wanted, compute)
+
+
+def load_embedding(checkpoint: Checkpoint, compute: Compute) -> PackedEmbedding:
+    """The token embedding."""
+    return PackedEmbedding(_embedding_table(checkpoint), compute == "bfloat16")
+
+
+def vector(checkpoint: Checkpoint, name: str) -> torch.Tensor:
+    """A tensor of the file as float32, such as a norm's weights."""
+    return torch.from_numpy(np.array(dequantize(checkpoint.tensors[name]), np.float32))
+
+
+def load_layers(checkpoint: Checkpoint, linears: dict[str, Linear]) -> list[DecoderLayer]:
+    """Every layer of the checkpoint around its linear layers."""
+    config = checkpoint.config
 
     def layer(i: int) -> DecoderLayer:
         prefix = f"model.layers.{i}"
         return DecoderLayer(
-            attention_norm=vector(f"{prefix}.input_layernorm.weight"),
+            attention_norm=vector(checkpoint, f"{prefix}.input_layernorm.weight"),
             qkv=linears[f"layers.{i}.qkv"],
-            q_norm=vector(f"{prefix}.self_attn.q_norm.weight") if config.qk_norm else None,
-            k_norm=vector(f"{prefix}.self_attn.k_norm.weight") if config.qk_norm else None,
+            q_norm=vector(checkpoint, f"{prefix}.self_attn.q_norm.weight") if config.qk_norm else None,
+            k_norm=vector(checkpoint, f"{prefix}.self_attn.k_norm.weight") if config.qk_norm else None,
             output=linears[f"layers.{i}.output"],
-            mlp_norm=vector(f"{prefix}.post_attention_layernorm.weight"),
+            mlp_norm=vector(checkpoint, f"{prefix}.post_attention_layernorm.weight"),
             gate_up=linears[f"layers.{i}.gate_up"],
             down=linears[f"layers.{i}.down"],
         )
 
-    return Decoder(
-        config=config,
-        embedding=PackedEmbedding(_embedding_table(checkpoint), compute == "bfloat16"),
-        layers=[layer(i) for i in range(config.num_layers)],
-        final_norm=vector("model.norm.weight"),
-        head=linears["head"],
-    )
+    return [layer(i) for i in range(config.num_layers)]
 
 
 def _embedding_table(checkpoint: Checkpoint) -> PackedTensor:
@@ -134,8 +155,10 @@ def _parts(checkpoint: Checkpoint, projection: Projection, compute: Compute) -> 
     return [_Part(f"{projection.name}.{i}", key[0], list(group)) for i, (key, group) in enumerate(grouped)]
 
 
-def _native_linears(checkpoint: Checkpoint, compute: Compute, cache_dir: Path) -> dict[str, Linear]:
-    split = {p: _parts(checkpoint, p, compute) for p in projections(checkpoint)}
+def _native_linears(
+    checkpoint: Checkpoint, wanted: list[Projection], compute: Compute, cache_dir: Path
+) -> dict[str, Linear]:
+    split = {p: _parts(checkpoint, p, compute) for p in wanted}
 
     def build() -> Iterator[tuple[str, NDArray[np.uint8]]]:
         for parts in split.values():
@@ -182,9 +205,9 @@ def _read_only_tensor(array: NDArray[np.uint8]) -> torch.Tensor:
         return torch.from_numpy(array)
 
 
-def _torch_linears(checkpoint: Checkpoint, compute: Compute) -> dict[str, Linear]:
+def _torch_linears(checkpoint: Checkpoint, wanted: list[Projection], compute: Compute) -> dict[str, Linear]:
     linears: dict[str, Linear] = {}
-    for projection in projections(checkpoint):
+    for projection in wanted:
         tensors = [checkpoint.tensors[name] for name in projection.tensors]
         weight = np.concatenate([dequantize(t) for t in tensors])
         kinds = {panel_kind(t, compute) for t in tensors}

@@ -1,0 +1,100 @@
+"""A stage on the CPU: native kernels operator by operator, or plain torch where they were not built."""
+
+from dataclasses import dataclass
+
+import torch
+
+from inference_core.attention.backend import AttentionBackend
+from inference_core.attention.batches import BlockAddresses
+from inference_core.linear.linear import Linear
+from inference_core.model_config import ModelConfig
+from inference_core.models.decoder import DecoderLayer, Embedding
+from inference_core.models.elementwise import rms_norm, silu_mul
+from inference_core.parallel.collectives import TensorGroup
+from inference_core.parallel.stage import Stage
+from inference_core.span import Span
+from inference_core.step_plan import ScheduledSequence
+
+
+@dataclass(slots=True, frozen=True)
+class StageWeights:
+    """What a rank holds of the network; the parts that its stage lacks are None."""
+
+    config: ModelConfig
+    vocabulary: Span
+    embedding: Embedding | None
+    layers: list[DecoderLayer]
+    final_norm: torch.Tensor | None
+    head: Linear | None
+
+
+class CpuStage(Stage):
+    """`attention` and `addresses` are of this rank's KV heads and layers, over its own arena."""
+
+    dtype = torch.float32
+    device = torch.device("cpu")
+
+    def __init__(
+        self, weights: StageWeights, attention: AttentionBackend, addresses: BlockAddresses, group: TensorGroup
+    ) -> None:
+        self.config = weights.config
+        self.weights = weights
+        self.attention = attention
+        self._addresses = addresses
+        self._group = group
+
+    def embed(self, sequences: list[ScheduledSequence]) -> torch.Tensor:
+        """Each rank looks up the tokens of its own vocabulary rows and adds zeros for the others."""
+        weights = self.weights
+        assert weights.embedding is not None  # the mesh asks first stages only
+        token_ids = [token for sequence in sequences for token in sequence.token_ids]
+        mine = [weights.vocabulary.begin <= token < weights.vocabulary.end for token in token_ids]
+        if all(mine) and self._group.size == 1:
+            return weights.embedding.rows(token_ids)
+        hidden = torch.zeros(len(token_ids), self.config.hidden_size)
+        if any(mine):
+            own = [token - weights.vocabulary.begin for token, held in zip(token_ids, mine, strict=True) if held]
+            hidden[torch.tensor(mine)] = weights.embedding.rows(own)
+        return self._group.all_reduce(hidden)
+
+    def compute(self, hidden: torch.Tensor, sequences: list[ScheduledSequence]) -> torch.Tensor:
+        config, tokens = self.config, hidden.shape[0]
+        batch = self._addresses.batch(sequences)
+        normed = torch.empty_like(hidden)
+        qkv = torch.empty(tokens, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
+        mixed = torch.empty(tokens, config.num_heads * config.head_dim)
+        gate_up = torch.empty(tokens, 2 * config.intermediate_size)
+        activated = torch.empty(tokens, config.intermediate_size)
+        for index, layer in enumerate(self.weights.layers):
+            rms_norm(hidden, layer.attention_norm, config.rms_eps, normed)
+            layer.qkv.apply(normed, qkv)
+            self.attention.rope_and_write(qkv, index, batch, layer.q_norm, layer.k_norm)
+            self.attention.attend(qkv, index, batch, mixed)
+            self._add(layer.output, mixed, hidden)
+            rms_norm(hidden, layer.mlp_norm, config.rms_eps, normed)
+            layer.gate_up.apply(normed, gate_up)
+            silu_mul(gate_up, activated)
+            self._add(layer.down, activated, hidden)
+        return hidden
+
+    def _add(self, linear: Linear, x: torch.Tensor, hidden: torch.Tensor) -> None:
+        """hidden += the row-parallel `linear` of `x`, summed over the ranks."""
+        if self._group.size == 1:
+            linear.apply(x, hidden, accumulate=True)
+            return
+        part = torch.empty_like(hidden)
+        linear.apply(x, part)
+        hidden += self._group.all_reduce(part)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        weights = self.weights
+        assert weights.final_norm is not None  # the mesh asks last stages only
+        assert weights.head is not None
+        final = torch.empty_like(hidden)
+        rms_norm(hidden, weights.final_norm, self.config.rms_eps, final)
+        logits = torch.empty(hidden.shape[0], weights.vocabulary.size)
+        weights.head.apply(final, logits)
+        return logits
+
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        self._addresses.copy(self.attention.arena, copies)

@@ -1,0 +1,61 @@
+"""A mesh on this machine, led by this process: starts the other ranks and loads the model over all of them."""
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from inference_core.core import Core
+from inference_core.errors import MeshError
+from inference_core.parallel.connections import open_store
+from inference_core.parallel.environment import RankEnvironment
+from inference_core.parallel.leading import LedMesh, publish
+from inference_core.parallel.local_ranks import LocalRanks
+from inference_core.parallel.mesh_spec import MeshSpec
+
+LOOPBACK = "127.0.0.1"
+
+
+class LocalMesh:
+    """One replica on this machine; a context manager. `core` is driven as any other Core, from one thread.
+
+    Raises MeshError for more than one replica, since each has a leader of its own (see `python -m
+    inference_core.parallel`), and what `LedMesh` raises.
+    """
+
+    def __init__(self, spec: MeshSpec, cache_dir: Path) -> None:
+        if spec.mesh.replicas > 1:
+            raise MeshError(
+                f"{spec.mesh.replicas} replicas need as many leaders; start them with python -m inference_core.parallel"
+            )
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        size = spec.mesh.size
+        leader = RankEnvironment(rank=0, world_size=size, local_rank=0, local_world_size=size, master=LOOPBACK, port=0)
+        store = open_store(leader, spec.join_seconds)
+        leader = msgspec.structs.replace(leader, port=store.underlying_store.port)
+        publish(store, spec)
+        others = [msgspec.structs.replace(leader, rank=rank, local_rank=rank) for rank in range(1, size)]
+        self.ranks = LocalRanks(others, ["--cache-dir", str(cache_dir)])
+        try:
+            self.mesh = LedMesh(leader, store, spec, cache_dir, look=self.ranks.check)
+        except BaseException:
+            self.ranks.close(grace_seconds=0)
+            raise
+
+    @property
+    def core(self) -> Core:
+        return self.mesh.core
+
+    def close(self) -> None:
+        """End all ranks and wait for their processes."""
+        self.mesh.close()
+        self.ranks.close()
+
+    def __enter__(self) -> "LocalMesh":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,104 @@
+"""The leader's ModelRunner: hands each step to all ranks of its replica, computes its own share, samples."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from inference_core.errors import RankLostError
+from inference_core.kv_layout import KVLayout
+from inference_core.logits_runner import LogitsRunner
+from inference_core.model_config import ModelConfig
+from inference_core.model_runner import sampled_rows
+from inference_core.parallel.control import Followers
+from inference_core.parallel.messages import CopyBlocks, Order, RunStep, Stop, UseThreads
+from inference_core.parallel.rank_runner import RankRunner
+from inference_core.protocol import ModelInfo
+from inference_core.step_plan import ScheduledSequence
+
+T = TypeVar("T")
+# How long the others may take to say why, once a collective has failed.
+_LAST_WORDS_SECONDS = 2.0
+
+
+class Leader:
+    """Executes orders on all ranks of a replica, this one included; shared by the runners of all models.
+
+    Whatever fails after an order was given leaves ranks waiting for each other, so the first failure ends the mesh:
+    it raises RankLostError, as does every order after it.
+    """
+
+    def __init__(self, runner: RankRunner, followers: Followers, abandon: Callable[[], None]) -> None:
+        """`abandon` cuts this rank's ties, so that the others notice."""
+        self.runner = runner
+        self._followers = followers
+        self._abandon = abandon
+        self._lost: str | None = None
+
+    def run(self, step: RunStep) -> torch.Tensor:
+        logits = self._everywhere(step, lambda: self.runner.run(step))
+        assert logits is not None  # this rank is the leader
+        return logits
+
+    def copy_blocks(self, order: CopyBlocks) -> None:
+        self._everywhere(order, lambda: self.runner.copy_blocks(order))
+
+    def use_threads(self, threads: int, here: Callable[[int], object]) -> None:
+        self._everywhere(UseThreads(threads), lambda: here(threads))
+
+    def stop(self) -> None:
+        """Let all ranks end; a rank that has gone already is no error."""
+        if self._lost is None:
+            self._lost = "the mesh was stopped"
+            try:
+                self._followers.tell(Stop())
+            except RankLostError:
+                return
+
+    def _everywhere(self, order: Order, here: Callable[[], T]) -> T:
+        if self._lost is not None:
+            raise RankLostError(self._lost)
+        try:
+            self._followers.tell(order)
+        except RankLostError as error:
+            self._give_up(str(error))
+            raise
+        try:
+            return here()
+        except Exception as error:
+            why = self._why(error)
+            self._give_up(why)
+            raise RankLostError(why) from error
+
+    def _why(self, error: Exception) -> str:
+        """A broken collective says only that a connection ended; the rank that broke it may have said more."""
+        try:
+            self._followers.check(patience=_LAST_WORDS_SECONDS)
+        except RankLostError as lost:
+            return str(lost)
+        return f"the leader failed while the others waited for it: {type(error).__name__}: {error}"
+
+    def _give_up(self, why: str) -> None:
+        self._lost = why
+        self._followers.close()
+        self._abandon()
+
+
+class MeshRunner(LogitsRunner):
+    """One model of a mesh for `Core`. `config` is the whole model's; `layout` is that of the rank with the largest
+    blocks, so that block ids mean the same on all of them."""
+
+    def __init__(self, info: ModelInfo, config: ModelConfig, layout: KVLayout, leader: Leader) -> None:
+        self.info = info
+        self.config = config
+        self.layout = layout
+        self._leader = leader
+
+    def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
+        wanted = sampled_rows(sequences) if rows is None else rows
+        # The others neither sample nor need to know how: prompts and answers so far stay here.
+        bare = [ScheduledSequence(s.sequence_id, s.token_ids, s.start, s.block_table, None) for s in sequences]
+        return self._leader.run(RunStep(self.info.name, bare, wanted))
+
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        self._leader.copy_blocks(CopyBlocks(self.info.name, copies))

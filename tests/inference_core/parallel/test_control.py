@@ -1,0 +1,147 @@
+"""Orders and reports between a leader and its ranks: in order, only with those who were told, and never in silence."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from inference_core.errors import RankLostError
+from inference_core.frames import FrameError, FrameWriter
+from inference_core.parallel.control import Followers, LeaderLink
+from inference_core.parallel.leading import no_look
+from inference_core.parallel.messages import CopyBlocks, Failed, Joined, Ready, RunStep, Stop, UseThreads
+from inference_core.step_plan import ScheduledSequence
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def joined(*ranks: int) -> Iterator[tuple[Followers, list[LeaderLink]]]:
+    followers = Followers(ranks, HOST)
+    links: list[LeaderLink] = []
+    joining = threading.Thread(target=lambda: links.extend(LeaderLink(followers.address, rank, 10) for rank in ranks))
+    joining.start()
+    followers.accept(10, no_look)
+    joining.join()
+    try:
+        yield followers, links
+    finally:
+        followers.close()
+        for link in links:
+            link.close()
+
+
+def test_every_rank_gets_every_order_as_it_was_given() -> None:
+    share = ScheduledSequence("a", [5, 6], 3, [9, 8], None)
+    with joined(1, 2) as (followers, links):
+        followers.tell(RunStep("m", [share], [1]))
+        followers.tell(CopyBlocks("m", [(1, 2)]))
+        followers.tell(UseThreads(3))
+        followers.tell(Stop())
+        for link in links:
+            step = link.next_order()
+            assert isinstance(step, RunStep)
+            assert (step.model, step.rows) == ("m", [1])
+            (given,) = step.sequences
+            assert (given.sequence_id, given.token_ids, given.start, given.block_table, given.sample) == (
+                "a", [5, 6], 3, [9, 8], None,
+            )  # fmt: skip
+            assert [link.next_order() for _ in range(3)] == [CopyBlocks("m", [(1, 2)]), UseThreads(3), Stop()]
+
+
+def test_an_order_of_many_frames_arrives_whole() -> None:
+    long = ScheduledSequence("a", list(range(100_000)), 0, list(range(7000)), None)
+    with joined(1) as (followers, (link,)):
+        received: list[object] = []
+        reading = threading.Thread(target=lambda: received.append(link.next_order()))
+        reading.start()
+        followers.tell(RunStep("m", [long], []))
+        reading.join()
+        assert isinstance(received[0], RunStep)
+        assert received[0].sequences[0].token_ids == long.token_ids
+
+
+def test_an_order_that_is_too_large_is_sent_to_nobody_and_harms_nobody() -> None:
+    huge = ScheduledSequence("a", [2**40] * 2_000_000, 0, [], None)
+    with joined(1) as (followers, (link,)):
+        with pytest.raises(FrameError, match="over the limit"):
+            followers.tell(RunStep("m", [huge], []))
+        followers.tell(Stop())
+        assert link.next_order() == Stop()
+
+
+def test_strangers_and_ranks_of_another_mesh_are_turned_away() -> None:
+    followers = Followers([1], HOST)
+    host, port, token = followers.address.split()
+    others: list[socket.socket] = []
+
+    def knock() -> None:
+        for first in (Joined(1, "wrong"), Joined(7, token), Ready(1)):
+            others.append(socket.create_connection((host, int(port))))
+            others[-1].sendall(FrameWriter().frame(first))
+        others.append(socket.create_connection((host, int(port))))
+        others[-1].sendall(b"\xff\xff\xff\xffGET / HTTP/1.1")
+        others.append(LeaderLink(followers.address, 1, 10)._connection)
+
+    knocking = threading.Thread(target=knock)
+    knocking.start()
+    followers.accept(10, no_look)
+    knocking.join()
+    followers.tell(Stop())
+    assert [each.recv(1) for each in others[:4]] == [b""] * 4
+    assert others[4].recv(1) != b""
+    for each in others:
+        each.close()
+    followers.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({1: None, 2: Failed(2, "a sum broke off", True)}, r"rank\(s\) 1 died without a word"),
+        ({1: Failed(1, "a sum broke off", True), 2: Failed(2, "MemoryError: x")}, "rank 2 failed: MemoryError: x"),
+        ({1: Failed(1, "a sum broke off", True)}, "rank 1 failed: a sum broke off"),
+    ],
+)
+def test_the_rank_that_is_told_of_is_the_cause_and_not_who_suffered(words: dict[int, Failed | None], said: str) -> None:
+    with joined(1, 2) as (followers, links):
+        for link, rank in zip(links, (1, 2), strict=True):
+            last = words.get(rank)
+            if last is not None:
+                link.report(last)
+            if rank in words:
+                link.close()
+        with pytest.raises(RankLostError, match=said):
+            followers.check(patience=10)
+
+
+def test_waiting_for_ranks_to_load_ends_when_all_are_ready_or_one_is_not() -> None:
+    with joined(1, 2) as (followers, links):
+        for rank, link in zip((1, 2), links, strict=True):
+            link.report(Ready(rank))
+        followers.wait_ready(10)
+    with joined(1, 2) as (followers, links):
+        links[0].report(Ready(1))
+        with pytest.raises(RankLostError, match=r"rank\(s\) 2 did not load"):
+            followers.wait_ready(0.2)
+
+
+def test_ranks_that_do_not_come_are_named_and_a_dead_process_is_not_waited_for() -> None:
+    with pytest.raises(RankLostError, match=r"rank\(s\) 1, 2 did not join within 0 seconds"):
+        Followers([1, 2], HOST).accept(0.05, no_look)
+
+    def look() -> None:
+        raise RankLostError("rank 2 (status 1) ended; see its log")
+
+    with pytest.raises(RankLostError, match=r"rank 2 .* ended"):
+        Followers([1, 2], HOST).accept(1000, look)
+
+
+def test_a_rank_learns_that_its_leader_is_gone() -> None:
+    with joined(1) as (followers, (link,)):
+        followers.close()
+        link.wait_until_gone()
+        with pytest.raises(RankLostError, match="the leader is gone"):
+            link.next_order()

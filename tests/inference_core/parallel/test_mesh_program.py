@@ -1,0 +1,113 @@
+"""`python -m inference_core.parallel`: replicas of a mesh, each served at a socket, by our launcher and by torchrun."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from inference_core.loading import load_core
+from inference_core.parallel.__main__ import main
+from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.mesh_spec import MeshSpec
+from inference_core.protocol import AddRequest, SamplingParams
+from inference_core.socket_transport import SocketCoreClient
+from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
+from tests.inference_core.parallel.meshes import core_spec, greedy_answers, mesh_spec
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+PROGRAM = ["-m", "inference_core.parallel"]
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> MeshSpec:
+    model = write_packed(tmp_path / "model", random_model(32), "awq", 32)
+    return mesh_spec(core_spec(model, "int4"), Mesh(pipeline=2, replicas=2))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def served(folder: Path, spec: MeshSpec, command: list[str], *options: str) -> Iterator["subprocess.Popen[str]"]:
+    """The program, once as many cores listen as there are replicas; ended afterwards, with all it has started."""
+    (folder / "mesh.json").write_bytes(msgspec.json.encode(spec))
+    arguments = [str(folder / "mesh.json"), "--socket", str(folder / "s"), "--cache-dir", str(folder / "cache")]
+    process = subprocess.Popen(
+        [sys.executable, *command, *PROGRAM, *arguments, *options],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"},
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    said: list[str] = []
+    try:
+        while sum("core listens at" in line for line in said) < spec.mesh.replicas:
+            line = process.stderr.readline()
+            assert line, f"the program ended: {''.join(said[-20:])}"
+            said.append(line)
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=30)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+async def answer(path: Path) -> list[int]:
+    client = SocketCoreClient(path)
+    await client.start()
+    sampling = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    request = AddRequest(request_id="a", model="m", prompt_token_ids=PROMPT, sampling=sampling)
+    tokens = [token async for output in client.generate(request) for token in output.token_ids]
+    await client.close()
+    return tokens
+
+
+@pytest.mark.mesh
+async def test_the_launcher_serves_every_replica_and_ends_all_ranks_on_a_signal(tmp_path: Path, spec: MeshSpec) -> None:
+    expected = greedy_answers(load_core(spec.core, tmp_path / "cache"), [PROMPT], tokens=8)["0"]
+    with served(tmp_path, spec, [], "--port", str(free_port())) as process:
+        assert await answer(tmp_path / "s") == expected
+        assert await answer(tmp_path / "s.1") == expected
+    assert process.returncode == 0
+
+
+@pytest.mark.mesh
+async def test_torchrun_starts_the_same_program(tmp_path: Path, spec: MeshSpec) -> None:
+    spec = msgspec.structs.replace(spec, mesh=Mesh(tensor=2))
+    expected = greedy_answers(load_core(spec.core, tmp_path / "cache"), [PROMPT], tokens=8)["0"]
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    with served(tmp_path, spec, torchrun):
+        assert await answer(tmp_path / "s") == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "say what to load"),
+        (["nowhere.json"], "nowhere.json is no mesh specification"),
+        (["SPEC", "--nodes", "3"], "4 ranks cannot be spread over 3 machines evenly"),
+        (["SPEC", "--nodes", "2", "--node", "2"], "machine 2 is none of 2"),
+    ],
+)
+def test_mistakes_are_explained_before_anything_is_started(
+    tmp_path: Path, spec: MeshSpec, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    path = tmp_path / "mesh.json"
+    path.write_bytes(msgspec.json.encode(spec))
+    assert main([str(path) if option == "SPEC" else option for option in options]) == 1
+    assert said in capsys.readouterr().err
