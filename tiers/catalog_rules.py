@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from inference_core.errors import InvalidRequestError, ModelFileError
 from inference_core.live_knobs import COMMON_KNOBS, changed_knobs
 from inference_core.loaders.model_path import resolve_model_path
+from inference_core.model_shapes import SHAPES
 from inference_core.model_spec import CoreSpec
 from inference_core.protocol import Knobs
 from tiers.catalog import Catalog
@@ -75,6 +76,7 @@ def _check_models(catalog: Catalog) -> Iterator[str]:
             "one slab, and slabs need a positive size"
         )
     yield from _check_knobs(core)
+    yield from _check_shapes(catalog)
     if core.threads is not None and core.threads < 1:
         yield f"core.threads = {core.threads}: must be 1 or more, or absent for one per CPU"
     for i, model in enumerate(core.models):
@@ -92,6 +94,22 @@ def _check_models(catalog: Catalog) -> Iterator[str]:
                     f"gpu_groups '{group.name}', model '{gpu_model.name}': {gpu_model.num_kv_heads} KV heads cannot be "
                     f"split over {group.cards} cards; the number of cards must divide them"
                 )
+
+
+def _check_shapes(catalog: Catalog) -> Iterator[str]:
+    """A GPU model that names a well-known shape must agree with it where it states the same."""
+    for group in catalog.gpu_groups:
+        for model in group.models:
+            where = f"gpu_groups '{group.name}'.models '{model.name}'"
+            if model.shape is None:
+                continue
+            if model.shape not in SHAPES:
+                yield f"{where}.shape = '{model.shape}': must be one of {', '.join(SHAPES)}"
+                continue
+            for field in ("num_layers", "num_kv_heads", "head_dim"):
+                stated, true = getattr(model, field), getattr(SHAPES[model.shape], field)
+                if stated != true:
+                    yield f"{where}.{field} = {stated}: {model.shape} has {true}"
 
 
 def _check_knobs(core: CoreSpec) -> Iterator[str]:

@@ -9,7 +9,10 @@ from inference_core.memory_plan import Devices
 
 
 class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model of a GPU group: its file, its weight format and the numbers that its memory depends on."""
+    """A model of a GPU group: its file, its weight format and the numbers that its memory depends on.
+
+    `shape` names the rest of them (`inference_core.model_shapes`), so that a placement can be planned without the file.
+    """
 
     name: str
     path: str
@@ -19,6 +22,7 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     num_kv_heads: Annotated[int, msgspec.Meta(gt=0)]
     head_dim: Annotated[int, msgspec.Meta(gt=0)]
     kv_dtype: Literal["float16", "bfloat16"] = "float16"
+    shape: str | None = None
     max_context: Annotated[int, msgspec.Meta(ge=2)]
 
     @property

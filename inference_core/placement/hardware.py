@@ -1,0 +1,86 @@
+"""The catalogue of devices that placements are planned for (SPEC TI-08)."""
+
+import tomllib
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from inference_core.errors import MeshError
+
+DeviceKind = Literal["gpu", "cpu", "tpu", "asic", "fpga", "edge"]
+Positive = Annotated[float, Meta(gt=0)]
+# What the kernels are compiled for, from this generation on.
+MIN_COMPUTE_CAPABILITY = 8.0
+FP8_COMPUTE_CAPABILITY = 8.9
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One kind of device. Bytes, bytes per second (`link_bandwidth` in one direction), FLOP/s (dense, 16 bits), watts.
+
+    `link` joins the devices of one machine, or of an island within it. `tensor_cores`: units for matrix products of
+    16 bits and less, whatever the vendor calls them.
+    """
+
+    name: str
+    kind: DeviceKind
+    memory_bytes: Annotated[int, Meta(gt=0)]
+    bandwidth: Positive | None = None
+    flops: Positive | None = None
+    watts: Positive | None = None
+    compute_capability: float | None = None
+    tensor_cores: bool = True
+    link: str = "pcie4"
+    link_bandwidth: Annotated[float, Meta(ge=0)] = 32e9
+
+    @property
+    def executable(self) -> bool:
+        """Whether models run on it, rather than only being planned for."""
+        if self.kind == "cpu":
+            return True
+        return self.kind == "gpu" and (self.compute_capability or 0) >= MIN_COMPUTE_CAPABILITY
+
+    @property
+    def has_fp8(self) -> bool:
+        return (self.compute_capability or 0) >= FP8_COMPUTE_CAPABILITY
+
+
+class _Catalogue(msgspec.Struct, forbid_unknown_fields=True):
+    devices: list[Device]
+
+
+@cache
+def devices() -> dict[str, Device]:
+    """The shipped catalogue, by name."""
+    return parse_devices(resources.files(__package__).joinpath("hardware.toml").read_text(encoding="utf-8"), "shipped")
+
+
+def read_devices(path: Path) -> dict[str, Device]:
+    """A catalogue of one's own, of the same form. Raises MeshError."""
+    try:
+        return parse_devices(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise MeshError(f"the hardware catalogue {path} cannot be read: {error}") from error
+
+
+def parse_devices(text: str, origin: str) -> dict[str, Device]:
+    """Devices of a TOML document by name. Raises MeshError."""
+    try:
+        listed = msgspec.convert(tomllib.loads(text), _Catalogue).devices
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise MeshError(f"the hardware catalogue {origin} is not understood: {error}") from error
+    found = {device.name: device for device in listed}
+    if len(found) != len(listed):
+        raise MeshError(f"the hardware catalogue {origin} names a device twice")
+    return found
+
+
+def device(name: str) -> Device:
+    """Raises MeshError listing the names that are known."""
+    known = devices()
+    if name not in known:
+        raise MeshError(f"no device '{name}' in the hardware catalogue; known are {', '.join(known)}")
+    return known[name]

@@ -1,0 +1,67 @@
+"""A placement: how a model lies on devices, with every decision and the rule that made it."""
+
+from typing import Literal
+
+import msgspec
+
+from inference_core.errors import MemoryPlanError
+from inference_core.parallel.mesh import Mesh
+from inference_core.placement.rank_memory import RankMemory
+
+Rule = Literal[
+    "executable",
+    "unsupported",
+    "weight-format",
+    "tensor-cores",
+    "power-limit",
+    "over-30b",
+    "asked-for",
+    "one-device",
+    "tensor-parallel-within-a-node",
+    "link-too-slow-for-tensor-parallel",
+    "pipeline-across-islands",
+    "kv-heads",
+    "replicas",
+    "offload",
+    "does-not-fit",
+]
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The rule that fired, and what follows from it here."""
+
+    rule: Rule
+    text: str
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """`ranks` are those of one replica. `max_sequences` of the planned length fit into one replica at the same time.
+
+    `executable`: whether AIO runs models on this kind of device, or only plans for it.
+    """
+
+    device: str
+    executable: bool
+    format: str
+    mesh: Mesh
+    decisions: tuple[Decision, ...]
+    ranks: tuple[RankMemory, ...]
+    kv_tokens: int
+    max_sequences: int
+    lines: tuple[str, ...]
+
+    def fired(self, rule: Rule) -> bool:
+        return any(decision.rule == rule for decision in self.decisions)
+
+
+class PlacementError(MemoryPlanError):
+    """No placement: the message names the rule, the arithmetic, and what would help. Change model or devices."""
+
+    def __init__(self, decisions: list[Decision], lines: list[str] | None = None) -> None:
+        last = decisions[-1]
+        super().__init__("\n".join([f"{last.rule}: {last.text}", *(lines or [])]))
+        self.decisions = tuple(decisions)
+
+    @property
+    def rule(self) -> Rule:
+        return self.decisions[-1].rule

@@ -1,0 +1,66 @@
+"""One rank's memory: its weights, what is left for keys and values, and the tokens that fit, line by line."""
+
+import msgspec
+
+from inference_core.kv_layout import KV_ITEMSIZE, KV_SCALE_BYTES, kv_bytes_per_token
+from inference_core.memory_plan import format_bytes
+from inference_core.model_config import ModelConfig
+from inference_core.parallel.splits import RankShare
+from inference_core.placement.hardware import Device
+from inference_core.placement.machines import Workload
+from inference_core.placement.weight_formats import VECTOR_BITS, WeightFormat, rank_weights
+
+
+class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """In bytes; `kv_tokens` fit beside the weights."""
+
+    rank: int
+    stage: int
+    shard: int
+    weight_bytes: int
+    usable_bytes: int
+    kv_bytes_per_token: int
+    kv_tokens: int
+    lines: tuple[str, ...]
+
+
+def rank_memory(
+    number: int, share: RankShare, config: ModelConfig, form: WeightFormat, device: Device, workload: Workload
+) -> RankMemory:
+    """Memory of rank `number` of a replica of `config`, which holds `share` of it."""
+    weights, local = rank_weights(config, share), share.config(config)
+    weight_bytes = weights.num_bytes(form)
+    usable = int(device.memory_bytes * workload.usable_share)
+    per_token = kv_bytes_per_token(
+        num_layers=local.num_layers,
+        num_kv_heads=local.num_kv_heads,
+        head_dim=local.head_dim,
+        dtype=workload.kv_dtype,
+    )
+    left = usable - weight_bytes
+    tokens = max(0, left) // per_token
+    item, scale = KV_ITEMSIZE[workload.kv_dtype], KV_SCALE_BYTES[workload.kv_dtype]
+    numbers = f"({local.head_dim} x {item} + {scale})" if scale else f"{local.head_dim} x {item}"
+    lines = (
+        f"rank {number} (stage {share.stage}, shard {share.shard}): layers {share.layers.begin} to "
+        f"{share.layers.end - 1}, {share.heads.query.size} of {config.num_heads} query heads, "
+        f"{len(share.heads.kv_heads)} of {config.num_kv_heads} KV heads, {share.inner.size:,} inner columns",
+        f"  weights: {weights.linear:,} x {form.bits:g} bits + {weights.vocabulary:,} of embedding and head x "
+        f"{form.other_bits:g} bits + {weights.vectors:,} of norms and biases x {max(VECTOR_BITS, form.other_bits):g} "
+        f"bits = {format_bytes(weight_bytes)}",
+        f"  usable: {format_bytes(device.memory_bytes)} x {workload.usable_share:g} = {format_bytes(usable)}",
+        f"  left for keys and values: {format_bytes(left)}",
+        f"  KV per token: 2 x {local.num_layers} layers x {local.num_kv_heads} KV heads x {numbers} bytes "
+        f"({workload.kv_dtype}) = {per_token:,} bytes",
+        f"  tokens: {tokens:,}",
+    )
+    return RankMemory(
+        rank=number,
+        stage=share.stage,
+        shard=share.shard,
+        weight_bytes=weight_bytes,
+        usable_bytes=usable,
+        kv_bytes_per_token=per_token,
+        kv_tokens=tokens,
+        lines=lines,
+    )

@@ -1,0 +1,182 @@
+"""Placements and the rules that made them, against arithmetic by hand (SPEC TI-06, TI-09, PX-04, PX-06)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from inference_core.errors import MeshError
+from inference_core.memory_plan import GB
+from inference_core.model_shapes import shape
+from inference_core.parallel.mesh import Mesh
+from inference_core.placement.hardware import device
+from inference_core.placement.machines import Machines, Workload
+from inference_core.placement.placement import Placement, PlacementError, Rule
+from inference_core.placement.planner import place
+from inference_core.placement.weight_formats import FORMATS
+
+AWQ = FORMATS["awq-int4"]
+
+
+def placed(
+    model: str,
+    on: str,
+    devices: int = 1,
+    nodes: int = 1,
+    island: int | None = None,
+    weights: str | None = None,
+    mesh: Mesh | None = None,
+    **workload: Any,
+) -> Placement:
+    machines = Machines(device=device(on), devices_per_node=devices, nodes=nodes, island=island)
+    form = None if weights is None else FORMATS[weights]
+    return place(shape(model), machines, Workload(**workload), form, mesh)
+
+
+def test_70b_awq_on_four_cards_of_24_gb_leaves_142_286_tokens() -> None:
+    """Per rank: 68,451,041,280 / 4 x 4.15625 / 8 = 8,890,613,760 bytes in linear layers; embedding and head
+    2 x 128,256 / 4 x 8,192 x 2 = 1,050,673,152; norms 161 x 8,192 x 2 = 2,637,824; 24 GB x 0.9 = 21.6 GB usable;
+    2 x 80 layers x 2 KV heads x 128 x 2 bytes = 81,920 bytes per token."""
+    plan = placed("llama-3.3-70b", "l4", devices=4, weights="awq-int4", batch=16)
+
+    assert plan.mesh == Mesh(tensor=4)
+    assert plan.fired("tensor-parallel-within-a-node")
+    assert plan.fired("kv-heads")
+    for rank in plan.ranks:
+        assert rank.weight_bytes == 8_890_613_760 + 1_050_673_152 + 2_637_824
+        assert rank.kv_bytes_per_token == 81_920
+        assert rank.kv_tokens == (21_600_000_000 - 9_943_924_736) // 81_920 == 142_286
+    assert (plan.kv_tokens, plan.max_sequences) == (142_286, 17)
+    text = "\n".join(plan.lines)
+    assert "17,112,760,320 x 4.15625 bits" in text
+    assert "142,286 tokens / 8,192 = 17 at the same time" in text
+
+
+def test_8b_gptq_on_one_card_of_24_gb_leaves_121_094_tokens() -> None:
+    """21.6 GB - 5,727,854,592 bytes of weights = 15,872,145,408; / (2 x 32 x 8 x 128 x 2 = 131,072)."""
+    plan = placed("llama-3.1-8b", "l4", weights="gptq-int4")
+
+    assert plan.mesh == Mesh()
+    assert plan.fired("one-device")
+    assert plan.kv_tokens == 15_872_145_408 // 131_072 == 121_094
+    assert plan.max_sequences == 14
+
+
+def test_3b_goes_on_a_cpu_in_4_bits() -> None:
+    plan = placed("llama-3.2-3b", "xeon-8480")
+
+    assert (plan.executable, plan.format, plan.mesh) == (True, "q4_k", Mesh())
+    assert plan.ranks[0].weight_bytes == pytest.approx(3.2126e9 * 4.5 / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("given", "mesh", "rules"),
+    [
+        # One machine: as few devices per layer as suffice; the others are replicas.
+        ({"model": "llama-3.1-8b", "on": "l4", "devices": 4}, Mesh(replicas=4), ["one-device", "replicas"]),
+        ({"model": "llama-3.3-70b", "on": "h100", "devices": 8, "weights": "bfloat16", "batch": 4},
+         Mesh(tensor=4, replicas=2), ["over-30b", "tensor-parallel-within-a-node", "replicas"]),
+        # Two machines: tensor parallel within each, stages across.
+        ({"model": "llama-3.3-70b", "on": "l4", "devices": 4, "nodes": 2, "weights": "bfloat16"},
+         Mesh(tensor=4, pipeline=2), ["tensor-parallel-within-a-node", "pipeline-across-islands"]),
+        # The same machine as two islands of NVLink: the widest group is an island, and there are two stages.
+        ({"model": "llama-3.1-405b", "on": "h100", "devices": 8, "weights": "fp8"}, Mesh(tensor=8),
+         ["tensor-parallel-within-a-node"]),
+        ({"model": "llama-3.1-405b", "on": "h100", "devices": 8, "island": 4, "weights": "fp8"},
+         Mesh(tensor=4, pipeline=2), ["tensor-parallel-within-a-node", "pipeline-across-islands"]),
+        # A machine with two too many: they stay idle, and the plan says so.
+        ({"model": "llama-3.3-70b", "on": "a100-80gb", "devices": 3, "weights": "fp8"}, Mesh(tensor=2),
+         ["over-30b", "replicas"]),
+        # More ranks than KV heads: each is on two.
+        ({"model": "llama-3.1-405b", "on": "a100-80gb", "devices": 16, "weights": "bfloat16"}, Mesh(tensor=16),
+         ["kv-heads"]),
+    ],
+)  # fmt: skip
+def test_tensor_parallel_within_a_machine_stages_across_and_replicas_on_top(
+    given: dict[str, Any], mesh: Mesh, rules: list[Rule]
+) -> None:
+    plan = placed(**given)
+    assert plan.mesh == mesh
+    assert all(plan.fired(rule) for rule in rules), plan.decisions
+
+
+def test_a_link_slower_than_pcie_gen4_makes_stages_of_what_would_be_tensor_parallel() -> None:
+    """The same four cards, PCIe Gen4 against Gen3 (SPEC PX-06)."""
+    fast = replace(device("l4"), link="pcie4", link_bandwidth=32e9)
+    slow = replace(device("l4"), link="pcie3", link_bandwidth=16e9)
+    config, workload = shape("llama-3.3-70b"), Workload(batch=4)
+
+    tensor = place(config, Machines(device=fast, devices_per_node=4), workload, AWQ)
+    stages = place(config, Machines(device=slow, devices_per_node=4), workload, AWQ)
+
+    assert tensor.mesh == Mesh(tensor=4)
+    assert stages.mesh == Mesh(pipeline=4)
+    assert stages.fired("link-too-slow-for-tensor-parallel")
+    assert not tensor.fired("link-too-slow-for-tensor-parallel")
+
+
+def test_what_sums_over_a_link_cost_is_worked_out() -> None:
+    """2 x 80 sums of 8,192 tokens x 8,192 numbers x 2 bytes; a ring of four moves 1.5 times its data: 32.2 GB."""
+    plan = placed("llama-3.3-70b", "l4", devices=4, weights="awq-int4", batch=16)
+    text = next(each.text for each in plan.decisions if each.rule == "tensor-parallel-within-a-node")
+    assert pytest.approx(32.2e9, rel=1e-3) == 160 * 8192 * 8192 * 2 * 1.5
+    assert "32.2 GB on each device's link = 1 s" in text
+
+
+def test_the_ceiling_is_bandwidth_over_the_weights_that_are_read_one_after_another() -> None:
+    one = placed("llama-3.1-8b", "h200", weights="bfloat16")
+    assert "at most 299 tokens/s" in one.lines[-1]  # 4,800 GB/s / 16.06 GB
+    two = placed("llama-3.3-70b", "l4", devices=4, nodes=2, weights="bfloat16")
+    stages = sum(max(r.weight_bytes for r in two.ranks if r.stage == stage) for stage in (0, 1))
+    assert f"at most {300e9 / stages:,.0f} tokens/s" in two.lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("given", "rule", "said"),
+    [
+        ({"model": "llama-3.3-70b", "on": "h100", "weights": "bfloat16"}, "does-not-fit", "more or larger devices"),
+        ({"model": "llama-3.3-70b", "on": "h100", "weights": "bfloat16", "host_bytes": 200 * GB}, "offload",
+         "AIO does not do that"),
+        ({"model": "llama-3.1-8b", "on": "p100"}, "tensor-cores", "has no tensor cores"),
+        ({"model": "llama-3.1-8b", "on": "alveo-u280"}, "tensor-cores", "has no tensor cores"),
+        ({"model": "llama-3.2-3b", "on": "h100", "max_watts": 60}, "power-limit", "takes 700 W; 60 W are allowed"),
+        ({"model": "llama-3.2-1b", "on": "ipu-bow"}, "does-not-fit", "8,192 tokens are to fit"),
+        ({"model": "llama-3.1-8b", "on": "l4", "batch": 15, "weights": "gptq-int4"}, "does-not-fit",
+         "122,880 tokens are to fit .* but 121,094 do"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_placed_names_the_rule_and_the_reason(given: Mapping[str, Any], rule: Rule, said: str) -> None:
+    with pytest.raises(PlacementError, match=said) as caught:
+        placed(**given)
+    assert caught.value.rule == rule
+
+
+def test_an_edge_device_within_its_power_is_planned_but_not_executable() -> None:
+    plan = placed("llama-3.2-3b", "jetson-agx-orin", weights="awq-int4", max_watts=60)
+    assert plan.fired("power-limit")
+    assert plan.fired("unsupported")
+    assert not plan.executable
+
+
+def test_a_mesh_that_is_asked_for_is_taken_or_refused_with_the_reason() -> None:
+    plan = placed("llama-3.1-8b", "l4", devices=4, weights="gptq-int4", mesh=Mesh(tensor=4))
+    assert plan.mesh == Mesh(tensor=4)
+    assert plan.fired("asked-for")
+    with pytest.raises(MeshError, match="32 query heads cannot be split over 3 ranks evenly"):
+        placed("llama-3.1-8b", "l4", devices=4, mesh=Mesh(tensor=3))
+    with pytest.raises(MeshError, match="stays within an island"):
+        placed("llama-3.1-8b", "l4", devices=2, nodes=2, mesh=Mesh(tensor=4))
+
+
+def test_islands_have_to_make_up_the_machine() -> None:
+    with pytest.raises(MeshError, match="islands of 3 devices do not make up a machine of 4"):
+        Machines(device=device("h100"), devices_per_node=4, island=3)
+
+
+def test_heads_that_no_number_of_devices_divides_stay_on_one_unless_allowed() -> None:
+    """SmolLM2 has 9 query heads over 3 KV heads."""
+    with pytest.raises(MeshError, match="9 query heads"):
+        placed("smollm2-135m", "l4", devices=2, weights="bfloat16", mesh=Mesh(tensor=2))
+    plan = placed("smollm2-135m", "l4", devices=2, weights="bfloat16", mesh=Mesh(tensor=2), uneven_splits=True)
+    assert [rank.kv_bytes_per_token for rank in plan.ranks] == [2 * 30 * 5 * 64 * 2, 2 * 30 * 4 * 64 * 2]
