@@ -1,4 +1,7 @@
-"""`aio kv-calc`: the arithmetic of a KV cache, and of weights beside it on given devices."""
+"""`aio kv-calc`: the arithmetic of a KV cache, of weights beside it, and of where a model goes, line by line."""
+
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -7,6 +10,8 @@ from gateway.cli.options import echo_json, json_option
 
 @click.command("kv-calc")
 @click.option("--model", metavar="PATH", help="Take the shape from a GGUF file or a Hugging Face folder.")
+@click.option("--shape", metavar="NAME", help="Take the shape of a well-known model, such as llama-3.3-70b.")
+@click.option("--catalog", metavar="NAME|FILE", help="Explain every model of a catalogue.")
 @click.option("--layers", type=click.IntRange(min=1), help="Decoder layers.")
 @click.option("--heads", type=click.IntRange(min=1), help="Query heads.")
 @click.option("--kv-heads", type=click.IntRange(min=1), help="KV heads.  [as many as query heads]")
@@ -21,52 +26,53 @@ from gateway.cli.options import echo_json, json_option
 )
 @click.option("--weights-gb", type=click.FloatRange(min=0), help="Weights in GB (10^9 bytes), to plan devices.")
 @click.option("--device-gb", type=click.FloatRange(min=0), help="Memory of one device in GB.")
-@click.option("--devices", type=click.IntRange(min=1), default=1, show_default=True, help="Devices that share it.")
+@click.option("--devices", type=click.IntRange(min=1), help="Devices of a machine, or that share it.  [1]")
 @click.option("--usable-share", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True)
+@click.option("--device", "device_name", metavar="NAME", help="Plan a placement on these devices: l4, h100, ...")
+@click.option("--hardware", metavar="FILE", type=click.Path(path_type=Path), help="A hardware catalogue of your own.")
+@click.option("--weights", metavar="FORMAT", help="bfloat16, fp8, awq-int4, q4_k, ...  [what the device does best]")
+@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Machines.")
+@click.option("--island", type=click.IntRange(min=1), help="Devices that the fast link joins.  [all of a machine]")
+@click.option("--tensor", type=click.IntRange(min=1), help="Devices that share every layer.  [as few as suffice]")
+@click.option("--pipeline", type=click.IntRange(min=1), help="Stages, one after another.  [as few as suffice]")
+@click.option("--max-watts", type=click.FloatRange(min=0, min_open=True), help="Power that a device may take.")
+@click.option("--host-gb", type=click.FloatRange(min=0), default=0.0, help="Host memory in GB.")
+@click.option("--uneven", is_flag=True, help="Allow heads and layers that the devices do not divide.")
 @json_option
-def kv_calc(
-    model: str | None,
-    layers: int | None,
-    heads: int | None,
-    kv_heads: int | None,
-    head_dim: int,
-    length: int,
-    batch: int,
-    dtype: str,
-    weights_gb: float | None,
-    device_gb: float | None,
-    devices: int,
-    usable_share: float,
-    as_json: bool,
-) -> None:
-    """Work out the bytes of a KV cache from a model's shape, and with --weights-gb and --device-gb whether it fits.
+def kv_calc(model: str | None, shape: str | None, catalog: str | None, as_json: bool, **given: Any) -> None:
+    """Work out the bytes of a KV cache from a model's shape, and whether it fits beside the weights.
 
-    Example: aio kv-calc --layers 80 --heads 64 --kv-heads 8 --batch 32 --weights-gb 40 --device-gb 24 --devices 4
+    With --device, where weights, keys and values go: which devices share layers, which hold stages, how many copies
+    there is room for, what each rank holds, how many sequences fit, and which rule decided each of it.
+
+    \b
+    aio kv-calc --layers 80 --heads 64 --kv-heads 8 --batch 32 --weights-gb 40 --device-gb 24 --devices 4
+    aio kv-calc --shape llama-3.3-70b --weights awq-int4 --device l4 --devices 4
+    aio kv-calc --catalog datacenter
     """
-    from inference_core.memory_plan import Devices, KVDemand, plan_memory
+    from gateway.cli import placements
 
-    if model is not None:
-        from inference_core.loaders.model_path import resolve_model_path
-        from inference_core.loaders.opening import open_checkpoint
-
-        config = open_checkpoint(resolve_model_path(model)).config
-        kv = KVDemand.of_model(config, length=length, batch=batch, dtype=dtype)  # type: ignore[arg-type]
-    elif layers is None or heads is None:
-        raise click.UsageError("give --model PATH, or --layers and --heads")
-    else:
-        kv = KVDemand(
-            num_layers=layers,
-            num_heads=heads,
-            num_kv_heads=kv_heads or heads,
-            head_dim=head_dim,
-            length=length,
-            batch=batch,
-            dtype=dtype,  # type: ignore[arg-type]
-        )
-    plan = None
-    if device_gb is not None:
-        cards = Devices(bytes_each=int(device_gb * 1e9), count=devices, usable_share=usable_share)
-        plan = plan_memory(devices=cards, weight_bytes=int((weights_gb or 0) * 1e9), kv=kv)
+    sources = [name for name, value in (("--model", model), ("--shape", shape), ("--catalog", catalog)) if value]
+    if len(sources) > 1:
+        raise click.UsageError(f"{' and '.join(sources)} name different models; give one of them")
+    if catalog is not None:
+        found = placements.explain_catalog(catalog, given)
+        if as_json:
+            echo_json(found)
+        else:
+            click.echo("\n\n".join("\n".join([entry.title, *entry.lines]) for entry in found))
+        return
+    config = placements.read_shape(model, shape)
+    if given["device_name"] is not None:
+        if config is None:
+            raise click.UsageError("to place a model, give its whole shape by --model PATH or --shape NAME")
+        placement = placements.place_model(config, given)
+        if as_json:
+            echo_json(placement)
+        else:
+            click.echo("\n".join(placement.lines))
+        return
+    kv, plan = placements.plan_cache(config, given)
     if as_json:
         echo_json({"demand": kv, "bytes_per_token": kv.bytes_per_token, "total_bytes": kv.total_bytes, "plan": plan})
         return

@@ -157,6 +157,34 @@ def test_kv_calc_reproduces_the_70b_example() -> None:
     assert aio("kv-calc").exit_code == 2
 
 
+def test_kv_calc_places_a_known_model_on_known_devices_and_says_why() -> None:
+    options = ("kv-calc", "--shape", "llama-3.3-70b", "--weights", "awq-int4", "--device", "l4", "--devices", "4")
+    plan = json.loads(aio(*options, "--batch", "16", "--json").output)
+    assert plan["mesh"] == {"tensor": 4, "pipeline": 1, "replicas": 1}
+    assert (plan["kv_tokens"], plan["max_sequences"]) == (142_286, 17)
+    shown = aio(*options, "--batch", "16").output
+    for part in ("tensor-parallel-within-a-node: 4 devices", "rank 3 (stage 0, shard 3)", "17 at the same time"):
+        assert part in shown
+    refused = aio(*options, "--batch", "64")
+    assert refused.exit_code == 1
+    assert "does-not-fit: 524,288 tokens are to fit" in refused.output
+
+
+def test_kv_calc_explains_every_model_of_a_catalogue() -> None:
+    shown = aio("kv-calc", "--catalog", "datacenter")
+    assert shown.exit_code == 0
+    for part in ("llama-3.3-70b-awq (gpu-70b, 4 x 24 GB), tier 3, 4", "4 tensor x 1 pipeline ranks were asked for",
+                 "142,286 tokens / 8,192 = 17", "121,094 tokens / 8,192 = 14", "its shape is in its file"):  # fmt: skip
+        assert part in shown.output
+    larger = json.loads(
+        aio("kv-calc", "--catalog", "datacenter", "--device", "h200", "--devices", "1", "--json").output
+    )
+    assert [entry["placement"] and entry["placement"]["mesh"]["tensor"] for entry in larger] == [None, 1, 1]
+    laptop = aio("kv-calc", "--catalog", "laptop").output
+    assert "smollm2-int4 (this machine's CPU), tier 1" in laptop
+    assert "tokens if this model has all of it" in laptop
+
+
 def test_migrate_can_be_run_again(tmp_path: Path) -> None:
     first = json.loads(aio("migrate", "--json", "--data-dir", str(tmp_path)).output)
     again = json.loads(aio("migrate", "--json", "--data-dir", str(tmp_path)).output)
@@ -185,6 +213,12 @@ def test_retraining_without_outcomes_says_that_there_is_nothing_new(tmp_path: Pa
         (("bench", "sweep", "--levels", "1", "2"), "levels are (1, 2)"),
         (("bench", "interference", "--streams", "0"), "streams is 0"),
         (("kv-calc", "--model", "nowhere.gguf"), "nowhere.gguf"),
+        (("kv-calc", "--shape", "llama-9"), "known are smollm2-135m"),
+        (("kv-calc", "--shape", "llama-3.1-8b", "--device", "l5"), "known are l4"),
+        (("kv-calc", "--shape", "llama-3.1-8b", "--device", "l4", "--weights", "int3"), "known are float32"),
+        (("kv-calc", "--layers", "2", "--heads", "2", "--device", "l4"), "give its whole shape"),
+        (("kv-calc", "--shape", "llama-3.1-8b", "--catalog", "laptop"), "name different models"),
+        (("kv-calc", "--shape", "llama-3.1-8b", "--device", "l4", "--tensor", "2"), "do not fit on 1 devices"),
     ],
 )
 def test_a_mistake_is_explained_without_a_traceback(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
