@@ -18,36 +18,10 @@ from inference_core.errors import ModelFileError
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import Shape, decoder_tensors
 from inference_core.loaders.packed_tensor import BLOCK_DTYPES, PackedTensor, row_bytes
-from inference_core.model_config import ModelConfig, RopeScaling
+from inference_core.model_config import ModelConfig
+from inference_core.model_shapes import SHAPES as SHAPES
 
 RandomKind = Literal["Q4_0", "Q8_0", "BF16"]
-
-
-def _llama(hidden: int, inner: int, layers: int, heads: int, *, tied: bool = False, head_dim: int = 128) -> ModelConfig:
-    return ModelConfig(
-        architecture="llama",
-        vocab_size=128_256,
-        hidden_size=hidden,
-        intermediate_size=inner,
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=8,
-        head_dim=head_dim,
-        max_position=131_072,
-        rms_eps=1e-5,
-        rope_theta=500_000.0,
-        rope_scaling=RopeScaling(kind="llama3", factor=8.0),
-        tie_embeddings=tied,
-    )
-
-
-# As the config.json of each says.
-SHAPES: dict[str, ModelConfig] = {
-    "llama-3.2-1b": _llama(2048, 8192, 16, 32, tied=True, head_dim=64),
-    "llama-3.2-3b": _llama(3072, 8192, 28, 24, tied=True),
-    "llama-3.1-8b": _llama(4096, 14_336, 32, 32),
-    "llama-3.3-70b": _llama(8192, 28_672, 80, 64),
-}
 
 
 class RandomCheckpoint(Checkpoint):
