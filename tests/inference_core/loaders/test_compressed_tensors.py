@@ -15,6 +15,7 @@ from inference_core.loaders.opening import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.loaders.scaled_blocks import E4M3
 from tests.inference_core.loaders.int4_checkpoints import pack_nibbles, random_layer, random_model, write_folder
+from tests.inference_core.loaders.tensor_parts import check_parts
 
 Tensors = dict[str, torch.Tensor]
 MODEL = random_model(32)
@@ -39,8 +40,10 @@ def write(folder: Path, layers: Tensors, config: dict[str, Any]) -> Path:
 
 
 def check(folder: Path, expected: dict[str, np.ndarray], kind: str) -> None:
-    tensors = open_checkpoint(folder).tensors
+    checkpoint = open_checkpoint(folder)
+    tensors = checkpoint.tensors
     for name, weight in expected.items():
+        check_parts(checkpoint, f"{name}.weight")
         tensor = tensors[f"{name}.weight"]
         assert tensor.kind == kind
         assert not tensor.data.flags.writeable

@@ -16,7 +16,7 @@ from inference_core.protocol import AddRequest, Event, SamplingParams, SequenceO
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.parallel.meshes import core_spec, greedy_answers, mesh_spec, share
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")

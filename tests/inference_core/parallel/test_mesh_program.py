@@ -23,6 +23,8 @@ from tests.inference_core.parallel.meshes import core_spec, greedy_answers, mesh
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 PROGRAM = ["-m", "inference_core.parallel"]
+# Only how long a failure takes: what works ends as soon as it has.
+SECONDS = 120.0
 
 
 @pytest.fixture
@@ -60,11 +62,21 @@ def served(folder: Path, spec: MeshSpec, command: list[str], *options: str) -> I
     finally:
         process.terminate()
         try:
-            process.communicate(timeout=30)
+            process.communicate(timeout=SECONDS)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+@contextmanager
+def machine(arguments: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen([sys.executable, *PROGRAM, *arguments], stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 async def answer(path: Path) -> list[int]:
@@ -84,6 +96,19 @@ async def test_the_launcher_serves_every_replica_and_ends_all_ranks_on_a_signal(
         assert await answer(tmp_path / "s") == expected
         assert await answer(tmp_path / "s.1") == expected
     assert process.returncode == 0
+
+
+@pytest.mark.mesh
+async def test_two_machines_are_joined_by_an_address_and_a_port(tmp_path: Path, spec: MeshSpec) -> None:
+    """Both are this machine, one rank each; the second ends by itself when the first does."""
+    spec = msgspec.structs.replace(spec, mesh=Mesh(pipeline=2))
+    expected = greedy_answers(load_core(spec.core, tmp_path / "cache"), [PROMPT], tokens=8)["0"]
+    place = ["--nodes", "2", "--port", str(free_port())]
+    there = [str(tmp_path / "mesh.json"), "--cache-dir", str(tmp_path / "other"), *place, "--node", "1"]
+    with served(tmp_path, spec, [], *place, "--node", "0") as first, machine(there) as second:
+        assert await answer(tmp_path / "s") == expected
+        first.terminate()
+        assert second.wait(SECONDS) == 0
 
 
 @pytest.mark.mesh
