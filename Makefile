@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
 
-.PHONY: run install test lint types check-imports test-mesh test-slow soak fuzz sanitize sanitize-threads demo bench bench-all bench-peers bench-report clean
+.PHONY: run install test lint types check-imports test-mesh test-kernels test-gpu test-slow soak fuzz sanitize sanitize-threads demo bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -23,11 +23,19 @@ $(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inferen
 	touch $(STAMP)
 
 test: lint types check-imports
-	$(BIN)/pytest -m "not slow and not gpu and not mesh"
+	$(BIN)/pytest -m "not slow and not gpu and not mesh and not kernels"
 
 # Models over several processes, beyond what `make test` runs of it: more meshes, more ways to die, launcher, torchrun.
 test-mesh: install
 	$(BIN)/pytest -m "mesh"
+
+# Triton kernels without a GPU: each against its reference in the interpreter, and compiled for every device of ours.
+test-kernels: install
+	TRITON_INTERPRET=1 $(BIN)/pytest --timeout 900 -m "kernels" tests/inference_core/triton_kernels
+
+# The same grids on a CUDA device. For a bare machine: nothing is installed, and only what kernels need is imported.
+test-gpu:
+	$(PYTHON) -m pytest -m "gpu" --confcutdir tests/inference_core/triton_kernels tests/inference_core/triton_kernels
 
 test-slow: install
 	$(BIN)/pytest -m "slow"

@@ -4,23 +4,22 @@ A slab of `slab_bytes` is cut into `blocks_per_slab` blocks of one model; block 
 `b` is block `b % blocks_per_slab` of slab `b // blocks_per_slab`. Within a block each layer holds its KV heads one
 after another, each as keys [head_dim / r, block_size, r] (so that the scores of consecutive tokens are one vector),
 then values [block_size / r, head_dim, r], with r numbers to 32 bits. INT8 numbers are stored plus 128 and followed by
-their scales in bfloat16: [block_size] of the keys, then of the values.
+their scales in bfloat16: [block_size] of the keys, then of the values. The CUDA kernels hold a block of the same size
+head by head instead (`triton_kernels.layer_cache`).
 """
 
 from typing import Literal
 
 import msgspec
 
-KVDtype = Literal["float32", "bfloat16", "int8"]
-PlannedKVDtype = Literal["float32", "float16", "bfloat16", "fp8", "int8"]
-KV_ITEMSIZE: dict[PlannedKVDtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "int8": 1}
-
-
+KVDtype = Literal["float32", "float16", "bfloat16", "fp8", "int8"]
+CpuKVDtype = Literal["float32", "bfloat16", "int8"]  # what the CPU's kernels read; float16 and fp8 need CUDA
+KV_ITEMSIZE: dict[KVDtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "int8": 1}
 # INT8 numbers share a bfloat16 scale: one per token and KV head for the key, one for the value.
-KV_SCALE_BYTES: dict[PlannedKVDtype, int] = {"float32": 0, "float16": 0, "bfloat16": 0, "fp8": 0, "int8": 2}
+KV_SCALE_BYTES: dict[KVDtype, int] = {"float32": 0, "float16": 0, "bfloat16": 0, "fp8": 0, "int8": 2}
 
 
-def kv_bytes_per_token(*, num_layers: int, num_kv_heads: int, head_dim: int, dtype: PlannedKVDtype) -> int:
+def kv_bytes_per_token(*, num_layers: int, num_kv_heads: int, head_dim: int, dtype: KVDtype) -> int:
     """2 (keys and values) x layers x KV heads x (head dim x item size + scale) (SPEC KV-02, KV-07)."""
     return 2 * num_layers * num_kv_heads * (head_dim * KV_ITEMSIZE[dtype] + KV_SCALE_BYTES[dtype])
 

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import torch
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from inference_core.attention.reference import ReferenceAttention
 from inference_core.core import Core
 from inference_core.errors import MemoryPlanError, ModelFileError
 from inference_core.kv_arena import allocate_arena
-from inference_core.kv_layout import KVLayout
+from inference_core.kv_layout import CpuKVDtype, KVLayout
 from inference_core.linear.panels import BYTES_PER_WEIGHT, panel_kind
 from inference_core.live_knobs import KnobsFile, LiveKnobs, start_knobs
 from inference_core.loaders.checkpoint import Checkpoint
@@ -104,7 +105,12 @@ def max_context_of(spec: ModelSpec, config: ModelConfig) -> int:
 
 
 def check_kernels(spec: ModelSpec, config: ModelConfig) -> None:
-    """Raises ModelFileError for shapes that the CPU kernels cannot compute."""
+    """Raises ModelFileError for shapes and caches that the CPU kernels cannot compute."""
+    if spec.kv_dtype not in get_args(CpuKVDtype):
+        raise ModelFileError(
+            f"{spec.name}: the CPU holds keys and values as {', '.join(get_args(CpuKVDtype))}, not as {spec.kv_dtype}; "
+            "change kv_dtype, or serve the model on a CUDA device"
+        )
     if cpu.AVAILABLE and (config.head_dim % 16 or spec.block_size % 16):
         raise ModelFileError(
             f"{spec.name}: the CPU kernels need head_dim and block_size in multiples of 16, "

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from inference_core.errors import MemoryPlanError
-from inference_core.kv_layout import KV_ITEMSIZE, KV_SCALE_BYTES, PlannedKVDtype, kv_bytes_per_token
+from inference_core.kv_layout import KV_ITEMSIZE, KV_SCALE_BYTES, KVDtype, kv_bytes_per_token
 from inference_core.model_config import ModelConfig
 
 GIB = 2**30
@@ -30,7 +30,7 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: int
     length: int
     batch: int = 1
-    dtype: PlannedKVDtype = "float16"
+    dtype: KVDtype = "float16"
 
     def __post_init__(self) -> None:
         for field in ("num_layers", "num_heads", "num_kv_heads", "head_dim", "length", "batch"):
@@ -40,7 +40,7 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
             raise MemoryPlanError(f"{self.num_heads} query heads cannot share {self.num_kv_heads} KV heads evenly")
 
     @classmethod
-    def of_model(cls, config: ModelConfig, *, length: int, batch: int, dtype: PlannedKVDtype) -> "KVDemand":
+    def of_model(cls, config: ModelConfig, *, length: int, batch: int, dtype: KVDtype) -> "KVDemand":
         return cls(
             num_layers=config.num_layers,
             num_heads=config.num_heads,

@@ -16,7 +16,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `path`: a GGUF file or a Hugging Face folder; `package:NAME/FILE` names a file inside an installed Python package.
     `compute`: `int4-int8` multiplies packed 4-bit weights by dynamically quantised INT8 activations, `int4` by float32
     activations (exact dequantisation), `bfloat16` and `float32` are dense.
-    `kv_dtype`: how the cache holds keys and values; `int8` takes about half of bfloat16's memory (see `kv_layout`).
+    `kv_dtype`: how the cache holds keys and values; `int8` takes about half of bfloat16's memory (see `kv_layout`);
+    `float16` and `fp8` (E4M3) need CUDA, which has no `int8`.
     `max_context`: tokens of prompt and answer together; None is what the model was trained for.
     `knobs`: live knobs (`protocol.Knobs`) that this model starts with, by name, where they differ from the core's.
     """

@@ -1,1 +1,1 @@
-"""Attention backends behind one seam: `reference` (plain torch, the oracle) and `cpu` (native)."""
+"""Attention backends behind one seam: `reference` (plain torch, the oracle), `cpu` (native) and `triton` (CUDA)."""

@@ -11,12 +11,14 @@ from inference_core.model_config import ModelConfig
 
 @dataclass(slots=True, frozen=True)
 class AttentionBatch:
-    """Where the T tokens of S sequences stand; all CPU tensors here.
+    """Where the T tokens of S sequences stand; on the device of the arena.
 
-    `positions` int32 [T]; `slots` int64 [T]: byte offset in the arena of the block that takes each token;
+    `positions` int32 [T]; `slots` int64 [T]: byte offset in the arena of the block that takes each token
+    (negative: a row of padding, of which nothing is read or kept; the CPU's batches have none);
     `block_offsets` int64 [sum of table lengths]: byte offsets of every sequence's blocks, one table after another,
     beginning at `table_start` int32 [S]; `query_start` int32 [S + 1]: cumulative query lengths;
-    `context_len` int32 [S]: tokens up to and including the last one of this step.
+    `context_len` int32 [S]: tokens up to and including the last one of this step. Padding: sequences without queries.
+    `max_query_len`: an upper bound of the query lengths; None where nobody knows better than T.
     """
 
     positions: torch.Tensor
@@ -25,13 +27,14 @@ class AttentionBatch:
     table_start: torch.Tensor
     query_start: torch.Tensor
     context_len: torch.Tensor
+    max_query_len: int | None = None
 
 
 class AttentionBackend(ABC):
     """Contract: `rope_and_write` of a layer comes before its `attend`. Causal, grouped-query, optionally windowed
     (`config.sliding_window`); softmax and accumulation in float32.
 
-    `qkv` is float32 [T, (heads + 2 kv_heads) * head_dim]: queries, keys, values.
+    `qkv` is [T, (heads + 2 kv_heads) * head_dim]: queries, keys, values; float32 on the CPU.
     """
 
     def __init__(self, config: ModelConfig, layout: KVLayout, arena: torch.Tensor, cos_sin: torch.Tensor) -> None:
@@ -54,4 +57,4 @@ class AttentionBackend(ABC):
 
     @abstractmethod
     def attend(self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor) -> None:
-        """out float32 [T, heads * head_dim] = softmax(q K^T / sqrt(head_dim)) V over each sequence's blocks."""
+        """out [T, heads * head_dim], in qkv's dtype: softmax(q K^T / sqrt(head_dim)) V over each sequence's blocks."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.kv_arena import allocate_arena
-from inference_core.kv_layout import KVDtype
+from inference_core.kv_layout import CpuKVDtype
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.loading import layout_of, load_runner, use_threads
@@ -28,14 +28,14 @@ class Variant:
     """One way of computing a model: its arithmetic and the encoding of its KV cache."""
 
     compute: Compute
-    kv_dtype: KVDtype
+    kv_dtype: CpuKVDtype
 
 
 REFERENCE = Variant("float32", "float32")
 VARIANTS = tuple(
     Variant(compute, kv_dtype)
     for compute in ("float32", "bfloat16", "int4", "int4-int8")
-    for kv_dtype in get_args(KVDtype)
+    for kv_dtype in get_args(CpuKVDtype)
 )
 
 

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from inference_core.errors import MeshError
-from inference_core.kv_layout import PlannedKVDtype
+from inference_core.kv_layout import KVDtype
 from inference_core.placement.hardware import Device
 
 Count = Annotated[int, Meta(ge=1)]
@@ -50,7 +50,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     length: Count = 8192
     batch: Count = 1
-    kv_dtype: PlannedKVDtype = "float16"
+    kv_dtype: KVDtype = "float16"
     usable_share: Annotated[float, Meta(gt=0, le=1)] = 0.90
     max_watts: float | None = None
     host_bytes: int = 0

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inference_core.core import Core
-from inference_core.kv_layout import KVDtype
+from inference_core.kv_layout import CpuKVDtype
 from inference_core.loading import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.native import cpu
@@ -84,7 +84,7 @@ arrivals = st.builds(
 class Engine:
     """A core on the real model, with slabs of two blocks each."""
 
-    def __init__(self, kv_dtype: KVDtype, slabs: int, cache: Path) -> None:
+    def __init__(self, kv_dtype: CpuKVDtype, slabs: int, cache: Path) -> None:
         spec = ModelSpec(name="m", path=MODEL, compute="int4-int8", kv_dtype=kv_dtype, max_context=128)
         slab_bytes = {"float32": 2 << 20, "bfloat16": 1 << 20, "int8": 1 << 19}[kv_dtype]
         core = CoreSpec(models=[spec], arena_bytes=slabs * slab_bytes, slab_bytes=slab_bytes)
@@ -123,7 +123,7 @@ class Engine:
 class Pair:
     """An engine with room for everything, asked one request at a time, and a cramped one."""
 
-    def __init__(self, kv_dtype: KVDtype, cache: Path) -> None:
+    def __init__(self, kv_dtype: CpuKVDtype, cache: Path) -> None:
         self._roomy = Engine(kv_dtype, 16, cache)
         self._roomy.core.set_knobs({"prefix_caching": False, "prefill_chunk": 128})
         self.cramped = Engine(kv_dtype, 5, cache)
@@ -137,7 +137,7 @@ class Pair:
         return self._alone[key]
 
 
-@pytest.fixture(scope="module", params=[d for d in get_args(KVDtype) if d != "float32"])
+@pytest.fixture(scope="module", params=[d for d in get_args(CpuKVDtype) if d != "float32"])
 def pair(request: pytest.FixtureRequest, weight_cache: Path) -> Pair:
     return Pair(request.param, weight_cache)
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from inference_core.core import Core
-from inference_core.errors import MemoryPlanError
+from inference_core.errors import MemoryPlanError, ModelFileError
 from inference_core.kv_arena import allocate_arena
+from inference_core.kv_layout import KVDtype
 from inference_core.loading import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, SamplingParams
@@ -47,6 +48,15 @@ def answers(core: Core) -> dict[str, list[int]]:
 def test_an_arena_that_the_system_refuses_is_a_memory_plan_error(num_bytes: int) -> None:
     with pytest.raises(MemoryPlanError, match=rf"gives no {num_bytes} bytes .* make arena_bytes smaller"):
         allocate_arena(num_bytes)
+
+
+@pytest.mark.parametrize("kv_dtype", ["float16", "fp8"])
+def test_a_cache_that_only_cuda_can_hold_is_refused_with_the_choice(
+    kv_dtype: KVDtype, model: Path, tmp_path: Path
+) -> None:
+    spec = ModelSpec(name="m", path=str(model), compute="float32", kv_dtype=kv_dtype, max_context=64)
+    with pytest.raises(ModelFileError, match=f"float32, bfloat16, int8, not as {kv_dtype}; change kv_dtype"):
+        load_core(CoreSpec(models=[spec], arena_bytes=1 << 18, slab_bytes=1 << 16), tmp_path)
 
 
 def test_damaged_weights_in_the_cache_are_packed_again(model: Path, tmp_path: Path) -> None:

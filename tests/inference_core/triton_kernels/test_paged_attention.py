@@ -1,0 +1,150 @@
+"""Paged attention equals the float32 reference in every cell, and touches nothing else (SPEC AT-01 to AT-04)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inference_core.kv_layout import KVDtype
+from inference_core.triton_kernels.attention_tiles import AttentionTile
+from inference_core.triton_kernels.paged_attention import paged_attention
+from inference_core.triton_kernels.references import reference_paged_attention
+from tests.inference_core.triton_kernels import cells
+from tests.inference_core.triton_kernels.cells import NUMBERS, PHASES, RATIOS, Numbers
+from tests.inference_core.triton_kernels.paged_batch import PADDED_ROWS, SENTINEL, PagedBatch, Span
+
+SMALL = AttentionTile(rows=16, tokens=16, warps=4, stages=2)
+
+
+def paged(
+    spans: list[Span],
+    numbers: Numbers,
+    device: torch.device,
+    *,
+    ratio: str = "3:1",
+    head_dim: int = 64,
+    block_size: int = 16,
+) -> PagedBatch:
+    heads, kv_heads = RATIOS[ratio]
+    return PagedBatch(
+        spans,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        activation=numbers.activation,
+        cache=numbers.cache,
+        device=device,
+        block_size=block_size,
+        scales=numbers.scales,
+    )
+
+
+def attend(case: PagedBatch, **options: Any) -> torch.Tensor:
+    """The kernel's answer, on the CPU."""
+    batch, out = case.batch(), case.on_device(case.empty_out())
+    tables = [batch.block_offsets, batch.table_start, batch.query_start, batch.context_len]
+    paged_attention(
+        case.on_device(case.qkv),
+        case.cache_on_device(),
+        *map(case.on_device, tables),
+        out,
+        **{"max_query_len": batch.max_query_len, "splits": 1} | options,
+    )
+    return out.cpu()
+
+
+def expected(case: PagedBatch, window: int = 0) -> torch.Tensor:
+    """The reference's, in float32 from the same numbers."""
+    batch, out = case.batch(), case.empty_out().float()
+    tables = (batch.block_offsets, batch.table_start, batch.query_start, batch.context_len)
+    reference_paged_attention(case.qkv.float(), case.cache, *tables, out, window=window)
+    return out
+
+
+def assert_equal(case: PagedBatch, numbers: Numbers, *, window: int = 0, **options: Any) -> None:
+    got = attend(case, window=window, **options)
+    assert (got[-PADDED_ROWS:] == SENTINEL).all(), "rows of padding were written"
+    torch.testing.assert_close(got.float(), expected(case, window), atol=numbers.bound, rtol=numbers.bound)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize("numbers", NUMBERS)
+def test_every_cell_equals_the_reference(numbers: str, ratio: str, phase: str, device: torch.device) -> None:
+    case = paged(PHASES[phase].spans, NUMBERS[numbers], device, ratio=ratio)
+    assert_equal(case, NUMBERS[numbers], splits=PHASES[phase].splits)
+
+
+@pytest.mark.parametrize("tile", [None, SMALL], ids=["chosen tile", "small tile"])
+@pytest.mark.parametrize("head_dim", [32, 80, 96, 128, 256])
+def test_every_head_size_equals_the_reference(head_dim: int, tile: AttentionTile | None, device: torch.device) -> None:
+    case = paged([(40, 40), (70, 1), (33, 8)], NUMBERS["float16"], device, head_dim=head_dim)
+    assert_equal(case, NUMBERS["float16"], tile=tile)
+
+
+@pytest.mark.parametrize("window", [1, 15, 16, 17, 40, 1000])
+def test_a_window_begins_anywhere_in_a_tile(window: int, device: torch.device) -> None:
+    case = paged([(50, 50), (100, 1), (33, 8)], NUMBERS["float16"], device)
+    assert_equal(case, NUMBERS["float16"], window=window, tile=SMALL)
+
+
+@pytest.mark.parametrize("window", [40, 300])
+def test_a_window_is_shared_by_splits(window: int, device: torch.device) -> None:
+    case = paged([(600, 1), (330, 3)], NUMBERS["float16"], device)
+    assert_equal(case, NUMBERS["float16"], window=window, splits=4)
+
+
+@pytest.mark.parametrize("block_size", [8, 16, 32, 256])
+def test_blocks_may_be_smaller_or_larger_than_a_tile(block_size: int, device: torch.device) -> None:
+    case = paged([(300, 1), (65, 65)], NUMBERS["float16"], device, block_size=block_size)
+    assert_equal(case, NUMBERS["float16"])
+
+
+@pytest.mark.parametrize("tokens", [15, 16, 17, 31, 32, 33])
+def test_contexts_that_end_at_the_border_of_a_tile_equal_the_reference(tokens: int, device: torch.device) -> None:
+    case = paged([(tokens, queries) for queries in (1, 5, tokens)], NUMBERS["float32"], device)
+    assert_equal(case, NUMBERS["float32"], tile=SMALL)
+
+
+def test_a_bound_of_query_lengths_that_is_too_high_changes_nothing(device: torch.device) -> None:
+    case = paged([(20, 1), (70, 1)], NUMBERS["float32"], device)
+    torch.testing.assert_close(attend(case, max_query_len=None), attend(case), atol=2e-6, rtol=2e-6)
+
+
+@pytest.mark.parametrize("splits", [1, 4])
+def test_a_batch_of_padding_alone_writes_nothing(splits: int, device: torch.device) -> None:
+    case = paged([(20, 1), (70, 1)], NUMBERS["float16"], device)
+    batch, out = case.batch(), case.on_device(case.empty_out())
+    nobody = [
+        torch.zeros_like(t) for t in (batch.block_offsets, batch.table_start, batch.query_start, batch.context_len)
+    ]
+    paged_attention(
+        case.on_device(case.qkv),
+        case.cache_on_device(),
+        *map(case.on_device, nobody),
+        out,
+        max_query_len=1,
+        splits=splits,
+    )
+    assert (out == SENTINEL).all()
+
+
+@pytest.mark.parametrize("cache", ["float32", "fp8"])
+def test_blocks_beyond_four_gibibytes_are_found(cache: KVDtype, device: torch.device) -> None:
+    """Pages that nobody touches take no memory on the CPU."""
+    numbers = Numbers(torch.float16, cache, 1e-3)
+    case = paged([(40, 3)], numbers, device)
+    far = (5 << 30) // case.layout.block_bytes * case.layout.block_bytes
+    arena = torch.empty(far + case.cache.arena.numel(), dtype=torch.uint8, device=device)
+    arena[far:] = case.on_device(case.cache.arena)
+    batch, out = case.batch(), case.on_device(case.empty_out())
+    tables = [batch.block_offsets + far, batch.table_start, batch.query_start, batch.context_len]
+    cached = type(case.cache)(arena, case.layout, case.cache.layer)
+    paged_attention(case.on_device(case.qkv), cached, *map(case.on_device, tables), out, max_query_len=3, splits=1)
+    torch.testing.assert_close(out.cpu().float(), expected(case), atol=1e-3, rtol=1e-3)
+
+
+def test_the_documented_table_is_the_grid_that_is_tested() -> None:
+    page = Path(__file__).parents[3] / "docs" / "kernels.md"
+    assert cells.table() in page.read_text()

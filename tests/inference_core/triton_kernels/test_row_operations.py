@@ -1,0 +1,77 @@
+"""RMSNorm, its fusion with the residual, and SwiGLU equal their references (SPEC AT-05)."""
+
+import pytest
+import torch
+
+from inference_core.triton_kernels.references import (
+    reference_add_rms_norm,
+    reference_rms_norm,
+    reference_swiglu,
+)
+from inference_core.triton_kernels.rms_norm import add_rms_norm, rms_norm
+from inference_core.triton_kernels.swiglu import swiglu
+
+EPS = 1e-5
+# One rounding to the dtype; two of bfloat16, since the interpreter cuts it off.
+BOUND = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1.6e-2}
+
+
+def numbers(rows: int, width: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
+    return (torch.randn(rows, width, generator=torch.Generator().manual_seed(seed)) * 2).to(dtype)
+
+
+def assert_same(got: torch.Tensor, want: torch.Tensor) -> None:
+    bound = BOUND[want.dtype]
+    torch.testing.assert_close(got.cpu(), want, atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("width", [64, 576, 4096])
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+def test_the_norm_equals_the_reference(dtype: torch.dtype, width: int, device: torch.device) -> None:
+    x, weight = numbers(5, width, dtype, 1), numbers(1, width, dtype, 2)[0]
+    got, want = torch.empty_like(x, device=device), torch.empty_like(x)
+    rms_norm(x.to(device), weight.to(device), EPS, got)
+    reference_rms_norm(x, weight, EPS, want)
+    assert_same(got, want)
+
+
+@pytest.mark.parametrize("width", [64, 576, 4096])
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+def test_the_residual_is_added_and_normalised_as_in_the_reference(
+    dtype: torch.dtype, width: int, device: torch.device
+) -> None:
+    x, residual, weight = numbers(5, width, dtype, 1), numbers(5, width, dtype, 2), numbers(1, width, dtype, 3)[0]
+    got, stream = torch.empty_like(x, device=device), residual.clone().to(device)
+    add_rms_norm(x.to(device), stream, weight.to(device), EPS, got)
+    want = torch.empty_like(x)
+    reference_add_rms_norm(x, residual, weight, EPS, want)
+    assert_same(stream, residual)
+    assert_same(got, want)
+
+
+def test_rows_may_lie_in_wider_buffers(device: torch.device) -> None:
+    wide = numbers(4, 200, torch.float32, 1)
+    x, weight = wide[:, 8:136], torch.ones(128)
+    on_device = wide.to(device)
+    got, want = torch.empty(4, 128, device=device), torch.empty(4, 128)
+    rms_norm(on_device[:, 8:136], weight.to(device), EPS, got)
+    reference_rms_norm(x, weight, EPS, want)
+    assert_same(got, want)
+
+
+@pytest.mark.parametrize("width", [96, 1024, 1536])
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+def test_swiglu_equals_the_reference(dtype: torch.dtype, width: int, device: torch.device) -> None:
+    gate_up = numbers(5, 2 * width, dtype, 4)
+    got = torch.empty(5, width, dtype=dtype, device=device)
+    want = torch.empty(5, width, dtype=dtype)
+    swiglu(gate_up.to(device), got)
+    reference_swiglu(gate_up, want)
+    assert_same(got, want)
+
+
+def test_swiglu_of_numbers_far_from_zero_is_finite(device: torch.device) -> None:
+    gate_up = torch.tensor([[-1e4, 1e4, 1.0, 1.0]], device=device)
+    out = torch.empty(1, 2, device=device)
+    swiglu(gate_up, out)
+    assert out.cpu().tolist() == [[0.0, 1e4]]
