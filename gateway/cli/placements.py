@@ -8,6 +8,7 @@ import msgspec
 
 from inference_core.errors import CoreError, MemoryPlanError, ModelFileError
 from inference_core.kv_layout import KVDtype, KVLayout
+from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.memory_plan import GB, Devices, KVDemand, MemoryPlan, format_bytes, plan_memory
@@ -132,12 +133,20 @@ def _title(catalog: Catalog, model: str, where: str) -> str:
 
 def _explain_core_model(catalog: Catalog, model: ModelSpec) -> Explanation:
     title = _title(catalog, model.name, "this machine's CPU")
+    from inference_core.loaders.random_checkpoint import RandomCheckpoint
+    from inference_core.loading import max_context_of, weight_bytes
+
+    checkpoint: Checkpoint
+    source: list[str] = []
     try:
         checkpoint = open_checkpoint(resolve_model_path(model.path))
     except ModelFileError as error:
-        return Explanation(title, [f"its shape is in its file, which is not here: {error}"])
-    from inference_core.loading import max_context_of, weight_bytes
-
+        named = max((name for name in SHAPES if model.name.startswith(name)), key=len, default=None)
+        if named is None:
+            return Explanation(title, [f"its shape is in its file, which is not here: {error}"])
+        # Its tensors have shapes and kinds; their numbers are only made when asked for, and nobody does.
+        checkpoint = RandomCheckpoint(SHAPES[named], "Q4_0")
+        source = [f"its file is not here ({model.path}); by its name it has the shape of {named}, taken as Q4_0"]
     config, core = checkpoint.config, catalog.core
     length = max_context_of(model, config)
     # The CPU's dtypes are all among those that can be planned with.
@@ -145,6 +154,7 @@ def _explain_core_model(catalog: Catalog, model: ModelSpec) -> Explanation:
     return Explanation(
         title,
         [
+            *source,
             f"weights: {format_bytes(weight_bytes(checkpoint, model))} packed for {model.compute}",
             *demand.explain()[:2],
             *_arena_lines(core, model, config, length),
@@ -164,7 +174,7 @@ def _arena_lines(core: CoreSpec, model: ModelSpec, config: ModelConfig, length: 
     slabs, per_slab = core.arena_bytes // core.slab_bytes, layout.blocks_per_slab(core.slab_bytes)
     tokens = slabs * per_slab * model.block_size
     return [
-        f"arena: {format_bytes(core.arena_bytes)} shared by {len(core.models)} models = {slabs:,} slabs x {per_slab} "
+        f"arena: {format_bytes(core.arena_bytes)} for {len(core.models)} model(s) = {slabs:,} slabs x {per_slab} "
         f"blocks x {model.block_size} tokens = {tokens:,} tokens if this model has all of it",
         f"sequences: {tokens:,} tokens / {length:,} = {tokens // length:,} at the same time",
     ]

@@ -11,7 +11,7 @@ from inference_core.parallel.mesh import Mesh
 from inference_core.parallel.splits import RankShare, divide
 from inference_core.placement.machines import Machines, Workload
 from inference_core.placement.placement import Decision, Placement, PlacementError, Rule
-from inference_core.placement.rank_memory import RankMemory, rank_memory
+from inference_core.placement.rank_memory import RankMemory, explain_ranks, rank_memory
 from inference_core.placement.weight_formats import WeightFormat, model_weights, preferred_format, split_units_of
 
 LARGE_PARAMETERS = 30_000_000_000
@@ -79,21 +79,21 @@ class _Planner:
         if limit is not None:
             if device.watts is None or device.watts > limit:
                 taken = "an unknown power" if device.watts is None else f"{device.watts:g} W"
-                self._decide("power-limit", f"a {device.name} takes {taken}; {limit:g} W are allowed here")
+                self._decide("power-limit", f"{device.name} takes {taken}; {limit:g} W are allowed here")
                 raise PlacementError(self.decisions)
-            self._decide("power-limit", f"{device.watts:g} W of a {device.name} are within the {limit:g} W allowed")
+            self._decide("power-limit", f"{device.watts:g} W of {device.name} are within the {limit:g} W allowed")
         if not device.tensor_cores:
             self._decide(
                 "tensor-cores",
-                f"a {device.name} has no tensor cores: products of 16 bits and less, which all weights here are "
+                f"{device.name} has no tensor cores: products of 16 bits and less, which all weights here are "
                 "multiplied in, would run at a fraction of its bandwidth; take a device that has them",
             )
             raise PlacementError(self.decisions)
         if device.executable:
-            self._decide("executable", f"models run on a {device.name} ({device.kind})")
+            self._decide("executable", f"models run on {device.name} ({device.kind})")
         else:
             self._decide(
-                "unsupported", f"a {device.name} ({device.kind}) can be planned for, but models do not run on it"
+                "unsupported", f"{device.name} ({device.kind}) can be planned for, but models do not run on it"
             )
 
     def _say_format(self) -> None:
@@ -101,7 +101,7 @@ class _Planner:
             self._decide("weight-format", f"{self.form.name} was asked for")
         else:
             self._decide(
-                "weight-format", f"{self.form.name} is what a {self.device.name} multiplies best (Q4_K on CPUs, FP8 "
+                "weight-format", f"{self.form.name} is what {self.device.name} multiplies best (Q4_K on CPUs, FP8 "
                 "from Hopper on, AWQ on other GPUs)",
             )  # fmt: skip
         count, size = self.weights.total, self.device.memory_bytes
@@ -187,7 +187,7 @@ class _Planner:
             f"format: {self.form.name}, {self.form.bits:g} bits per linear weight ({self.form.why}): "
             f"{format_bytes(self.weights.num_bytes(self.form))} in all",
             *(f"{decision.rule}: {decision.text}" for decision in self.decisions),
-            *(line for rank in ranks for line in rank.lines),
+            *explain_ranks(ranks),
             f"sequences: {tokens:,} tokens / {self.workload.length:,} = {sequences:,} at the same time in a replica, "
             f"{sequences * replicas:,} in all",
             *self._ceiling(mesh, ranks),
@@ -259,14 +259,14 @@ class _Planner:
     def _refusal(self, tried: list[tuple[Mesh, list[RankMemory]]]) -> PlacementError:
         needed = self.weights.num_bytes(self.form)
         mesh, ranks = tried[-1]
-        lines = list(max(ranks, key=lambda rank: rank.weight_bytes).lines)
+        lines = explain_ranks(ranks)
         largest = f"{mesh.tensor} tensor x {mesh.pipeline} pipeline ranks, the most these devices make"
         if self.workload.host_bytes >= needed:
             self._decide(
                 "offload",
                 f"{format_bytes(needed)} of weights do not fit with {largest}; the host has "
                 f"{format_bytes(self.workload.host_bytes)} for them, but every step would read them over "
-                f"{self.device.link} ({self.device.link_bandwidth / 1e9:g} GB/s), and AIO does not do that",
+                "the link to the host, and AIO does not do that",
             )
             return PlacementError(self.decisions, lines)
         self._decide(

@@ -1,5 +1,7 @@
 """One rank's memory: its weights, what is left for keys and values, and the tokens that fit, line by line."""
 
+from itertools import groupby
+
 import msgspec
 
 from inference_core.kv_layout import KV_ITEMSIZE, KV_SCALE_BYTES, kv_bytes_per_token
@@ -12,7 +14,7 @@ from inference_core.placement.weight_formats import VECTOR_BITS, WeightFormat, r
 
 
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """In bytes; `kv_tokens` fit beside the weights."""
+    """In bytes; `kv_tokens` fit beside the weights. `parts` says what the rank holds of the model."""
 
     rank: int
     stage: int
@@ -21,7 +23,24 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
     usable_bytes: int
     kv_bytes_per_token: int
     kv_tokens: int
+    parts: str
     lines: tuple[str, ...]
+
+
+def explain_ranks(ranks: list[RankMemory]) -> list[str]:
+    """The arithmetic of every rank; neighbours of a stage that hold equally much are explained once."""
+    lines: list[str] = []
+    for _, alike in groupby(ranks, key=lambda rank: (rank.stage, rank.parts, rank.lines)):
+        first, *others = alike
+        if others:
+            last = others[-1]
+            head = (
+                f"ranks {first.rank} to {last.rank}, each (stage {first.stage}, shards {first.shard} to {last.shard})"
+            )
+        else:
+            head = f"rank {first.rank} (stage {first.stage}, shard {first.shard})"
+        lines += [f"{head}: {first.parts}", *first.lines]
+    return lines
 
 
 def rank_memory(
@@ -41,10 +60,12 @@ def rank_memory(
     tokens = max(0, left) // per_token
     item, scale = KV_ITEMSIZE[workload.kv_dtype], KV_SCALE_BYTES[workload.kv_dtype]
     numbers = f"({local.head_dim} x {item} + {scale})" if scale else f"{local.head_dim} x {item}"
+    parts = (
+        f"layers {share.layers.begin} to {share.layers.end - 1}, "
+        f"{share.heads.query.size} of {config.num_heads} query heads, "
+        f"{len(share.heads.kv_heads)} of {config.num_kv_heads} KV heads, {share.inner.size:,} inner columns"
+    )
     lines = (
-        f"rank {number} (stage {share.stage}, shard {share.shard}): layers {share.layers.begin} to "
-        f"{share.layers.end - 1}, {share.heads.query.size} of {config.num_heads} query heads, "
-        f"{len(share.heads.kv_heads)} of {config.num_kv_heads} KV heads, {share.inner.size:,} inner columns",
         f"  weights: {weights.linear:,} x {form.bits:g} bits + {weights.vocabulary:,} of embedding and head x "
         f"{form.other_bits:g} bits + {weights.vectors:,} of norms and biases x {max(VECTOR_BITS, form.other_bits):g} "
         f"bits = {format_bytes(weight_bytes)}",
@@ -62,5 +83,6 @@ def rank_memory(
         usable_bytes=usable,
         kv_bytes_per_token=per_token,
         kv_tokens=tokens,
+        parts=parts,
         lines=lines,
     )

@@ -163,7 +163,11 @@ def test_kv_calc_places_a_known_model_on_known_devices_and_says_why() -> None:
     assert plan["mesh"] == {"tensor": 4, "pipeline": 1, "replicas": 1}
     assert (plan["kv_tokens"], plan["max_sequences"]) == (142_286, 17)
     shown = aio(*options, "--batch", "16").output
-    for part in ("tensor-parallel-within-a-node: 4 devices", "rank 3 (stage 0, shard 3)", "17 at the same time"):
+    for part in (
+        "tensor-parallel-within-a-node: 4 devices",
+        "ranks 0 to 3, each (stage 0, shards 0 to 3)",
+        "17 at the same time",
+    ):
         assert part in shown
     refused = aio(*options, "--batch", "64")
     assert refused.exit_code == 1
@@ -174,7 +178,8 @@ def test_kv_calc_explains_every_model_of_a_catalogue() -> None:
     shown = aio("kv-calc", "--catalog", "datacenter")
     assert shown.exit_code == 0
     for part in ("llama-3.3-70b-awq (gpu-70b, 4 x 24 GB), tier 3, 4", "4 tensor x 1 pipeline ranks were asked for",
-                 "142,286 tokens / 8,192 = 17", "121,094 tokens / 8,192 = 14", "its shape is in its file"):  # fmt: skip
+                 "142,286 tokens / 8,192 = 17", "121,094 tokens / 8,192 = 14",
+                 "by its name it has the shape of llama-3.2-3b"):  # fmt: skip
         assert part in shown.output
     larger = json.loads(
         aio("kv-calc", "--catalog", "datacenter", "--device", "h200", "--devices", "1", "--json").output
