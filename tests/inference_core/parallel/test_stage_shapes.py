@@ -70,6 +70,7 @@ class Turns:
         self.condition = threading.Condition()
         self.parts: list[torch.Tensor] = []
         self.sums: list[torch.Tensor] = []
+        self.failed = False
 
 
 class TurnsGroup(TensorGroup):
@@ -85,7 +86,8 @@ class TurnsGroup(TensorGroup):
             turns.sums.append(torch.stack(turns.parts).sum(0))
             turns.parts = []
             turns.condition.notify_all()
-        assert turns.condition.wait_for(lambda: len(turns.sums) > number, timeout=60)
+        assert turns.condition.wait_for(lambda: turns.failed or len(turns.sums) > number, timeout=60)
+        assert not turns.failed, "another rank failed"
         return part.copy_(turns.sums[number])
 
 
@@ -120,7 +122,12 @@ def sharded(checkpoint: RandomCheckpoint, spec: ModelSpec, core: CoreSpec, ranks
 
     def take_turns(rank: int) -> None:
         with turns.condition:
-            compute(rank)
+            try:
+                compute(rank)
+            except BaseException:
+                turns.failed = True
+                turns.condition.notify_all()
+                raise
 
     threads = [threading.Thread(target=take_turns, args=[rank]) for rank in range(ranks)]
     for thread in threads:
