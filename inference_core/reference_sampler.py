@@ -28,14 +28,14 @@ ONE = 1 << 44  # the weight of the best token
 MAX_VOCABULARY = (1 << 19) - 1  # so that the sum of all weights fits 63 bits
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-_STEPS_PER_NAT = 23.083120654223414  # 16 / ln 2
+STEPS_PER_NAT = 23.083120654223414  # 16 / ln 2
 _LOWEST = float(np.finfo(np.float32).min)
 _CHUNK = 4096  # temporaries of this many elements stay in a core's own cache
 _ROUNDING = 6755399441055744.0  # 1.5 * 2**52: adding it rounds to an integer
 _UNIT = 4503599627370496.0  # 2**52, whose unit in the last place is one
 _UNIT_BITS = 0x4330000000000000
 # (ln 2 / 16)**k / k! for k = 5, 4, … 1, and 2**(j / 16).
-_TAYLOR = (
+WEIGHT_TAYLOR = (
     1.2715871950558131e-09,
     1.467610032291943e-07,
     1.3550807779497457e-05,
@@ -50,8 +50,8 @@ _POWERS = np.array(
         1.681792830507429, 1.7562521603732995, 1.8340080864093424, 1.9152065613971474,
     ]
 )  # fmt: skip
-# Bits of 2**(44 + j/16), less j where adding n << 48 puts it.
-_SCALED_POWERS = _POWERS.view(np.int64) + (44 << 52) - (np.arange(16) << 48)
+# What a weight is made from, wherever it is computed: bits of 2**(44 + j/16), less j where adding n << 48 puts it.
+WEIGHT_POWERS = _POWERS.view(np.int64) + (44 << 52) - (np.arange(16) << 48)
 # A nucleus rarely reaches down to tokens this unlikely relative to the best one, and sorting the few
 # tokens above costs microseconds, sorting a whole vocabulary half a millisecond.
 _NEAR = ONE >> 10
@@ -161,7 +161,7 @@ def _weights(logits: Logits, temperature: float) -> Weights:
     The native kernels repeat them one by one (`native/sampling_kernels.h` explains them): additions, multiplications
     and roundings of IEEE 754, which are the same on every machine, as a library's `exp` is not.
     """
-    scale, best = min(_STEPS_PER_NAT / temperature, sys.float_info.max), float(logits.max())
+    scale, best = min(STEPS_PER_NAT / temperature, sys.float_info.max), float(logits.max())
     # What lies 46 octaves below the best weighs nothing.
     near = logits >= max(best - 16.0 * 46.0 / scale, _LOWEST)
     if np.count_nonzero(near) < len(near) // 2:
@@ -180,11 +180,11 @@ def _weigh(logits: Logits, best: float, scale: float) -> Weights:
     np.maximum(steps, -960.0, out=steps)
     shifted = steps + _ROUNDING
     n = shifted.view(np.int64)  # holds 16 times the power of two in its low bits
-    scaled = (_SCALED_POWERS.take(n & 15) + (n << 48)).view(np.float64)
+    scaled = (WEIGHT_POWERS.take(n & 15) + (n << 48)).view(np.float64)
     shifted -= _ROUNDING
     steps -= shifted
-    power = steps * _TAYLOR[0]
-    for coefficient in _TAYLOR[1:]:
+    power = steps * WEIGHT_TAYLOR[0]
+    for coefficient in WEIGHT_TAYLOR[1:]:
         power += coefficient
         power *= steps
     power += 1.0

@@ -6,7 +6,7 @@ import torch
 
 
 class Linear(ABC):
-    """y = x W^T + b on float32 activations.
+    """y = x W^T + b; activations are float32 on the CPU, and of one dtype that the implementation names on a device.
 
     Contract: a row's result does not depend on the other rows where the implementation says `batch_invariant`.
     """
@@ -17,4 +17,4 @@ class Linear(ABC):
 
     @abstractmethod
     def apply(self, x: torch.Tensor, out: torch.Tensor, *, accumulate: bool = False) -> None:
-        """Write (or add) the result for x float32 [T, in_features] to out float32 [T, out_features]."""
+        """Write (or add) the result for x [T, in_features] to out [T, out_features], both of the activations' dtype."""

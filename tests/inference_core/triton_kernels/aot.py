@@ -29,6 +29,7 @@ E4M3 = 89  # the first capability that converts FP8 E4M3
 # Shared memory that one program may have (CUDA programming guide, "Technical Specifications per Compute Capability").
 SHARED_BYTES = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10}
 _TYPES = {
+    torch.float64: "fp64",
     torch.float32: "fp32",
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
@@ -40,7 +41,7 @@ _TYPES = {
     torch.uint8: "u8",
     torch.bool: "i1",
 }
-_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
 Usage = dict[str, Any]
 
 

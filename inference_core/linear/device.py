@@ -1,0 +1,57 @@
+"""Linear layers on a device: dense, 4-bit and 8-bit weights, applied by torch and by the project's custom operators."""
+
+import torch
+
+from inference_core.linear.linear import Linear
+from inference_core.triton_kernels.eight_bit import EightBitWeight
+from inference_core.triton_kernels.int4_weight import Int4Weight
+from inference_core.triton_kernels.linear_ops import eight_bit_linear, int4_linear
+
+
+class DenseLinear(Linear):
+    """A weight [N, K] in the activations' dtype, multiplied by torch's own library."""
+
+    batch_invariant = False
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.out_features, self.in_features = weight.shape
+
+    def apply(self, x: torch.Tensor, out: torch.Tensor, *, accumulate: bool = False) -> None:
+        if accumulate:
+            # Added in the product's own precision, before it is rounded.
+            torch.addmm(out if self.bias is None else out + self.bias, x, self.weight.T, out=out)
+        elif self.bias is None:
+            torch.mm(x, self.weight.T, out=out)
+        else:
+            torch.addmm(self.bias, x, self.weight.T, out=out)
+
+
+class Int4Linear(Linear):
+    """4-bit weights on float16 or bfloat16 activations (W4A16)."""
+
+    batch_invariant = False
+
+    def __init__(self, weight: Int4Weight, bias: torch.Tensor | None) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.in_features = weight.in_features
+        self.out_features = weight.out_features
+
+    def apply(self, x: torch.Tensor, out: torch.Tensor, *, accumulate: bool = False) -> None:
+        int4_linear(x, self.weight, self.bias, out, accumulate=accumulate)
+
+
+class EightBitLinear(Linear):
+    """INT8 or FP8 weights on activations that are quantised as they come (W8A8)."""
+
+    batch_invariant = False
+
+    def __init__(self, weight: EightBitWeight, bias: torch.Tensor | None) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.out_features, self.in_features = weight.codes.shape
+
+    def apply(self, x: torch.Tensor, out: torch.Tensor, *, accumulate: bool = False) -> None:
+        eight_bit_linear(x, self.weight, self.bias, out, accumulate=accumulate)
