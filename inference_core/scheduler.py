@@ -350,10 +350,9 @@ class Scheduler:
         """A step is under way: go on as if it were done, with the tokens that it draws still pending."""
         for sequence, computed, sampled, _ in passengers:
             sequence.num_computed_tokens = computed
-            if sampled:
-                if sequence.lagging_since is not None:
-                    self._catch_up(sequence, now)
-                self._seats.expect(sequence)
+            if sampled and sequence.lagging_since is not None:
+                self._catch_up(sequence, now)
+        self._seats.expect(sequence for sequence, _, sampled, _ in passengers if sampled)
 
     def settle(self, passengers: list[Passenger], result: StepResult, now: float) -> list[SequenceOutput]:
         """Take in what an assumed step computed, in the order of steps. Those who have left since are passed over.
@@ -362,10 +361,12 @@ class Scheduler:
         """
         outputs = []
         size, caching = self.pool.block_size, self.knobs.prefix_caching
+        running, finished = Status.RUNNING, Status.FINISHED
         for (sequence, computed, sampled, admissions), drawn in zip(passengers, result.sampled, strict=True):
-            if sequence.status is Status.FINISHED:
+            status = sequence.status
+            if status is finished:
                 continue
-            if sequence.status is Status.RUNNING and sequence.admissions == admissions:
+            if status is running and sequence.admissions == admissions:
                 if caching and computed // size > sequence.num_registered_blocks:
                     self._register_full_blocks(sequence, computed // size)
                 if not sequence.prompt_computed:
@@ -395,7 +396,7 @@ class Scheduler:
 
         `moved_blocks`: it was to copy blocks first, so that nothing that is stored can be trusted.
         """
-        recalled = [p.sequence for p in passengers if p.sequence.status is not Status.FINISHED]
+        recalled = [sequence for sequence, *_ in passengers if sequence.status is not Status.FINISHED]
         if moved_blocks:
             recalled = list({s.id: s for s in [*recalled, *self.running.values()]}.values())
         for sequence in recalled:

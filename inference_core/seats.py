@@ -1,10 +1,12 @@
 """Who runs in a model, split by what each needs next, and how many blocks they are promised; kept by differences."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 from inference_core.block_pool import BlockPool
 from inference_core.errors import IntegrityError
 from inference_core.sequence import Sequence, Status
+from inference_core.step_plan import PENDING
 
 
 class Seats:
@@ -54,12 +56,18 @@ class Seats:
         """From now on one token a step is all that `sequence` needs."""
         self.decodes[sequence.id] = self.lagging.pop(sequence.id)
 
-    def expect(self, sequence: Sequence) -> None:
-        """A step under way draws a token of a sequence that decodes."""
-        if sequence.num_computed_tokens % self._pool.block_size == 0:
-            self.promised_blocks += 1
-        if sequence.expect():
-            self.ending[sequence.id] = self.decodes.pop(sequence.id)
+    def expect(self, sequences: Iterable[Sequence]) -> None:
+        """A step under way draws a token of each of these, which decode: room is made for it."""
+        size = self._pool.block_size
+        for sequence in sequences:
+            if sequence.num_computed_tokens % size == 0:
+                self.promised_blocks += 1
+            outputs = sequence.output_token_ids
+            outputs.append(PENDING)
+            sequence.token_ids.append(PENDING)
+            sequence.num_pending += 1
+            if len(outputs) >= sequence.max_output_tokens:
+                self.ending[sequence.id] = self.decodes.pop(sequence.id)
 
     def check_integrity(self) -> None:
         """What is kept by differences equals what it stands for; tables cover computed tokens with less than a block to

@@ -8,7 +8,7 @@ from typing import Self
 
 from inference_core.prefix_hash import chain_digests, root_digest
 from inference_core.protocol import AddRequest, FinishReason, SamplingParams, SequenceOutput, TokenLogprob
-from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence
+from inference_core.step_plan import SampleSpec, ScheduledSequence
 
 
 class Status(Enum):
@@ -146,24 +146,17 @@ class Sequence:
         leader = self.leader
         return leader is not None and not leader.prompt_computed and leader.status is not Status.FINISHED
 
-    def expect(self) -> bool:
-        """Make room for the token that a step under way draws; whether it is the last one for its number."""
-        self.token_ids.append(PENDING)
-        self.output_token_ids.append(PENDING)
-        self.num_pending += 1
-        return len(self.output_token_ids) >= self.max_output_tokens
-
     def receive(self, token_id: int) -> FinishReason | None:
         """Put a drawn token in the place of the first pending one and return why the sequence is over, if it is.
 
         A stop token is not kept: its place stays pending, to be forgotten with the rest.
         """
-        place = len(self.output_token_ids) - self.num_pending
+        outputs, pending = self.output_token_ids, self.num_pending
+        place = len(outputs) - pending
         if token_id in self.stop_ids and place >= self.sampling.min_tokens:
             return "stop"
-        self.token_ids[-self.num_pending] = token_id
-        self.output_token_ids[place] = token_id
-        self.num_pending -= 1
+        self.token_ids[-pending] = outputs[place] = token_id
+        self.num_pending = pending - 1
         return "length" if place + 1 >= self.max_output_tokens else None
 
     def forget_pending(self) -> None:

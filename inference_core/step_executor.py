@@ -172,7 +172,6 @@ def _check_result(passengers: list[Passenger], result: StepResult, vocab_size: i
     """Raises `ValueError` unless there is one token in the vocabulary for each sequence to be sampled."""
     if len(result.sampled) != len(passengers):
         raise ValueError(f"the runner returned {len(result.sampled)} results for {len(passengers)} sequences")
-    for passenger, drawn in zip(passengers, result.sampled, strict=True):
-        expected = int(passenger.sampled)
+    for (sequence, _, expected, _), drawn in zip(passengers, result.sampled, strict=True):
         if len(drawn) != expected or (expected and not 0 <= drawn[0].token_id < vocab_size):
-            raise ValueError(f"the runner drew {drawn} for {passenger.sequence.id}; {expected} tokens were asked for")
+            raise ValueError(f"the runner drew {drawn} for {sequence.id}; {int(expected)} tokens were asked for")
