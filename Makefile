@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
 
-.PHONY: run install test lint types check-imports test-mesh test-kernels test-gpu test-slow soak fuzz sanitize sanitize-threads demo bench bench-all bench-peers bench-report clean
+.PHONY: run install test lint types check-imports test-mesh test-kernels test-gpu bench-gpu test-slow soak fuzz sanitize sanitize-threads demo bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -36,6 +36,10 @@ test-kernels: install
 # The same grids on a CUDA device. For a bare machine: nothing is installed, and only what kernels need is imported.
 test-gpu:
 	$(PYTHON) -m pytest -m "gpu" --confcutdir tests/inference_core/triton_kernels tests/inference_core/triton_kernels
+
+# Models of true shape with random weights on a CUDA device; STAGES="8b-int4-one-stream …" for some of them.
+bench-gpu:
+	$(PYTHON) -m inference_core.bench.device $(STAGES)
 
 test-slow: install
 	$(BIN)/pytest -m "slow"

@@ -43,7 +43,7 @@ class BlockTables:
     def __init__(self, layout: KVLayout, slab_bytes: int, *, rows: int, row_blocks: int) -> None:
         self.rows = rows
         self.row_blocks = row_blocks
-        self._block_size = layout.block_size
+        self.block_size = layout.block_size
         self._block_bytes = layout.block_bytes
         self._slab_bytes = slab_bytes
         self._blocks_per_slab = layout.blocks_per_slab(slab_bytes)
@@ -79,7 +79,7 @@ class BlockTables:
 
     def offsets(self, block_table: list[int], start: int, count: int) -> NDArray[np.int64]:
         """Byte offset int64 [count] of the block that takes each of the tokens at positions `start` and after."""
-        size = self._block_size
+        size = self.block_size
         first = start // size
         blocks = self.byte_offsets(block_table[first : (start + count - 1) // size + 1])
         return blocks[np.arange(start, start + count) // size - first] if count > 1 else blocks

@@ -114,31 +114,45 @@ class StepInputs:
         tables: BlockTables,
         rows_of_last: Mapping[str, int],
     ) -> None:
-        a, first = self.arrays, 0
+        a, tokens = self.arrays, len(lengths)
+        if sum(lengths) > tokens:
+            self._fill_chunks(sequences, tables)
+        else:
+            size = tables.block_size
+            a["token_ids"][:tokens] = [s.token_ids[0] for s in sequences]
+            a["positions"][:tokens] = [s.start for s in sequences]
+            a["slots"][:tokens] = tables.byte_offsets([s.block_table[s.start // size] for s in sequences])
+        total = sum(lengths)
+        a["pending"][:total] = NO_ROW
+        first = 0
         for sequence, length in zip(sequences, lengths, strict=True):
+            if sequence.token_ids[0] == PENDING:
+                a["token_ids"][first] = 0
+                a["pending"][first] = rows_of_last[sequence.sequence_id]
+            first += length
+
+    def _fill_chunks(self, sequences: list[ScheduledSequence], tables: BlockTables) -> None:
+        a, first = self.arrays, 0
+        for sequence in sequences:
+            length = len(sequence.token_ids)
             last = first + length
             a["token_ids"][first:last] = sequence.token_ids
             a["positions"][first:last] = range(sequence.start, sequence.start + length)
             a["slots"][first:last] = tables.offsets(sequence.block_table, sequence.start, length)
-            a["pending"][first:last] = NO_ROW
-            if sequence.token_ids[0] == PENDING:
-                a["token_ids"][first] = 0
-                a["pending"][first] = rows_of_last[sequence.sequence_id]
             first = last
 
     def _fill_draws(self, sequences: list[ScheduledSequence], ends: NDArray[np.int64]) -> int:
-        a, row = self.arrays, 0
-        for sequence, end in zip(sequences, ends.tolist(), strict=True):
-            spec = sequence.sample
-            if spec is None:
-                continue
-            params = spec.params
-            a["sample_rows"][row] = end - 1
-            a["temperature"][row], a["top_k"][row] = params.temperature, min(max(params.top_k, 0), _INT32)
-            a["top_p"][row], a["min_p"][row] = params.top_p, params.min_p
-            a["seed"][row], a["position"][row] = _as_int64(spec.seed), spec.position
-            row += 1
-        return row
+        a = self.arrays
+        drawing = [(s.sample, end - 1) for s, end in zip(sequences, ends.tolist(), strict=True) if s.sample is not None]
+        rows, specs = len(drawing), [spec for spec, _ in drawing]
+        a["sample_rows"][:rows] = [row for _, row in drawing]
+        a["temperature"][:rows] = [spec.params.temperature for spec in specs]
+        a["top_k"][:rows] = [min(max(spec.params.top_k, 0), _INT32) for spec in specs]
+        a["top_p"][:rows] = [spec.params.top_p for spec in specs]
+        a["min_p"][:rows] = [spec.params.min_p for spec in specs]
+        a["seed"][:rows] = [_as_int64(spec.seed) for spec in specs]
+        a["position"][:rows] = [spec.position for spec in specs]
+        return rows
 
     def _pad(self, count: int, pad_to: int) -> None:
         a = self.arrays

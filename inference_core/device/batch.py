@@ -1,0 +1,76 @@
+"""A step's inputs as tensors on the device: views of one buffer that never moves."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from inference_core.device.block_tables import TableUpdate
+from inference_core.device.step_inputs import Capacity, StepShape, fields_of
+
+_TORCH_DTYPES = {"int32": torch.int32, "int64": torch.int64, "float64": torch.float64}
+
+
+@dataclass(slots=True, frozen=True)
+class DeviceBatch:
+    """The arrays of `StepInputs` for T tokens of S sequences, R of which draw, as views; counts as the host knows them.
+
+    `tables`: int64 [rows x row length], byte offsets of blocks; a sequence's begin at its `table_start`.
+    """
+
+    shape: StepShape
+    token_ids: torch.Tensor
+    pending: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+    query_start: torch.Tensor
+    context_len: torch.Tensor
+    table_start: torch.Tensor
+    tables: torch.Tensor
+    sample_rows: torch.Tensor
+    temperature: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+    seed: torch.Tensor
+    position: torch.Tensor
+
+
+class DeviceInputs:
+    """`memory` uint8 on the device, laid out as `StepInputs` lays out the host's; `tables` as in `DeviceBatch`."""
+
+    def __init__(self, capacity: Capacity, memory: torch.Tensor, tables: torch.Tensor) -> None:
+        self.memory = memory
+        self.tables = tables
+        self._arrays = {
+            name: memory[field.start : field.start + field.length * np.dtype(field.dtype).itemsize].view(
+                _TORCH_DTYPES[np.dtype(field.dtype).name]
+            )
+            for name, field in fields_of(capacity).items()
+        }
+
+    def apply_table_updates(self, count: int, apart: TableUpdate | None) -> None:
+        """Write the first `count` new entries to the tables, or those that travelled apart."""
+        if apart is not None:
+            places, values = (torch.from_numpy(a).to(self.tables.device) for a in (apart.places, apart.values))
+            self.tables[places] = values
+        elif count:
+            self.tables[self._arrays["places"][:count]] = self._arrays["values"][:count]
+
+    def batch(self, shape: StepShape) -> DeviceBatch:
+        """Views for a step of this shape: the same addresses for the same shape, always."""
+        a, tokens, sequences, sampled = self._arrays, shape.tokens, shape.sequences, shape.sampled
+        per_token = {name: a[name][:tokens] for name in ("token_ids", "pending", "positions", "slots")}
+        per_row = {
+            name: a[name][:sampled]
+            for name in ("sample_rows", "temperature", "top_k", "top_p", "min_p", "seed", "position")
+        }
+        return DeviceBatch(
+            shape=shape,
+            tables=self.tables,
+            query_start=a["query_start"][: sequences + 1],
+            context_len=a["context_len"][:sequences],
+            table_start=a["table_start"][:sequences],
+            **per_token,
+            **per_row,
+        )

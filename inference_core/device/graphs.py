@@ -1,0 +1,66 @@
+"""Capturing what a device does once, and repeating it without launching its kernels one by one (SPEC AT-08)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+
+
+class Graphs(ABC):
+    """Repeats work whose kernels, shapes and addresses never change.
+
+    Contract: work reads and writes memory that lives as long as this object, and does not wait for the device. Its
+    result is memory of its own: it is valid until work of the same key is repeated.
+    """
+
+    @abstractmethod
+    def run(self, key: int, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Do `work`, which is the same whenever `key` is the same, and return its result."""
+
+    @property
+    @abstractmethod
+    def captured(self) -> tuple[int, ...]:
+        """The keys that are repeated by now."""
+
+
+class CudaGraphs(Graphs):
+    """CUDA graphs that share one memory pool. Work is done twice before it is captured: kernels are compiled, and
+    libraries take their workspaces, in the first run."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def run(self, key: int, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+        if key not in self._graphs:
+            self._capture(key, work)
+        graph, result = self._graphs[key]
+        graph.replay()
+        return result
+
+    @property
+    def captured(self) -> tuple[int, ...]:
+        return tuple(self._graphs)
+
+    def _capture(self, key: int, work: Callable[[], torch.Tensor]) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                work()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            result = work()
+        self._graphs[key] = graph, result
+
+
+class NoGraphs(Graphs):
+    """Does all work anew: on the CPU, and where capturing is switched off."""
+
+    def run(self, key: int, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+        return work()
+
+    @property
+    def captured(self) -> tuple[int, ...]:
+        return ()

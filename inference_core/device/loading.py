@@ -1,0 +1,130 @@
+"""Builds a Core on one CUDA device: weights, then what a step takes, then an arena of what is left."""
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+import torch
+
+from inference_core.core import Core
+from inference_core.device.buckets import DecodeBuckets
+from inference_core.device.decoder import DeviceDecoder
+from inference_core.device.graphs import CudaGraphs, Graphs
+from inference_core.device.memory_profile import MemoryProfile, profile_cuda
+from inference_core.device.runner import DeviceRunner
+from inference_core.device.spec import DeviceCompute, DeviceCoreSpec, DeviceModelSpec
+from inference_core.device.step_inputs import Capacity
+from inference_core.device.weights import (
+    MakeLinear,
+    dense_linear,
+    eight_bit_linear,
+    int4_linear,
+    load_device_decoder,
+)
+from inference_core.errors import MemoryPlanError
+from inference_core.kv_layout import KVLayout
+from inference_core.live_knobs import LiveKnobs, changed_knobs
+from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.model_config import ModelConfig
+from inference_core.protocol import Knobs, ModelInfo
+
+logger = logging.getLogger(__name__)
+Linears = Callable[[DeviceCompute, torch.dtype, torch.device], MakeLinear]
+Profile = Callable[[torch.device, Callable[[], object]], MemoryProfile]
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+def load_device_core(
+    spec: DeviceCoreSpec,
+    checkpoints: dict[str, Checkpoint],
+    device: torch.device,
+    *,
+    profile: Profile = profile_cuda,
+    make_graphs: Callable[[], Graphs] = CudaGraphs,
+    linears: Linears | None = None,
+) -> Core:
+    """Every model of `spec` (its checkpoint by name) on `device`. Weights stay as they are loaded; the arena takes what
+    `memory_utilization` of the device leaves. `linears`: what else than a checkpoint's tensors projections are made of.
+
+    Raises ModelFileError for a bad file and MemoryPlanError, with the arithmetic, for what does not fit.
+    """
+    capacity = Capacity(
+        tokens=spec.max_num_batched_tokens,
+        sequences=spec.max_num_seqs,
+        table_updates=spec.max_num_batched_tokens // 16 + 2 * spec.max_num_seqs,
+    )
+    buckets = DecodeBuckets.up_to(spec.max_num_seqs)
+
+    def runner(model: DeviceModelSpec, decoder: DeviceDecoder, arena: torch.Tensor, graphs: Graphs) -> DeviceRunner:
+        config, layout = decoder.config, device_layout(model, decoder.config)
+        info = ModelInfo(
+            name=model.name,
+            model_path=model.path,
+            max_context=min(model.max_context or config.max_position, config.max_position),
+            vocab_size=config.vocab_size,
+            weight_bytes=decoder.num_bytes,
+            compute=model.compute,
+        )
+        return DeviceRunner(
+            info, decoder.over(arena), layout, arena, spec.slab_bytes, graphs=graphs, buckets=buckets, capacity=capacity
+        )
+
+    placeholder = torch.zeros(spec.slab_bytes, dtype=torch.uint8, device=device)
+    decoders = {
+        m.name: _decoder(m, checkpoints[m.name], placeholder, spec.slab_bytes, linears or stored_linear)
+        for m in spec.models
+    }
+    profiles = [profile(device, runner(m, decoders[m.name], placeholder, make_graphs()).rehearse) for m in spec.models]
+    largest = max(profiles, key=lambda p: p.activations)
+    arena_bytes = largest.arena_bytes(spec.memory_utilization, spec.slab_bytes)
+    for line in largest.lines(spec.memory_utilization, spec.slab_bytes):
+        logger.info("%s: %s", device, line)
+    del placeholder
+    arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=device)
+    runners = {m.name: runner(m, decoders[m.name], arena, make_graphs()) for m in spec.models}
+    return Core(runners, arena_bytes=arena_bytes, slab_bytes=spec.slab_bytes, knobs=_knobs(spec))
+
+
+def _knobs(spec: DeviceCoreSpec) -> LiveKnobs:
+    """A step as large as memory was set aside for, unless the specification says less."""
+    most = {"max_num_batched_tokens": spec.max_num_batched_tokens, "max_num_seqs": spec.max_num_seqs}
+    largest = msgspec.structs.replace(Knobs(), **most, prefill_chunk=spec.max_num_batched_tokens)
+    common = changed_knobs(largest, spec.knobs, largest)
+    return LiveKnobs({m.name: changed_knobs(common, m.knobs, common) for m in spec.models}, most=most)
+
+
+def device_layout(model: DeviceModelSpec, config: ModelConfig) -> KVLayout:
+    """The model's block geometry."""
+    return KVLayout(
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=model.block_size,
+        dtype=model.kv_dtype,
+    )
+
+
+def _decoder(
+    model: DeviceModelSpec, checkpoint: Checkpoint, arena: torch.Tensor, slab_bytes: int, linears: Linears
+) -> DeviceDecoder:
+    layout = device_layout(model, checkpoint.config)
+    if layout.block_bytes > slab_bytes:
+        raise MemoryPlanError(
+            f"{model.name}: a block of {layout.block_size} tokens takes {layout.block_bytes} bytes, "
+            f"more than a slab of {slab_bytes}; make slab_bytes larger or block_size smaller"
+        )
+    dtype = _DTYPES[model.activations]
+    make = linears(model.compute, dtype, arena.device)
+    longest = min(model.max_context or checkpoint.config.max_position, checkpoint.config.max_position)
+    return load_device_decoder(checkpoint, make, layout, arena, dtype=dtype, max_context=longest)
+
+
+def stored_linear(compute: DeviceCompute, dtype: torch.dtype, device: torch.device) -> MakeLinear:
+    """Projections from a checkpoint's tensors."""
+    if compute == "w4a16":
+        return int4_linear(dtype, device)
+    if compute == "w8a8-int8":
+        return eight_bit_linear(torch.int8, dtype, device)
+    if compute == "w8a8-fp8":
+        return eight_bit_linear(torch.float8_e4m3fn, dtype, device)
+    return dense_linear(dtype, device)

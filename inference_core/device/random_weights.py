@@ -1,0 +1,63 @@
+"""Random weights made on the device itself: models of 70B parameters stand there in seconds. For measurements alone."""
+
+import math
+import zlib
+
+import torch
+
+from inference_core.device.linear import DenseLinear, DeviceLinear
+from inference_core.device.quantized_linear import EightBitDeviceLinear, Int4DeviceLinear
+from inference_core.device.spec import DeviceCompute
+from inference_core.device.weights import MakeLinear
+from inference_core.errors import ModelFileError
+from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.models.weights import Projection
+from inference_core.triton_kernels.eight_bit import EightBitWeight
+from inference_core.triton_kernels.int4_weight import BLOCK, WORDS, Int4Weight
+
+_GROUP = 128  # of 4-bit weights, as AWQ and GPTQ files have them
+
+
+def random_linear(compute: DeviceCompute, dtype: torch.dtype, device: torch.device) -> MakeLinear:
+    """Projections of a checkpoint's shapes; its data is not read. Weights have a deviation of about 1 / sqrt(inputs).
+
+    The vocabulary projection is dense, as checkpoints have it.
+    """
+
+    def make(checkpoint: Checkpoint, projection: Projection) -> DeviceLinear:
+        tensors = [checkpoint.tensors[name] for name in projection.tensors]
+        outputs, inputs = sum(t.shape[0] for t in tensors), tensors[0].shape[1]
+        generator = torch.Generator(device).manual_seed(zlib.crc32(projection.name.encode()))
+        if compute == "dense" or projection.name == "head":
+            weight = torch.empty(outputs, inputs, dtype=dtype, device=device)
+            return DenseLinear(weight.normal_(0, inputs**-0.5, generator=generator), None)
+        if compute == "w4a16":
+            return Int4DeviceLinear(_int4(outputs, inputs, device, generator), None)
+        codes = torch.int8 if compute == "w8a8-int8" else torch.float8_e4m3fn
+        return EightBitDeviceLinear(_eight_bit(outputs, inputs, codes, device, generator), None)
+
+    return make
+
+
+def _int4(outputs: int, inputs: int, device: torch.device, generator: torch.Generator) -> Int4Weight:
+    if inputs % BLOCK:
+        raise ModelFileError(f"random 4-bit layers need inputs in multiples of {BLOCK}, not {inputs}")
+    shape = (inputs // BLOCK, outputs, WORDS)
+    codes = torch.randint(-(1 << 31), 1 << 31, shape, dtype=torch.int32, device=device, generator=generator)
+    # Codes are spread evenly over 16 values: their deviation is 16 / sqrt(12).
+    scale = math.sqrt(12 / inputs) / 16
+    scales = torch.full((inputs // _GROUP, outputs), scale, dtype=torch.float16, device=device)
+    return Int4Weight(codes, scales, None, inputs)
+
+
+def _eight_bit(
+    outputs: int, inputs: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> EightBitWeight:
+    if dtype == torch.int8:
+        codes = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8, device=device, generator=generator)
+        scale = math.sqrt(12 / inputs) / 255
+    else:
+        codes = torch.empty(outputs, inputs, dtype=torch.float16, device=device)
+        codes = codes.normal_(0, 64, generator=generator).clamp_(-448, 448).to(dtype)
+        scale = inputs**-0.5 / 64
+    return EightBitWeight(codes, torch.full((outputs,), scale, dtype=torch.float32, device=device))

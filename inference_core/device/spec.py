@@ -1,0 +1,41 @@
+"""What to load on one CUDA device: its models, and the largest step that memory is set aside for."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from inference_core.kv_layout import KVDtype
+from inference_core.protocol import KnobValue
+
+DeviceCompute = Literal["dense", "w4a16", "w8a8-int8", "w8a8-fp8"]
+
+
+class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model of a core on a device.
+
+    `path`: see `ModelSpec`. `compute`: `dense` multiplies in the activations' dtype; `w4a16` keeps 4-bit tensors
+    packed; `w8a8-int8` and `w8a8-fp8` round activations to 8 bits too, row by row. `kv_dtype`: how the cache holds keys
+    and values. `max_context`: tokens of prompt and answer together; None is what the model was trained for.
+    """
+
+    name: str
+    path: str
+    compute: DeviceCompute = "dense"
+    activations: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    kv_dtype: KVDtype = "bfloat16"
+    block_size: int = 16
+    max_context: int | None = None
+    knobs: dict[str, KnobValue] = {}
+
+
+class DeviceCoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One core on one device. The KV arena takes what `memory_utilization` of the device leaves after weights and the
+    activations of a step of `max_num_batched_tokens` in `max_num_seqs`, which no knob passes later.
+    """
+
+    models: list[DeviceModelSpec]
+    memory_utilization: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
+    slab_bytes: int = 256 * 2**20
+    max_num_batched_tokens: Annotated[int, msgspec.Meta(ge=1)] = 8192
+    max_num_seqs: Annotated[int, msgspec.Meta(ge=1)] = 256
+    knobs: dict[str, KnobValue] = {}

@@ -1,0 +1,98 @@
+"""A tiny random model on the CPU as a device, beside the operator-by-operator runner that it must agree with."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from inference_core.attention.reference import ReferenceAttention
+from inference_core.device.buckets import DecodeBuckets
+from inference_core.device.graphs import Graphs, NoGraphs
+from inference_core.device.runner import DeviceRunner
+from inference_core.device.step_inputs import Capacity
+from inference_core.device.weights import dense_linear, load_device_decoder
+from inference_core.loaders.opening import open_checkpoint
+from inference_core.loading import layout_of
+from inference_core.model_runner import DecoderRunner
+from inference_core.model_spec import ModelSpec
+from inference_core.models.rotary import rotary_table
+from inference_core.models.weights import load_decoder
+from inference_core.protocol import ModelInfo
+from tests.inference_core.tiny_gguf import HEAD_DIM, decoder_weights, write_gguf
+
+SLAB = 1 << 16
+SLABS = 8
+SPEC = ModelSpec(name="m", path="", compute="float32", kv_dtype="float32", block_size=16)
+CAPACITY = Capacity(tokens=128, sequences=8, table_updates=64)
+
+
+class RecordingGraphs(Graphs):
+    """Repeats the first work of every key, as a captured graph would: what later steps say is not heard. Like those of
+    CUDA it does new work several times before the first repetition, which must change nothing."""
+
+    def __init__(self) -> None:
+        self.works: dict[int, Callable[[], torch.Tensor]] = {}
+        self.replays = 0
+
+    def run(self, key: int, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+        if key not in self.works:
+            self.works[key] = work
+            work(), work()
+        self.replays += 1
+        return self.works[key]()
+
+    @property
+    def captured(self) -> tuple[int, ...]:
+        return tuple(self.works)
+
+
+class TinyModels:
+    """The same weights behind both runners."""
+
+    def __init__(self, folder: Path, **weights: bool) -> None:
+        path = folder / "tiny.gguf"
+        architecture = "qwen2" if weights.get("bias") else "qwen3" if weights.get("norms") else "llama"
+        settings = {"attention.key_length": HEAD_DIM} if architecture == "qwen3" else {}
+        write_gguf(path, decoder_weights(**weights), architecture=architecture, settings=settings)
+        self.checkpoint = open_checkpoint(path, folder)
+        config = self.checkpoint.config
+        assert (config.qkv_bias, config.qk_norm) == (weights.get("bias", False), weights.get("norms", False))
+        self.layout = layout_of(SPEC, self.checkpoint.config)
+        self.info = ModelInfo(
+            name="m",
+            model_path="",
+            max_context=self.checkpoint.config.max_position,
+            vocab_size=self.checkpoint.config.vocab_size,
+            weight_bytes=0,
+            compute="float32",
+        )
+        self.folder = folder
+
+    def device_runner(self, graphs: Graphs | None = None) -> DeviceRunner:
+        self.arena = torch.zeros(SLABS * SLAB, dtype=torch.uint8)
+        decoder = load_device_decoder(
+            self.checkpoint,
+            dense_linear(torch.float32, torch.device("cpu")),
+            self.layout,
+            self.arena,
+            dtype=torch.float32,
+            max_context=self.info.max_context,
+        )
+        return DeviceRunner(
+            self.info,
+            decoder,
+            self.layout,
+            self.arena,
+            SLAB,
+            graphs=graphs or NoGraphs(),
+            buckets=DecodeBuckets((1, 2, 4, 8)),
+            capacity=CAPACITY,
+        )
+
+    def oracle(self) -> DecoderRunner:
+        config = self.checkpoint.config
+        arena = torch.zeros(SLABS * SLAB, dtype=torch.uint8)
+        attention = ReferenceAttention(config, self.layout, arena, rotary_table(config, self.info.max_context))
+        return DecoderRunner(
+            self.info, load_decoder(self.checkpoint, "float32", self.folder), self.layout, attention, SLAB
+        )
