@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from inference_core.protocol import SamplingParams
-from inference_core.reference_sampler import sample_row
+from inference_core.reference_sampler import distribution, sample_row
 from inference_core.step_plan import SampleSpec
 from inference_core.triton_kernels import token_draws
 from inference_core.triton_kernels.logit_edits import edit_logits
@@ -26,14 +26,20 @@ def spec(seed: int = 0, position: int | None = None, **given: Any) -> SampleSpec
     return SampleSpec(SamplingParams(**given), prompt, output, seed, place, eos)
 
 
-def drawn(logits: torch.Tensor, specs: list[SampleSpec], device: torch.device) -> list[int]:
-    """Tokens of the kernels."""
+def edited(logits: torch.Tensor, specs: list[SampleSpec], device: torch.device) -> torch.Tensor:
+    """The logits as the kernel edits them, on the device."""
     rows = logits.clone().to(device)
     edits = logit_edits(specs, logits.shape[1])
     if edits is not None:
         fields = (edits.start, edits.token_ids, edits.bias, edits.uses)
         penalties = (edits.repetition, edits.presence, edits.frequency)
         edit_logits(rows, *(field.to(device) for field in (*fields, *penalties)))
+    return rows
+
+
+def drawn(logits: torch.Tensor, specs: list[SampleSpec], device: torch.device) -> list[int]:
+    """Tokens of the kernels."""
+    rows = edited(logits, specs, device)
     laws, tokens = draw_laws(specs), torch.full((len(specs),), 99, dtype=torch.int64, device=device)
     columns = (laws.temperature, laws.top_k, laws.top_p, laws.min_p, laws.seed, laws.position)
     draw_tokens(tokens, rows, *(column.to(device) for column in columns))
@@ -140,6 +146,14 @@ def test_penalties_bias_and_masks_give_the_tokens_of_the_reference(
     logits[:, :10] += 6
     specs = [spec(seed=row, temperature=temperature, **EDITS[edits]) for row in range(2)] + [spec(temperature=0.0)]
     assert drawn(logits, specs, device) == expected(logits, specs)
+
+
+@pytest.mark.parametrize("edits", EDITS)
+def test_edited_logits_have_the_law_of_the_reference_exactly(edits: str, device: torch.device) -> None:
+    logits, specs = rows_of(2, seed=12, spread=1.0), [spec(**EDITS[edits]), spec()]
+    rows = edited(logits, specs, device).cpu().numpy()
+    for row, raw, one in zip(rows, logits.numpy(), specs, strict=True):
+        assert np.array_equal(distribution(row, spec()), distribution(raw, one))
 
 
 def test_rows_without_a_usable_logit_draw_minus_one_and_leave_the_others_alone(device: torch.device) -> None:
