@@ -41,17 +41,17 @@ def choose_tile(*, max_query_len: int, group: int, head_dim: int, cache_itemsize
     if itemsize == 4:  # three products in TF32 stand for one in float32: their operands take the registers
         rows, most = max(least, min(wanted, 32)), 32
     else:
-        rows = max(least, min(wanted, 64) if width > 128 else wanted)
-        most = 128 if rows == 16 else 64
-        if cache_itemsize == 1:  # FP8 takes registers twice: as it is cached, and as it is multiplied
-            most = 64 if rows == 16 else 32
+        # FP8 takes registers twice: as it is cached, and as it is multiplied.
+        fp8 = cache_itemsize == 1
+        rows = max(least, min(wanted, 64) if width > 128 or fp8 else wanted)
+        most = min(64, 64 * 128 // width) if fp8 or rows > 16 else 128
     # Of three stages one is for the block table, which keys and values wait for; a program that decodes waits for them
     # most of the time, and leaves room for others beside it.
     return AttentionTile(
         rows=rows,
         tokens=_tokens(most, width * cache_itemsize),
         warps=8 if rows >= 128 or rows * width > 64 * 128 else 4,
-        stages=3 if rows == 16 else 2,
+        stages=3 if rows == 16 and cache_itemsize > 1 else 2,
     )
 
 

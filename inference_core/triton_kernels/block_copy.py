@@ -8,7 +8,7 @@ _WORDS = 4096  # of one program
 
 
 @triton.jit
-def copy_blocks_kernel(words, pairs, count, WORDS: tl.constexpr, WORD_BYTES: tl.constexpr):
+def copy_blocks_kernel(words, pairs, count, WORDS: tl.constexpr):
     """Programs: pairs x pieces of WORDS words. A pair that begins with a negative offset is padding."""
     pair = tl.program_id(0).to(tl.int64)
     source = tl.load(pairs + 2 * pair)
@@ -17,9 +17,9 @@ def copy_blocks_kernel(words, pairs, count, WORDS: tl.constexpr, WORD_BYTES: tl.
         return
     piece = tl.program_id(1) * WORDS + tl.arange(0, WORDS)
     inside = piece < count
-    # Blocks begin at whole 16 bytes: four words at a time.
-    from_word = tl.multiple_of(source // WORD_BYTES, 4)
-    to_word = tl.multiple_of(target // WORD_BYTES, 4)
+    # Blocks begin at whole 16 bytes; in this form the compiler sees it, and copies four words at a time.
+    from_word = source // 16 * 4
+    to_word = target // 16 * 4
     tl.store(words + to_word + piece, tl.load(words + from_word + piece, mask=inside), mask=inside)
 
 
@@ -34,5 +34,5 @@ def copy_blocks(arena: torch.Tensor, pairs: torch.Tensor, block_bytes: int) -> N
     count = block_bytes // 4
     words = arena[: arena.numel() // 4 * 4].view(torch.int32)
     copy_blocks_kernel[(pairs.shape[0], triton.cdiv(count, _WORDS))](
-        words, pairs, count, WORDS=_WORDS, WORD_BYTES=4, num_warps=4, num_stages=1
+        words, pairs, count, WORDS=_WORDS, num_warps=4, num_stages=1
     )

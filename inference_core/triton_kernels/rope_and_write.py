@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from inference_core.triton_kernels.attention_tiles import padded
-from inference_core.triton_kernels.layer_cache import LARGEST_E4M3, LayerCache
+from inference_core.triton_kernels.layer_cache import ALIGNMENT, LARGEST_E4M3, LayerCache
 
 
 @triton.jit
@@ -49,6 +49,7 @@ def rope_and_write_kernel(
     HALF_PAD: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     ITEM_SIZE: tl.constexpr,
+    ALIGN: tl.constexpr,
     FP8: tl.constexpr,
     Q_NORM: tl.constexpr,
     K_NORM: tl.constexpr,
@@ -92,7 +93,8 @@ def rope_and_write_kernel(
         second = second * inverse * tl.load(k_norm + HALF + dims, mask=inside, other=0.0).to(tl.float32)
     first, second = _rotate(first, second, cos, sin)
     number = cache.dtype.element_ty
-    begin = slot // ITEM_SIZE + layer_start + kv_head * (BLOCK_SIZE * HEAD_DIM) + (position % BLOCK_SIZE) * HEAD_DIM
+    block = slot // (ITEM_SIZE * ALIGN) * ALIGN  # so the compiler knows that it is a multiple
+    begin = block + layer_start + kv_head * (BLOCK_SIZE * HEAD_DIM) + (position % BLOCK_SIZE) * HEAD_DIM
     cached = cache + begin + dims
     tl.store(cached, _encode(first, key_scale, largest, FP8, number), mask=inside)
     tl.store(cached + HALF, _encode(second, key_scale, largest, FP8, number), mask=inside)
@@ -151,6 +153,7 @@ def rope_and_write(
         HALF_PAD=half_pad,
         BLOCK_SIZE=layout.block_size,
         ITEM_SIZE=cache.itemsize,
+        ALIGN=ALIGNMENT,
         FP8=layout.dtype == "fp8",
         Q_NORM=q_norm is not None,
         K_NORM=k_norm is not None,

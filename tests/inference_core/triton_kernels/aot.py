@@ -49,12 +49,13 @@ Usage = dict[str, Any]
 class AotCase:
     """`launch` starts kernels on meta tensors. `least`: the first capability that they are for.
 
-    `wide_loads`: its kernels must read global memory 16 bytes at a time.
+    `wide_loads`: its kernels must read global memory 16 bytes at a time; `narrowest_load`: and never less than so many.
     """
 
     launch: Callable[[], object]
     least: int = 80
     wide_loads: bool = False
+    narrowest_load: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ def check_usage(case: AotCase, usages: list[Usage], capability: int) -> None:
         assert usage["local_bytes"] == 0, f"{usage} keeps arrays in local memory: index them by constants only"
         assert usage["shared_bytes"] <= SHARED_BYTES[capability], f"{usage}: too much shared memory"
         if case.wide_loads:
-            assert usage["widest_load_bytes"] == 16, f"{usage} reads less than 16 bytes at once: alignment was lost"
+            assert usage["widest_load_bytes"] == 16, f"{usage}: alignment was lost"
+        assert usage["narrowest_load_bytes"] >= case.narrowest_load, f"{usage}: alignment was lost"
 
 
 @contextmanager
@@ -121,7 +123,8 @@ def _compile(launch: _Launch, capability: int) -> Usage:
     source = ASTSource(launch.kernel, signature, constants, divisible)
     built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch.options)
     usage = {"kernel": launch.kernel.__name__, "shared_bytes": built.metadata.shared, **_assembled(built.asm["cubin"])}
-    usage["widest_load_bytes"] = max(_load_widths(built.asm["ptx"]), default=0)
+    widths = list(_load_widths(built.asm["ptx"]))
+    usage |= {"narrowest_load_bytes": min(widths, default=0), "widest_load_bytes": max(widths, default=0)}
     return usage
 
 

@@ -63,34 +63,34 @@ def rows(*shape: int) -> torch.Tensor:
 
 
 # True shapes: Llama 3 8B (32/8 heads of 128), 70B on four devices (16/2), SmolLM2 135M (9/3 of 64), and MQA.
+# Scalars and block tables take 4 and 8 bytes.
+WIDE: dict[str, Any] = {"wide_loads": True, "narrowest_load": 4}
 FP8 = {"cache": "fp8"}
 FP32 = {"dtype": torch.float32, "cache": "float32"}
 SMOL = {"heads": 9, "kv_heads": 3, "head_dim": 64}
 CASES = {
-    "decode": AotCase(partial(attention, 64, 64, 1), wide_loads=True),
-    "decode, split": AotCase(partial(attention, 1, 1, 1), wide_loads=True),
-    "decode, window": AotCase(partial(attention, 64, 64, 1, window=4096), wide_loads=True),
-    "decode, 70B on four": AotCase(partial(attention, 64, 64, 1, heads=16, kv_heads=2), wide_loads=True),
-    "decode, head of 64": AotCase(partial(attention, 64, 64, 1, **SMOL), wide_loads=True),
-    "decode, MQA": AotCase(partial(attention, 64, 64, 1, kv_heads=1), wide_loads=True),
-    "decode, float32": AotCase(partial(attention, 64, 64, 1, **FP32), wide_loads=True),
-    "decode, FP8 cache": AotCase(partial(attention, 64, 64, 1, **FP8), least=E4M3, wide_loads=True),
-    "verify": AotCase(partial(attention, 320, 64, 5), wide_loads=True),
-    "prefill": AotCase(partial(attention, 4096, 8, 2048), wide_loads=True),
-    "prefill, window": AotCase(partial(attention, 4096, 8, 2048, window=4096), wide_loads=True),
-    "prefill, head of 64": AotCase(partial(attention, 4096, 8, 2048, **SMOL), wide_loads=True),
-    "prefill, head of 256": AotCase(
-        partial(attention, 4096, 8, 2048, heads=8, kv_heads=4, head_dim=256), wide_loads=True
-    ),
-    "prefill, float32": AotCase(partial(attention, 4096, 8, 2048, **FP32), wide_loads=True),
-    "prefill, FP8 cache": AotCase(partial(attention, 4096, 8, 2048, **FP8), least=E4M3, wide_loads=True),
-    "RoPE and write": AotCase(partial(rope, "bfloat16", None)),
-    "RoPE, norm and write, FP8": AotCase(partial(rope, "fp8", rows(128)), least=E4M3),
+    "decode": AotCase(partial(attention, 64, 64, 1), **WIDE),
+    "decode, split": AotCase(partial(attention, 1, 1, 1), **WIDE),
+    "decode, window": AotCase(partial(attention, 64, 64, 1, window=4096), **WIDE),
+    "decode, 70B on four": AotCase(partial(attention, 64, 64, 1, heads=16, kv_heads=2), **WIDE),
+    "decode, head of 64": AotCase(partial(attention, 64, 64, 1, **SMOL), **WIDE),
+    "decode, MQA": AotCase(partial(attention, 64, 64, 1, kv_heads=1), **WIDE),
+    "decode, float32": AotCase(partial(attention, 64, 64, 1, **FP32), **WIDE),
+    "decode, FP8 cache": AotCase(partial(attention, 64, 64, 1, **FP8), least=E4M3, **WIDE),
+    "verify": AotCase(partial(attention, 320, 64, 5), **WIDE),
+    "prefill": AotCase(partial(attention, 4096, 8, 2048), **WIDE),
+    "prefill, window": AotCase(partial(attention, 4096, 8, 2048, window=4096), **WIDE),
+    "prefill, head of 64": AotCase(partial(attention, 4096, 8, 2048, **SMOL), **WIDE),
+    "prefill, head of 256": AotCase(partial(attention, 4096, 8, 2048, heads=8, kv_heads=4, head_dim=256), **WIDE),
+    "prefill, float32": AotCase(partial(attention, 4096, 8, 2048, **FP32), **WIDE),
+    "prefill, FP8 cache": AotCase(partial(attention, 4096, 8, 2048, **FP8), least=E4M3, **WIDE),
+    "RoPE and write": AotCase(partial(rope, "bfloat16", None), **WIDE),
+    "RoPE, norm and write, FP8": AotCase(partial(rope, "fp8", rows(128)), least=E4M3, **WIDE),
     "residual and norm": AotCase(
-        lambda: add_rms_norm(rows(64, 8192), rows(64, 8192), rows(8192), 1e-6, rows(64, 8192)), wide_loads=True
+        lambda: add_rms_norm(rows(64, 8192), rows(64, 8192), rows(8192), 1e-6, rows(64, 8192)), **WIDE
     ),
-    "SwiGLU": AotCase(lambda: swiglu(rows(64, 28672), rows(64, 14336)), wide_loads=True),
-    "block copy": AotCase(lambda: copy_blocks(meta(1 << 20, dtype=torch.uint8), longs(8, 2), 1 << 16), wide_loads=True),
+    "SwiGLU": AotCase(lambda: swiglu(rows(64, 28672), rows(64, 14336)), **WIDE),
+    "block copy": AotCase(lambda: copy_blocks(meta(1 << 20, dtype=torch.uint8), longs(8, 2), 1 << 16), **WIDE),
 }
 
 
