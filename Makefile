@@ -37,8 +37,10 @@ test-kernels: install
 test-gpu:
 	$(PYTHON) -m pytest -m "gpu" --confcutdir tests/inference_core/triton_kernels tests/inference_core/triton_kernels
 
-# Models of true shape with random weights on a CUDA device; STAGES="8b-int4-one-stream …" for some of them.
+# Kernels, then models of true shape with random weights, on a CUDA device; STAGES="8b-int4-one-stream …" for some of them.
 bench-gpu:
+	$(PYTHON) -m inference_core.triton_kernels.benchmark
+	$(PYTHON) -m inference_core.triton_kernels.linear_benchmark
 	$(PYTHON) -m inference_core.bench.device $(STAGES)
 
 test-slow: install

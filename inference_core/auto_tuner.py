@@ -40,7 +40,8 @@ class AutoTuner:
     From a learned model of step time (`StepTimeModel`) follows how many prompt tokens fit beside the running decodes so
     that a step, in its worst twentieth, keeps the objective for the time between two tokens; and how many are enough
     (`_enough`), because with longer steps first tokens would come later. A step takes the lesser of the two. Seats are
-    limited so that, at the measured mix of prompt and answer tokens, prompts are computed as fast as seats get free.
+    limited so that, at the measured mix of prompt and answer tokens, prompts are computed as fast as seats get free;
+    not below what a quarter of the objective leaves to decodes.
     What several models sharing a core's time, or anything that the model does not know, adds to the measured time
     between tokens, is taken off the target by and by.
 
@@ -57,6 +58,9 @@ class AutoTuner:
     # A prompt always advances: so many tokens a step, if the limits allow.
     LEAST_ROOM = 4
     LEAST_MARGIN = 0.5
+    # Decodes may always take this share of a step: the mix of the past, long prompts with short answers say, must not
+    # leave those who come next, with long answers, waiting for a seat.
+    LEAST_DECODES = 0.25
 
     def __init__(self, limits: Knobs) -> None:
         self.limits = limits
@@ -183,8 +187,10 @@ class AutoTuner:
         # Nobody waits for a next token: a step may take longer, but who arrives during it waits for its end.
         idle = target if sharing > 1 else max(target, limits.ttft_objective_ms / 1e3 / 4 / self.model.tail)
         mix = self._prompt_tokens / self._answer_tokens if self._answer_tokens else 0.0
-        per_seat = cost.per_sequence + cost.per_token * mix
-        seats = (target - cost.base) / per_seat if per_seat > 1e-9 else float(limits.max_num_seqs)
+        seats = max(
+            _seats(target - cost.base, cost.per_sequence + cost.per_token * mix),
+            _seats(target * self.LEAST_DECODES - cost.base, cost.per_sequence),
+        )
         return TuningRule(cost, target, idle, int(min(max(seats, 1), limits.max_num_seqs)))
 
     def _room(self, rule: TuningRule, decodes: int) -> float:
@@ -238,6 +244,10 @@ class AutoTuner:
         best = math.sqrt(2 * fixed * backlog / (further * max(self._prompt_steps, 0.02)))
         steps = max(1, round(backlog / best)) if best > 0 else backlog
         return backlog / steps
+
+
+def _seats(seconds: float, each: float) -> float:
+    return seconds / each if each > 1e-9 else math.inf
 
 
 def _p95(values: list[float]) -> float | None:

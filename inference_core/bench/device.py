@@ -9,6 +9,7 @@ import json
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,9 +20,10 @@ from inference_core.core import Core
 from inference_core.device.graphs import CudaGraphs, Graphs, NoGraphs
 from inference_core.device.loading import load_device_core
 from inference_core.device.memory_profile import MemoryProfile, profile_cuda
-from inference_core.device.random_weights import random_linear
-from inference_core.device.spec import DeviceCompute, DeviceCoreSpec, DeviceModelSpec
+from inference_core.device.random_weights import random_linears
+from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.kv_layout import KVDtype
+from inference_core.linear.device_packing import DeviceScheme
 from inference_core.loaders.random_checkpoint import SHAPES, RandomCheckpoint
 
 _LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -32,7 +34,7 @@ class Stage:
     """A model and the loads it is put under, one after another."""
 
     shape: str
-    compute: DeviceCompute
+    compute: DeviceScheme
     loads: tuple[DeviceLoad, ...]
     kv_dtype: KVDtype = "bfloat16"
     graphs: bool = True
@@ -56,10 +58,10 @@ _CONTEXTS = tuple(_one(prompt, 64) for prompt in (512, 4096, 16_384, 32_768))
 STAGES: dict[str, Stage] = {
     "8b-bf16-one-stream": Stage(shape="llama-3.1-8b", compute="dense", loads=(_one(),)),
     "8b-bf16-no-graphs": Stage(shape="llama-3.1-8b", compute="dense", loads=(_one(),), graphs=False),
-    "8b-int4-one-stream": Stage(shape="llama-3.1-8b", compute="w4a16", loads=(_one(),)),
-    "8b-fp8-one-stream": Stage(shape="llama-3.1-8b", compute="w8a8-fp8", loads=(_one(),)),
-    "8b-int8-one-stream": Stage(shape="llama-3.1-8b", compute="w8a8-int8", loads=(_one(),)),
-    "70b-int4-one-stream": Stage(shape="llama-3.3-70b", compute="w4a16", loads=(_one(),)),
+    "8b-int4-one-stream": Stage(shape="llama-3.1-8b", compute="int4", loads=(_one(),)),
+    "8b-fp8-one-stream": Stage(shape="llama-3.1-8b", compute="fp8", loads=(_one(),)),
+    "8b-int8-one-stream": Stage(shape="llama-3.1-8b", compute="int8", loads=(_one(),)),
+    "70b-int4-one-stream": Stage(shape="llama-3.3-70b", compute="int4", loads=(_one(),)),
     "8b-bf16-16": Stage(shape="llama-3.1-8b", compute="dense", loads=(_at_once(16, 512, 256),)),
     "8b-bf16-256": Stage(shape="llama-3.1-8b", compute="dense", loads=(_at_once(256, 1024, 1024),)),
     "8b-bf16-prefill": Stage(shape="llama-3.1-8b", compute="dense", loads=(_at_once(8, 8192, 2),)),
@@ -122,9 +124,10 @@ def _core(stage: Stage, device: torch.device) -> Core:
         spec,
         {"m": RandomCheckpoint(config, "BF16")},
         device,
+        Path(),  # random weights are not cached
         profile=profile_cuda if cuda else _small,
         make_graphs=graphs,
-        linears=random_linear,
+        linears=random_linears,
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 from inference_core.bench.measurement import Measurement, Row
 from inference_core.bench.report import Timing, percentile
 from inference_core.bench.rounds import Spread, ratio, spread
-from inference_core.bench.target import CoreTarget
+from inference_core.bench.target import AskError, CoreTarget
 from inference_core.bench.workload import Job, Prompts
 
 LONG_PROMPT, OCCUPANCY, SHARED_PREFIX = "long prompt", "occupancy", "shared prefix"
@@ -162,10 +162,11 @@ def results_of(rows: Iterable[Row]) -> InterferenceResults:
 
 @dataclass(slots=True)
 class _Stream:
-    """A decoding request: when each of its pieces came, and who waits for how many of them."""
+    """A decoding request: when each of its pieces came, who waits for how many of them, and whether it is over."""
 
     times: list[float] = field(default_factory=list)
     awaited: dict[int, asyncio.Event] = field(default_factory=dict)
+    over: bool = False
 
     def note(self, now: float) -> None:
         self.times.append(now)
@@ -173,8 +174,16 @@ class _Stream:
             event.set()
 
     async def reaches(self, pieces: int) -> None:
-        if len(self.times) < pieces:
+        """Wait for so many pieces. Raises `AskError` if it ends before."""
+        if len(self.times) < pieces and not self.over:
             await self.awaited.setdefault(pieces, asyncio.Event()).wait()
+        if len(self.times) < pieces:
+            raise AskError("ended", f"a stream of {len(self.times)} tokens ended before all streams had {pieces}")
+
+    def end(self) -> None:
+        self.over = True
+        for event in self.awaited.values():
+            event.set()
 
     def gaps(self, begin: float, end: float) -> list[float]:
         """Seconds between pieces, of those gaps that overlap begin…end."""
@@ -249,17 +258,24 @@ class _Interference:
     async def _decoding(self, number: int) -> AsyncIterator[list[_Stream]]:
         """`number` requests that have all begun to answer and go on until the block ends."""
         streams = [_Stream() for _ in range(number)]
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._read(stream)) for stream in streams]
-            await asyncio.gather(*(stream.reaches(1) for stream in streams))
-            yield streams
-            for task in tasks:
-                task.cancel()
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._read(stream)) for stream in streams]
+                await asyncio.gather(*(stream.reaches(1) for stream in streams))
+                yield streams
+                for task in tasks:
+                    task.cancel()
+        except ExceptionGroup as failed:
+            ended = failed.subgroup(AskError)
+            raise (ended.exceptions[0] if ended else failed) from None
 
     async def _read(self, stream: _Stream) -> None:
         job = Job(self._prompts.draw(self._options.prompt_tokens), _ENDLESS)
-        async for now in self._target.pieces(job):
-            stream.note(now)
+        try:
+            async for now in self._target.pieces(job):
+                stream.note(now)
+        finally:
+            stream.end()
 
 
 def _milliseconds(name: str, seconds: list[float]) -> dict[str, float | None]:

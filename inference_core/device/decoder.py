@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from inference_core.device.batch import DeviceBatch
-from inference_core.device.linear import DeviceLinear
+from inference_core.linear.linear import Linear
 from inference_core.model_config import ModelConfig
 from inference_core.triton_kernels import ops
 from inference_core.triton_kernels.layer_cache import LayerCache
@@ -17,13 +17,13 @@ class DeviceLayer:
     """One block's weights; `qkv` and `gate_up` are fused projections."""
 
     attention_norm: torch.Tensor
-    qkv: DeviceLinear
+    qkv: Linear
     q_norm: torch.Tensor | None
     k_norm: torch.Tensor | None
-    output: DeviceLinear
+    output: Linear
     mlp_norm: torch.Tensor
-    gate_up: DeviceLinear
-    down: DeviceLinear
+    gate_up: Linear
+    down: Linear
     cache: LayerCache
 
 
@@ -39,20 +39,13 @@ class DeviceDecoder:
     embedding: torch.Tensor
     layers: list[DeviceLayer]
     final_norm: torch.Tensor
-    head: DeviceLinear
+    head: Linear
     cos_sin: torch.Tensor
 
     def over(self, arena: torch.Tensor) -> "DeviceDecoder":
         """The same weights over another arena."""
         layers = [replace(layer, cache=replace(layer.cache, arena=arena)) for layer in self.layers]
         return replace(self, layers=layers)
-
-    @property
-    def num_bytes(self) -> int:
-        """Weights on the device; a table that the head shares is counted once."""
-        linears = [x for layer in self.layers for x in (layer.qkv, layer.output, layer.gate_up, layer.down)]
-        shared = getattr(self.head, "weight", None) is self.embedding
-        return sum(x.num_bytes for x in [*linears, self.head]) + (0 if shared else self.embedding.nbytes)
 
     def forward(self, tokens: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
         """Compute `tokens` int64 [T] and return logits [R, vocabulary] of the rows that draw.
@@ -63,12 +56,12 @@ class DeviceDecoder:
         normed = torch.empty_like(residual)
         torch.ops.aio.rms_norm(normed, residual, self.layers[0].attention_norm, self.config.rms_eps)
         for index, layer in enumerate(self.layers):
-            x = layer.output.apply(self._attention(layer, normed, batch))
+            x = _product(layer.output, self._attention(layer, normed, batch))
             torch.ops.aio.add_rms_norm(normed, residual, x, layer.mlp_norm, self.config.rms_eps)
-            gate_up = layer.gate_up.apply(normed)
+            gate_up = _product(layer.gate_up, normed)
             activated = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
             torch.ops.aio.swiglu(activated, gate_up)
-            x = layer.down.apply(activated)
+            x = _product(layer.down, activated)
             if index + 1 < len(self.layers):
                 following = self.layers[index + 1].attention_norm
                 torch.ops.aio.add_rms_norm(normed, residual, x, following, self.config.rms_eps)
@@ -77,12 +70,12 @@ class DeviceDecoder:
         residual, x = residual.index_select(0, rows), x.index_select(0, rows)
         normed = torch.empty_like(residual)
         torch.ops.aio.add_rms_norm(normed, residual, x, self.final_norm, self.config.rms_eps)
-        return self.head.apply(normed)
+        return _product(self.head, normed)
 
     def _attention(self, layer: DeviceLayer, normed: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
         cache = layer.cache
         numbers = ops.cache_numbers(cache)
-        qkv = layer.qkv.apply(normed)
+        qkv = _product(layer.qkv, normed)
         torch.ops.aio.rope_and_write(
             qkv,
             cache.arena,
@@ -108,3 +101,10 @@ class DeviceDecoder:
             *numbers,
         )
         return mixed
+
+
+def _product(linear: Linear, x: torch.Tensor) -> torch.Tensor:
+    """[T, in_features] -> [T, out_features] in the dtype of `x`, freshly allocated."""
+    out = x.new_empty(len(x), linear.out_features)
+    linear.apply(x, out)
+    return out

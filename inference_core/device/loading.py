@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import torch
@@ -12,24 +13,20 @@ from inference_core.device.decoder import DeviceDecoder
 from inference_core.device.graphs import CudaGraphs, Graphs
 from inference_core.device.memory_profile import MemoryProfile, profile_cuda
 from inference_core.device.runner import DeviceRunner
-from inference_core.device.spec import DeviceCompute, DeviceCoreSpec, DeviceModelSpec
+from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.device.step_inputs import Capacity
-from inference_core.device.weights import (
-    MakeLinear,
-    dense_linear,
-    eight_bit_linear,
-    int4_linear,
-    load_device_decoder,
-)
+from inference_core.device.weights import load_device_decoder, stored_linears, weight_bytes
 from inference_core.errors import MemoryPlanError
 from inference_core.kv_layout import KVLayout
+from inference_core.linear.device_packing import DeviceScheme
+from inference_core.linear.linear import Linear
 from inference_core.live_knobs import LiveKnobs, changed_knobs
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import Knobs, ModelInfo
 
 logger = logging.getLogger(__name__)
-Linears = Callable[[DeviceCompute, torch.dtype, torch.device], MakeLinear]
+Linears = Callable[[Checkpoint, DeviceScheme, torch.dtype, torch.device, Path], dict[str, Linear]]
 Profile = Callable[[torch.device, Callable[[], object]], MemoryProfile]
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -38,13 +35,15 @@ def load_device_core(
     spec: DeviceCoreSpec,
     checkpoints: dict[str, Checkpoint],
     device: torch.device,
+    cache_dir: Path,
     *,
     profile: Profile = profile_cuda,
     make_graphs: Callable[[], Graphs] = CudaGraphs,
-    linears: Linears | None = None,
+    linears: Linears = stored_linears,
 ) -> Core:
     """Every model of `spec` (its checkpoint by name) on `device`. Weights stay as they are loaded; the arena takes what
-    `memory_utilization` of the device leaves. `linears`: what else than a checkpoint's tensors projections are made of.
+    `memory_utilization` of the device leaves. Repacked weights are kept under `cache_dir`. `linears`: what else than a
+    checkpoint's tensors projections are made of.
 
     Raises ModelFileError for a bad file and MemoryPlanError, with the arithmetic, for what does not fit.
     """
@@ -62,7 +61,7 @@ def load_device_core(
             model_path=model.path,
             max_context=min(model.max_context or config.max_position, config.max_position),
             vocab_size=config.vocab_size,
-            weight_bytes=decoder.num_bytes,
+            weight_bytes=weight_bytes(decoder),
             compute=model.compute,
         )
         return DeviceRunner(
@@ -71,8 +70,7 @@ def load_device_core(
 
     placeholder = torch.zeros(spec.slab_bytes, dtype=torch.uint8, device=device)
     decoders = {
-        m.name: _decoder(m, checkpoints[m.name], placeholder, spec.slab_bytes, linears or stored_linear)
-        for m in spec.models
+        m.name: _decoder(m, checkpoints[m.name], placeholder, spec.slab_bytes, cache_dir, linears) for m in spec.models
     }
     profiles = [profile(device, runner(m, decoders[m.name], placeholder, make_graphs()).rehearse) for m in spec.models]
     largest = max(profiles, key=lambda p: p.activations)
@@ -105,7 +103,12 @@ def device_layout(model: DeviceModelSpec, config: ModelConfig) -> KVLayout:
 
 
 def _decoder(
-    model: DeviceModelSpec, checkpoint: Checkpoint, arena: torch.Tensor, slab_bytes: int, linears: Linears
+    model: DeviceModelSpec,
+    checkpoint: Checkpoint,
+    arena: torch.Tensor,
+    slab_bytes: int,
+    cache_dir: Path,
+    linears: Linears,
 ) -> DeviceDecoder:
     layout = device_layout(model, checkpoint.config)
     if layout.block_bytes > slab_bytes:
@@ -114,17 +117,6 @@ def _decoder(
             f"more than a slab of {slab_bytes}; make slab_bytes larger or block_size smaller"
         )
     dtype = _DTYPES[model.activations]
-    make = linears(model.compute, dtype, arena.device)
+    made = linears(checkpoint, model.compute, dtype, arena.device, cache_dir)
     longest = min(model.max_context or checkpoint.config.max_position, checkpoint.config.max_position)
-    return load_device_decoder(checkpoint, make, layout, arena, dtype=dtype, max_context=longest)
-
-
-def stored_linear(compute: DeviceCompute, dtype: torch.dtype, device: torch.device) -> MakeLinear:
-    """Projections from a checkpoint's tensors."""
-    if compute == "w4a16":
-        return int4_linear(dtype, device)
-    if compute == "w8a8-int8":
-        return eight_bit_linear(torch.int8, dtype, device)
-    if compute == "w8a8-fp8":
-        return eight_bit_linear(torch.float8_e4m3fn, dtype, device)
-    return dense_linear(dtype, device)
+    return load_device_decoder(checkpoint, made, layout, arena, dtype=dtype, max_context=longest)

@@ -2,41 +2,44 @@
 
 import math
 import zlib
+from pathlib import Path
 
 import torch
 
-from inference_core.device.linear import DenseLinear, DeviceLinear
-from inference_core.device.quantized_linear import EightBitDeviceLinear, Int4DeviceLinear
-from inference_core.device.spec import DeviceCompute
-from inference_core.device.weights import MakeLinear
 from inference_core.errors import ModelFileError
+from inference_core.linear.device import DenseLinear, EightBitLinear, Int4Linear
+from inference_core.linear.device_packing import DeviceScheme
+from inference_core.linear.linear import Linear
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.models.weights import Projection
+from inference_core.models.weights import Projection, projections
 from inference_core.triton_kernels.eight_bit import EightBitWeight
 from inference_core.triton_kernels.int4_weight import BLOCK, WORDS, Int4Weight
 
 _GROUP = 128  # of 4-bit weights, as AWQ and GPTQ files have them
 
 
-def random_linear(compute: DeviceCompute, dtype: torch.dtype, device: torch.device) -> MakeLinear:
-    """Projections of a checkpoint's shapes; its data is not read. Weights have a deviation of about 1 / sqrt(inputs).
-
-    The vocabulary projection is dense, as checkpoints have it.
+def random_linears(
+    checkpoint: Checkpoint, scheme: DeviceScheme, dtype: torch.dtype, device: torch.device, _: Path
+) -> dict[str, Linear]:
+    """Projections of a checkpoint's shapes, by name; its data is not read. Weights have a deviation of about
+    1 / sqrt(inputs). The vocabulary projection is dense, as checkpoints have it.
     """
+    return {p.name: _random(checkpoint, p, scheme, dtype, device) for p in projections(checkpoint)}
 
-    def make(checkpoint: Checkpoint, projection: Projection) -> DeviceLinear:
-        tensors = [checkpoint.tensors[name] for name in projection.tensors]
-        outputs, inputs = sum(t.shape[0] for t in tensors), tensors[0].shape[1]
-        generator = torch.Generator(device).manual_seed(zlib.crc32(projection.name.encode()))
-        if compute == "dense" or projection.name == "head":
-            weight = torch.empty(outputs, inputs, dtype=dtype, device=device)
-            return DenseLinear(weight.normal_(0, inputs**-0.5, generator=generator), None)
-        if compute == "w4a16":
-            return Int4DeviceLinear(_int4(outputs, inputs, device, generator), None)
-        codes = torch.int8 if compute == "w8a8-int8" else torch.float8_e4m3fn
-        return EightBitDeviceLinear(_eight_bit(outputs, inputs, codes, device, generator), None)
 
-    return make
+def _random(
+    checkpoint: Checkpoint, projection: Projection, scheme: DeviceScheme, dtype: torch.dtype, device: torch.device
+) -> Linear:
+    tensors = [checkpoint.tensors[name] for name in projection.tensors]
+    outputs, inputs = sum(t.shape[0] for t in tensors), tensors[0].shape[1]
+    generator = torch.Generator(device).manual_seed(zlib.crc32(projection.name.encode()))
+    if scheme == "dense" or projection.name == "head":
+        weight = torch.empty(outputs, inputs, dtype=dtype, device=device)
+        return DenseLinear(weight.normal_(0, inputs**-0.5, generator=generator), None)
+    if scheme == "int4":
+        return Int4Linear(_int4(outputs, inputs, device, generator), None)
+    codes = torch.int8 if scheme == "int8" else torch.float8_e4m3fn
+    return EightBitLinear(_eight_bit(outputs, inputs, codes, device, generator), None)
 
 
 def _int4(outputs: int, inputs: int, device: torch.device, generator: torch.Generator) -> Int4Weight:

@@ -5,22 +5,22 @@ from typing import Annotated, Literal
 import msgspec
 
 from inference_core.kv_layout import KVDtype
+from inference_core.linear.device_packing import DeviceScheme
 from inference_core.protocol import KnobValue
-
-DeviceCompute = Literal["dense", "w4a16", "w8a8-int8", "w8a8-fp8"]
 
 
 class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model of a core on a device.
 
-    `path`: see `ModelSpec`. `compute`: `dense` multiplies in the activations' dtype; `w4a16` keeps 4-bit tensors
-    packed; `w8a8-int8` and `w8a8-fp8` round activations to 8 bits too, row by row. `kv_dtype`: how the cache holds keys
-    and values. `max_context`: tokens of prompt and answer together; None is what the model was trained for.
+    `path`: see `ModelSpec`. `compute`: `dense` multiplies in the activations' dtype; `int4` keeps 4-bit tensors packed
+    (W4A16); `int8`, `fp8` (a scale per output) and `fp8-blocks` (one per 128 x 128) round activations to 8 bits too,
+    row by row. `kv_dtype`: how the cache holds keys and values. `max_context`: tokens of prompt and answer together;
+    None is what the model was trained for.
     """
 
     name: str
     path: str
-    compute: DeviceCompute = "dense"
+    compute: DeviceScheme = "dense"
     activations: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     kv_dtype: KVDtype = "bfloat16"
     block_size: int = 16

@@ -129,6 +129,16 @@ def test_seats_are_limited_so_that_prompts_are_computed_as_fast_as_seats_get_fre
     assert BASE + seats * (PER_SEQUENCE + PER_TOKEN) == pytest.approx(0.05 * tuner.tuning().margin, rel=0.05)
 
 
+def test_a_past_of_long_prompts_and_short_answers_leaves_seats_for_long_answers() -> None:
+    tuner = AutoTuner(Knobs(auto_tune=True, itl_objective_ms=50, max_num_seqs=256))
+    for _ in range(200):
+        tuner.after_answer(0.1, prompt_tokens=8000, answer_tokens=1)
+    serve(tuner, 600, decodes=8)
+    decodes = tuner.knobs.max_num_seqs
+    # A quarter of 50 ms, less the base.
+    assert BASE + decodes * PER_SEQUENCE == pytest.approx(0.0125 * tuner.tuning().margin, rel=0.1)
+
+
 def test_without_decodes_a_step_may_take_a_share_of_the_objective_for_first_tokens() -> None:
     limits = Knobs(auto_tune=True, itl_objective_ms=20, ttft_objective_ms=400, max_num_batched_tokens=4096)
     tuner = AutoTuner(limits)

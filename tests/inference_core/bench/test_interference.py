@@ -6,6 +6,7 @@ from word_tokenizer import WordTokenizer
 from inference_core.bench import CoreTarget
 from inference_core.bench.interference import InterferenceOptions, interfere, results_of
 from inference_core.bench.measurement import Measurement
+from inference_core.bench.target import AskError
 from inference_core.core_loop import ThreadCoreClient
 from inference_core.fake_runner import hash_core
 
@@ -74,6 +75,14 @@ async def test_only_the_warm_prompts_hit_the_prefix_cache(target):
     (model,) = (await target.client.stats()).models
     # 288 shared words: 18 blocks of 16, for each of three warm prompts.
     assert model.prefix_hit_tokens == 3 * 288
+
+
+async def test_streams_that_end_too_soon_are_an_error_and_no_wait_for_ever(target, monkeypatch):
+    monkeypatch.setattr("inference_core.bench.interference._ENDLESS", 10)
+    options = InterferenceOptions(rounds=1, streams=2, long_words=10, quiet_tokens=50, levels=(0,))
+
+    with pytest.raises(AskError, match="a stream of 10 tokens ended before all streams had"):
+        await interfere(target, options, Measurement.begin("interference", {}))
 
 
 async def test_an_interrupted_measurement_goes_on(target, tmp_path):

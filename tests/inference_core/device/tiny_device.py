@@ -10,7 +10,7 @@ from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.runner import DeviceRunner
 from inference_core.device.step_inputs import Capacity
-from inference_core.device.weights import dense_linear, load_device_decoder
+from inference_core.device.weights import load_device_decoder, stored_linears
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.loading import layout_of
 from inference_core.model_runner import DecoderRunner
@@ -72,7 +72,7 @@ class TinyModels:
         self.arena = torch.zeros(SLABS * SLAB, dtype=torch.uint8)
         decoder = load_device_decoder(
             self.checkpoint,
-            dense_linear(torch.float32, torch.device("cpu")),
+            stored_linears(self.checkpoint, "dense", torch.float32, torch.device("cpu"), self.folder),
             self.layout,
             self.arena,
             dtype=torch.float32,
