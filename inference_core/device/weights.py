@@ -18,7 +18,7 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.loaders.weight_cache import WeightCache
 from inference_core.models.rotary import rotary_table
-from inference_core.models.weights import EMBEDDING, Projection, projections, vector
+from inference_core.models.weights import EMBEDDING, Projection, fused_bias, projections, vector
 from inference_core.triton_kernels.layer_cache import LayerCache
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -53,7 +53,7 @@ def stored_linears(
             prefix = f"{projection.name}."
             arrays = {name.removeprefix(prefix): a for name, a in packed.items() if name.startswith(prefix)}
         linears[projection.name] = load_device(
-            arrays, own, fused.shape[1], _bias(checkpoint, projection), device, dtype
+            arrays, own, fused.shape[1], fused_bias(checkpoint, projection), device, dtype
         )
     return linears
 
@@ -133,9 +133,3 @@ def _fused(checkpoint: Checkpoint, projection: Projection) -> PackedTensor:
     if len({t.kind for t in tensors}) == 1:
         return PackedTensor(tensors[0].kind, shape, lambda: np.concatenate([t.data for t in tensors]))
     return PackedTensor("F32", shape, lambda: np.concatenate([dequantize(t) for t in tensors]))
-
-
-def _bias(checkpoint: Checkpoint, projection: Projection) -> torch.Tensor | None:
-    if not projection.biases:
-        return None
-    return torch.from_numpy(np.concatenate([dequantize(checkpoint.tensors[b]) for b in projection.biases]))

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
+from inference_core.loaders.int4_groups import PER_INT, unpack_codes
 from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to_float32
 from inference_core.loaders.quantized_layer import Files, check_borders
 from inference_core.loaders.zero_point_blocks import ELEMENTS, q4_0_blocks, q4_z_blocks
 from inference_core.span import Span
 
-_PER_INT = 8
 _SCALE_DTYPES = ("F16", "BF16", "F32")
 
 
@@ -50,7 +50,7 @@ class CompressedInt4Layer:
     @property
     def row_unit(self) -> int:
         """Zero points are packed along the outputs."""
-        return _PER_INT if "weight_zero_point" in self.files else 1
+        return PER_INT if "weight_zero_point" in self.files else 1
 
     @property
     def column_unit(self) -> int:
@@ -60,13 +60,15 @@ class CompressedInt4Layer:
 
     def _blocks(self, rows: Span, columns: Span, groups: NDArray[np.intp]) -> NDArray[np.uint8]:
         """[outputs, bytes per row], read-only; `groups` is that of each block."""
-        words = slice(columns.begin // _PER_INT, -(-columns.end // _PER_INT))
-        codes = _unpack(self._part("weight_packed")[rows.slice, words]).reshape(rows.size, -1)[:, : columns.size]
+        words = slice(columns.begin // PER_INT, -(-columns.end // PER_INT))
+        codes = unpack_codes(self._part("weight_packed")[rows.slice, words], range(PER_INT)).reshape(rows.size, -1)[
+            :, : columns.size
+        ]
         scales = self._scales(rows)[:, groups]
         if "weight_zero_point" in self.files:
-            words = slice(rows.begin // _PER_INT, -(-rows.end // _PER_INT))
+            words = slice(rows.begin // PER_INT, -(-rows.end // PER_INT))
             packed = self._part("weight_zero_point")[words]
-            zeros = _unpack(packed).transpose(0, 2, 1).reshape(-1, packed.shape[1])[: rows.size]
+            zeros = unpack_codes(packed, range(PER_INT)).transpose(0, 2, 1).reshape(-1, packed.shape[1])[: rows.size]
             blocks = q4_z_blocks(codes, scales, zeros[:, groups])
         else:
             blocks = q4_0_blocks(codes, scales)
@@ -110,23 +112,16 @@ def _layer(path: Path, files: Files, name: str) -> CompressedInt4Layer:
     packed, scale = entries["weight_packed"], entries.get("weight_scale")
     if scale is None or scale.dtype not in _SCALE_DTYPES or packed.dtype != "I32" or len(packed.shape) != 2:
         raise ModelFileError(f"{path}: '{name}' has no int32 codes [outputs, inputs / 8] with scales of their own")
-    shape = (packed.shape[0], packed.shape[1] * _PER_INT)
+    shape = (packed.shape[0], packed.shape[1] * PER_INT)
     if "weight_shape" in parts:
         told = [int(size) for size in parts["weight_shape"][f"{name}.weight_shape"].reshape(-1)]
-        if len(told) != 2 or told[0] != shape[0] or not shape[1] - _PER_INT < told[1] <= shape[1]:
+        if len(told) != 2 or told[0] != shape[0] or not shape[1] - PER_INT < told[1] <= shape[1]:
             raise ModelFileError(f"{path}: '{name}.weight_shape' says {told}, but its codes are {shape}")
         shape = (told[0], told[1])
     groups = scale.shape[1] if len(scale.shape) == 2 else 0
     expected: dict[str, tuple[int, ...]] = {"weight_scale": (shape[0], groups)}
-    expected |= {"weight_zero_point": (-(-shape[0] // _PER_INT), groups), "weight_g_idx": (shape[1],)}
+    expected |= {"weight_zero_point": (-(-shape[0] // PER_INT), groups), "weight_g_idx": (shape[1],)}
     for part, wanted in expected.items():
         if part in entries and (entries[part].shape != wanted or not groups):
             raise ModelFileError(f"{path}: '{name}.{part}' has shape {entries[part].shape}; {wanted} is needed")
     return CompressedInt4Layer(name, shape, parts)
-
-
-def _unpack(packed: NDArray[np.int32]) -> NDArray[np.uint8]:
-    """int32 [..., n] -> codes [..., n, 8], the first in the lowest bits."""
-    bits = packed.view(np.uint32)[..., None] >> (4 * np.arange(_PER_INT, dtype=np.uint32))
-    codes: NDArray[np.uint8] = (bits & np.uint32(0x0F)).astype(np.uint8)
-    return codes

@@ -118,15 +118,15 @@ class Int4Format:
         """[outputs, inputs]."""
         if self.method == "gptq":
             # [K / 8, N] -> [K / 8, 8, N] -> [K, N]
-            unpacked = _unpack(qweight, range(PER_INT)).transpose(0, 2, 1).reshape(-1, qweight.shape[1])
+            unpacked = unpack_codes(qweight, range(PER_INT)).transpose(0, 2, 1).reshape(-1, qweight.shape[1])
         else:
-            unpacked = _unpack(qweight, _AWQ_ORDER).reshape(len(qweight), -1)
+            unpacked = unpack_codes(qweight, _AWQ_ORDER).reshape(len(qweight), -1)
         return np.ascontiguousarray(unpacked.T)
 
     def _zeros(self, qzeros: Ints) -> Codes:
         """[outputs, groups]."""
         order = range(PER_INT) if self.method == "gptq" else _AWQ_ORDER
-        return np.ascontiguousarray(_unpack(qzeros, order).reshape(len(qzeros), -1).T)
+        return np.ascontiguousarray(unpack_codes(qzeros, order).reshape(len(qzeros), -1).T)
 
     def _groups(self, path: Path, name: str, parts: Mapping[str, NDArray[Any]], inputs: int) -> NDArray[np.intp]:
         """The group of each input."""
@@ -139,7 +139,7 @@ class Int4Format:
         return groups
 
 
-def _unpack(packed: Ints, order: Any) -> Codes:
+def unpack_codes(packed: Ints, order: Any) -> Codes:
     """int32 [..., n] -> 4-bit codes [..., n, 8]: the nibble at bits 4 i is element order[i] of its eight."""
     codes = np.empty((*packed.shape, PER_INT), np.uint8)
     bits = packed.view(np.uint32)

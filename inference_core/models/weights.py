@@ -130,7 +130,8 @@ def projections(checkpoint: Checkpoint) -> Iterator[Projection]:
     yield Projection("head", (EMBEDDING if config.tie_embeddings else "lm_head.weight",))
 
 
-def _bias(checkpoint: Checkpoint, projection: Projection) -> torch.Tensor | None:
+def fused_bias(checkpoint: Checkpoint, projection: Projection) -> torch.Tensor | None:
+    """float32 [outputs] of the projection's tensors, one after another; None if it has none."""
     if not projection.biases:
         return None
     return torch.from_numpy(np.concatenate([dequantize(checkpoint.tensors[b]) for b in projection.biases]))
@@ -178,7 +179,7 @@ def _native_linear(
     arrays: dict[str, NDArray[np.uint8]],
     compute: Compute,
 ) -> Linear:
-    bias = _bias(checkpoint, projection)
+    bias = fused_bias(checkpoint, projection)
     linears: list[Linear] = []
     row = 0
     for part in parts:
@@ -215,6 +216,6 @@ def _torch_linears(checkpoint: Checkpoint, wanted: list[Projection], compute: Co
             weight = bfloat16_to_float32(float32_to_bfloat16(weight))
         quantize = compute == "int4-int8" and kinds <= {"int4", "int4-centred", "int8"}
         linears[projection.name] = ReferenceLinear(
-            torch.from_numpy(weight), _bias(checkpoint, projection), quantize=quantize
+            torch.from_numpy(weight), fused_bias(checkpoint, projection), quantize=quantize
         )
     return linears
