@@ -5,6 +5,7 @@ For tests of everything above the runner: `hash_core` builds a real core over it
 
 from collections.abc import Iterable
 from hashlib import blake2b
+from itertools import pairwise
 
 from inference_core.core import Core
 from inference_core.kv_layout import KVLayout
@@ -102,11 +103,13 @@ class HashModelRunner(ModelRunner):
         for sequence in plan.sequences:
             self._write(sequence)
         sampled = [[] if s.sample is None else [self._sample(s, s.sample)] for s in plan.sequences]
+        scores = any(s.score is not None for s in plan.sequences)
+        scored = [self._scores(s) for s in plan.sequences] if scores else []
         self.tokens_computed += plan.num_tokens
         seconds = self._seconds_per_step + self._seconds_per_token * plan.num_tokens
         if self._clock is not None:
             self._clock.advance(seconds)
-        return StepResult(sampled, seconds)
+        return StepResult(sampled, seconds, scored)
 
     def expected_tokens(
         self, prompt: Iterable[int], count: int, sampling: SamplingParams = GREEDY, seed: int = 0
@@ -129,6 +132,15 @@ class HashModelRunner(ModelRunner):
             records.append(record)
         return tokens
 
+    def expected_scores(self, prompt: list[int]) -> list[float]:
+        """The log-probabilities of the prompt's tokens after its first; computed without any cache."""
+        record, history, scores = self._root, b"", []
+        for position, (token, following) in enumerate(pairwise(prompt)):
+            record = self._record(record, token, position)
+            history += record * self._width
+            scores.append(self._score(history, following).logprob)
+        return scores
+
     def _write(self, sequence: ScheduledSequence) -> None:
         table, start = sequence.block_table, sequence.start
         record = self._root
@@ -148,6 +160,18 @@ class HashModelRunner(ModelRunner):
             return SampledToken(token)
         top = [(token, 0.0)][: spec.params.logprobs]
         return SampledToken(token, TokenLogprob(token, 0.0, top))
+
+    def _scores(self, sequence: ScheduledSequence) -> list[TokenLogprob]:
+        targets = sequence.score.token_ids if sequence.score is not None else []
+        history = self._read(sequence.block_table, sequence.start + len(targets))
+        size = self.layout.bytes_per_token
+        return [self._score(history[: (sequence.start + row + 1) * size], token) for row, token in enumerate(targets)]
+
+    @staticmethod
+    def _score(history: bytes, token: int) -> TokenLogprob:
+        """A log-probability from -16 to 0 that is a digest of all records before the token, and of the token."""
+        digest = blake2b(history + token.to_bytes(4, "little"), digest_size=2).digest()
+        return TokenLogprob(token, -int.from_bytes(digest, "little") / 4096, [])
 
     def _address(self, table: list[int], position: int) -> int:
         """Byte offset of a token's records in the arena (see `kv_layout`)."""

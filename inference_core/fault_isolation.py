@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from inference_core.errors import BadLogitsError
-from inference_core.step_plan import ScheduledSequence
+from inference_core.step_plan import ScheduledSequence, ScoreSpec
 
 Part = list[ScheduledSequence]
 
@@ -38,4 +38,8 @@ def _halves(share: ScheduledSequence) -> tuple[ScheduledSequence, ScheduledSeque
     second = ScheduledSequence(
         share.sequence_id, share.token_ids[middle:], share.start + middle, share.block_table, share.sample
     )
+    if share.score is not None:
+        targets, top = share.score.token_ids, share.score.top
+        first.score = ScoreSpec(targets[:middle], top)
+        second.score = ScoreSpec(targets[middle:], top) if len(targets) > middle else None
     return first, second

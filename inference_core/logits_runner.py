@@ -5,6 +5,8 @@ from abc import abstractmethod
 
 import torch
 
+from inference_core.prompt_scores import ScoredRows
+from inference_core.protocol import TokenLogprob
 from inference_core.runner import ModelRunner
 from inference_core.sampler import sample
 from inference_core.step_plan import SampledToken, ScheduledSequence, StepPlan, StepResult
@@ -29,8 +31,18 @@ class LogitsRunner(ModelRunner):
         began = time.perf_counter()
         if plan.copies:
             self.copy_blocks(plan.copies)
+        scored: list[list[TokenLogprob]] = []
         with torch.inference_mode():
-            logits = self.logits(plan.sequences)
+            if any(s.score is not None for s in plan.sequences):
+                logits, scored = self._scored(plan.sequences)
+            else:
+                logits = self.logits(plan.sequences)
             drawn = iter(sample(logits, [s.sample for s in plan.sequences if s.sample is not None]))
         tokens: list[list[SampledToken]] = [[next(drawn)] if s.sample is not None else [] for s in plan.sequences]
-        return StepResult(tokens, seconds=time.perf_counter() - began)
+        return StepResult(tokens, time.perf_counter() - began, scored)
+
+    def _scored(self, sequences: list[ScheduledSequence]) -> tuple[torch.Tensor, list[list[TokenLogprob]]]:
+        """As `logits`, and what the rows that score prompts say."""
+        rows = ScoredRows.of(sequences)
+        logits = self.logits(sequences, rows.wanted)
+        return logits[rows.drawing], rows.scores(logits)

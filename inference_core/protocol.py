@@ -21,7 +21,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     mask, temperature, top-k, top-p, min-p. `temperature == 0` is greedy. `seed` makes the draw
     a function of (seed, choice index, position) alone, whatever else is in the batch.
     `logprobs`: None for none, k >= 0 for the drawn token and the k most likely ones, always of the
-    model's raw distribution (before bias, penalties and temperature).
+    model's raw distribution (before bias, penalties and temperature). `prompt_logprobs`: the same for the tokens of the
+    prompt but its first; such a prompt is computed in full, whatever the prefix cache holds.
     """
 
     temperature: float = 1.0
@@ -38,6 +39,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
@@ -190,6 +192,7 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
     All counts are set on the choice's last output, `cached_tokens` and `queue_seconds` on every one, so that whoever
     closes a request early (a stop string) knows them too. An error of one choice ends the whole request.
     `error_kind` says what the caller can do: change the request, try later or elsewhere, or report a bug.
+    `prompt_logprobs` come chunk by chunk, in outputs of choice 0 without tokens, all before its first token.
     """
 
     request_id: str
@@ -206,6 +209,7 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
     completion_tokens: int = 0
     queue_seconds: float = 0.0
     preemptions: int = 0
+    prompt_logprobs: list[TokenLogprob] | None = None
 
 
 class Tuning(msgspec.Struct, kw_only=True):

@@ -47,6 +47,8 @@ def _validate_sampling(sampling: SamplingParams, vocab_size: int) -> None:
         _validate_range("seed", sampling.seed, -(2**63), 2**63 - 1)
     if sampling.logprobs is not None:
         _validate_range("logprobs", sampling.logprobs, 0, vocab_size)
+    if sampling.prompt_logprobs is not None:
+        _validate_range("prompt_logprobs", sampling.prompt_logprobs, 0, vocab_size)
     _validate_token_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)
     _validate_token_ids("logit_bias", list(sampling.logit_bias), vocab_size)
     for token_id, bias in sampling.logit_bias.items():

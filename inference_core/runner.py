@@ -14,10 +14,10 @@ class ModelRunner(ABC):
 
     Contract: `run` makes the plan's block `copies`, then writes the keys and values of every scheduled token to the
     slots that its block table names before it reads them, reads only positions below `start + len(token_ids)`, and
-    samples the last row of each sequence that has a `sample`. It keeps no state between calls but the KV arena, so a
-    step can be repeated, copies included. If `run` raises, the core runs the halves of the step again, and their
-    halves, and ends those sequences that fail alone; of a `BadLogitsError`, whose `rows` count the sampled
-    sequences, it ends just those and runs the rest again.
+    samples the last row of each sequence that has a `sample` and scores those that a `score` names. It keeps no state
+    between calls but the KV arena, so a step can be repeated, copies included. If `run` raises, the core runs the
+    halves of the step again, and their halves, and ends those sequences that fail alone; of a `BadLogitsError`, whose
+    `rows` count the sampled sequences, it ends just those and runs the rest again.
     """
 
     info: ModelInfo

@@ -141,13 +141,14 @@ class Scheduler:
         for sequence in self._lagging_in_service_order(now) if draft.left else ():
             if not draft.left:
                 break
-            if sequence in draft.preempted:
+            room = draft.room_for(sequence)
+            if sequence in draft.preempted or not room:
                 continue
             if sequence.status is Status.WAITING and (draft.short or not self._admit(sequence, now)):
                 # Nobody overtakes the head of the queue: small requests would keep a large one out for ever.
                 draft.queue_stands = True
                 continue
-            tokens = min(sequence.num_uncomputed_tokens, self.knobs.prefill_chunk, draft.left)
+            tokens = min(sequence.num_uncomputed_tokens, self.knobs.prefill_chunk, room)
             if self._grow(sequence, tokens, now):
                 draft.hand_out(sequence, tokens)
 
@@ -359,6 +360,7 @@ class Scheduler:
 
         A finished sequence frees its blocks here, in its last step (SPEC KV-01).
         """
+        scores = self._settle_scores(passengers, result) if result.scored else []
         outputs = []
         size, caching = self.pool.block_size, self.knobs.prefix_caching
         running, finished = Status.RUNNING, Status.FINISHED
@@ -389,6 +391,18 @@ class Scheduler:
                 )
             )
         self.totals.generated_tokens += len(outputs)
+        return scores + outputs if scores else outputs
+
+    def _settle_scores(self, passengers: list[Passenger], result: StepResult) -> list[SequenceOutput]:
+        """What a step says of the prompts that are to be scored."""
+        outputs = []
+        for (sequence, computed, *_), scored in zip(passengers, result.scored, strict=True):
+            if not scored or sequence.status is Status.FINISHED:
+                continue
+            output = sequence.output([])
+            output.prompt_logprobs = sequence.receive_scores(scored, computed)
+            if output.prompt_logprobs:
+                outputs.append(output)
         return outputs
 
     def recall(self, passengers: list[Passenger], now: float, *, moved_blocks: bool) -> list[Sequence]:
@@ -415,6 +429,7 @@ class Scheduler:
         assert sequence.lagging_since is not None
         sequence.lagged_seconds += now - sequence.lagging_since
         sequence.lagging_since = None
+        sequence.share.score = None
         self._seats.catch_up(sequence)
         if not sequence.output_token_ids:
             self.deadlines.remove(sequence)

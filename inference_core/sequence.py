@@ -8,7 +8,7 @@ from typing import Self
 
 from inference_core.prefix_hash import chain_digests, root_digest
 from inference_core.protocol import AddRequest, FinishReason, SamplingParams, SequenceOutput, TokenLogprob
-from inference_core.step_plan import SampleSpec, ScheduledSequence
+from inference_core.step_plan import SampleSpec, ScheduledSequence, ScoreSpec
 
 
 class Status(Enum):
@@ -37,7 +37,8 @@ class Sequence:
 
     `held_class` is the priority class, after ageing, that the sequence had when it was last admitted. A
     sequence *lags* while it waits or catches up; lagging ages it, decoding does not. `share` is its part of the step
-    that it was last scheduled in; `share.block_table` is `block_table`.
+    that it was last scheduled in; `share.block_table` is `block_table`. `num_scored`: tokens of the prompt, after its
+    first, whose log-probabilities are known, if they were asked for.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Sequence:
     lagged_seconds: float = 0.0
     joined_at: float = 0.0
     joined_beside: int = 0
+    num_scored: int = 0
 
     @classmethod
     def of_request(
@@ -129,8 +131,9 @@ class Sequence:
         return len(self.token_ids) - self.num_computed_tokens
 
     def shareable_digests(self, block_size: int) -> list[bytes]:
-        """Digests of the full blocks that may come from the cache: the last token is always computed."""
-        count = (len(self.token_ids) - 1) // block_size
+        """Digests of the full blocks that may come from the cache: the last token is always computed, and so are those
+        that the prompt's scores are read off."""
+        count = (self.num_scored if self.scores_prompt else len(self.token_ids) - 1) // block_size
         self.extend_digests(count, block_size)
         return self.digests[:count]
 
@@ -145,6 +148,31 @@ class Sequence:
         """Whether the first choice is still computing the prompt blocks that this one will share."""
         leader = self.leader
         return leader is not None and not leader.prompt_computed and leader.status is not Status.FINISHED
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether log-probabilities of the prompt are lacking; the first choice brings them for all."""
+        if self.sampling.prompt_logprobs is None or self.index:
+            return False
+        return self.num_scored < len(self.prompt_token_ids) - 1
+
+    def score_spec(self, start: int, tokens: int) -> ScoreSpec | None:
+        """What computing `tokens` tokens from position `start` on has to say of the prompt."""
+        if not self.scores_prompt:
+            return None
+        assert self.sampling.prompt_logprobs is not None
+        targets = self.prompt_token_ids[start + 1 : start + tokens + 1]
+        return ScoreSpec(targets, self.sampling.prompt_logprobs) if targets else None
+
+    def receive_scores(self, scored: list[TokenLogprob], computed: int) -> list[TokenLogprob]:
+        """The log-probabilities among `scored` that are new, where `computed` tokens are computed: after a preemption
+        some are computed again."""
+        known = min(computed, len(self.prompt_token_ids) - 1)
+        fresh = known - self.num_scored
+        if fresh <= 0:
+            return []
+        self.num_scored = known
+        return scored[-fresh:]
 
     def receive(self, token_id: int) -> FinishReason | None:
         """Put a drawn token in the place of the first pending one and return why the sequence is over, if it is.

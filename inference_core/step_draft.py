@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from inference_core.sequence import Sequence
 from inference_core.step_plan import ScheduledSequence
 
+# Each takes a row of logits, as wide as the vocabulary; prompts are rarely scored, so the memory is kept small.
+MAX_SCORED_ROWS = 128
+
 
 @dataclass(slots=True)
 class SchedulerTotals:
@@ -28,6 +31,7 @@ class StepDraft:
 
     `short` is set once a running sequence had to give way for memory: then nobody is admitted in this step.
     `queue_stands` is set once the head of the queue could not be admitted: nobody overtakes it.
+    `scores_left`: how many rows of prompts may still be scored.
     """
 
     budget: int
@@ -36,6 +40,11 @@ class StepDraft:
     preempted: set[Sequence] = field(default_factory=set)
     short: bool = False
     queue_stands: bool = False
+    scores_left: int = MAX_SCORED_ROWS
+
+    def room_for(self, sequence: Sequence) -> int:
+        """The most tokens that `sequence` may compute in this step."""
+        return min(self.left, self.scores_left) if sequence.scores_prompt else self.left
 
     def hand_out(self, sequence: Sequence, tokens: int) -> None:
         """`sequence` computes its next `tokens` in this step."""
@@ -44,6 +53,9 @@ class StepDraft:
         share.start = start
         share.token_ids = sequence.token_ids[start : start + tokens]
         share.sample = sequence.sample_spec if start + tokens == len(sequence.token_ids) else None
+        share.score = sequence.score_spec(start, tokens)
+        if share.score is not None:
+            self.scores_left -= len(share.score.token_ids)
         sequence.sample_spec.position = len(sequence.output_token_ids)
         self.shares[sequence] = share
         self.left -= tokens
@@ -67,4 +79,6 @@ class StepDraft:
         share = self.shares.pop(sequence, None)
         if share is not None:
             self.left += len(share.token_ids)
+            if share.score is not None:
+                self.scores_left += len(share.score.token_ids)
         self.preempted.add(sequence)

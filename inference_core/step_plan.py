@@ -28,13 +28,22 @@ class SampleSpec(msgspec.Struct, eq=False):
     eos_token_ids: tuple[int, ...]
 
 
+class ScoreSpec(msgspec.Struct, eq=False):
+    """Which log-probabilities the first rows of a prompt chunk are to give: row `i` that of `token_ids[i]`, the next
+    token of the prompt, and those of the `top` most likely ones."""
+
+    token_ids: list[int]
+    top: int
+
+
 class ScheduledSequence(msgspec.Struct, eq=False):
     """One sequence's share of a step: compute `token_ids` at positions `start`, `start + 1`, …
 
     A runner that is given steps before the last one's tokens are known (`OverlappingRunner`) may find `PENDING` there.
     `block_table` covers every position up to `start + len(token_ids)`; it is the sequence's own list. `sample` is set
-    when the last of these tokens' logits are to be sampled. A sequence has one such object, which is up to date from
-    `schedule` until the next one: whoever keeps a plan for longer copies what it needs.
+    when the last of these tokens' logits are to be sampled, `score` where the prompt is to be scored. A sequence has
+    one such object, which is up to date from `schedule` until the next one: whoever keeps a plan for longer copies what
+    it needs.
     """
 
     sequence_id: str
@@ -42,6 +51,7 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     start: int
     block_table: list[int]
     sample: SampleSpec | None
+    score: ScoreSpec | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -77,7 +87,9 @@ class SampledToken(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True, frozen=True)
 class StepResult:
-    """Per scheduled sequence the tokens drawn (none, one; several once verification is scheduled)."""
+    """Per scheduled sequence the tokens drawn (none, one; several once verification is scheduled), and what its `score`
+    asks for: `scored` is empty where no sequence has one."""
 
     sampled: list[list[SampledToken]]
     seconds: float = field(default=0.0, compare=False)
+    scored: list[list[TokenLogprob]] = field(default_factory=list)

@@ -122,6 +122,42 @@ def test_greedy_text_and_logprobs_equal_those_of_transformers(
             assert [value for _, value in drawn.top] == pytest.approx(best.values.tolist(), abs=1e-3)
 
 
+def test_scored_prompts_have_the_log_probabilities_of_transformers(
+    prompts: list[list[int]], oracle: transformers.PreTrainedModel, cache: Path
+) -> None:
+    scored = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=3)
+    chosen = prompts[-4:]
+    core = core_for("float32", cache, Knobs(max_num_batched_tokens=150, prefill_chunk=40))
+    scores: dict[str, list[TokenLogprob]] = defaultdict(list)
+    for each in [request(i, p, scored) for i, p in enumerate(chosen)]:
+        core.add(each)
+    while core.has_work:
+        for output in core.step():
+            scores[output.request_id] += output.prompt_logprobs or []
+    for number, prompt in enumerate(chosen):
+        with torch.no_grad():
+            expected = oracle(torch.tensor([prompt])).logits[0, :-1].log_softmax(-1)
+        assert [score.token_id for score in scores[str(number)]] == prompt[1:]
+        for position, score in enumerate(scores[str(number)]):
+            assert score.logprob == pytest.approx(expected[position, score.token_id].item(), abs=1e-3)
+            assert [value for _, value in score.top] == pytest.approx(expected[position].topk(3).values, abs=1e-3)
+
+
+@pytest.mark.skipif(not cpu.AVAILABLE, reason="batch invariance is a property of the native kernels")
+def test_what_an_answer_was_said_with_is_what_it_is_scored_with(prompts: list[list[int]], cache: Path) -> None:
+    core = core_for("int4-int8", cache)
+    prompt = prompts[-1]
+    tokens, logprobs = run(core, [request(0, prompt, greedy(logprobs=2))])["0"]
+    core.add(request(1, prompt + tokens, SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=2)))
+    scores: list[TokenLogprob] = []
+    while core.has_work:
+        scores += [score for output in core.step() for score in output.prompt_logprobs or []]
+    said = scores[len(prompt) - 1 :]
+    assert [one.token_id for one in said] == tokens
+    assert [one.logprob for one in said] == pytest.approx([one.logprob for one in logprobs], abs=1e-5)
+    assert [[token for token, _ in one.top] for one in said] == [[token for token, _ in one.top] for one in logprobs]
+
+
 @pytest.mark.skipif(not cpu.AVAILABLE, reason="batch invariance is a property of the native kernels")
 def test_a_mixed_batch_gives_every_request_the_tokens_it_gets_alone(prompts: list[list[int]], cache: Path) -> None:
     """Greedy and seeded sampling, short chunks, a token budget far below the load (SPEC BS-06)."""

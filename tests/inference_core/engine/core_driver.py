@@ -7,7 +7,7 @@ import msgspec
 from inference_core.core import Core
 from inference_core.errors import BadLogitsError
 from inference_core.fake_runner import GREEDY, HashModelRunner, VirtualClock
-from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput
+from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput, TokenLogprob
 from inference_core.runner import OverlappingRunner
 from inference_core.sequence import choice_seed
 from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence, StepPlan, StepResult
@@ -140,7 +140,9 @@ class LateRunner(FaultyRunner, OverlappingRunner):
 
 def _copy(share: ScheduledSequence) -> ScheduledSequence:
     sample = None if share.sample is None else msgspec.structs.replace(share.sample)
-    return ScheduledSequence(share.sequence_id, list(share.token_ids), share.start, list(share.block_table), sample)
+    return ScheduledSequence(
+        share.sequence_id, list(share.token_ids), share.start, list(share.block_table), sample, share.score
+    )
 
 
 def greedy(max_tokens: int, **fields: object) -> SamplingParams:
@@ -200,6 +202,7 @@ class CoreDriver:
         )
         self.requests: dict[str, AddRequest] = {}
         self.tokens: dict[tuple[str, int], list[int]] = {}
+        self.scores: dict[tuple[str, int], list[TokenLogprob]] = {}
         self.finished: dict[tuple[str, int], SequenceOutput] = {}
         self.first_token_step: dict[tuple[str, int], int] = {}
         self.steps = 0
@@ -216,6 +219,7 @@ class CoreDriver:
         self.requests[request_id] = request
         for index in range(request.n):
             self.tokens[request_id, index] = []
+            self.scores[request_id, index] = []
         return request_id
 
     def step(self, count: int = 1) -> None:
@@ -246,6 +250,10 @@ class CoreDriver:
             assert key not in self.finished, f"{key} spoke after it finished"
             if output.token_ids:
                 self.first_token_step.setdefault(key, self.steps)
+            if output.prompt_logprobs:
+                assert not output.token_ids, f"{key}: scores come by themselves"
+                assert not self.tokens[key], f"{key}: scores come before the first token"
+                self.scores[key] += output.prompt_logprobs
             self.tokens[key] += output.token_ids
             if output.finish_reason is not None:
                 self.finished[key] = output
@@ -269,10 +277,23 @@ class CoreDriver:
         if output.finish_reason in ("abort", "error"):
             truth = truth[: len(tokens)]
         assert tokens == truth, f"{output.request_id}/{output.index} said {tokens}, not {truth}"
+        self._verify_scores(request, output)
         assert output.completion_tokens == len(tokens)
         assert output.prompt_tokens == len(request.prompt_token_ids)
         if self._check:
             assert output.cached_tokens <= self._longest_shared_prefix(request, output.index)
+
+    def _verify_scores(self, request: AddRequest, output: SequenceOutput) -> None:
+        prompt = request.prompt_token_ids
+        scores = self.scores[output.request_id, output.index]
+        if request.sampling.prompt_logprobs is None or output.index:
+            assert not scores
+            return
+        truth = self.runners[request.model].expected_scores(prompt)
+        if output.finish_reason in ("abort", "error"):
+            truth = truth[: len(scores)]
+        assert [score.logprob for score in scores] == truth
+        assert [score.token_id for score in scores] == prompt[1 : len(truth) + 1]
 
     def _longest_shared_prefix(self, request: AddRequest, index: int) -> int:
         """The most tokens a cache may have provided: a prefix some other choice of this model and salt has had."""

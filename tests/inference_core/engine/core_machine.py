@@ -24,6 +24,7 @@ samplings = st.builds(
     ignore_eos=st.booleans(),
     presence_penalty=st.sampled_from([0.0, 0.0, 0.0, 0.5]),
     stop_token_ids=st.sampled_from([(), (7, 11)]),
+    prompt_logprobs=st.sampled_from([None, None, None, 0]),
 )
 knob_settings = st.builds(
     Knobs,

@@ -1,0 +1,85 @@
+"""Log-probabilities of prompts: of every token but the first, once, whatever happens to the sequence meanwhile."""
+
+import msgspec
+import pytest
+from core_driver import CoreDriver, greedy
+
+from inference_core.errors import InvalidRequestError
+from inference_core.protocol import Knobs, SamplingParams
+from inference_core.step_draft import MAX_SCORED_ROWS
+
+SCORED = msgspec.structs.replace(greedy(3), prompt_logprobs=0)
+
+
+def prompt(length: int, first: int = 1) -> list[int]:
+    return [(first + i * i) % 49 for i in range(length)]
+
+
+def test_a_prompt_is_scored_chunk_by_chunk_before_its_first_token() -> None:
+    driver = CoreDriver(knobs=Knobs(prefill_chunk=7))
+    driver.add(prompt(30), sampling=SCORED)
+    driver.step(2)
+    assert len(driver.scores["r0", 0]) == 14
+    driver.drain()
+    assert len(driver.scores["r0", 0]) == 29
+    driver.assert_all_free()
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_scored_prompt_takes_nothing_from_the_cache_and_leaves_its_blocks_there(overlap: bool) -> None:
+    driver = CoreDriver(overlap=overlap)
+    for sampling in (greedy(3), SCORED, greedy(3)):
+        driver.add(prompt(30), sampling=sampling)
+        driver.drain()
+    assert [driver.finished[f"r{i}", 0].cached_tokens for i in range(3)] == [0, 0, 28]
+
+
+def test_the_first_choice_alone_brings_the_scores_and_the_others_share_its_prompt() -> None:
+    driver = CoreDriver(knobs=Knobs(prefill_chunk=8))
+    driver.add(prompt(30), sampling=SCORED, n=3)
+    driver.drain()
+    assert [len(driver.scores["r0", index]) for index in range(3)] == [29, 0, 0]
+    assert [driver.finished["r0", index].cached_tokens for index in range(3)] == [0, 28, 28]
+
+
+def test_a_prompt_of_one_token_has_nothing_to_score() -> None:
+    driver = CoreDriver()
+    driver.add([5], sampling=SCORED)
+    driver.drain()
+    assert driver.scores["r0", 0] == []
+
+
+def test_a_preempted_prompt_says_nothing_twice_and_takes_from_the_cache_only_what_is_scored() -> None:
+    driver = CoreDriver(knobs=Knobs(prefill_chunk=8, max_num_seqs=1))
+    driver.add(prompt(60), sampling=SCORED, priority=2)
+    driver.step(3)
+    driver.add(prompt(9, first=30), sampling=greedy(2), priority=0)
+    driver.drain()
+    assert driver.finished["r0", 0].preemptions == 1
+    assert len(driver.scores["r0", 0]) == 59
+    # 24 scored tokens were cached; every other one was computed once.
+    assert driver.runners["m"].tokens_computed == 60 + 2 + 9 + 1
+
+
+def test_a_step_scores_no_more_rows_than_it_has_memory_for() -> None:
+    driver = CoreDriver(slabs=64, knobs=Knobs(max_num_batched_tokens=1000, prefill_chunk=1000))
+    for first in range(4):
+        driver.add(prompt(100, first), sampling=SCORED)
+    known = []
+    for _ in range(4):
+        driver.step()
+        known.append(sum(map(len, driver.scores.values())))
+    assert known == [MAX_SCORED_ROWS, 2 * MAX_SCORED_ROWS, 3 * MAX_SCORED_ROWS, 4 * 99]
+
+
+def test_a_chunk_that_is_halved_for_memory_is_scored_in_halves() -> None:
+    driver = CoreDriver()
+    driver.runners["m"].most_tokens = 9
+    driver.add(prompt(31), sampling=SCORED)
+    driver.drain()
+    assert len(driver.scores["r0", 0]) == 30
+
+
+def test_the_number_of_alternatives_is_checked() -> None:
+    with pytest.raises(InvalidRequestError, match="prompt_logprobs is -1; allowed: from 0 to 50"):
+        CoreDriver().add([1, 2], sampling=SamplingParams(prompt_logprobs=-1))
