@@ -12,6 +12,7 @@ from inference_core.errors import CoreError
 from tiers.build import build_tiers
 from tiers.catalog import Catalog
 from tiers.core_spec import core_spec
+from tiers.quality_gate import require_quality
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ def _core_client(settings: Settings, catalog: Catalog) -> CoreClient | None:
         from inference_core.socket_transport import SocketCoreClient
 
         return SocketCoreClient(settings.socket_path)
+    require_quality(catalog, settings.cache_path)
     from inference_core.core_loop import SteppingCore, ThreadCoreClient
 
     def load() -> SteppingCore:

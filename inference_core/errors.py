@@ -47,3 +47,7 @@ class MeshError(CoreError):
 
 class RankLostError(CoreGoneError):
     """A rank of the mesh died, failed or fell silent: the core ends, since its other ranks cannot go on alone."""
+
+
+class QuantizationError(CoreError):
+    """A model cannot be quantised as asked for; the message says what would do. Choose other settings."""

@@ -25,6 +25,7 @@ from inference_core.memory_plan import format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.model_runner import DecoderRunner
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
+from inference_core.models.decoder import Decoder
 from inference_core.models.rotary import rotary_table
 from inference_core.models.weights import Projection, load_decoder, projections
 from inference_core.native import cpu
@@ -156,9 +157,19 @@ def runner_of(
 ) -> LogitsRunner:
     """`checkpoint` as `spec` says, over `arena` uint8 [bytes]. Raises ModelFileError."""
     began = time.perf_counter()
-    config = checkpoint.config
+    check_kernels(spec, checkpoint.config)  # Before weights are packed, which takes long.
+    decoder = load_decoder(checkpoint, spec.compute, cache_dir)
+    runner = runner_over(spec, checkpoint, decoder, core, arena)
+    logger.info("loaded %s (%s) in %.0f ms", spec.name, spec.compute, (time.perf_counter() - began) * 1e3)
+    return runner
+
+
+def runner_over(
+    spec: ModelSpec, checkpoint: Checkpoint, decoder: Decoder, core: CoreSpec, arena: torch.Tensor
+) -> LogitsRunner:
+    """`decoder`, made of `checkpoint`, over `arena` uint8 [bytes]; see `check_kernels` for what it must be."""
+    config = decoder.config
     max_context = max_context_of(spec, config)
-    check_kernels(spec, config)
     layout = layout_of(spec, config)
     info = ModelInfo(
         name=spec.name,
@@ -168,15 +179,8 @@ def runner_of(
         weight_bytes=weight_bytes(checkpoint, spec),
         compute=spec.compute,
     )
-    decoder = load_decoder(checkpoint, spec.compute, cache_dir)
     # No position lies beyond what the arena holds, whatever length a file claims.
     cos_sin = rotary_table(config, min(max_context, core.arena_bytes // layout.bytes_per_token))
-    runner: LogitsRunner
     if cpu.AVAILABLE:
-        runner = NativeRunner(info, decoder, layout, arena, core.slab_bytes, cos_sin)
-    else:
-        runner = DecoderRunner(
-            info, decoder, layout, ReferenceAttention(config, layout, arena, cos_sin), core.slab_bytes
-        )
-    logger.info("loaded %s (%s) in %.0f ms", spec.name, spec.compute, (time.perf_counter() - began) * 1e3)
-    return runner
+        return NativeRunner(info, decoder, layout, arena, core.slab_bytes, cos_sin)
+    return DecoderRunner(info, decoder, layout, ReferenceAttention(config, layout, arena, cos_sin), core.slab_bytes)

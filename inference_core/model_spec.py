@@ -6,8 +6,15 @@ import msgspec
 
 from inference_core.kv_layout import KVDtype
 from inference_core.protocol import KnobValue
+from inference_core.quality_report import QualityLimits
 
 Compute = Literal["int4-int8", "int4", "bfloat16", "float32"]
+
+
+class QualityGate(QualityLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the quality report at `report` (`aio quality compare --report`) must show before a model is loaded."""
+
+    report: str
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,6 +27,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `float16` and `fp8` (E4M3) need CUDA, which has no `int8`.
     `max_context`: tokens of prompt and answer together; None is what the model was trained for.
     `knobs`: live knobs (`protocol.Knobs`) that this model starts with, by name, where they differ from the core's.
+    `quality`: the report without which the model is not served, and its bounds.
     """
 
     name: str
@@ -29,6 +37,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     block_size: int = 16
     max_context: int | None = None
     knobs: dict[str, KnobValue] = {}
+    quality: QualityGate | None = None
 
 
 class CoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

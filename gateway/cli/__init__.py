@@ -11,6 +11,8 @@ main = LazyGroup(
         "models": ("gateway.cli.models:models", "Show the catalogue: tiers, files, memory."),
         "kv-calc": ("gateway.cli.kv_calc:kv_calc", "Work out the memory of a KV cache."),
         "knobs": ("gateway.cli.knobs:knobs", "Show and change a running server's live knobs."),
+        "quantize": ("gateway.cli.quantize:quantize", "Make a smaller copy of a model: INT4, INT8 or FP8."),
+        "quality": ("gateway.cli.quality:quality", "Measure what a quantised model has lost."),
         "migrate": ("gateway.cli.migrate:migrate", "Bring the database schema up to date."),
         "retrain": ("gateway.cli.retrain:retrain", "Retrain the classifier from recorded outcomes."),
         "classifier": ("gateway.cli.classifier:classifier", "Train and evaluate the classifier."),

@@ -24,6 +24,7 @@ bench = LazyGroup(
         "ablation": ("gateway.cli.bench_ablation:ablation", "What each technique of the core is worth."),
         "overhead": ("gateway.cli.bench_overhead:overhead", "Python per token between the core and the wire."),
         "quality": ("gateway.cli.bench_quality:quality", "How far quantised arithmetic strays from float32."),
+        "quantisers": ("gateway.cli.bench_quantisers:quantisers", "What each way of quantising loses."),
         "kernels": ("gateway.cli.bench_kernels:kernels", "The linear kernels beside the machine's bounds."),
         "route": ("gateway.cli.bench_route:route", "CPU and wall-clock time of a routing decision, by stage."),
         "scheduling": ("gateway.cli.bench_scheduling:scheduling", "What a step costs besides the model."),

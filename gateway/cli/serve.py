@@ -54,8 +54,10 @@ def _serve_core(settings: "Settings") -> None:
     from inference_core.loading import load_core
     from tiers.catalog_file import load_catalog
     from tiers.core_spec import core_spec
+    from tiers.quality_gate import require_quality
 
     catalog = load_catalog(settings.catalog)
+    require_quality(catalog, settings.cache_path)
     path = settings.socket_path
     path.parent.mkdir(parents=True, exist_ok=True)
     click.echo(f"core of catalogue {catalog.name!r} on {path}")

@@ -116,31 +116,46 @@ def teacher_forced_logits(runner: LogitsRunner, token_ids: list[int]) -> Logits:
 
 
 def agreement(windows: list[list[int]], reference: Iterable[Logits], given: Iterable[Logits]) -> Agreement:
-    """Compare logits [tokens, vocabulary] of each window; the last row of a window predicts nothing known."""
-    losses: list[Floats] = []
-    expected: list[Floats] = []
-    divergence: list[Floats] = []
-    same: list[NDArray[np.bool_]] = []
-    cosine: list[Floats] = []
-    furthest = 0.0
+    """Compare logits [tokens, vocabulary] of each window."""
+    tally = AgreementTally()
     for tokens, exact, other in zip(windows, reference, given, strict=True):
+        tally.add(tokens, exact, other)
+    return tally.agreement()
+
+
+class AgreementTally:
+    """Windows of two ways of computing, one after another, so that no logits need to be kept."""
+
+    def __init__(self) -> None:
+        self._expected: list[Floats] = []
+        self._losses: list[Floats] = []
+        self._divergence: list[Floats] = []
+        self._same: list[NDArray[np.bool_]] = []
+        self._cosine: list[Floats] = []
+        self._furthest = 0.0
+
+    def add(self, tokens: list[int], exact: Logits, other: Logits) -> None:
+        """Logits [tokens, vocabulary] of the reference and of the other; a window's last row predicts nothing known."""
         law, other_law = log_softmax(exact), log_softmax(other)
         known = (np.arange(len(tokens) - 1), np.array(tokens[1:]))
-        expected.append(-law[known])
-        losses.append(-other_law[known])
-        divergence.append((np.exp(law) * (law - other_law)).sum(axis=1))
-        same.append(exact.argmax(axis=1) == other.argmax(axis=1))
-        cosine.append(normalised_dot(exact, other))
-        furthest = max(furthest, float(np.abs(exact - other).max()))
-    loss = float(np.concatenate(losses).mean())
-    return Agreement(
-        perplexity=float(np.exp(loss)),
-        perplexity_ratio=float(np.exp(loss - np.concatenate(expected).mean())),
-        mean_kl=float(np.concatenate(divergence).mean()),
-        top1=float(np.concatenate(same).mean()),
-        cosine=float(np.concatenate(cosine).mean()),
-        max_logit_difference=furthest,
-    )
+        self._expected.append(-law[known])
+        self._losses.append(-other_law[known])
+        self._divergence.append((np.exp(law) * (law - other_law)).sum(axis=1))
+        self._same.append(exact.argmax(axis=1) == other.argmax(axis=1))
+        self._cosine.append(normalised_dot(exact, other))
+        self._furthest = max(self._furthest, float(np.abs(exact - other).max()))
+
+    def agreement(self) -> Agreement:
+        """Over all windows so far."""
+        loss = float(np.concatenate(self._losses).mean())
+        return Agreement(
+            perplexity=float(np.exp(loss)),
+            perplexity_ratio=float(np.exp(loss - np.concatenate(self._expected).mean())),
+            mean_kl=float(np.concatenate(self._divergence).mean()),
+            top1=float(np.concatenate(self._same).mean()),
+            cosine=float(np.concatenate(self._cosine).mean()),
+            max_logit_difference=self._furthest,
+        )
 
 
 def log_softmax(logits: Logits) -> Floats:

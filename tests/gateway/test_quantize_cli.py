@@ -1,0 +1,62 @@
+"""`aio quantize` and `aio quality compare`: one makes a folder, the other says what it may be used for."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gateway.cli import main
+from tests.inference_core.quantization.tiny_model import TEXT, write_tiny_model
+
+
+def aio(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def test_a_model_is_quantised_compared_and_judged(model: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    cache = ("--cache-dir", str(tmp_path / "cache"))
+    made = aio("quantize", str(model), str(tmp_path / "int8"), "--method", "int8", "--samples", "3", *cache)
+    assert made.exit_code == 0, made.output
+    assert "times smaller than 16-bit ones" in made.output
+    shown = aio(
+        "quality", "compare", str(model), str(tmp_path / "int8"), "--text", str(text), "--tokens", "128",
+        "--generations", "1", "--generation-tokens", "4", "--report", str(tmp_path / "report.json"), *cache,
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown.output
+    assert "hidden_cosine" in shown.output
+    assert "no questions were asked" in shown.output
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["text"]["hidden_cosine"] > 0.99
+    assert [verdict["use"] for verdict in report["verdicts"]] == ["chat", "extraction", "reasoning"]
+
+
+def test_bounds_can_be_changed_and_a_model_that_keeps_none_ends_with_an_error(model: Path, tmp_path: Path) -> None:
+    compare = ("quality", "compare", str(model), str(model), "--compute", "float32", "--tokens", "64")
+    compare += ("--generations", "0", "--cache-dir", str(tmp_path))
+    bounds = [f"--limit={use}.max_perplexity_rise=0.5" for use in ("chat", "extraction")]
+    assert aio(*compare, *bounds).exit_code == 0
+    impossible = [f"--limit={use}.min_rouge_l=1" for use in ("chat", "extraction", "reasoning")]
+    refused = aio(*compare, *impossible)
+    assert refused.exit_code == 1
+    assert "rouge_l was not measured" in refused.output
+
+
+def test_options_of_another_method_and_unknown_bounds_are_refused(model: Path, tmp_path: Path) -> None:
+    foreign = aio("quantize", str(model), str(tmp_path / "made"), "--method", "fp8", "--group-size", "64")
+    assert foreign.exit_code == 2
+    assert "--group-size: not for fp8, which knows --scales" in foreign.output
+    bits = aio("quantize", str(model), str(tmp_path / "made"), "--method", "awq", "--bits", "8")
+    assert "awq weights have 4 bits" in bits.output
+    bound = aio("quality", "compare", str(model), str(model), "--limit", "chat.speed=1")
+    assert "expected USE.NAME=VALUE" in bound.output
+    exists = aio("quantize", str(model), str(tmp_path), "--method", "fp8")
+    assert exists.exit_code == 1
+    assert "exists; give the name of a folder that does not" in exists.output
