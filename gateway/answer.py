@@ -22,8 +22,12 @@ Status = Literal["ok", "error", "aborted"]
 
 
 class Choice(msgspec.Struct):
-    """What one choice has said so far, in pieces: joining at the end keeps long answers linear."""
+    """What one choice has said so far, in pieces: joining at the end keeps long answers linear.
 
+    `echo`: the prompt that it repeats before its answer; `logprobs` are of both.
+    """
+
+    echo: str = ""
     pieces: list[str] = []
     thoughts: list[str] = []
     logprobs: list[TextLogprob] = []
@@ -98,7 +102,7 @@ class Answer:
         self.record: Record | None = None
         self._surroundings = surroundings
         self._generations = ask.generations(surroundings.spec(tier.number))
-        self._deltas: AsyncGenerator[Delta, None] = tier_deltas(tier, self._generations)
+        self._deltas: AsyncGenerator[Delta, None] = tier_deltas(tier, self._generations, ask.n)
         self._generated = 0
         self._opening: Delta | None = None
 
@@ -199,7 +203,7 @@ class Answer:
         )
         self._generated, self.usage = 0, None
         self._generations = self.ask.generations(self._surroundings.spec(higher.number))
-        self._deltas = tier_deltas(higher, self._generations)
+        self._deltas = tier_deltas(higher, self._generations, self.ask.n)
 
     def _take(self, delta: Delta, now: float) -> None:
         stamps = self.stamps
@@ -214,7 +218,9 @@ class Answer:
             stamps.queue_seconds, stamps.preemptions = delta.queue_seconds, delta.preemptions
             return
         choice = self.choices[delta.index]
-        if delta.text:
+        if delta.echo:
+            choice.echo = delta.text
+        elif delta.text:
             choice.pieces.append(delta.text)
         if delta.reasoning:
             choice.thoughts.append(delta.reasoning)

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from inference_core.protocol import SamplingParams
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tier import ChatMessage, GenerationRequest, ReasoningEffort
 from tiers.tier_spec import SamplingDefaults, TierSpec
 
 Prompt = str | list[int]
@@ -17,7 +17,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     `arrival`: monotonic seconds; `created_at`: UTC epoch seconds. `quality_target`: share of answers that must be
     no worse than the strongest tier's, None for the server's own. `deadline_seconds`: the caller's bound on the time
-    to the first token, from arrival. `n`: choices per prompt. `unset`: sampling fields the caller left to the tier.
+    to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`: sampling
+    fields the caller left to the tier. `echo`, `include_stop` and the `reasoning_…` fields: see `GenerationRequest`.
     """
 
     request_id: str
@@ -35,6 +36,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     n: int = 1
+    best_of: int | None = None
+    echo: bool = False
+    include_stop: bool = False
+    reasoning_effort: ReasoningEffort | None = None
+    reasoning_budget: int | None = None
     priority: int = 1
     quality_target: float | None = None
     min_tier: int | None = None
@@ -56,16 +62,23 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def _generation(self, spec: TierSpec, request_id: str, prompt: Prompt | None) -> GenerationRequest:
-        defaults = {name: getattr(spec.sampling, name) for name in self.unset}
+        changes = {name: getattr(spec.sampling, name) for name in self.unset}
+        drawn = self.best_of or self.n
+        if drawn > self.n and self.sampling.logprobs is None:
+            changes["logprobs"] = 0  # what the best are told by
         seconds = spec.objective.ttft_ms / 1e3 if self.deadline_seconds is None else self.deadline_seconds
         return GenerationRequest(
             request_id=request_id,
             messages=self.messages,
             prompt=prompt,
-            sampling=msgspec.structs.replace(self.sampling, **defaults),
+            sampling=msgspec.structs.replace(self.sampling, **changes),
             max_tokens=self.max_tokens,
             stop=self.stop,
-            n=self.n,
+            n=drawn,
+            echo=self.echo,
+            include_stop=self.include_stop,
+            reasoning_effort=self.reasoning_effort,
+            reasoning_budget=self.reasoning_budget,
             priority=self.priority,
             arrival=self.arrival,
             deadline=self.arrival + seconds,

@@ -6,29 +6,33 @@ from typing import cast
 
 import msgspec
 
+from gateway.best_of import best_of
 from tiers.merge import merge
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
 
 
-def tier_deltas(tier: Tier, requests: list[GenerationRequest]) -> AsyncGenerator[Delta, None]:
+def tier_deltas(tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:
     """Deltas of all `requests` as they come; choice `j` of request `i` has index `i * n + j`, usage is the sum.
 
-    The first error ends everything. Closing the generator closes every request within one step of its engine.
+    A request for more than `n` choices gives the best `n` of them (`best_of`). The first error ends everything. Closing
+    the generator closes every request within one step of its engine.
     """
     if len(requests) == 1:
-        return _one(tier, requests[0])
-    return _billed_together(merge([_numbered(tier, request, place) for place, request in enumerate(requests)]))
+        return _one(tier, requests[0], n)
+    sources = [_one(tier, request, n) for request in requests]
+    return _billed_together(merge([_numbered(source, place * n) for place, source in enumerate(sources)]))
 
 
-def _one(tier: Tier, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+def _one(tier: Tier, request: GenerationRequest, n: int) -> AsyncGenerator[Delta, None]:
     # Contract of `Tier`: the iterator can be closed early, so it is a generator.
-    return cast(AsyncGenerator[Delta, None], tier.generate(request))
+    drawn = cast(AsyncGenerator[Delta, None], tier.generate(request))
+    return best_of(drawn, request.n, n) if request.n > n else drawn
 
 
-async def _numbered(tier: Tier, request: GenerationRequest, place: int) -> AsyncGenerator[Delta, None]:
-    async with aclosing(_one(tier, request)) as deltas:
+async def _numbered(source: AsyncGenerator[Delta, None], first: int) -> AsyncGenerator[Delta, None]:
+    async with aclosing(source) as deltas:
         async for delta in deltas:
-            delta.index += place * request.n
+            delta.index += first
             yield delta
 
 

@@ -7,7 +7,8 @@ from inference_core.protocol import SequenceOutput, TokenLogprob
 from inference_core.tokenization.incremental_detokenizer import IncrementalDetokenizer
 from inference_core.tokenization.stop_strings import StopStrings
 from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.tier import Delta, FinishReason, TextLogprob
+from tiers.text_logprobs import text_logprob
+from tiers.tier import Delta, FinishReason
 
 
 class _Token(NamedTuple):
@@ -22,15 +23,25 @@ class Choice:
     """Turns a choice's `SequenceOutput`s into `Delta`s.
 
     A token goes out with the first text that it contributes to. Text from a stop string on is dropped, and
-    so are the tokens that contributed only to it; a token that straddles the border is kept.
+    so are the tokens that contributed only to it; a token that straddles the border is kept. With `include_stop` the
+    text of the stop string, or of the stop token, is kept. What the first `min_tokens` tokens say stops nothing.
     """
 
-    def __init__(self, index: int, tokenizer: Tokenizer, stop: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        index: int,
+        tokenizer: Tokenizer,
+        stop: tuple[str, ...],
+        include_stop: bool = False,
+        min_tokens: int = 0,
+    ) -> None:
         self.completion_tokens = 0
-        self._index = index
+        self.index = index
         self._tokenizer = tokenizer
         self._detokenizer = IncrementalDetokenizer(tokenizer)
-        self._stop = StopStrings(stop)
+        self._stop = StopStrings(stop, include=include_stop)
+        self._include_stop = include_stop
+        self._min_tokens = min_tokens if stop else 0
         self._tokens: list[_Token] = []
         self._seen = 0
         self._finished = False
@@ -41,17 +52,24 @@ class Choice:
         """Whether nothing more will come of this choice."""
         return self._finished
 
+    def leave(self) -> None:
+        """Nobody wants what is still to come."""
+        self._finished = True
+
     def push(self, output: SequenceOutput) -> list[Delta]:
         """The text that `output` makes certain, and the end; nothing for whatever comes after a stop string."""
         if self._finished:
             return []
         if output.finish_reason is None and output.logprobs is None and len(output.token_ids) == 1:
             piece = self._detokenizer.push_one(output.token_ids[0])
-            if self._stop.passes(piece):
+            if self._stop.passes(piece) and self.completion_tokens >= self._min_tokens:
                 return self._pass_on(output.token_ids, piece)
             text, stopped = self._take_token(output.token_ids[0], None, piece)
         else:
             text, stopped = self._take_tokens(output)
+        if self._include_stop and not stopped and output.stop_token_id is not None:
+            ending, stopped = self._take_text(self._detokenizer.push_one(output.stop_token_id))
+            text += ending
         if not stopped and output.finish_reason is not None:
             tail, stopped = self._take_text(self._detokenizer.flush())
             text += tail if stopped else tail + self._stop.flush()
@@ -60,12 +78,12 @@ class Choice:
         deltas: list[Delta] = []
         tokens = self._release(everything=self._finished and not stopped)
         if text or tokens:
-            logprobs = [self._text_logprob(t.logprob) for t in tokens if t.logprob is not None]
+            logprobs = [text_logprob(self._tokenizer, t.logprob, t.start) for t in tokens if t.logprob is not None]
             ids = [t.token_id for t in tokens]
-            deltas.append(Delta(index=self._index, text=text, token_ids=ids, logprobs=logprobs or None))
+            deltas.append(Delta(index=self.index, text=text, token_ids=ids, logprobs=logprobs or None))
         if self._finished:
             reason: FinishReason = "length" if output.finish_reason == "length" and not stopped else "stop"
-            deltas.append(Delta(index=self._index, finish_reason=reason))
+            deltas.append(Delta(index=self.index, finish_reason=reason))
         return deltas
 
     def _pass_on(self, token_ids: list[int], text: str) -> list[Delta]:
@@ -79,7 +97,7 @@ class Choice:
             self._tokens.clear()
         self._seen += len(text)
         self._sent = self._seen
-        return [Delta(index=self._index, text=text, token_ids=token_ids)]
+        return [Delta(index=self.index, text=text, token_ids=token_ids)]
 
     def _take_tokens(self, output: SequenceOutput) -> tuple[str, bool]:
         text, stopped = "", False
@@ -97,8 +115,8 @@ class Choice:
 
     def _take_text(self, piece: str) -> tuple[str, bool]:
         self._seen += len(piece)
-        if not piece:
-            return "", False
+        if not piece or self.completion_tokens <= self._min_tokens:
+            return piece, False
         emitted, matched = self._stop.push(piece)
         return emitted, matched is not None
 
@@ -108,17 +126,3 @@ class Choice:
             count = next((i for i, t in enumerate(self._tokens) if t.start >= self._sent), count)
         released, self._tokens = self._tokens[:count], self._tokens[count:]
         return released
-
-    def _text_logprob(self, logprob: TokenLogprob) -> TextLogprob:
-        drawn = self._tokenizer.token_bytes(logprob.token_id)
-        tops = [(self._tokenizer.token_bytes(token), value) for token, value in logprob.top]
-        return TextLogprob(
-            token=_text(drawn),
-            token_bytes=drawn,
-            logprob=logprob.logprob,
-            top=[(_text(token), token, value) for token, value in tops],
-        )
-
-
-def _text(token: bytes) -> str:
-    return token.decode("utf-8", errors="replace")

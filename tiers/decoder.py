@@ -4,7 +4,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Set
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -81,8 +81,9 @@ class Decoder:
                 "context_length_exceeded",
             )
         limit = room if request.max_tokens is None else request.max_tokens
-        if limit < 1:
-            raise TierRequestError(f"max_tokens: {limit} given, at least 1 is needed", "max_tokens")
+        least = 0 if request.echo else 1
+        if limit < least:
+            raise TierRequestError(f"max_tokens: {limit} given, at least {least} is needed", "max_tokens")
         return min(room, limit, self._max_tokens)
 
     async def decode(
@@ -94,13 +95,17 @@ class Decoder:
         max_tokens: int,
         n: int = 1,
         stop: tuple[str, ...] = (),
+        include_stop: bool = False,
+        dropped: Set[int] = frozenset(),
     ) -> AsyncGenerator[Delta, None]:
         """Continue `prompt_ids` n times; text deltas as they come, then one with the usage.
 
         Closing the generator aborts the core's request. A stop string that ends a choice aborts that choice, and the
-        request with the last one.
+        request with the last one. So does its index in `dropped`, which the caller may fill between two deltas: what
+        such a choice has drawn is billed, and no more is said of it.
         """
-        choices = _or_refuse("stop", lambda: [Choice(index, self.tokenizer, stop) for index in range(n)])
+        least = sampling.min_tokens
+        choices = _or_refuse("stop", lambda: [Choice(i, self.tokenizer, stop, include_stop, least) for i in range(n)])
         unfinished = n
         tally = _Tally()
         command = self._command(request, prompt_ids, sampling, max_tokens, n)
@@ -117,8 +122,14 @@ class Decoder:
                         unfinished -= 1
                         if unfinished and output.finish_reason is None:
                             self._core.abort_choice(command.request_id, output.index)
+                    if output.prompt_logprobs:
+                        yield Delta(index=output.index, prompt_logprobs=output.prompt_logprobs)
                     for delta in deltas:
                         yield delta
+                    for left in [choices[i] for i in dropped if not choices[i].finished]:
+                        left.leave()
+                        unfinished -= 1
+                        self._core.abort_choice(command.request_id, left.index)
                     if not unfinished:
                         break
         except (CoreGoneError, QueueFullError) as error:

@@ -91,6 +91,12 @@ class RemoteTier(Tier):
         return TierLoad(healthy=self._clock() >= self._unhealthy_until, running=self._running)
 
     async def _stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        if request.echo:
+            raise TierRequestError(
+                f"echo: tier '{self.name}' is served elsewhere and cannot repeat or score a prompt; leave echo out, or "
+                "name a tier that runs here",
+                "echo",
+            )
         deadline = asyncio.get_running_loop().time() + self._remote.total_timeout_seconds
         prompt_tokens = self.count_prompt_tokens(request)
         room = max(1, self.max_context - prompt_tokens)

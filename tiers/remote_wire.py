@@ -1,5 +1,6 @@
 """OpenAI's chat and completion wire format, seen from the client: request bodies out, stream chunks and errors in."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -39,6 +40,7 @@ class _Logprobs(msgspec.Struct):
     tokens: list[str] | None = None
     token_logprobs: list[float | None] | None = None
     top_logprobs: list[dict[str, float] | None] | None = None
+    text_offset: list[int] | None = None
 
 
 class _Message(msgspec.Struct):
@@ -118,8 +120,14 @@ def request_body(remote: RemoteSpec, request: GenerationRequest, max_tokens: int
         body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     if request.stop:
         body["stop"] = list(request.stop)
+    if request.include_stop:
+        body["include_stop_str_in_output"] = True
     if request.n != 1:
         body["n"] = request.n
+    if is_chat and request.reasoning_effort is not None:
+        body["reasoning_effort"] = request.reasoning_effort
+    if is_chat and request.reasoning_budget is not None:
+        body["thinking_token_budget"] = request.reasoning_budget
     if sampling.logprobs is not None:
         body |= {"logprobs": True, "top_logprobs": sampling.logprobs} if is_chat else {"logprobs": sampling.logprobs}
     return body
@@ -184,14 +192,16 @@ def _logprobs(logprobs: _Logprobs) -> list[TextLogprob] | None:
         return None
     tops = logprobs.top_logprobs or [None] * len(logprobs.tokens)
     values = logprobs.token_logprobs or [None] * len(logprobs.tokens)
+    starts: Sequence[int | None] = logprobs.text_offset or [None] * len(logprobs.tokens)
     return [
         TextLogprob(
             token=token,
             token_bytes=token.encode(),
             logprob=value if value is not None else 0.0,
             top=[(o, o.encode(), lp) for o, lp in (top or {}).items()],
+            start=start,
         )
-        for token, value, top in zip(logprobs.tokens, values, tops, strict=False)
+        for token, value, top, start in zip(logprobs.tokens, values, tops, starts, strict=False)
     ]
 
 

@@ -6,9 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from inference_core.protocol import SamplingParams
+from inference_core.protocol import SamplingParams, TokenLogprob
 
 FinishReason = Literal["stop", "length", "error"]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -25,7 +26,10 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     `prompt` (text, or token ids of the tier's model) is continued raw, without a chat template.
     `max_tokens` None means as much as the context allows. `sampling.max_tokens` is ignored.
     `strict_deadline`: an answer that begins after `deadline` is worth nothing, so it may be refused early.
-    `reasoning_budget` bounds the thinking tokens of a chain-of-thought tier; None is its default.
+    `reasoning_budget` bounds the thinking tokens of a chain-of-thought tier; None is its default, or as much of it as
+    `reasoning_effort` asks for. `include_stop`: the stop string that ends an answer is part of it.
+    `echo`: every choice begins with the raw prompt, with its log-probabilities if `sampling.logprobs` asks for any;
+    then `max_tokens` may be 0.
     """
 
     request_id: str
@@ -41,6 +45,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     strict_deadline: bool = False
     salt: str = ""
     reasoning_budget: int | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    include_stop: bool = False
+    echo: bool = False
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,12 +60,17 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """One drawn token as text with its log-probability and the most likely alternatives (text, logprob)."""
+    """One token as text with its log-probability and the most likely tokens in its place (text, bytes, logprob).
+
+    `logprob` is None for the first token of a prompt alone. `start`: characters of the choice's text before the token's
+    own; None where a remote server does not say.
+    """
 
     token: str
     token_bytes: bytes
-    logprob: float
+    logprob: float | None
     top: list[tuple[str, bytes, float]]
+    start: int | None = None
 
 
 class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -66,7 +78,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     The last delta of a request, after every choice has finished, carries `usage` (its `index` is 0 and
     its text empty), and where the tier knows them the longest wait of a choice for its first step in seconds and
-    the number of preemptions.
+    the number of preemptions. `echo`: text and log-probabilities are the prompt's, the first delta of its choice.
+    `prompt_logprobs` pass from the decoder to a policy and leave no tier.
     """
 
     index: int = 0
@@ -78,6 +91,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     usage: Usage | None = None
     queue_seconds: float = 0.0
     preemptions: int = 0
+    echo: bool = False
+    prompt_logprobs: list[TokenLogprob] | None = None
 
 
 class TierLoad(msgspec.Struct, frozen=True, kw_only=True):

@@ -120,7 +120,7 @@ def _chat_choice(index: int, choice: Choice, answer: Answer) -> ChatChoice:
 
 def _completion_choice(index: int, choice: Choice, answer: Answer) -> CompletionChoice:
     drawn = completion_logprobs(choice.logprobs) if answer.ask.sampling.logprobs is not None else None
-    return CompletionChoice(index, choice.text, drawn, choice.finish_reason)
+    return CompletionChoice(index, choice.echo + choice.text, drawn, choice.finish_reason)
 
 
 def usage_body(usage: Usage | None) -> UsageBody:

@@ -33,6 +33,8 @@ async def chat_completions(request: HttpRequest) -> Response[Any]:
         api="chat",
         messages=messages,
         store_texts=parts_of(request).settings.store_texts and body.store is not False,
+        reasoning_effort=body.reasoning_effort,
+        reasoning_budget=body.thinking_token_budget,
         **ask_fields(request, body, logprobs),
     )
     return await respond(request, ask, bool(body.stream_options and body.stream_options.include_usage))

@@ -114,7 +114,7 @@ class CompletionChunks:
         events, drawn = b"", b"null"
         if delta.logprobs:
             logprobs = completion_logprobs(delta.logprobs, self._offsets[delta.index])
-            self._offsets[delta.index] += sum(len(one.token) for one in delta.logprobs)
+            self._offsets[delta.index] = logprobs.text_offset[-1] + len(delta.logprobs[-1].token)
             drawn = _encode(logprobs)
         if delta.text or drawn != b"null":
             events = self._chunk(delta.index, _encode(delta.text), drawn)

@@ -31,6 +31,8 @@ async def completions(request: HttpRequest) -> Response[Any]:
         api="completion",
         prompts=check_completion(body),
         store_texts=parts_of(request).settings.store_texts,
+        echo=bool(body.echo),
+        best_of=body.best_of,
         **ask_fields(request, body, body.logprobs),
     )
     return await respond(request, ask, bool(body.stream_options and body.stream_options.include_usage))

@@ -49,6 +49,7 @@ def ask_fields(request: HttpRequest, body: Sampling, logprobs: int | None) -> di
         "max_tokens": token_limit(body),
         "stop": stops_of(body),
         "n": body.n or 1,
+        "include_stop": bool(body.include_stop_str_in_output),
         "priority": priority_of(body),
         "traceparent": request.headers.get("traceparent"),
         **msgspec.structs.asdict(wishes),

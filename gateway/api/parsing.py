@@ -57,7 +57,7 @@ def check_chat(body: ChatRequest) -> list[ChatMessage]:
     """The conversation as plain text turns, after everything that decoding could not check."""
     refuse_given(
         body,
-        ("function_call", "audio", "prediction", "reasoning_effort", "verbosity", "web_search_options"),
+        ("function_call", "audio", "prediction", "verbosity", "web_search_options"),
     )
     for name in ("tools", "functions"):
         if getattr(body, name):
@@ -67,6 +67,8 @@ def check_chat(body: ChatRequest) -> list[ChatMessage]:
     _check_response_format(body.response_format)
     if body.modalities not in (None, ["text"]):
         raise bad_request('Unsupported modalities: only ["text"] is available.', "modalities", "unsupported_parameter")
+    if body.max_tokens == 0:
+        raise bad_request("max_tokens is 0: an answer needs at least 1.", "max_tokens", "invalid_value")
     if body.max_tokens and body.max_completion_tokens:
         raise bad_request("Give max_completion_tokens or max_tokens, not both.", "max_tokens", "invalid_value")
     if body.top_logprobs is not None and not body.logprobs:
@@ -84,13 +86,19 @@ def turns_of(messages: list[Message]) -> list[ChatMessage]:
 
 def check_completion(body: CompletionRequest) -> list[Prompt]:
     """The prompts, one or more, each a text or token ids, after everything that decoding could not check."""
-    refuse_given(body, ("suffix",))
-    if body.echo:
-        raise bad_request("Unsupported parameter echo: only false is available.", "echo", "unsupported_parameter")
-    if body.best_of is not None and body.best_of != (body.n or 1):
+    if body.suffix is not None:
         raise bad_request(
-            "Unsupported parameter best_of: only the value of n is available.", "best_of", "unsupported_parameter"
+            "Unsupported parameter suffix: the models here continue a text and cannot fill one in. Leave it out.",
+            "suffix",
+            "unsupported_parameter",
         )
+    if body.max_tokens == 0 and not body.echo:
+        raise bad_request(
+            "max_tokens is 0: give at least 1, or echo with logprobs to score the prompt alone.",
+            "max_tokens",
+            "invalid_value",
+        )
+    _check_best_of(body)
     check_sampling(body)
     prompts = _prompts(body.prompt)
     for place, prompt in enumerate(prompts):
@@ -101,6 +109,24 @@ def check_completion(body: CompletionRequest) -> list[Prompt]:
             f"prompt holds {len(prompts)} prompts; at most {MAX_PROMPTS} fit one request.", "prompt", "array_too_long"
         )
     return prompts
+
+
+def _check_best_of(body: CompletionRequest) -> None:
+    wanted = body.n or 1
+    if body.best_of is None or body.best_of == wanted:
+        return
+    if body.best_of < wanted:
+        raise bad_request(
+            f"best_of is {body.best_of}: of fewer than n = {wanted} choices no {wanted} can be returned.",
+            "best_of",
+            "invalid_value",
+        )
+    if body.stream:
+        raise bad_request(
+            "best_of above n cannot be streamed: the best choices are known once all have ended.",
+            "best_of",
+            "invalid_value",
+        )
 
 
 def _prompts(given: str | list[str | int | list[int]]) -> list[Prompt]:

@@ -4,7 +4,7 @@ Types and ranges are checked while decoding; what depends on several fields is c
 Fields typed `Unsupported` are known to OpenAI clients but have no machinery here: all but null is refused by name.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -21,6 +21,7 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
 PositiveInt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+NaturalInt = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -70,7 +71,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Choices | None = None
-    max_tokens: PositiveInt | None = None
+    max_tokens: NaturalInt | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
     presence_penalty: Penalty | None = None
@@ -85,6 +86,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
+    include_stop_str_in_output: bool | None = None
     priority: Annotated[int, Meta(ge=0, le=2)] | None = None
 
 
@@ -109,7 +111,8 @@ class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     function_call: Unsupported = None
     audio: Unsupported = None
     prediction: Unsupported = None
-    reasoning_effort: Unsupported = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    thinking_token_budget: NaturalInt | None = None
     verbosity: Unsupported = None
     web_search_options: Unsupported = None
 

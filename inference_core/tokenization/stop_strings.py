@@ -8,11 +8,12 @@ from inference_core.errors import InvalidRequestError
 class StopStrings:
     """Cuts the text before the first stop string that becomes complete, as if it had been watched character by
     character; of several completed by the same character, before the one that starts first. So the result does not
-    depend on how the text is cut into pieces. The stop string itself is not shown.
+    depend on how the text is cut into pieces. The stop string itself is shown only if `include` says so.
     """
 
-    def __init__(self, stops: Iterable[str]) -> None:
+    def __init__(self, stops: Iterable[str], *, include: bool = False) -> None:
         self._stops = tuple(stops)
+        self._include = include
         if "" in self._stops:
             raise InvalidRequestError("a stop string must not be empty", "stop")
         self._first_characters = frozenset(stop[0] for stop in self._stops)
@@ -32,9 +33,9 @@ class StopStrings:
         # (end, start, stop): the smallest end is complete first, then the smallest start.
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if found:
-            _, start, self._matched = min(found)
+            end, start, self._matched = min(found)
             self._held = ""
-            return text[:start], self._matched
+            return text[: end if self._include else start], self._matched
         keep = self._first_possible_start(text)
         self._held = text[keep:]
         return text[:keep], None

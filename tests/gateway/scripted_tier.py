@@ -10,7 +10,8 @@ WORDS = ("Hello", " there,", " how", " are", " you?")
 
 
 class ScriptedTier(Tier):
-    """Answers with `words`; `fail_at` raises `error` instead of the word of that number.
+    """Answers with `words`; `fail_at` raises `error` instead of the word of that number. A word in bytes is a token
+    that is no text by itself. `likelihoods`: choice i says `#i` at its end, with that log-probability of every word.
 
     `hold_at`: waits before that word until `go` is set; `holding` is set when it gets there.
     `ended` is set when a generation ended or was closed; `closed_early` counts those that were closed.
@@ -23,7 +24,8 @@ class ScriptedTier(Tier):
 
     def reset(self) -> None:
         """Back to the first script, with nothing remembered."""
-        self.words: tuple[str, ...] = WORDS
+        self.words: tuple[str | bytes, ...] = WORDS
+        self.likelihoods: tuple[float, ...] = ()
         self.reasoning: tuple[str, ...] = ()
         self.fail_at: int | None = None
         self.error: Exception = TierError("scripted failure")
@@ -62,7 +64,7 @@ class ScriptedTier(Tier):
                 if self.fail_at == place:
                     raise self.error
                 for index in range(request.n):
-                    yield Delta(index=index, text=word, token_ids=[place], logprobs=_logprobs(request, word))
+                    yield self._said(request, index, place, word)
             for index in range(request.n):
                 yield Delta(index=index, finish_reason="stop")
             yield Delta(usage=self.usage(request), queue_seconds=0.001, preemptions=1)
@@ -81,16 +83,24 @@ class ScriptedTier(Tier):
             reasoning_tokens=len(self.reasoning) * request.n,
         )
 
+    def _said(self, request: GenerationRequest, index: int, place: int, word: str | bytes) -> Delta:
+        raw = word if isinstance(word, bytes) else word.encode()
+        text = raw.decode("utf-8", errors="replace")
+        logprob = self.likelihoods[index] if self.likelihoods else -0.25
+        logprobs = _logprobs(request, text, raw, logprob)
+        mark = f"#{index}" if self.likelihoods and place + 1 == len(self.words) else ""
+        return Delta(index=index, text=text + mark, token_ids=[place], logprobs=logprobs)
+
     def _reasoning(self, request: GenerationRequest) -> list[Delta]:
         thoughts = [(index, thought) for index in range(request.n) for thought in self.reasoning]
         return [Delta(index=index, reasoning=thought, token_ids=[7]) for index, thought in thoughts]
 
 
-def _logprobs(request: GenerationRequest, word: str) -> list[TextLogprob] | None:
+def _logprobs(request: GenerationRequest, text: str, raw: bytes, logprob: float) -> list[TextLogprob] | None:
     if request.sampling.logprobs is None:
         return None
-    top = [(word, word.encode(), -0.25), (" other", b" other", -2.5)][: request.sampling.logprobs]
-    return [TextLogprob(token=word, token_bytes=word.encode(), logprob=-0.25, top=top)]
+    top = [(text, raw, logprob), (" other", b" other", -2.5)][: request.sampling.logprobs]
+    return [TextLogprob(token=text, token_bytes=raw, logprob=logprob, top=top)]
 
 
 ScriptedTierFactory = Callable[[], list[ScriptedTier]]

@@ -74,3 +74,50 @@ async def test_one_failing_prompt_fails_the_request_and_stops_the_others(gateway
     answer = await gateway.http.post("/v1/completions", json={"model": "tier-1", "prompt": ["a", "b"]})
     assert answer.status_code == 500
     assert gateway.parts.service.in_flight == 0
+
+
+async def test_the_best_choices_are_returned_best_first_and_all_are_billed(gateway: RunningGateway) -> None:
+    gateway.tier(1).likelihoods = (-0.5, -0.1, -0.9, -0.2)
+    answer = await gateway.openai.completions.create(model="tier-1", prompt=["One two", "Three"], n=2, best_of=4)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert [choice.text.split("#")[1] for choice in answer.choices] == ["1", "3", "1", "3"]
+    assert all(choice.logprobs is None for choice in answer.choices)
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 2 * 4 * 5)
+    assert [request.n for request in gateway.tier(1).requests] == [4, 4]
+
+
+async def test_the_best_choices_bring_the_log_probabilities_that_were_asked_for(gateway: RunningGateway) -> None:
+    gateway.tier(1).likelihoods = (-0.5, -0.1)
+    answer = await gateway.openai.completions.create(model="tier-1", prompt="One", best_of=2, logprobs=1)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.token_logprobs == [-0.1] * 5
+
+
+async def test_best_of_equal_to_n_changes_nothing_and_may_be_streamed(gateway: RunningGateway) -> None:
+    stream = await gateway.openai.completions.create(model="tier-1", prompt="One", n=2, best_of=2, stream=True)
+    assert {chunk.choices[0].index async for chunk in stream} == {0, 1}
+    assert gateway.tier(1).requests[0].sampling.logprobs is None
+
+
+async def test_a_token_that_is_no_text_is_written_as_its_bytes(gateway: RunningGateway) -> None:
+    gateway.tier(1).words = (b"\xf0\x9f", b"\x99\x82", "!")
+    answer = await gateway.openai.completions.create(model="tier-1", prompt="One", logprobs=1)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens == ["bytes:\\xf0\\x9f", "bytes:\\x99\\x82", "!"]
+    chat = await gateway.openai.chat.completions.create(
+        model="tier-1", messages=[{"role": "user", "content": "Hi"}], logprobs=True
+    )
+    assert chat.choices[0].logprobs is not None
+    assert chat.choices[0].logprobs.content is not None
+    assert [token.bytes for token in chat.choices[0].logprobs.content] == [[0xF0, 0x9F], [0x99, 0x82], [0x21]]
+
+
+async def test_the_drawn_token_is_among_the_likeliest_ones_however_few(gateway: RunningGateway) -> None:
+    answer = await gateway.openai.completions.create(model="tier-1", prompt="One", logprobs=0)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.top_logprobs is not None
+    assert logprobs.top_logprobs[0] == {"Hello": -0.25}

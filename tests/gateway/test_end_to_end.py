@@ -92,6 +92,32 @@ def test_log_probabilities_stop_strings_and_raw_prompts_work_on_the_real_model(a
     assert all(logprob <= 0 for logprob in choice.logprobs.token_logprobs)
 
 
+def test_a_text_that_makes_sense_is_scored_above_one_that_does_not(aio: ServedProcess) -> None:
+    texts = ["The capital of France is Paris.", "The capital of France is yellow."]
+    answer = aio.client.completions.create(model="tier-2", prompt=texts, max_tokens=0, echo=True, logprobs=1)
+    assert [choice.text for choice in answer.choices] == texts
+    sensible, senseless = (
+        sum(value for value in choice.logprobs.token_logprobs[1:] if value is not None)
+        for choice in answer.choices
+        if choice.logprobs is not None and choice.logprobs.token_logprobs is not None
+    )
+    assert senseless < sensible - 3
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 0
+
+
+def test_the_best_of_several_is_the_likeliest_of_them(aio: ServedProcess) -> None:
+    fields = {"model": "tier-1", "prompt": "My favourite colour is", "max_tokens": 8, "temperature": 1, "seed": 5}
+    drawn = aio.client.completions.create(**fields, n=4, logprobs=0)
+    best = aio.client.completions.create(**fields, best_of=4)
+    means = {
+        choice.text: sum(values) / len(values)
+        for choice in drawn.choices
+        if choice.logprobs is not None and (values := [v for v in choice.logprobs.token_logprobs or [] if v])
+    }
+    assert best.choices[0].text == max(means, key=means.__getitem__)
+
+
 def test_a_prompt_longer_than_the_context_is_refused(aio: ServedProcess) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         aio.client.chat.completions.create(model="auto", messages=[{"role": "user", "content": "word " * 9000}])

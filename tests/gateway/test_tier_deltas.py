@@ -11,7 +11,7 @@ def requests(*prompts: str, n: int) -> list[GenerationRequest]:
 
 
 async def test_choices_are_numbered_over_all_prompts_and_the_bill_comes_once_at_the_end() -> None:
-    deltas = [delta async for delta in tier_deltas(ScriptedTier(1), requests("One two", "Three", n=2))]
+    deltas = [delta async for delta in tier_deltas(ScriptedTier(1), requests("One two", "Three", n=2), 2)]
     *said, bill = deltas
     texts = ["".join(delta.text for delta in said if delta.index == index) for index in range(4)]
     assert texts == ["Hello there, how are you?"] * 4
@@ -23,7 +23,7 @@ async def test_choices_are_numbered_over_all_prompts_and_the_bill_comes_once_at_
 
 async def test_closing_the_stream_closes_every_prompts_generation() -> None:
     tier = ScriptedTier(1)
-    deltas = tier_deltas(tier, requests("One", "Two", "Three", n=1))
+    deltas = tier_deltas(tier, requests("One", "Two", "Three", n=1), 1)
     await anext(deltas)
     await deltas.aclose()
     assert tier.closed_early == 3

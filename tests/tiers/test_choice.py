@@ -40,3 +40,48 @@ def test_tokens_alone_are_told_as_tokens_with_log_probabilities_are(
 
     assert said([short.push(o) for o in outputs]) == said([long.push(o) for o in with_logprobs])
     assert short.completion_tokens == long.completion_tokens
+
+
+def told(choice: Choice, tokenizer: Tokenizer, text: str, **ending: object) -> str:
+    outputs = [SequenceOutput(request_id="r", index=0, token_ids=[token]) for token in tokenizer.encode(text)]
+    outputs.append(SequenceOutput(request_id="r", index=0, token_ids=[], finish_reason="stop", **ending))
+    return "".join(delta.text for output in outputs for delta in choice.push(output))
+
+
+def test_the_stop_string_is_part_of_the_answer_if_that_is_asked_for(tokenizer: Tokenizer) -> None:
+    text = "one two three four"
+    assert told(Choice(0, tokenizer, (" three",)), tokenizer, text) == "one two"
+    assert told(Choice(0, tokenizer, (" three",), include_stop=True), tokenizer, text) == "one two three"
+
+
+def test_a_stop_string_in_the_middle_of_a_token_is_included_to_its_end_and_no_further(tokenizer: Tokenizer) -> None:
+    assert told(Choice(0, tokenizer, ("o th",), include_stop=True), tokenizer, "one two three") == "one two th"
+
+
+def test_the_text_of_a_stop_token_is_part_of_the_answer_if_that_is_asked_for(tokenizer: Tokenizer) -> None:
+    (word,) = tokenizer.encode(" three")
+    end = tokenizer.eos_token_ids[0]
+    assert told(Choice(0, tokenizer, ()), tokenizer, "one two", stop_token_id=word) == "one two"
+    assert told(Choice(0, tokenizer, (), include_stop=True), tokenizer, "one two", stop_token_id=word) == (
+        "one two three"
+    )
+    assert told(Choice(0, tokenizer, (), include_stop=True), tokenizer, "one two", stop_token_id=end) == "one two"
+
+
+def test_what_the_least_tokens_say_stops_nothing(tokenizer: Tokenizer) -> None:
+    text = "stop one stop two"
+    least = len(tokenizer.encode("stop one"))
+    assert told(Choice(0, tokenizer, ("stop",), min_tokens=least), tokenizer, text) == "stop one "
+    assert told(Choice(0, tokenizer, ("stop",)), tokenizer, text) == ""
+
+
+def test_offsets_count_characters_of_the_text_not_of_the_tokens(tokenizer: Tokenizer) -> None:
+    choice, text = Choice(0, tokenizer, ()), "a 🙂 b"
+    ids = tokenizer.encode(text)
+    outputs = [
+        SequenceOutput(request_id="r", index=0, token_ids=[i], logprobs=[TokenLogprob(i, -1.0, [])]) for i in ids
+    ]
+    logprobs = [one for output in outputs for delta in choice.push(output) for one in delta.logprobs or []]
+    assert len(logprobs) == len(ids)
+    assert [one.start for one in logprobs][-1] == len(text) - 2
+    assert text[logprobs[-1].start :] == " b"

@@ -59,6 +59,13 @@ def test_a_stop_string_that_straddles_pieces_is_not_shown() -> None:
     assert machine.flush() == ""
 
 
+def test_a_stop_string_is_shown_to_its_end_if_that_is_asked_for() -> None:
+    stops = StopStrings(["END", "END."], include=True)
+    assert stops.push("the E") == ("the ", None)
+    assert stops.push("ND. of it") == ("END", "END")
+    assert stops.flush() == ""
+
+
 def test_text_that_only_looked_like_a_stop_string_is_shown() -> None:
     machine = StopStrings(["</answer>"])
 

@@ -1,0 +1,117 @@
+"""Repeated and scored prompts through the official client, on the laptop's tiers over a core of hash models."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from gateway.settings import Settings
+from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+PROMPT = "The cat sat on the mat, naïve 𓂀 as ever, and looked at the wall for a very long time indeed."
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
+    async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as running:
+        yield running
+
+
+async def complete(aio: RunningGateway, **fields: Any) -> Any:
+    fields = {"model": "tier-1", "prompt": PROMPT, "max_tokens": 4, "temperature": 0, "echo": True} | fields
+    return await aio.openai.completions.create(**fields)
+
+
+async def test_the_prompt_stands_in_front_of_every_answer(aio: RunningGateway) -> None:
+    plain = await complete(aio, echo=False)
+    answer = await complete(aio, n=2)
+    assert [choice.text for choice in answer.choices] == [PROMPT + plain.choices[0].text] * 2
+    assert answer.usage.completion_tokens == 2 * plain.usage.completion_tokens
+
+
+async def test_a_prompt_alone_is_scored_as_evaluation_harnesses_ask_for_it(aio: RunningGateway) -> None:
+    answer = await complete(aio, max_tokens=0, logprobs=1)
+    choice, logprobs = answer.choices[0], answer.choices[0].logprobs
+    assert (choice.text, choice.finish_reason) == (PROMPT, "length")
+    assert answer.usage.completion_tokens == 0
+    assert len(logprobs.tokens) == answer.usage.prompt_tokens
+    assert logprobs.token_logprobs[0] is None
+    assert logprobs.top_logprobs[0] is None
+    assert all(value <= 0 for value in logprobs.token_logprobs[1:])
+    assert len(set(logprobs.token_logprobs[1:])) > 10
+
+
+async def test_every_token_is_found_where_its_offset_says(aio: RunningGateway) -> None:
+    choice = (await complete(aio, logprobs=0)).choices[0]
+    logprobs = choice.logprobs
+    for token, offset in zip(logprobs.tokens, logprobs.text_offset, strict=True):
+        if not token.startswith("bytes:"):
+            assert choice.text[offset : offset + len(token)] == token
+    # The hieroglyph is several tokens, which together are one character.
+    assert any(token.startswith("bytes:") for token in logprobs.tokens)
+
+
+async def test_scores_do_not_depend_on_what_follows_or_on_the_cache(aio: RunningGateway) -> None:
+    alone = await complete(aio, max_tokens=0, logprobs=0)
+    followed = await complete(aio, max_tokens=3, logprobs=0)
+    again = await complete(aio, max_tokens=0, logprobs=0)
+    scores = alone.choices[0].logprobs.token_logprobs
+    assert followed.choices[0].logprobs.token_logprobs[: len(scores)] == scores
+    assert again.choices[0].logprobs == alone.choices[0].logprobs
+    assert again.usage.prompt_tokens_details.cached_tokens == 0
+    assert len(followed.choices[0].logprobs.tokens) == len(scores) + 3
+
+
+async def test_a_stream_says_what_the_whole_answer_says(aio: RunningGateway) -> None:
+    whole = (await complete(aio, logprobs=1)).choices[0]
+    chunks = [chunk async for chunk in await complete(aio, logprobs=1, stream=True)]
+    said = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    assert said[0].text == PROMPT
+    assert "".join(choice.text for choice in said) == whole.text
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        parts = [part for choice in said if choice.logprobs for part in getattr(choice.logprobs, name)]
+        assert parts == getattr(whole.logprobs, name), name
+
+
+async def test_token_ids_are_repeated_as_text_and_scored_prompt_by_prompt(aio: RunningGateway) -> None:
+    scored = (await complete(aio, prompt=[[504, 2644], [3725, 314, 260]], max_tokens=0, logprobs=0)).choices
+    assert [len(choice.logprobs.tokens) for choice in scored] == [2, 3]
+    assert ["".join(choice.logprobs.tokens) for choice in scored] == [choice.text for choice in scored]
+
+
+async def test_a_prompt_of_one_token_has_no_score(aio: RunningGateway) -> None:
+    choice = (await complete(aio, prompt=[504], max_tokens=0, logprobs=0)).choices[0]
+    assert choice.logprobs.token_logprobs == [None]
+
+
+async def test_nothing_is_computed_for_a_prompt_that_is_only_repeated(aio: RunningGateway) -> None:
+    answer = await complete(aio, prompt="Never heard of before.", max_tokens=0)
+    assert answer.choices[0].text == "Never heard of before."
+    again = await complete(aio, prompt="Never heard of before. " * 8, max_tokens=0)
+    later = await complete(aio, prompt="Never heard of before. " * 8, max_tokens=1)
+    assert again.usage.prompt_tokens == later.usage.prompt_tokens
+    assert later.usage.prompt_tokens_details.cached_tokens == 0
+
+
+async def test_stop_strings_are_looked_for_in_the_answer_alone(aio: RunningGateway) -> None:
+    answer = await complete(aio, stop=["cat"])
+    assert answer.choices[0].text.startswith(PROMPT)
+    assert answer.usage.completion_tokens == 4
+
+
+async def test_the_best_of_repeated_prompts_are_told_by_their_answers(aio: RunningGateway) -> None:
+    answer = await complete(aio, best_of=3, n=2, temperature=1, seed=1)
+    assert all(choice.text.startswith(PROMPT) for choice in answer.choices)
+    assert answer.usage.completion_tokens == 12
+
+
+async def test_the_record_keeps_the_answer_without_the_prompt(aio: RunningGateway) -> None:
+    answer = await complete(aio)
+    record = None
+    while record is None:
+        found = await aio.http.get(f"/v1/requests/{answer.id}")
+        record = found.json() if found.status_code == 200 else None
+    assert PROMPT + record["answer"] == answer.choices[0].text
