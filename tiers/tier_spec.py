@@ -60,6 +60,10 @@ class ChainOfThoughtSpec(
     of `end_markers`, at the end of the turn or with the budget; `answer_opening` then leads into the answer.
     A model that writes `<think>…</think>` itself wants opening `<think>\\n`, marker `</think>` and answer opening
     `\\n</think>\\n\\n`. At least `min_answer_tokens` stay for the answer, or half of a small `max_tokens`.
+
+    `settled_probes`: end the thought once that many probes in a row, greedy answers of at most `probe_tokens` tokens
+    drawn at ends of sentences and at least `probe_every_tokens` tokens apart, gave the same short answer; 0 never
+    probes. Probes take their tokens from the budget and are billed as reasoning.
     """
 
     budget_tokens: Count
@@ -68,6 +72,9 @@ class ChainOfThoughtSpec(
     end_markers: tuple[str, ...] = ("</think>", "Final answer:")
     answer_opening: str = "\n\nFinal answer:"
     min_answer_tokens: Count = 64
+    settled_probes: Annotated[int, msgspec.Meta(ge=0, le=16)] = 0
+    probe_every_tokens: Count = 32
+    probe_tokens: Count = 16
 
 
 PolicySpec = PlainSpec | SelfConsistencySpec | ChainOfThoughtSpec

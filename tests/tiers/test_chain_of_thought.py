@@ -149,6 +149,23 @@ async def test_max_tokens_bounds_thought_and_answer_together(
     await tier.close()
 
 
+@pytest.mark.parametrize(
+    ("effort", "thought_tokens"), [("none", 0), ("minimal", 4), ("low", 8), ("medium", 15), ("high", 30), ("xhigh", 30)]
+)
+async def test_effort_is_a_share_of_the_tiers_budget(tokenizer: Tokenizer, effort: str, thought_tokens: int) -> None:
+    tier, _ = await thinker(tokenizer, "and so on…", "on and on…")
+    _, usage = await ask(tier, chat(max_tokens=100, reasoning_effort=effort))
+    assert usage.reasoning_tokens == thought_tokens
+    await tier.close()
+
+
+async def test_a_budget_of_the_requests_own_goes_before_its_effort(tokenizer: Tokenizer) -> None:
+    tier, _ = await thinker(tokenizer, "and so on…")
+    _, usage = await ask(tier, chat(max_tokens=100, reasoning_effort="high", reasoning_budget=5))
+    assert usage.reasoning_tokens == 5
+    await tier.close()
+
+
 async def test_what_the_thought_saves_is_the_answers(tokenizer: Tokenizer) -> None:
     tier, _ = await thinker(tokenizer, THOUGHT, "on and on…")
     _, usage = await ask(tier, chat(max_tokens=60))

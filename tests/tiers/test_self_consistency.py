@@ -1,14 +1,17 @@
 """Self-consistency: the majority's first sample where answers can be compared, plain decoding elsewhere."""
 
 from contextlib import aclosing
+from random import Random
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import GREEDY, ScriptedCore, chat, collect, local_tier, tier_spec
 from tiers.local import LocalTier
-from tiers.policies.short_answer import AnswerKind, answer_kind, extract_answer, majority
+from tiers.policies.short_answer import AnswerKind, answer_kind, extract_answer, majority, still_needed
 from tiers.tier import GenerationRequest
 from tiers.tier_spec import SelfConsistencySpec
 
@@ -87,6 +90,31 @@ async def test_the_winners_log_probabilities_come_with_it(tokenizer: Tokenizer) 
     assert b"".join(t.token_bytes for t in answer.logprobs).decode() == answer.text == "It is 12."
 
 
+async def test_samples_that_cannot_change_the_vote_are_ended(tokenizer: Tokenizer) -> None:
+    tier, core = await voter(tokenizer, ["13", "13.", "so 13", "on and on…", "and on…"])
+    (answer,), usage = await collect(tier, chat(QUESTION, max_tokens=200))
+    assert answer.text == "13"
+    assert {index for _, index in core.aborted} == {3, 4}
+    assert usage.completion_tokens < 30
+    assert not core.live
+
+
+async def test_a_sample_that_could_still_be_the_one_that_is_shown_goes_on(tokenizer: Tokenizer) -> None:
+    """The text is that of the full vote, whichever sample ends first."""
+    first = "Let me see: five and eight, that is 13"
+    tier, core = await voter(tokenizer, [first, "13", "13.", "13!", "on and on…"])
+    (answer,), _ = await collect(tier, chat(QUESTION, max_tokens=200))
+    assert answer.text == first
+    assert {index for _, index in core.aborted} == {4}
+
+
+async def test_no_sample_is_ended_while_the_vote_is_open(tokenizer: Tokenizer) -> None:
+    tier, core = await voter(tokenizer, ["13", "12", "13.", "12.", "I think, after a long while, that it is 12"])
+    (answer,), _ = await collect(tier, chat(QUESTION, max_tokens=200))
+    assert answer.text == "12"
+    assert not core.aborted
+
+
 async def test_closing_before_the_vote_leaves_nothing_in_the_core(tokenizer: Tokenizer) -> None:
     tier, core = await voter(tokenizer, ["1", "2…", "3…", "4…", "5…", "6", "6", "6", "6", "6"])
     async with aclosing(tier.generate(chat(QUESTION, n=2, max_tokens=100))) as deltas:
@@ -153,6 +181,43 @@ def test_prompts_for_short_checkable_answers_are_recognised(prompt: str, kind: A
 )
 def test_answers_are_read_in_a_normal_form(kind: AnswerKind, text: str, answer: str | None) -> None:
     assert extract_answer("Which?\n(A) Mars (B) Jupiter (C) Venus (D) Saturn", kind, text) == answer
+
+
+@pytest.mark.parametrize(
+    ("answers", "running", "needed"),
+    [
+        ([None] * 5, {0, 1, 2, 3, 4}, {0, 1, 2, 3, 4}),
+        (["1", "1", "1", None, None], {3, 4}, set()),
+        ([None, "1", "1", "1", None], {0, 4}, {0}),
+        (["1", "1", None, None, None], {2, 3, 4}, {2, 3, 4}),
+        (["1", "1", "2", None, None], {3, 4}, {3, 4}),
+        (["1", "1", "1", None, "2"], {3}, set()),
+        (["1", "1", "2", None, None], {3}, {3}),
+        ([None, None, None, None, None], {4}, {4}),
+        (["1", "2", "1", "2", None], set(), set()),
+    ],
+)
+def test_a_vote_waits_for_those_alone_who_can_change_its_result(
+    answers: list[str | None], running: set[int], needed: set[int]
+) -> None:
+    assert still_needed(answers, running) == needed
+
+
+@given(
+    answers=st.lists(st.sampled_from(["1", "2", "3", None]), min_size=1, max_size=7),
+    order=st.randoms(use_true_random=False),
+)
+def test_ending_samples_early_never_changes_the_winner(answers: list[str | None], order: Random) -> None:
+    ending = list(range(len(answers)))
+    order.shuffle(ending)
+    known: list[str | None] = [None] * len(answers)
+    running = set(ending)
+    for sample in ending:
+        if sample in running:
+            running.discard(sample)
+            known[sample] = answers[sample]
+            running = still_needed(known, running)
+    assert majority(known) == majority(answers)
 
 
 @pytest.mark.parametrize(

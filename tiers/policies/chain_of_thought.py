@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from math import ceil
 
 import msgspec
 
@@ -9,10 +10,20 @@ from tiers.decoder import Decoder
 from tiers.merge import merge
 from tiers.policies.plain import Plain
 from tiers.policies.policy import Policy, derive_seed
-from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
+from tiers.policies.settled_thought import SettledThought
+from tiers.tier import ChatMessage, Delta, GenerationRequest, ReasoningEffort, Usage
 from tiers.tier_spec import ChainOfThoughtSpec
 
 THINK_TAG = "<think>"
+# Of the tier's own budget, which is also what a request gets that does not say.
+EFFORT_SHARES: dict[ReasoningEffort, float] = {
+    "none": 0.0,
+    "minimal": 0.125,
+    "low": 0.25,
+    "medium": 0.5,
+    "high": 1.0,
+    "xhigh": 1.0,
+}
 
 
 class ChainOfThought(Policy):
@@ -20,7 +31,8 @@ class ChainOfThought(Policy):
 
     The answer continues the same tokens, so the prefix cache spares its prefill. `max_tokens` bounds thinking and
     answer together. Stop strings, log-probabilities, logit bias and minimum length apply to the answer only. Raw
-    prompts and a budget of 0 are decoded plainly.
+    prompts and a budget of 0 are decoded plainly. With `settled_probes` a thought ends early once its answer has
+    settled (`SettledThought`); probes count as thought, in the budget and on the bill.
     """
 
     def __init__(self, decoder: Decoder, spec: ChainOfThoughtSpec) -> None:
@@ -61,7 +73,11 @@ class ChainOfThought(Policy):
         if self.decoder.max_context - prompt_tokens < 2:
             return 0, 0
         total = self.decoder.room(request, prompt_tokens)
-        budget = self._spec.budget_tokens if request.reasoning_budget is None else request.reasoning_budget
+        budget = self._spec.budget_tokens
+        if request.reasoning_budget is not None:
+            budget = request.reasoning_budget
+        elif request.reasoning_effort is not None:
+            budget = ceil(budget * EFFORT_SHARES[request.reasoning_effort])
         return total, min(budget, total - min(self._spec.min_answer_tokens, (total + 1) // 2))
 
     async def _choice(
@@ -69,22 +85,36 @@ class ChainOfThought(Policy):
     ) -> AsyncGenerator[Delta, None]:
         thought: list[int] = []
         first = Delta()
-        async with aclosing(self._think(request, index, prompt_ids, thinking)) as deltas:
+        settling = SettledThought.of(self.decoder, request, self._spec)
+        ended: set[int] = set()
+        async with aclosing(self._think(request, index, prompt_ids, thinking, ended)) as deltas:
             async for delta in deltas:
                 if delta.usage is not None:
                     first = delta
+                if delta.usage is not None or ended:
                     continue
                 thought += delta.token_ids
                 if delta.reasoning:
                     yield Delta(index=index, reasoning=delta.reasoning)
+                if settling is not None and await self._has_settled(settling, prompt_ids, thought, delta, thinking):
+                    ended.add(0)
         assert first.usage is not None
-        left = total - first.usage.completion_tokens
+        probed = 0 if settling is None else settling.tokens
+        left = total - first.usage.completion_tokens - probed
         async with aclosing(self._answer(request, index, prompt_ids + thought, left)) as deltas:
             async for delta in deltas:
-                yield delta if delta.usage is None else _joined(first, delta)
+                yield delta if delta.usage is None else _joined(first, delta, probed)
+
+    async def _has_settled(
+        self, settling: SettledThought, prompt_ids: list[int], thought: list[int], last: Delta, budget: int
+    ) -> bool:
+        """Whether the thought need not go on: the probes agree, or they have left nothing of the budget."""
+        if settling.is_due(last.reasoning, len(thought), budget) and await settling.probe(prompt_ids, thought):
+            return True
+        return len(thought) + settling.tokens >= budget
 
     async def _think(
-        self, request: GenerationRequest, index: int, prompt_ids: list[int], budget: int
+        self, request: GenerationRequest, index: int, prompt_ids: list[int], budget: int, ended: set[int]
     ) -> AsyncGenerator[Delta, None]:
         sampling = msgspec.structs.replace(
             request.sampling,
@@ -97,7 +127,7 @@ class ChainOfThought(Policy):
         )
         thought = _ThoughtText()
         decoding = self.decoder.decode(
-            request, prompt_ids, sampling=sampling, max_tokens=budget, stop=self._spec.end_markers
+            request, prompt_ids, sampling=sampling, max_tokens=budget, stop=self._spec.end_markers, dropped=ended
         )
         async with aclosing(decoding) as deltas:
             async for delta in deltas:
@@ -113,7 +143,12 @@ class ChainOfThought(Policy):
         # The deadline was for the thought's first token, and what is thought is worth an answer.
         request = msgspec.structs.replace(request, strict_deadline=False)
         decoding = self.decoder.decode(
-            request, thought_ids + self._answer_opening, sampling=sampling, max_tokens=max_tokens, stop=request.stop
+            request,
+            thought_ids + self._answer_opening,
+            sampling=sampling,
+            max_tokens=max_tokens,
+            stop=request.stop,
+            include_stop=request.include_stop,
         )
         begun = False
         async with aclosing(decoding) as deltas:
@@ -156,8 +191,9 @@ def _instructed(messages: list[ChatMessage], instruction: str) -> list[ChatMessa
     return [ChatMessage(role="system", content=instruction), *messages]
 
 
-def _joined(thought: Delta, answer: Delta) -> Delta:
-    """The bill of one choice; the answer's prompt is what the thought's was, plus our own tokens."""
+def _joined(thought: Delta, answer: Delta, probed: int) -> Delta:
+    """The bill of one choice, with the tokens that probes drew; the answer's prompt is what the thought's was, plus our
+    own tokens."""
     first, second = thought.usage, answer.usage
     assert first is not None
     assert second is not None
@@ -166,8 +202,8 @@ def _joined(thought: Delta, answer: Delta) -> Delta:
         usage=Usage(
             prompt_tokens=first.prompt_tokens,
             cached_tokens=first.cached_tokens,
-            reasoning_tokens=first.completion_tokens,
-            completion_tokens=first.completion_tokens + second.completion_tokens,
+            reasoning_tokens=first.completion_tokens + probed,
+            completion_tokens=first.completion_tokens + probed + second.completion_tokens,
         ),
         queue_seconds=thought.queue_seconds,
         preemptions=thought.preemptions + answer.preemptions,

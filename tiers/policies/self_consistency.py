@@ -8,7 +8,7 @@ import msgspec
 from tiers.decoder import Decoder
 from tiers.policies.plain import Plain
 from tiers.policies.policy import Policy
-from tiers.policies.short_answer import AnswerKind, answer_kind, extract_answer, majority
+from tiers.policies.short_answer import AnswerKind, answer_kind, extract_answer, majority, still_needed
 from tiers.tier import Delta, GenerationRequest
 from tiers.tier_spec import SelfConsistencySpec
 
@@ -20,7 +20,8 @@ class SelfConsistency(Policy):
 
     Samples are drawn at the policy's temperature from the request's seed. A request at temperature 0 without a seed
     gets a fixed one, as it may expect the same answer every time. All samples are billed as completion tokens. Nothing
-    streams before the vote.
+    streams before the vote. Samples that cannot change its result any more are ended at once and billed as far as they
+    came.
     """
 
     def __init__(self, decoder: Decoder, spec: SelfConsistencySpec) -> None:
@@ -47,20 +48,63 @@ class SelfConsistency(Policy):
             n=request.n * k,
             sampling=msgspec.structs.replace(request.sampling, temperature=self._spec.temperature, seed=seed),
         )
-        samples = [Delta() for _ in range(many.n)]
-        async with aclosing(self._plain.stream(many)) as deltas:
+        groups = [_Vote(question, kind, k) for _ in range(request.n)]
+        dropped: set[int] = set()
+        async with aclosing(self._samples(many, dropped)) as deltas:
             async for delta in deltas:
                 if delta.usage is not None:
                     yield delta
                     continue
-                _append(samples[delta.index], delta)
-                choice = delta.index // k
-                group = samples[choice * k : (choice + 1) * k]
-                if delta.finish_reason is not None and all(s.finish_reason is not None for s in group):
-                    winner = group[majority([extract_answer(question, kind, s.text) for s in group])]
-                    finish, winner.finish_reason, winner.index = winner.finish_reason, None, choice
-                    yield winner
-                    yield Delta(index=choice, finish_reason=finish)
+                choice, sample = divmod(delta.index, k)
+                vote = groups[choice]
+                dropped |= {choice * k + i for i in vote.take(sample, delta)}
+                for said in vote.result(choice):
+                    yield said
+
+    def _samples(self, many: GenerationRequest, dropped: set[int]) -> AsyncGenerator[Delta, None]:
+        prompt_ids = self.decoder.prompt_ids(many)
+        return self.decoder.decode(
+            many,
+            prompt_ids,
+            sampling=many.sampling,
+            max_tokens=self.decoder.room(many, len(prompt_ids)),
+            n=many.n,
+            stop=many.stop,
+            include_stop=many.include_stop,
+            dropped=dropped,
+        )
+
+
+class _Vote:
+    """The samples of one choice, and the answers of those that have ended."""
+
+    def __init__(self, question: str, kind: AnswerKind, samples: int) -> None:
+        self._question, self._kind = question, kind
+        self._samples = [Delta() for _ in range(samples)]
+        self._answers: list[str | None] = [None] * samples
+        self._running = set(range(samples))
+        self._told = False
+
+    def take(self, sample: int, delta: Delta) -> set[int]:
+        """What a sample says; which samples are of no use from now on."""
+        said = self._samples[sample]
+        _append(said, delta)
+        if delta.finish_reason is None or sample not in self._running:
+            return set()
+        self._running.discard(sample)
+        self._answers[sample] = extract_answer(self._question, self._kind, said.text)
+        useless = self._running - still_needed(self._answers, self._running)
+        self._running -= useless
+        return useless
+
+    def result(self, index: int) -> list[Delta]:
+        """The winner as choice `index`, once; nothing as long as the vote goes on."""
+        if self._running or self._told:
+            return []
+        self._told = True
+        winner = self._samples[majority(self._answers)]
+        finish, winner.finish_reason, winner.index = winner.finish_reason, None, index
+        return [winner, Delta(index=index, finish_reason=finish)]
 
 
 def _question(request: GenerationRequest) -> str:

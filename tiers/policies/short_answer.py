@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Literal
 
 from tiers.final_answer import asks_for_number, choice_letter, is_short, likely_number, options, yes_or_no
@@ -51,3 +51,18 @@ def majority(answers: Sequence[str | None]) -> int:
         return 0
     most = max(votes.values())
     return next(i for i, answer in enumerate(answers) if answer is not None and votes[answer] == most)
+
+
+def still_needed(answers: Sequence[str | None], running: Set[int]) -> set[int]:
+    """Which of the `running` samples, whose answers are not known yet, can still change what `majority` will give.
+
+    None can once an answer leads by more votes than there are samples to come, save those before the first sample that
+    gave it: one of them may give it too, and would then be the one that is shown.
+    """
+    votes = Counter(answer for i, answer in enumerate(answers) if answer is not None and i not in running)
+    ranked = votes.most_common(2)
+    second = ranked[1][1] if len(ranked) > 1 else 0
+    if not ranked or ranked[0][1] <= second + len(running):
+        return set(running)
+    first = next(i for i, answer in enumerate(answers) if answer == ranked[0][0] and i not in running)
+    return {i for i in running if i < first}

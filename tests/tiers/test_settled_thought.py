@@ -1,0 +1,130 @@
+"""A thought ends once probes of it agree on the answer, and what they cost is counted."""
+
+import msgspec
+import pytest
+
+from inference_core.protocol import AddRequest, SamplingParams
+from inference_core.tokenization.tokenizer import Tokenizer
+from tests.tiers.tier_world import ScriptedCore, chat, collect, local_tier, tier_spec
+from tiers.local import LocalTier
+from tiers.tier_spec import ChainOfThoughtSpec
+
+SPEC = ChainOfThoughtSpec(
+    budget_tokens=120,
+    opening="Let me think.\n",
+    answer_opening="\nFinal answer:",
+    min_answer_tokens=8,
+    settled_probes=2,
+    probe_every_tokens=5,
+    probe_tokens=6,
+)
+QUESTION = "What is 5 + 8?"
+STEPS = ["Five is a number.", " Eight is one too.", " Both are small.", " Their sum is 13.", " Let me check.", " Yes."]
+THOUGHT = "".join(STEPS)
+
+
+class Probed(ScriptedCore):
+    """Thinks `thought`, answers probes in turn with `probes`, and the question with " 13, then."."""
+
+    def __init__(self, tokenizer: Tokenizer, thought: str, probes: list[str]) -> None:
+        super().__init__(tokenizer, self._says)
+        self.thought, self.probes, self.tokens = thought, list(probes), tokenizer
+        self.probed: list[str] = []
+
+    def _says(self, add: AddRequest) -> list[str]:
+        text = self.tokens.decode(add.prompt_token_ids)
+        if not text.endswith(SPEC.answer_opening):
+            return [self.thought] * add.n
+        if add.sampling.max_tokens == SPEC.probe_tokens:
+            self.probed.append(text.split(SPEC.opening)[1].removesuffix(SPEC.answer_opening))
+            return [self.probes.pop(0) if self.probes else " 13"]
+        return [" 13, then."]
+
+
+async def thinker(
+    tokenizer: Tokenizer, probes: list[str], thought: str = THOUGHT, **changes: object
+) -> tuple[LocalTier, Probed]:
+    core = Probed(tokenizer, thought, probes)
+    tier = local_tier(tier_spec(msgspec.structs.replace(SPEC, **changes)), core, tokenizer)
+    await tier.start()
+    return tier, core
+
+
+async def test_a_thought_ends_where_the_probes_agree(tokenizer: Tokenizer) -> None:
+    tier, core = await thinker(tokenizer, [" 12", " 13", " The answer is 13."])
+    (answer,), _ = await collect(tier, chat(QUESTION, max_tokens=200))
+    assert answer.reasoning == "".join(STEPS[:4])
+    assert answer.text == "13, then."
+    assert core.probed == ["".join(STEPS[:count]) for count in (1, 2, 4)]  # the third step is too short
+    assert not core.live
+    await tier.close()
+
+
+async def test_the_answer_goes_on_from_the_tokens_that_the_last_probe_saw(tokenizer: Tokenizer) -> None:
+    tier, core = await thinker(tokenizer, [" 13", " 13"])
+    await collect(tier, chat(QUESTION, max_tokens=200))
+    probe, answer = core.added[-2:]
+    assert answer.prompt_token_ids == probe.prompt_token_ids
+    await tier.close()
+
+
+async def test_probes_are_billed_as_reasoning_and_not_shown(tokenizer: Tokenizer) -> None:
+    tier, _ = await thinker(tokenizer, [" 13", " 13"])
+    (answer,), usage = await collect(tier, chat(QUESTION, max_tokens=200))
+    probes = 2 * len(tokenizer.encode(" 13"))
+    thought = len(tokenizer.encode("".join(STEPS[:2])))
+    assert usage.reasoning_tokens == thought + probes
+    assert usage.completion_tokens == thought + probes + len(tokenizer.encode(" 13, then."))
+    assert "13" not in answer.reasoning
+    await tier.close()
+
+
+@pytest.mark.parametrize("probes", [[" 13", " 12"] * 4, [" I do not know"] * 8])
+async def test_a_thought_that_does_not_settle_goes_on_to_its_end(tokenizer: Tokenizer, probes: list[str]) -> None:
+    tier, _ = await thinker(tokenizer, probes)
+    (answer,), _ = await collect(tier, chat(QUESTION, max_tokens=200))
+    assert answer.reasoning == THOUGHT
+    await tier.close()
+
+
+@pytest.mark.parametrize(
+    ("question", "changes"), [("Write a poem about 13 cats.", {}), (QUESTION, {"settled_probes": 0})]
+)
+async def test_nothing_is_probed_where_answers_cannot_be_compared_or_probing_is_off(
+    tokenizer: Tokenizer, question: str, changes: dict[str, int]
+) -> None:
+    tier, core = await thinker(tokenizer, [], **changes)
+    (answer,), _ = await collect(tier, chat(question, max_tokens=200))
+    assert answer.reasoning == THOUGHT
+    assert len(core.added) == 2
+    await tier.close()
+
+
+async def test_thought_and_probes_stay_within_the_budget_and_max_tokens(tokenizer: Tokenizer) -> None:
+    tier, _ = await thinker(tokenizer, [" 12", " 13"] * 9, thought="Hm. Hm. Hm. Hm. Hm…", budget_tokens=60)
+    _, usage = await collect(tier, chat(QUESTION, max_tokens=200))
+    assert 50 < usage.reasoning_tokens <= 60
+    _, usage = await collect(tier, chat(QUESTION, max_tokens=40))
+    assert usage.completion_tokens <= 40
+    await tier.close()
+
+
+async def test_probes_are_greedy_whatever_the_request_asks_for(tokenizer: Tokenizer) -> None:
+    tier, core = await thinker(tokenizer, [" 13", " 13"])
+    sampling = SamplingParams(temperature=1.3, presence_penalty=1.0, logprobs=2, min_tokens=3, seed=4)
+    await collect(tier, chat(QUESTION, max_tokens=200, sampling=sampling, n=2))
+    probes = [add.sampling for add in core.added if add.sampling.max_tokens == SPEC.probe_tokens]
+    assert len(probes) == 4
+    assert all((p.temperature, p.presence_penalty, p.logprobs, p.min_tokens) == (0.0, 0.0, None, 0) for p in probes)
+    await tier.close()
+
+
+async def test_closing_while_a_probe_is_under_way_leaves_nothing_in_the_core(tokenizer: Tokenizer) -> None:
+    tier, core = await thinker(tokenizer, [" 12…"] * 9)
+    stream = tier.generate(chat(QUESTION, max_tokens=200))
+    async for _ in stream:
+        if core.probed:
+            break
+    await stream.aclose()
+    assert not core.live
+    await tier.close()
