@@ -22,6 +22,7 @@ from inference_core.protocol import (
     SequenceOutput,
 )
 from inference_core.queue_alert import QueueAlert
+from inference_core.repetition import LOOK_EVERY, goes_round
 from inference_core.request_validation import validate_request
 from inference_core.runner import ModelRunner
 from inference_core.scheduler import Scheduler
@@ -247,6 +248,8 @@ class Core:
         scheduler, tuner = self._schedulers[model], self._tuners[model]
         outputs = self._settle(outcome.outputs)
         outputs += [self._end_by_id(scheduler, sequence_id, error) for sequence_id, error in outcome.failed.items()]
+        if scheduler.knobs.repetition_guard:
+            outputs += self._end_the_repetitive(scheduler, outputs)
         self._turns.charge(model, seconds)
         self._meters[model].record_step(seconds)
         self._statistics[model].record(outcome.sequences, seconds)
@@ -291,6 +294,24 @@ class Core:
         self._forget_choice(request, sequence.request_id)
         return sequence.output([], finish_reason=reason, error=error)
 
+    def _end_the_repetitive(self, scheduler: Scheduler, outputs: list[SequenceOutput]) -> list[SequenceOutput]:
+        """End those who go round in circles as if their tokens were used up. Who wants a length is not disturbed."""
+        span = scheduler.knobs.repetition_guard
+        ended = []
+        for output in outputs:
+            if output.finish_reason is not None or not output.token_ids:
+                continue
+            request = self._requests[output.request_id]
+            sequence = request.choices[output.index]
+            known = len(sequence.output_token_ids) - sequence.num_pending
+            looked = known - len(output.token_ids)
+            if known // LOOK_EVERY == looked // LOOK_EVERY or known < max(span, sequence.sampling.min_tokens):
+                continue
+            if not sequence.sampling.ignore_eos and goes_round(sequence.output_token_ids[known - span : known], span):
+                scheduler.totals.repetitions_ended += 1
+                ended.append(self._end(request, sequence, "length"))
+        return ended
+
     def _forget_choice(self, request: "_Request", request_id: str) -> None:
         request.live -= 1
         if not request.live:
@@ -312,6 +333,7 @@ class Core:
             preemptions=totals.preemptions,
             joins=scheduler.joins.rows(),
             deadline_refusals=totals.deadline_refusals,
+            repetitions_ended=totals.repetitions_ended,
             step_seconds_mean=meter.step_seconds,
             predicted_wait_seconds=meter.predicted_wait(scheduler, models_sharing + (not scheduler.has_work)),
             knobs=self._knobs.of(name),

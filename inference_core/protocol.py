@@ -171,6 +171,14 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
             description="Most KV blocks copied in a step, to empty slabs for a model that waits for memory; 0 is off.",
         ),
     ] = 64
+    repetition_guard: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65_536,
+            description="Ends an answer whose last so many tokens are one phrase at least four times over; 0 is off.",
+        ),
+    ] = 0
 
 
 Command = AddRequest | AbortRequest | QueryStats | SetKnobs
@@ -276,6 +284,7 @@ class ModelStats(msgspec.Struct, kw_only=True):
     batch_sizes: dict[int, int] = {}
     joins: list[JoinStats] = []
     deadline_refusals: int = 0
+    repetitions_ended: int = 0
 
 
 class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):

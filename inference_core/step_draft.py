@@ -23,6 +23,7 @@ class SchedulerTotals:
     prefix_hit_tokens: int = 0
     preemptions: int = 0
     deadline_refusals: int = 0
+    repetitions_ended: int = 0
 
 
 @dataclass(slots=True)

@@ -153,6 +153,12 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
                 f"{where}.policy: budget_tokens + min_answer_tokens = {needed} must not pass "
                 f"max_tokens = {tier.max_tokens}"
             )
+        probes = tier.policy.settled_probes * (tier.policy.probe_every_tokens + tier.policy.probe_tokens)
+        if probes > tier.policy.budget_tokens:
+            yield (
+                f"{where}.policy: settled_probes = {tier.policy.settled_probes} probes and the thought between take "
+                f"{probes} tokens, and budget_tokens = {tier.policy.budget_tokens} leaves no time to settle"
+            )
         if not all(tier.policy.end_markers):
             yield f"{where}.policy.end_markers: an empty marker would end every thought at once; remove it"
 

@@ -47,6 +47,7 @@ def _token_families(models: list[ModelStats]) -> Iterator[Metric]:
     yield _counter("vllm:generation_tokens", "Tokens generated.", models, lambda m: m.generated_tokens)
     yield _counter("vllm:prefix_cache_queries", "Tokens looked up.", models, lambda m: m.prefix_query_tokens)
     yield _counter("vllm:prefix_cache_hits", "Tokens found.", models, lambda m: m.prefix_hit_tokens)
+    yield _counter("aio_repetitions_ended", "Answers ended in a loop.", models, lambda m: m.repetitions_ended)
 
 
 def _step_families(models: list[ModelStats]) -> Iterator[Metric]:

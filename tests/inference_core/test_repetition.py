@@ -1,0 +1,91 @@
+"""Answers that go round in circles are told from those that do not, and ended where the operator wants it."""
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import given
+
+from inference_core.core import Core
+from inference_core.errors import InvalidRequestError
+from inference_core.fake_runner import HashModelRunner, hash_core
+from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
+from inference_core.repetition import goes_round
+from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence
+
+LONG = SamplingParams(temperature=0, max_tokens=200)
+
+
+@given(phrase=st.lists(st.integers(0, 3), min_size=1, max_size=10), before=st.lists(st.integers(0, 3), max_size=20))
+def test_four_times_the_same_phrase_is_a_circle_whatever_stood_before(phrase: list[int], before: list[int]) -> None:
+    assert goes_round(before + phrase * 4, 4 * len(phrase))
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        list(range(40)),
+        [1, 2, 3, 4, 5] * 3 + [1, 2, 3, 4],  # not four times
+        [7] * 39 + [8],  # over before the end
+        [*([1, 2] * 10), 9, *([1, 2] * 9), 1],
+    ],
+)
+def test_what_is_not_periodic_or_not_for_long_is_no_circle(tokens: list[int]) -> None:
+    assert not goes_round(tokens, len(tokens))
+
+
+class CirclingRunner(HashModelRunner):
+    """Says 1 to 5 over and over after its 30th token."""
+
+    def _sample(self, sequence: ScheduledSequence, spec: SampleSpec) -> SampledToken:
+        return SampledToken(spec.position % 5 + 1) if spec.position >= 30 else super()._sample(sequence, spec)
+
+
+def circling_core() -> Core:
+    memory = bytearray(64 * 4096)
+    core = Core({"m": CirclingRunner("m", memory, 4096)}, arena_bytes=len(memory), slab_bytes=4096, seed=0)
+    core.set_knobs({"repetition_guard": 40})
+    return core
+
+
+def answer(core: Core, sampling: SamplingParams = LONG, n: int = 1) -> list[SequenceOutput]:
+    core.add(AddRequest(request_id="r", model="m", prompt_token_ids=[1, 2, 3], sampling=sampling, n=n))
+    last = {}
+    while core.has_work:
+        for output in core.step():
+            assert output.index not in last
+            if output.finish_reason is not None:
+                last[output.index] = output
+        core.check_integrity()
+    return [last[index] for index in sorted(last)]
+
+
+def test_an_answer_that_goes_round_ends_soon_after_the_guards_length() -> None:
+    core = circling_core()
+    ended = answer(core, n=3)
+    assert [output.finish_reason for output in ended] == ["length"] * 3
+    assert all(70 <= output.completion_tokens < 70 + 16 for output in ended)
+    assert core.stats().models[0].repetitions_ended == 3
+
+
+@pytest.mark.parametrize("changes", [{"ignore_eos": True}, {"min_tokens": 200}], ids=["any length", "a least length"])
+def test_who_wants_a_length_gets_it(changes: dict[str, object]) -> None:
+    (ended,) = answer(circling_core(), msgspec.structs.replace(LONG, **changes))
+    assert ended.completion_tokens == 200
+
+
+def test_the_guard_is_off_unless_it_is_switched_on_and_can_be_switched_while_an_answer_runs() -> None:
+    core = circling_core()
+    core.set_knobs({"repetition_guard": None})
+    core.add(AddRequest(request_id="r", model="m", prompt_token_ids=[1], sampling=LONG))
+    outputs = [output for _ in range(150) for output in core.step()]
+    assert len(outputs) == 150
+    core.set_knobs({"repetition_guard": 40})
+    while core.has_work:
+        outputs += core.step()
+    assert outputs[-1].finish_reason == "length"
+    assert outputs[-1].completion_tokens < 170
+
+
+def test_a_guard_of_fewer_than_no_tokens_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="repetition_guard"):
+        hash_core("m").set_knobs({"repetition_guard": -1})
