@@ -13,8 +13,9 @@ from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
 from gateway.tier_deltas import tier_deltas
 from quality.record import Attempt, Record, Timings
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
-from tiers.tier import Delta, TextLogprob, Tier, Usage
+from tiers.tier import ChatMessage, Delta, TextLogprob, Tier, Usage
 from tiers.tier_spec import TierSpec
+from tiers.tools.tool import ToolCall, ToolCallDelta
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,27 @@ class Choice(msgspec.Struct):
     pieces: list[str] = []
     thoughts: list[str] = []
     logprobs: list[TextLogprob] = []
+    calls: list[list[ToolCallDelta]] = []
     finish_reason: str | None = None
+
+    def add_calls(self, deltas: list[ToolCallDelta]) -> None:
+        """Take pieces of tool calls."""
+        for delta in deltas:
+            while len(self.calls) <= delta.index:
+                self.calls.append([])
+            self.calls[delta.index].append(delta)
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls of tools, each put together from its pieces."""
+        return [
+            ToolCall(
+                id="".join(piece.id for piece in pieces),
+                name="".join(piece.name for piece in pieces),
+                arguments="".join(piece.arguments for piece in pieces),
+            )
+            for pieces in self.calls
+        ]
 
     @property
     def text(self) -> str:
@@ -226,6 +247,8 @@ class Answer:
             choice.thoughts.append(delta.reasoning)
         if delta.logprobs and not delta.reasoning:
             choice.logprobs += delta.logprobs
+        if delta.tool_calls:
+            choice.add_calls(delta.tool_calls)
         choice.finish_reason = delta.finish_reason or choice.finish_reason
 
     def _give_up(self, status: Literal["error", "aborted"], error: Exception | None) -> None:
@@ -277,7 +300,7 @@ class Answer:
             model=self.tier.model,
             attempts=self.attempts,
             messages=ask.recorded_messages(),
-            answer=first.text if ask.store_texts else None,
+            answer=_recorded_answer(first) if ask.store_texts else None,
             reasoning=(first.reasoning or None) if ask.store_texts else None,
             finish_reason=first.finish_reason,
             prompt_tokens=usage.prompt_tokens,
@@ -298,6 +321,10 @@ class Answer:
             e2e_ms=elapsed * 1e3,
             overhead_ms=(elapsed - stamps.tier_seconds) * 1e3,
         )
+
+
+def _recorded_answer(choice: Choice) -> str:
+    return ChatMessage(role="assistant", content=choice.text, tool_calls=tuple(choice.tool_calls)).recorded_content()
 
 
 def _shown(error: Exception) -> str:

@@ -160,7 +160,8 @@ class Composition:
         encode = None if in_force is None else encoder_of(lambda: in_force.model)
         loop = QualityLoop(self.settings, self.catalog, database, engine.tiers, encode)
         await stack.enter_async_context(running_quality_loop(loop))
-        self.sinks.append(lambda answer, record: loop.offer(record))
+        # An answer that had to be a call, or to obey a grammar, is no fair match for a free one.
+        self.sinks.append(lambda answer, record: None if answer.ask.is_bound else loop.offer(record))
         return loop
 
     async def _refresh(self, engine: Engine, ledger: Ledger, service: Service, loop: QualityLoop | None) -> None:

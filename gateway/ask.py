@@ -1,12 +1,13 @@
 """An Ask: one caller's request after parsing, independent of HTTP, as routing and service read it."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from inference_core.protocol import SamplingParams
 from tiers.tier import ChatMessage, GenerationRequest, ReasoningEffort
 from tiers.tier_spec import SamplingDefaults, TierSpec
+from tiers.tools.tool import Tooling
 
 Prompt = str | list[int]
 TIER_DEFAULTS = SamplingDefaults.__struct_fields__
@@ -35,6 +36,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     store_texts: bool = True
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    tooling: Tooling | None = None
+    response_format: dict[str, Any] | None = None
     n: int = 1
     best_of: int | None = None
     echo: bool = False
@@ -47,6 +50,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     max_cost_usd: float | None = None
     deadline_seconds: float | None = None
     traceparent: str | None = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether tools or a grammar shape the answer, so that it cannot be held beside one that is free."""
+        return self.sampling.grammar is not None or self.tooling is not None
 
     @property
     def choices(self) -> int:
@@ -79,6 +87,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             include_stop=self.include_stop,
             reasoning_effort=self.reasoning_effort,
             reasoning_budget=self.reasoning_budget,
+            tooling=self.tooling,
+            response_format=self.response_format,
             priority=self.priority,
             arrival=self.arrival,
             deadline=self.arrival + seconds,
@@ -91,7 +101,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         if not self.store_texts:
             return None
         if self.messages is not None:
-            return [{"role": message.role, "content": message.content} for message in self.messages]
+            return [{"role": message.role, "content": message.recorded_content()} for message in self.messages]
         return [
             {"role": "prompt", "content": prompt if isinstance(prompt, str) else " ".join(map(str, prompt))}
             for prompt in self.prompts or []

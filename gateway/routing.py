@@ -5,6 +5,8 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
+
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError
 from classifier.heuristic import heuristic_prediction
@@ -24,6 +26,8 @@ AUTO = "auto"
 # No tokeniser makes more tokens than bytes; a chat template adds less than this per turn and at its ends.
 TEMPLATE_TOKENS_PER_TURN = 16
 TEMPLATE_TOKENS = 64
+# Our own instructions, and those of the templates that have any, are shorter than this.
+TEMPLATE_TOKENS_FOR_TOOLS = 2048
 
 
 class Classifier(Protocol):
@@ -197,7 +201,9 @@ def _context_problem(ask: Ask, most: int, tier: Tier, spec: TierSpec) -> str | N
 def _most_tokens(ask: Ask) -> int:
     """A bound on the prompt's tokens from its bytes."""
     if ask.messages is not None:
-        text = sum(len(message.content.encode()) for message in ask.messages)
+        text = sum(len(message.recorded_content().encode()) for message in ask.messages)
+        if ask.tooling is not None:
+            text += TEMPLATE_TOKENS_FOR_TOOLS + sum(len(msgspec.json.encode(t.definition())) for t in ask.tooling.tools)
         return text + TEMPLATE_TOKENS_PER_TURN * len(ask.messages) + TEMPLATE_TOKENS
     longest = max((len(p) if isinstance(p, list) else len(p.encode()) for p in ask.prompts or ()), default=0)
     return longest + TEMPLATE_TOKENS

@@ -5,10 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from random import Random
+from typing import TYPE_CHECKING
 
 from inference_core.auto_tuner import AutoTuner
 from inference_core.block_pool import BlockPool
-from inference_core.errors import IntegrityError, InvalidRequestError, QueueFullError
+from inference_core.errors import CoreError, IntegrityError, InvalidRequestError, QueueFullError
+from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabulary_of_file
+from inference_core.grammar.matcher_seam import MakeMatcher
 from inference_core.live_knobs import LiveKnobs
 from inference_core.model_turns import ModelTurns
 from inference_core.protocol import (
@@ -22,6 +25,7 @@ from inference_core.protocol import (
     SequenceOutput,
 )
 from inference_core.queue_alert import QueueAlert
+from inference_core.refusals import refusal
 from inference_core.repetition import LOOK_EVERY, goes_round
 from inference_core.request_validation import validate_request
 from inference_core.runner import ModelRunner
@@ -32,6 +36,12 @@ from inference_core.step_executor import Outcome, StepExecutor
 from inference_core.step_statistics import StepStatistics
 from inference_core.wait_estimate import StepMeter
 
+if TYPE_CHECKING:
+    from inference_core.grammar.vocabulary import Vocabulary
+
+# How long a core without other work waits for a grammar before it looks for commands again.
+_GRAMMAR_PATIENCE_SECONDS = 0.05
+
 
 class Core:
     """Add requests, call `step` while `has_work`, hand its outputs on. No threads, no asyncio: transports wrap it.
@@ -40,6 +50,7 @@ class Core:
     `slab_bytes`. `clock`: seconds, monotonic. `seed`: of the generator that seeds unseeded requests (None: from the
     operating system); with it, equal commands and clock readings give equal runs. `knobs`: the same for every model, or
     `LiveKnobs` over just these models. `use_threads` gives the kernels another number of threads (0: one per CPU).
+    `vocabulary_of` gives the tokens that grammars of a model are compiled for, by default those of its file.
     Raises `MemoryPlanError` if a model's block is larger than a slab.
     """
 
@@ -53,6 +64,7 @@ class Core:
         clock: Callable[[], float] = time.monotonic,
         seed: int | None = None,
         use_threads: Callable[[int], object] | None = None,
+        vocabulary_of: "Callable[[ModelInfo], Vocabulary]" = vocabulary_of_file,
     ) -> None:
         self._runners = dict(models)
         self._knobs = knobs if isinstance(knobs, LiveKnobs) else LiveKnobs(dict.fromkeys(models, knobs or Knobs()))
@@ -70,6 +82,9 @@ class Core:
         self._alerts = {name: QueueAlert(name) for name in self._runners}
         self._turns = ModelTurns(list(self._runners))
         self._requests: dict[str, _Request] = {}
+        self._grammars = GrammarAdmission(
+            vocabulary_of, {name: runner.config.eos_token_ids for name, runner in self._runners.items()}
+        )
         self._executor = StepExecutor(self._runners, self._schedulers, clock)
         self._clock = clock
         self._use_threads = use_threads
@@ -88,19 +103,29 @@ class Core:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._requests)
+        return bool(self._requests) or bool(self._grammars)
 
     def add(self, request: AddRequest) -> None:
-        """Queue a request. Raises `InvalidRequestError` (it can never be served) or `QueueFullError` (try later)."""
+        """Queue a request. Raises `InvalidRequestError` (it can never be served) or `QueueFullError` (try later).
+
+        One with a grammar is queued by the first step that finds the grammar compiled, or refused by it.
+        """
         scheduler = self._schedulers.get(request.model)
         if scheduler is None:
             raise InvalidRequestError(
                 f"model {request.model!r} is unknown; loaded: {', '.join(self._runners)}", "model"
             )
-        if request.request_id in self._requests:
+        if request.request_id in self._requests or request.request_id in self._grammars:
             raise InvalidRequestError(f"request_id {request.request_id!r} is in use by a live request", "request_id")
         runner = self._runners[request.model]
         validate_request(request, runner.info, scheduler.pool, scheduler.knobs)
+        if request.sampling.grammar is None:
+            self._admit(request, None)
+        else:
+            self._grammars.add(request, runner.info, request.sampling.grammar)
+
+    def _admit(self, request: AddRequest, make_matcher: MakeMatcher | None) -> None:
+        scheduler, runner = self._schedulers[request.model], self._runners[request.model]
         now = self._clock()
         self._refuse_hopeless(request, scheduler, now)
         given = request.sampling.seed
@@ -117,10 +142,27 @@ class Core:
                 leader=choices[0] if choices else None,
                 now=now,
             )
+            if make_matcher is not None:
+                sequence.sample_spec.matcher = make_matcher()
             choices.append(sequence)
         scheduler.add(choices, now)
         self._requests[request.request_id] = _Request(scheduler, choices, request.n)
         self._watch_queue(request.model)
+
+    def _admit_compiled(self) -> list[SequenceOutput]:
+        """Queue the requests whose grammar is compiled; the refusals of those that cannot be queued."""
+        patience = 0.0 if self._requests else _GRAMMAR_PATIENCE_SECONDS
+        return [output for compiled in self._grammars.take(patience) for output in self._admit_one(compiled)]
+
+    def _admit_one(self, compiled: Compiled) -> list[SequenceOutput]:
+        request = compiled.request
+        try:
+            self._admit(request, compiled.matchers.result())
+        except IntegrityError:
+            raise
+        except CoreError as error:
+            return [refusal(request.request_id, error)]
+        return [output for index in compiled.aborted for output in self.abort(request.request_id, index)]
 
     def _refuse_hopeless(self, request: AddRequest, scheduler: Scheduler, now: float) -> None:
         """Raises `QueueFullError` if a strict deadline cannot be met even if all goes as predicted (SPEC BS-04)."""
@@ -152,6 +194,9 @@ class Core:
 
         The final outputs of the choices that this ended; [] if there were none.
         """
+        if request_id in self._grammars:
+            self._grammars.abort(request_id, index)
+            return []
         request = self._requests.get(request_id)
         if request is None:
             return []
@@ -167,7 +212,7 @@ class Core:
         Raises `RankLostError` when the mesh that the models run on has lost a rank: the core is dead then.
         """
         began = self._clock()
-        outputs = self._end_the_late(began)
+        outputs = self._admit_compiled() + self._end_the_late(began)
         due = {name: s.deadlines.earliest for name, s in self._schedulers.items() if s.has_work}
         for name in self._turns.order(due):
             overlaps = self._executor.may_overlap(name)

@@ -16,7 +16,6 @@ from inference_core.errors import (
     InvalidRequestError,
     MemoryPlanError,
     ModelFileError,
-    QueueFullError,
 )
 from inference_core.event_client import EventClient
 from inference_core.protocol import (
@@ -25,7 +24,6 @@ from inference_core.protocol import (
     Command,
     CoreHealth,
     CoreStats,
-    ErrorKind,
     Event,
     Hello,
     Knobs,
@@ -36,6 +34,7 @@ from inference_core.protocol import (
     SequenceOutput,
     SetKnobs,
 )
+from inference_core.refusals import refusal
 from inference_core.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -202,24 +201,6 @@ def _knobs_set(core: SteppingCore, command: SetKnobs) -> KnobsSet:
     else:
         answer.knobs = dict(core.knobs)
     return answer
-
-
-def refusal(request_id: str, error: CoreError) -> SequenceOutput:
-    """The one output of a request that was not admitted."""
-    kind: ErrorKind = "internal"
-    if isinstance(error, InvalidRequestError):
-        kind = "invalid"
-    elif isinstance(error, QueueFullError):
-        kind = "overloaded"
-    return SequenceOutput(
-        request_id=request_id,
-        index=0,
-        token_ids=[],
-        finish_reason="error",
-        error=str(error),
-        error_param=getattr(error, "param", None),
-        error_kind=kind,
-    )
 
 
 def why_dead(cause: BaseException) -> str:

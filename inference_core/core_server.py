@@ -15,10 +15,11 @@ from typing import TypeVar
 import msgspec
 
 from inference_core.core_connection import CoreConnection
-from inference_core.core_loop import WATCHDOG_SECONDS, CoreFactory, CoreLoop, refusal, why_dead
+from inference_core.core_loop import WATCHDOG_SECONDS, CoreFactory, CoreLoop, why_dead
 from inference_core.errors import CoreError, CoreGoneError, QueueFullError
 from inference_core.frames import MAX_FRAME_BYTES
 from inference_core.protocol import AbortRequest, AddRequest, Command, CoreHealth, Event, Goodbye, Hello, SequenceOutput
+from inference_core.refusals import refusal
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -5,9 +5,13 @@ For tests of everything above the runner: `hash_core` builds a real core over it
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import count, pairwise
+
+import numpy as np
 
 from inference_core.core import Core
+from inference_core.errors import BadLogitsError
+from inference_core.grammar.masks import TokenMask, begin_masks
 from inference_core.kv_layout import KVLayout
 from inference_core.live_knobs import LiveKnobs
 from inference_core.model_config import ModelConfig
@@ -102,7 +106,7 @@ class HashModelRunner(ModelRunner):
             self._memory[end : end + size] = self._memory[start : start + size]
         for sequence in plan.sequences:
             self._write(sequence)
-        sampled = [[] if s.sample is None else [self._sample(s, s.sample)] for s in plan.sequences]
+        sampled = self._samples(plan.sequences)
         scores = any(s.score is not None for s in plan.sequences)
         scored = [self._scores(s) for s in plan.sequences] if scores else []
         self.tokens_computed += plan.num_tokens
@@ -152,10 +156,22 @@ class HashModelRunner(ModelRunner):
             address = self._address(table, position)
             self._memory[address : address + self.layout.bytes_per_token] = record * self._width
 
-    def _sample(self, sequence: ScheduledSequence, spec: SampleSpec) -> SampledToken:
+    def _samples(self, sequences: list[ScheduledSequence]) -> list[list[SampledToken]]:
+        drawing = [s.sample for s in sequences if s.sample is not None]
+        masks = begin_masks(drawing)
+        bound = {} if masks is None else masks.wait()
+        undrawable = [row for row, mask in bound.items() if mask.only and not len(mask.ids)]
+        if undrawable:
+            raise BadLogitsError(undrawable, self.info.vocab_size)
+        rows = count()
+        return [[] if s.sample is None else [self._sample(s, s.sample, bound.get(next(rows)))] for s in sequences]
+
+    def _sample(self, sequence: ScheduledSequence, spec: SampleSpec, mask: TokenMask | None) -> SampledToken:
         history = self._read(sequence.block_table, sequence.start + len(sequence.token_ids))
         masked = spec.eos_token_ids if spec.position < spec.params.min_tokens else ()
         token = self._draw(history, spec.seed if spec.params.temperature > 0 else None, masked)
+        if mask is not None:
+            token = _next_allowed(mask, token, self.info.vocab_size)
         if spec.params.logprobs is None:
             return SampledToken(token)
         top = [(token, 0.0)][: spec.params.logprobs]
@@ -197,7 +213,8 @@ class HashModelRunner(ModelRunner):
         return blake2b(before + key, digest_size=RECORD_BYTES).digest()
 
     def _draw(self, history: bytes, seed: int | None, masked: tuple[int, ...]) -> int:
-        """All probability lies on one token, a digest of `history`; masked tokens pass it on to the next id."""
+        """All probability lies on one token, a digest of `history`; masked tokens pass it on to the next id, as do
+        those that a grammar forbids."""
         salt = b"" if seed is None else (seed % 2**64).to_bytes(8, "little")
         digest = blake2b(history, digest_size=16, salt=salt).digest()
         eos = self.info.vocab_size - 1
@@ -207,6 +224,14 @@ class HashModelRunner(ModelRunner):
         while token in masked:
             token = (token + 1) % eos
         return token
+
+
+def _next_allowed(mask: TokenMask, token: int, vocab_size: int) -> int:
+    """The first allowed id from `token` on, and around the end of the vocabulary."""
+    row = np.zeros(vocab_size, np.float32)
+    mask.apply(row)
+    ids = np.flatnonzero(row == 0)
+    return int(ids[np.searchsorted(ids, token) % len(ids)])
 
 
 def hash_core(

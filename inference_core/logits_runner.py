@@ -5,6 +5,7 @@ from abc import abstractmethod
 
 import torch
 
+from inference_core.grammar.masks import begin_masks
 from inference_core.prompt_scores import ScoredRows
 from inference_core.protocol import TokenLogprob
 from inference_core.runner import ModelRunner
@@ -31,13 +32,15 @@ class LogitsRunner(ModelRunner):
         began = time.perf_counter()
         if plan.copies:
             self.copy_blocks(plan.copies)
+        specs = [s.sample for s in plan.sequences if s.sample is not None]
+        masks = begin_masks(specs)
         scored: list[list[TokenLogprob]] = []
         with torch.inference_mode():
             if any(s.score is not None for s in plan.sequences):
                 logits, scored = self._scored(plan.sequences)
             else:
                 logits = self.logits(plan.sequences)
-            drawn = iter(sample(logits, [s.sample for s in plan.sequences if s.sample is not None]))
+            drawn = iter(sample(logits, specs, masks=masks))
         tokens: list[list[SampledToken]] = [[next(drawn)] if s.sample is not None else [] for s in plan.sequences]
         return StepResult(tokens, time.perf_counter() - began, scored)
 

@@ -14,6 +14,24 @@ ErrorKind = Literal["invalid", "overloaded", "internal"]
 KnobValue = bool | int | float | str | list[int] | None
 
 
+GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
+
+
+class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What an answer must be, from its first token to its last (SPEC SO-01).
+
+    `text` is: nothing for any JSON object; a JSON schema; a regular expression in Rust's syntax, for the whole answer;
+    a JSON list of the texts to choose from; a grammar in llguidance's dialect of Lark, or in GBNF. `param` is the field
+    of the caller's request that it came from, to be named if it cannot be compiled. `schemas`: the JSON schemas that
+    a Lark text was made from, as pairs of their own field and text.
+    """
+
+    kind: GrammarKind
+    text: str = ""
+    param: str = "response_format"
+    schemas: tuple[tuple[str, str], ...] = ()
+
+
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How one request's tokens are drawn (SPEC GW-04).
 
@@ -23,6 +41,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     `logprobs`: None for none, k >= 0 for the drawn token and the k most likely ones, always of the
     model's raw distribution (before bias, penalties and temperature). `prompt_logprobs`: the same for the tokens of the
     prompt but its first; such a prompt is computed in full, whatever the prefix cache holds.
+    `grammar`: tokens that it does not allow are never drawn, whatever else is asked for; the answer ends where it may.
     """
 
     temperature: float = 1.0
@@ -40,6 +59,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):

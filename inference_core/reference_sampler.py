@@ -75,7 +75,7 @@ def sample_row(raw: Logits, spec: SampleSpec) -> SampledToken | None:
         token_id = _draw(ids, weights, point(spec.seed, spec.position))
     if params.logprobs is None:
         return SampledToken(token_id)
-    return SampledToken(token_id, _logprob(raw, token_id, params.logprobs))
+    return SampledToken(token_id, token_logprob(raw, token_id, params.logprobs))
 
 
 def distribution(raw: Logits, spec: SampleSpec) -> Floats:
@@ -241,7 +241,7 @@ def _draw(ids: Ids | None, weights: Weights, bits: int) -> int:
     return place if ids is None else int(ids[place])
 
 
-def _logprob(raw: Logits, token_id: int, k: int) -> TokenLogprob:
+def token_logprob(raw: Logits, token_id: int, k: int) -> TokenLogprob:
     """Log-softmax of the raw row, for the drawn token and the `k` most likely ones."""
     best = float(raw.max())
     log_total = math.log(int(_weights(raw, 1.0).sum()) / ONE)

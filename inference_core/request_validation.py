@@ -54,6 +54,16 @@ def _validate_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     for token_id, bias in sampling.logit_bias.items():
         if not -100 <= bias <= 100:
             _refuse("logit_bias", f"of token {token_id} is {bias}; allowed: -100 to 100")
+    if sampling.grammar is not None:
+        _validate_beside_grammar(sampling, sampling.grammar.param)
+
+
+def _validate_beside_grammar(sampling: SamplingParams, param: str) -> None:
+    """A grammar says where an answer ends; what forbids the end there would leave no token to draw."""
+    if sampling.ignore_eos:
+        _refuse("ignore_eos", f"cannot be combined with {param}, which says where the answer ends")
+    if sampling.min_tokens:
+        _refuse("min_tokens", f"cannot be combined with {param}, which says where the answer ends")
 
 
 def _validate_memory(request: AddRequest, info: ModelInfo, pool: BlockPool) -> None:

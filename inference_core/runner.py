@@ -41,7 +41,7 @@ class OverlappingRunner(ModelRunner):
     @abstractmethod
     def draws_ahead(self, spec: SampleSpec) -> bool:
         """Whether the device draws by itself under `spec`, so that the next step may follow before the host knows the
-        token. What depends on the tokens drawn before, as penalties do, must not."""
+        token. What depends on the tokens drawn before, as penalties and grammars do, must not."""
 
     @abstractmethod
     def launch(self, plan: StepPlan) -> Callable[[], StepResult]:

@@ -90,6 +90,7 @@ class Scheduler:
             self.deadlines.remove(sequence)
         self._batch.discard(sequence.id)
         sequence.forget_pending()
+        sequence.sample_spec.matcher = None
         sequence.status = Status.FINISHED
 
     # -- planning ------------------------------------------------------------------------------

@@ -185,6 +185,8 @@ class Sequence:
             return "stop"
         self.token_ids[-pending] = outputs[place] = token_id
         self.num_pending = pending - 1
+        if self.sample_spec.matcher is not None:
+            self.sample_spec.matcher.accept(token_id)
         return "length" if place + 1 >= self.max_output_tokens else None
 
     def forget_pending(self) -> None:

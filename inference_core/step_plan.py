@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from inference_core.grammar.matcher_seam import Matcher
 from inference_core.protocol import SamplingParams, TokenLogprob
 
 # In `token_ids`: the token that the last step with this sequence drew, before the host has seen it.
@@ -17,7 +18,8 @@ class SampleSpec(msgspec.Struct, eq=False):
     penalties and min_tokens). `seed` is the sequence's effective seed: for an unseeded request the
     scheduler drew one at admission, so that a preempted sequence repeats its draws. `position` is the
     number of output tokens before the one to draw; it alone changes from step to step. `eos_token_ids` are suppressed
-    below `min_tokens`.
+    below `min_tokens`. `matcher` is where the sequence is in its grammar, if it has one, and moves with its output
+    tokens.
     """
 
     params: SamplingParams
@@ -26,6 +28,7 @@ class SampleSpec(msgspec.Struct, eq=False):
     seed: int
     position: int
     eos_token_ids: tuple[int, ...]
+    matcher: Matcher | None = None
 
 
 class ScoreSpec(msgspec.Struct, eq=False):

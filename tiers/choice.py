@@ -25,6 +25,7 @@ class Choice:
     A token goes out with the first text that it contributes to. Text from a stop string on is dropped, and
     so are the tokens that contributed only to it; a token that straddles the border is kept. With `include_stop` the
     text of the stop string, or of the stop token, is kept. What the first `min_tokens` tokens say stops nothing.
+    `visible` control tokens show as their text.
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class Choice:
         stop: tuple[str, ...],
         include_stop: bool = False,
         min_tokens: int = 0,
+        visible: frozenset[int] = frozenset(),
     ) -> None:
         self.completion_tokens = 0
         self.index = index
         self._tokenizer = tokenizer
-        self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._detokenizer = IncrementalDetokenizer(tokenizer, visible)
         self._stop = StopStrings(stop, include=include_stop)
         self._include_stop = include_stop
         self._min_tokens = min_tokens if stop else 0

@@ -17,6 +17,9 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.choice import Choice
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
+from tiers.tools.calling import ToolCalling
+from tiers.tools.dialect import DialectName
+from tiers.tools.tool import Tooling
 
 T = TypeVar("T")
 
@@ -27,16 +30,25 @@ class Decoder:
     """What decoding policies are made of. `max_context` is in tokens, `max_tokens` bounds one request's output."""
 
     def __init__(
-        self, core: CoreClient, model: str, tokenizer: Tokenizer, *, max_context: int, max_tokens: int, tier: str
+        self,
+        core: CoreClient,
+        model: str,
+        tokenizer: Tokenizer,
+        *,
+        max_context: int,
+        max_tokens: int,
+        tier: str,
+        tool_dialect: DialectName | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self.calling = ToolCalling(tokenizer, tool_dialect)
         self.max_context = max_context
         self._core, self._model, self._max_tokens, self._tier = core, model, max_tokens, tier
 
     def prompt_ids(self, request: GenerationRequest) -> list[int]:
         """The request's prompt in tokens. Raises TierRequestError if it is empty or holds ids of another vocabulary."""
         if request.messages is not None:
-            return self.chat_ids(request.messages)
+            return self.chat_ids(request.messages, request.tooling)
         if isinstance(request.prompt, list):
             vocab = self.tokenizer.vocab_size
             bad = [token for token in request.prompt if not 0 <= token < vocab]
@@ -51,12 +63,14 @@ class Decoder:
             raise TierRequestError("prompt: must not be empty", "prompt")
         return ids
 
-    def chat_ids(self, messages: list[ChatMessage]) -> list[int]:
-        """Messages in the model's chat format, up to where the assistant begins to speak."""
+    def chat_ids(self, messages: list[ChatMessage], tooling: Tooling | None = None) -> list[int]:
+        """Messages and tools in the model's chat format, up to where the assistant begins to speak."""
         if not messages:
             raise TierRequestError("messages: must not be empty", "messages")
-        turns = [msgspec.to_builtins(message) for message in messages]
-        return _or_refuse("messages", lambda: self.tokenizer.encode_chat(turns, add_generation_prompt=True))
+        turns, tools = self.calling.turns(messages, tooling)
+        return _or_refuse(
+            "messages", lambda: self.tokenizer.encode_chat(turns, add_generation_prompt=True, tools=tools)
+        )
 
     def own_ids(self, text: str) -> list[int]:
         """Tokens of a text of the catalogue's: unlike text from outside, it may name the model's control tokens."""
@@ -104,8 +118,10 @@ class Decoder:
         request with the last one. So does its index in `dropped`, which the caller may fill between two deltas: what
         such a choice has drawn is billed, and no more is said of it.
         """
-        least = sampling.min_tokens
-        choices = _or_refuse("stop", lambda: [Choice(i, self.tokenizer, stop, include_stop, least) for i in range(n)])
+        least, visible = sampling.min_tokens, self.calling.visible_controls(request)
+        choices = _or_refuse(
+            "stop", lambda: [Choice(i, self.tokenizer, stop, include_stop, least, visible) for i in range(n)]
+        )
         unfinished = n
         tally = _Tally()
         command = self._command(request, prompt_ids, sampling, max_tokens, n)

@@ -63,9 +63,11 @@ class LocalTier(Tier):
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`."""
         policy = self._started()
+        calling = policy.decoder.calling
+        request = calling.prepared(request)
         self._running += 1
         try:
-            async with aclosing(policy.stream(request)) as deltas:
+            async with aclosing(calling.read(request, policy.stream(request))) as deltas:
                 async for delta in deltas:
                     yield delta
         except TierUnavailableError as error:
@@ -100,7 +102,13 @@ class LocalTier(Tier):
 
 def _policy(spec: TierSpec, core: CoreClient, tokenizer: Tokenizer, max_context: int) -> Policy:
     decoder = Decoder(
-        core, str(spec.model), tokenizer, max_context=max_context, max_tokens=spec.max_tokens, tier=spec.name
+        core,
+        str(spec.model),
+        tokenizer,
+        max_context=max_context,
+        max_tokens=spec.max_tokens,
+        tier=spec.name,
+        tool_dialect=spec.tool_dialect,
     )
     if isinstance(spec.policy, SelfConsistencySpec):
         return SelfConsistency(decoder, spec.policy)

@@ -1,6 +1,7 @@
 """A tier behind any OpenAI-compatible server, over httpx."""
 
 import asyncio
+import json
 import math
 import os
 import time
@@ -82,7 +83,11 @@ class RemoteTier(Tier):
         """An estimate: four UTF-8 bytes per token, four tokens per message; exact for token ids."""
         if isinstance(request.prompt, list):
             return len(request.prompt)
-        texts = [m.content for m in request.messages or []] + ([request.prompt] if request.prompt else [])
+        texts = (
+            [m.content for m in request.messages or []]
+            + _tool_texts(request)
+            + ([request.prompt] if request.prompt else [])
+        )
         size = sum(_text_tokens(text) for text in texts)
         return max(1, size + TOKENS_PER_MESSAGE * len(request.messages or []))
 
@@ -202,6 +207,8 @@ class _Tally:
             return False
         self._text[delta.index] = self._text.get(delta.index, 0) + len(delta.text.encode())
         self._reasoning[delta.index] = self._reasoning.get(delta.index, 0) + len(delta.reasoning.encode())
+        for call in delta.tool_calls:
+            self._text[delta.index] += len((call.name + call.arguments).encode())
         if delta.finish_reason is not None:
             self.unfinished.remove(delta.index)
         return True
@@ -228,6 +235,12 @@ async def _next_before(deadline: float, events: AsyncGenerator[ServerSentEvent, 
     """The next event, or None at the end. Raises TimeoutError at `deadline` (seconds of the loop's clock)."""
     async with asyncio.timeout_at(deadline):
         return await anext(events, None)
+
+
+def _tool_texts(request: GenerationRequest) -> list[str]:
+    calls = [call for message in request.messages or [] for call in message.tool_calls]
+    tools = () if request.tooling is None else request.tooling.tools
+    return [call.name + call.arguments for call in calls] + [json.dumps(tool.definition()) for tool in tools]
 
 
 def _text_tokens(text: str) -> int:

@@ -7,8 +7,9 @@ import msgspec
 
 from inference_core.protocol import SamplingParams
 from tiers.errors import TierError
-from tiers.tier import Delta, FinishReason, GenerationRequest, TextLogprob, Usage
+from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, TextLogprob, Usage
 from tiers.tier_spec import RemoteSpec
+from tiers.tools.tool import Tool, ToolCallDelta
 
 DEFAULTS = SamplingParams()
 EXTENSIONS = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
@@ -43,8 +44,26 @@ class _Logprobs(msgspec.Struct):
     text_offset: list[int] | None = None
 
 
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct):
+    index: int = 0
+    id: str | None = None
+    function: _Function | None = None
+
+    def delta(self) -> ToolCallDelta:
+        function = self.function or _Function()
+        return ToolCallDelta(
+            index=self.index, id=self.id or "", name=function.name or "", arguments=function.arguments or ""
+        )
+
+
 class _Message(msgspec.Struct):
     content: str | None = None
+    tool_calls: list[_ToolCall] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
 
@@ -108,7 +127,7 @@ def request_body(remote: RemoteSpec, request: GenerationRequest, max_tokens: int
         "top_p": sampling.top_p,
     }
     if request.messages is not None:
-        body["messages"] = [msgspec.to_builtins(message) for message in request.messages]
+        body["messages"] = [_wire_message(message) for message in request.messages]
     else:
         body["prompt"] = request.prompt
     if remote.stream_usage:
@@ -128,9 +147,52 @@ def request_body(remote: RemoteSpec, request: GenerationRequest, max_tokens: int
         body["reasoning_effort"] = request.reasoning_effort
     if is_chat and request.reasoning_budget is not None:
         body["thinking_token_budget"] = request.reasoning_budget
+    body |= _constraints(request)
     if sampling.logprobs is not None:
         body |= {"logprobs": True, "top_logprobs": sampling.logprobs} if is_chat else {"logprobs": sampling.logprobs}
     return body
+
+
+def _wire_message(message: ChatMessage) -> dict[str, Any]:
+    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.name is not None:
+        wire["name"] = message.name
+    if message.tool_call_id is not None:
+        wire["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        wire["content"] = message.content or None
+        wire["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    return wire
+
+
+def _constraints(request: GenerationRequest) -> dict[str, Any]:
+    """Tools and grammars; what OpenAI's API has no field for goes in vLLM's."""
+    body: dict[str, Any] = {}
+    grammar, tooling = request.sampling.grammar, request.tooling
+    if request.response_format is not None:
+        body["response_format"] = request.response_format
+    elif grammar is not None:
+        text = grammar.text
+        value = {"json_object": True, "json_schema": text, "regex": text, "lark": text}.get(grammar.kind)
+        name = {"json_schema": "json", "lark": "grammar"}.get(grammar.kind, grammar.kind)
+        body["structured_outputs"] = {name: msgspec.json.decode(text) if grammar.kind == "choice" else value}
+    if tooling is not None:
+        body["tools"] = [_wire_tool(tool) for tool in tooling.tools]
+        named = {"type": "function", "function": {"name": tooling.name}}
+        body["tool_choice"] = named if tooling.choice == "named" else tooling.choice
+        if not tooling.parallel:
+            body["parallel_tool_calls"] = False
+    return body
+
+
+def _wire_tool(tool: Tool) -> dict[str, Any]:
+    definition = tool.definition()
+    if tool.strict:
+        definition["function"]["strict"] = True
+    return definition
 
 
 def parse_chunk(data: str) -> Chunk:
@@ -165,16 +227,18 @@ def _deltas(choice: _Choice) -> list[Delta]:
     reasoning = message.reasoning_content or message.reasoning or ""
     logprobs = _logprobs(choice.logprobs) if choice.logprobs is not None else None
     deltas: list[Delta] = []
-    if text or reasoning or logprobs:
-        deltas.append(Delta(index=choice.index, text=text, reasoning=reasoning, logprobs=logprobs))
+    calls = [call.delta() for call in message.tool_calls or []]
+    if text or reasoning or logprobs or calls:
+        deltas.append(Delta(index=choice.index, text=text, reasoning=reasoning, logprobs=logprobs, tool_calls=calls))
     if choice.finish_reason:
         deltas.append(Delta(index=choice.index, finish_reason=_finish_reason(choice.finish_reason)))
     return deltas
 
 
 def _finish_reason(reason: str) -> FinishReason:
-    """`length` and `error` keep their meaning; every other way to end (filters, tool calls) is a stop."""
-    return "length" if reason == "length" else "error" if reason == "error" else "stop"
+    """`length`, `tool_calls` and `error` keep their meaning; every other way to end (filters) is a stop."""
+    kept: dict[str, FinishReason] = {"length": "length", "tool_calls": "tool_calls", "error": "error"}
+    return kept.get(reason, "stop")
 
 
 def _logprobs(logprobs: _Logprobs) -> list[TextLogprob] | None:

@@ -2,22 +2,33 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from inference_core.protocol import SamplingParams, TokenLogprob
+from tiers.tools.tool import ToolCall, ToolCallDelta, Tooling
 
-FinishReason = Literal["stop", "length", "error"]
+FinishReason = Literal["stop", "length", "tool_calls", "error"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One turn, content already flattened to text."""
+    """One turn, content already flattened to text. `tool_calls` are an assistant's; a turn of the role `tool` is the
+    result of the call `tool_call_id`."""
 
     role: str
     content: str
     name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+    def recorded_content(self) -> str:
+        """The turn as one text, calls included, for records and for whoever must guess at its length."""
+        if not self.tool_calls:
+            return self.content
+        calls = [f"{call.name}({call.arguments})" for call in self.tool_calls]
+        return "\n".join(filter(None, [self.content, *calls]))
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +41,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     `reasoning_effort` asks for. `include_stop`: the stop string that ends an answer is part of it.
     `echo`: every choice begins with the raw prompt, with its log-probabilities if `sampling.logprobs` asks for any;
     then `max_tokens` may be 0.
+    `sampling.grammar` binds the answer, not the thoughts before it. `tooling`: tools that the answer may or must call.
+    `response_format` is the caller's own wording of the grammar, for servers that take it.
     """
 
     request_id: str
@@ -48,6 +61,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_effort: ReasoningEffort | None = None
     include_stop: bool = False
     echo: bool = False
+    tooling: Tooling | None = None
+    response_format: dict[str, Any] | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +89,8 @@ class TextLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A piece of one choice. Order per choice: text deltas, then one with `finish_reason`.
+    """A piece of one choice. Order per choice: text deltas and pieces of tool calls, then one with
+    `finish_reason`.
 
     The last delta of a request, after every choice has finished, carries `usage` (its `index` is 0 and
     its text empty), and where the tier knows them the longest wait of a choice for its first step in seconds and
@@ -87,6 +103,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     reasoning: str = ""
     token_ids: list[int] = []
     logprobs: list[TextLogprob] | None = None
+    tool_calls: list[ToolCallDelta] = []
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     queue_seconds: float = 0.0

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from tiers.tools.dialect import DialectName
+
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -110,7 +112,8 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Exactly one of `model` (a model of the catalogue's cores) and `remote` is set. `expected_answer_tokens` is the
     mean number of billed output tokens, reasoning and discarded samples included; predicted costs rest on it.
     `mean_latency_ms` is what an answer is expected to take; routing uses it until there are measurements.
-    `max_tokens` bounds the output of one request.
+    `max_tokens` bounds the output of one request. `tool_dialect` says how the model writes tool calls, where its chat
+    template does not tell.
     """
 
     number: Annotated[int, msgspec.Meta(ge=1, le=4)]
@@ -125,6 +128,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     expected_answer_tokens: Count
     mean_latency_ms: Positive
     max_tokens: Count
+    tool_dialect: DialectName | None = None
 
     @property
     def model_name(self) -> str:

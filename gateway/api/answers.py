@@ -43,13 +43,32 @@ class Routed(msgspec.Struct, frozen=True):
     reason: str
 
 
+class FunctionBody(msgspec.Struct, frozen=True):
+    """The function of a call; `arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallBody(msgspec.Struct, frozen=True):
+    """A call of a tool."""
+
+    id: str
+    type: str
+    function: FunctionBody
+
+
 class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An assistant's turn; `reasoning_content` is what a chain-of-thought tier thought before it answered."""
+    """An assistant's turn; `reasoning_content` is what a chain-of-thought tier thought before it answered.
+
+    `content` is null where there is nothing but calls.
+    """
 
     role: str
-    content: str
+    content: str | None
     refusal: None
     reasoning_content: str | None = None
+    tool_calls: list[ToolCallBody] | None = None
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -113,7 +132,9 @@ def whole_answer(answer: Answer, fingerprint: str) -> ChatAnswer | CompletionAns
 
 
 def _chat_choice(index: int, choice: Choice, answer: Answer) -> ChatChoice:
-    message = ChatMessageBody("assistant", choice.text, None, choice.reasoning or None)
+    calls = [ToolCallBody(c.id, "function", FunctionBody(c.name, c.arguments)) for c in choice.tool_calls]
+    content = choice.text or (None if calls else "")
+    message = ChatMessageBody("assistant", content, None, choice.reasoning or None, calls or None)
     drawn = chat_logprobs(choice.logprobs) if answer.ask.sampling.logprobs is not None else None
     return ChatChoice(index, message, drawn, choice.finish_reason)
 

@@ -7,6 +7,7 @@ from litestar import post
 from litestar.response import Response
 
 from gateway.api.answers import ChatAnswer
+from gateway.api.constraints import format_of, tooling_of
 from gateway.api.generating import ask_fields, read_body, respond
 from gateway.api.operations import describe
 from gateway.api.parsing import check_chat
@@ -32,6 +33,8 @@ async def chat_completions(request: HttpRequest) -> Response[Any]:
     ask = Ask(
         api="chat",
         messages=messages,
+        tooling=tooling_of(body),
+        response_format=format_of(body.response_format),
         store_texts=parts_of(request).settings.store_texts and body.store is not False,
         reasoning_effort=body.reasoning_effort,
         reasoning_budget=body.thinking_token_budget,

@@ -1,6 +1,6 @@
 """Server-sent events of a streamed answer, cut from a template per stream: only the new text is encoded per chunk."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -9,6 +9,7 @@ from gateway.api.answers import routed, usage_body
 from gateway.api.logprobs import chat_logprobs, completion_logprobs
 from gateway.errors import ErrorEnvelope, as_api_error
 from tiers.tier import Delta
+from tiers.tools.tool import ToolCallDelta
 
 DONE = b"data: [DONE]\n\n"
 
@@ -69,7 +70,7 @@ class ChatChunks:
 
     def piece(self, delta: Delta) -> bytes:
         """A chunk with the new text, and one with the finish reason if the choice has ended."""
-        if delta.text and not (delta.reasoning or delta.logprobs or delta.finish_reason):
+        if delta.text and not (delta.reasoning or delta.logprobs or delta.finish_reason or delta.tool_calls):
             return self._before[delta.index] + _encode(delta.text) + self._after
         events = b""
         if delta.reasoning:
@@ -79,6 +80,8 @@ class ChatChunks:
             drawn = _encode(chat_logprobs(delta.logprobs))
         if delta.text or drawn != b"null":
             events += self._chunk(delta.index, b'{"content":' + _encode(delta.text) + b"}", drawn)
+        for call in delta.tool_calls:
+            events += self._chunk(delta.index, _encode({"tool_calls": [_call_piece(call)]}))
         if delta.finish_reason:
             events += self._chunk(delta.index, b"{}", finish=_encode(delta.finish_reason))
         return events
@@ -135,6 +138,14 @@ class CompletionChunks:
             finish,
             self._template.tail,
         )
+
+
+def _call_piece(call: ToolCallDelta) -> dict[str, Any]:
+    """A call's first piece has its id, type and name; later ones only more of its arguments."""
+    if not call.id and not call.name:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
 
 
 def error_event(error: Exception) -> bytes:

@@ -5,11 +5,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from gateway.api.constraints import grammar_of
 from gateway.api.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, ContentPart, Message, Sampling
 from gateway.ask import TIER_DEFAULTS, Prompt
 from gateway.errors import ApiError, bad_request
 from inference_core.protocol import SamplingParams
 from tiers.tier import ChatMessage
+from tiers.tools.tool import ToolCall
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -17,7 +19,6 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "priority": 0, "flex": 2}
 # OpenAI's default of the older API; chat has none.
 COMPLETION_MAX_TOKENS = 16
-NEEDS_TOOLS = "tool calling is not available on this server; leave it out"
 
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
@@ -59,12 +60,8 @@ def check_chat(body: ChatRequest) -> list[ChatMessage]:
         body,
         ("function_call", "audio", "prediction", "verbosity", "web_search_options"),
     )
-    for name in ("tools", "functions"):
-        if getattr(body, name):
-            raise bad_request(f"Unsupported parameter {name}: {NEEDS_TOOLS}.", name, "unsupported_parameter")
-    if body.tool_choice not in (None, "none", "auto"):
-        raise bad_request(f"Unsupported parameter tool_choice: {NEEDS_TOOLS}.", "tool_choice", "unsupported_parameter")
-    _check_response_format(body.response_format)
+    if body.functions:
+        raise bad_request("Unsupported parameter functions: give tools.", "functions", "unsupported_parameter")
     if body.modalities not in (None, ["text"]):
         raise bad_request('Unsupported modalities: only ["text"] is available.', "modalities", "unsupported_parameter")
     if body.max_tokens == 0:
@@ -163,30 +160,49 @@ def refuse_given(body: msgspec.Struct, names: tuple[str, ...]) -> None:
             raise bad_request(f"Unsupported parameter {name}: leave it out.", name, "unsupported_parameter")
 
 
-def _check_response_format(given: dict[str, Any] | None) -> None:
-    if given is None or given == {"type": "text"}:
-        return
-    raise bad_request(
-        f"Unsupported response_format {given.get('type')!r}: only {{'type': 'text'}} is available.",
-        "response_format",
-        "unsupported_parameter",
-    )
-
-
 def _turn(message: Message, where: str) -> ChatMessage:
     if message.role not in ROLES:
         raise bad_request(
-            f"Invalid role {message.role!r}: allowed are system, developer, user and assistant.", f"{where}.role"
+            f"Invalid role {message.role!r}: allowed are system, developer, user, assistant and tool.", f"{where}.role"
         )
-    if message.role in ("tool", "function"):
+    if message.role == "function":
         raise bad_request(
-            f"Unsupported role {message.role!r}: {NEEDS_TOOLS}.", f"{where}.role", "unsupported_parameter"
+            "Unsupported role 'function': give tools, and results in the role tool.",
+            f"{where}.role",
+            "unsupported_parameter",
         )
-    for name in ("tool_calls", "function_call", "audio"):
+    for name in ("function_call", "audio"):
         if getattr(message, name):
             raise bad_request(f"Unsupported {name} in a message.", f"{where}.{name}", "unsupported_parameter")
+    calls = _calls(message, where)
+    if message.role == "tool" and not message.tool_call_id:
+        raise bad_request(
+            "A message of the role tool needs the tool_call_id that it answers.",
+            f"{where}.tool_call_id",
+            "missing_required_parameter",
+        )
     role = "system" if message.role == "developer" else message.role
-    return ChatMessage(role=role, content=_text(message.content, f"{where}.content"), name=message.name)
+    content = "" if calls and not message.content else _text(message.content, f"{where}.content")
+    return ChatMessage(
+        role=role, content=content, name=message.name, tool_calls=calls, tool_call_id=message.tool_call_id
+    )
+
+
+def _calls(message: Message, where: str) -> tuple[ToolCall, ...]:
+    if not message.tool_calls:
+        return ()
+    if message.role != "assistant":
+        raise bad_request(
+            f"Only an assistant calls tools, not a {message.role}.", f"{where}.tool_calls", "invalid_value"
+        )
+    for place, call in enumerate(message.tool_calls):
+        if call.type != "function":
+            raise bad_request(
+                f"Unsupported tool call type {call.type!r}.", f"{where}.tool_calls[{place}].type", "invalid_value"
+            )
+    return tuple(
+        ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments) for call in message.tool_calls
+    )
 
 
 def _text(content: str | list[ContentPart] | None, where: str) -> str:
@@ -246,6 +262,7 @@ def sampling_params(body: Sampling, logprobs: int | None) -> SamplingParams:
         logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()},
         stop_token_ids=tuple(body.stop_token_ids or ()),
         logprobs=logprobs,
+        grammar=grammar_of(body.response_format if isinstance(body, ChatRequest) else None, body.structured_outputs),
     )
 
 

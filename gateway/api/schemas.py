@@ -14,6 +14,7 @@ Unsupported = Any
 MAX_CHOICES = 16
 MAX_PROMPTS = 64
 MAX_STOPS = 4
+MAX_TOOLS = 128
 
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 TopP = Annotated[float, Meta(gt=0, le=1)]
@@ -49,6 +50,21 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cache_control: Any = None
 
 
+class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What an assistant called; `arguments` is JSON text. Clients add fields of their own."""
+
+    name: str
+    arguments: str
+
+
+class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call in an assistant's earlier turn."""
+
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One turn as OpenAI clients send it, answers of earlier turns included."""
 
@@ -59,9 +75,66 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reasoning_content: str | None = None
     annotations: Any = None
     audio: Unsupported = None
-    tool_calls: Unsupported = None
+    tool_calls: list[MessageToolCall] | None = None
     tool_call_id: str | None = None
     function_call: Unsupported = None
+    parsed: Any = None
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`response_format.json_schema`. Answers obey the schema whether `strict` or not."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the answer must be: `text`, `json_object` (any JSON object) or `json_schema`."""
+
+    type: str
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's extension: one of a JSON schema (data or text), a regular expression, texts to choose from, a grammar in
+    Lark or GBNF, or any JSON object."""
+
+    json: dict[str, Any] | str | None = None
+    regex: Annotated[str, Meta(min_length=1)] | None = None
+    choice: Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=1000)] | None = None
+    grammar: Annotated[str, Meta(min_length=1)] | None = None
+    json_object: bool | None = None
+
+
+class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A function that the model may call; `parameters` is a JSON schema of an object."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tool; only functions are understood."""
+
+    type: str
+    function: FunctionDefinition
+
+
+class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The name in `tool_choice`."""
+
+    name: str
+
+
+class NamedToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`tool_choice` as an object: call this function."""
+
+    type: str
+    function: NamedFunction
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,6 +161,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
     include_stop_str_in_output: bool | None = None
     priority: Annotated[int, Meta(ge=0, le=2)] | None = None
+    structured_outputs: StructuredOutputs | None = None
 
 
 class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,11 +177,11 @@ class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     parallel_tool_calls: bool | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
     modalities: list[str] | None = None
-    tools: list[Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    functions: list[Any] | None = None
+    tools: Annotated[list[ToolDefinition], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: str | NamedToolChoice | None = None
+    functions: Unsupported = None
     function_call: Unsupported = None
     audio: Unsupported = None
     prediction: Unsupported = None

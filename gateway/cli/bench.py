@@ -32,6 +32,7 @@ bench = LazyGroup(
         "peers": ("gateway.cli.bench_peers:peers", "Other engines and ours under the same loads, in turn."),
         "report": ("gateway.cli.bench_report:report", "Tables and plots of kept measurements."),
         "start": ("gateway.cli.bench_start:start", "Time to ready and memory of server processes."),
+        "structured": ("gateway.cli.bench_structured:structured", "What a JSON schema costs in speed."),
         "tiers": ("gateway.cli.bench_tiers:tiers", "What each tier gets right, and which are worth their price."),
     },
 )

@@ -15,6 +15,7 @@ from inference_core.device.decoder import DeviceDecoder
 from inference_core.device.graphs import Graphs
 from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
 from inference_core.errors import BadLogitsError
+from inference_core.grammar.masks import TokenMasks, begin_masks
 from inference_core.kv_layout import KVLayout
 from inference_core.protocol import ModelInfo
 from inference_core.runner import OverlappingRunner
@@ -33,6 +34,7 @@ class _HostDraw:
     rows: list[int]
     specs: list[SampleSpec]
     logits: torch.Tensor
+    masks: TokenMasks | None
 
 
 class DeviceRunner(OverlappingRunner):
@@ -40,7 +42,8 @@ class DeviceRunner(OverlappingRunner):
 
     Inputs travel in one copy from pinned memory, drawn tokens in one copy back; a token that the next step needs never
     leaves the device. Steps in which every sequence computes one token are padded to a size of `buckets` and repeated
-    as `graphs`. Penalties, biases and log-probabilities are the host's, which draws from a copy of those rows' logits.
+    as `graphs`. Penalties, biases, log-probabilities and grammars are the host's, which draws from a copy of those
+    rows' logits.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class DeviceRunner(OverlappingRunner):
             and params.presence_penalty == 0.0
             and params.frequency_penalty == 0.0
             and spec.position >= params.min_tokens
+            and spec.matcher is None
         )
 
     def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
@@ -154,7 +158,8 @@ class DeviceRunner(OverlappingRunner):
     def _host_draw(self, specs: list[SampleSpec], logits: torch.Tensor) -> _HostDraw:
         rows = [row for row, spec in enumerate(specs) if not self.draws_ahead(spec)]
         chosen = [msgspec.structs.replace(specs[row]) for row in rows]
-        return _HostDraw(rows, chosen, logits[rows].float().to("cpu", non_blocking=True) if rows else logits[:0])
+        host = logits[rows].float().to("cpu", non_blocking=True) if rows else logits[:0]
+        return _HostDraw(rows, chosen, host, begin_masks(chosen))
 
     def _copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         offsets = self._tables.byte_offsets([block for pair in copies for block in pair])
@@ -184,7 +189,7 @@ def _rows(sequences: list[ScheduledSequence]) -> dict[str, int]:
 def _draw_on_host(host: _HostDraw, tokens: list[SampledToken], shape: StepShape, vocab_size: int) -> None:
     """Put in what the host draws; raises `BadLogitsError` for rows that nothing could be drawn from."""
     if host.rows:
-        for row, token in zip(host.rows, sample(host.logits, host.specs), strict=True):
+        for row, token in zip(host.rows, sample(host.logits, host.specs, masks=host.masks), strict=True):
             tokens[row] = token
     bad = [row for row, token in enumerate(tokens) if token.token_id < 0]
     if bad:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -25,7 +26,8 @@ class _Generation(Extension):
 
 
 class ChatTemplate:
-    """`source` is compiled at once; a syntax error is the file's fault (ModelFileError)."""
+    """`source` is compiled at once; a syntax error is the file's fault (ModelFileError). `uses_tools`: whether it reads
+    the variable `tools`, so that it can describe functions to the model."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
@@ -35,10 +37,13 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = _now
         self._special_tokens = dict(special_tokens)
+        self.source = source
         try:
             self._template = environment.from_string(source)
+            free = find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateError as error:
             raise ModelFileError(f"the chat template is no valid Jinja: {error}") from error
+        self.uses_tools = "tools" in free
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, extra: Mapping[str, Any]

@@ -12,11 +12,13 @@ class IncrementalDetokenizer:
     """The texts of all `push` calls and one `flush` together are `tokenizer.decode` of all ids.
 
     Works on bytes, so a token costs the same however long the text already is. Bytes of an unfinished character are
-    held back; bytes that can be no UTF-8 become U+FFFD, as `bytes.decode("utf-8", "replace")` has it.
+    held back; bytes that can be no UTF-8 become U+FFFD, as `bytes.decode("utf-8", "replace")` has it. Control tokens
+    among `visible` are written out, unlike the others.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, visible: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
+        self._visible = visible
         self._decoder = _UTF8("replace")
         self._holds = False
 
@@ -27,6 +29,10 @@ class IncrementalDetokenizer:
     def push_one(self, token_id: int) -> str:
         """The same for a single token."""
         tokenizer = self._tokenizer
+        if token_id in self._visible:
+            text = self._decoder.decode(b"", final=True) + tokenizer.token_bytes(token_id).decode()
+            self._holds = False
+            return text
         if not self._holds:
             text = tokenizer.token_text(token_id)
             if text is not None:

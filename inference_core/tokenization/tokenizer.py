@@ -58,6 +58,11 @@ class Tokenizer:
         return self._vocabulary.eos_token_ids
 
     @property
+    def chat_template(self) -> ChatTemplate | None:
+        """How conversations are written for the model, if its file says."""
+        return self._vocabulary.chat_template
+
+    @property
     def control_tokens(self) -> Mapping[str, int]:
         """Text to id of the tokens that steer the model and are no part of any text."""
         return self._controls.ids
@@ -71,6 +76,10 @@ class Tokenizer:
         `add_special_tokens` puts before (and after) it what the model's file asks for, usually the begin token.
         """
         return _encode(self._vocabulary.backend, text, add_special_tokens)
+
+    def encode_continued(self, text: str) -> list[int]:
+        """Ids of `text`, taken literally, where other text comes before it."""
+        return _encode(self._vocabulary.continued, text, False)
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any

@@ -5,13 +5,16 @@ from collections.abc import AsyncGenerator, Callable
 
 from tiers.errors import TierError
 from tiers.tier import Delta, GenerationRequest, TextLogprob, Tier, TierLoad, Usage
+from tiers.tools.tool import ToolCallDelta
 
 WORDS = ("Hello", " there,", " how", " are", " you?")
 
 
 class ScriptedTier(Tier):
-    """Answers with `words`; `fail_at` raises `error` instead of the word of that number. A word in bytes is a token
-    that is no text by itself. `likelihoods`: choice i says `#i` at its end, with that log-probability of every word.
+    """Answers with `words`, and `calls` if there are any; `fail_at` raises `error` instead of the word of that number.
+
+    A word in bytes is a token that is no text by itself. `likelihoods`: choice i says `#i` at its end, with that
+    log-probability of every word.
 
     `hold_at`: waits before that word until `go` is set; `holding` is set when it gets there.
     `ended` is set when a generation ended or was closed; `closed_early` counts those that were closed.
@@ -27,6 +30,7 @@ class ScriptedTier(Tier):
         self.words: tuple[str | bytes, ...] = WORDS
         self.likelihoods: tuple[float, ...] = ()
         self.reasoning: tuple[str, ...] = ()
+        self.calls: tuple[ToolCallDelta, ...] = ()
         self.fail_at: int | None = None
         self.error: Exception = TierError("scripted failure")
         self.hold_at: int | None = None
@@ -65,8 +69,11 @@ class ScriptedTier(Tier):
                     raise self.error
                 for index in range(request.n):
                     yield self._said(request, index, place, word)
+            for call in self.calls:
+                for index in range(request.n):
+                    yield Delta(index=index, tool_calls=[call])
             for index in range(request.n):
-                yield Delta(index=index, finish_reason="stop")
+                yield Delta(index=index, finish_reason="tool_calls" if self.calls else "stop")
             yield Delta(usage=self.usage(request), queue_seconds=0.001, preemptions=1)
         except (asyncio.CancelledError, GeneratorExit):
             self.closed_early += 1

@@ -30,6 +30,9 @@ def check_envelope(answer: httpx.Response, status: int, param: str | None, code:
         assert error["code"] == code
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+CALLED = {"name": "f", "arguments": "{}"}
+
 CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": None}, "messages"),
@@ -41,9 +44,14 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": "x", "colour": "red"}]}, "messages[0].colour"),
-    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[0].role"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+    ({"messages": [{"role": "function", "content": "x", "name": "f"}]}, "messages[0].role"),
     (
         {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]},
+        "messages[0].tool_calls[0].function",
+    ),
+    (
+        {"messages": [{"role": "user", "content": "x", "tool_calls": [{"id": "1", "function": CALLED}]}]},
         "messages[0].tool_calls",
     ),
     (
@@ -91,12 +99,39 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"colour": 1}}, "stream_options.colour"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tools": [{"type": "browser", "function": {"name": "f"}}]}, "tools[0].type"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools[0].function.name"),
+    ({"tools": [TOOL, TOOL]}, "tools[1].function.name"),
+    (
+        {"tools": [TOOL, {"type": "function", "function": {"name": "g", "parameters": {"type": "array"}}}]},
+        "tools[1].function.parameters",
+    ),
+    ({"tools": [TOOL] * 129}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": "sometimes"}, "tool_choice"),
+    (
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        "tool_choice.function.name",
+    ),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"function_call": "auto"}, "function_call"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": {"type": "text", "json_schema": {"name": "x"}}}, "response_format.json_schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.name"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+        "response_format.json_schema.schema",
+    ),
+    ({"structured_outputs": {}}, "structured_outputs"),
+    ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+    ({"structured_outputs": {"colour": "red"}}, "structured_outputs.colour"),
+    (
+        {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
+        "structured_outputs",
+    ),
     ({"modalities": ["audio"]}, "modalities"),
     ({"reasoning_effort": "extreme"}, "reasoning_effort"),
     ({"thinking_token_budget": -1}, "thinking_token_budget"),

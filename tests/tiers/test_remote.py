@@ -143,7 +143,8 @@ async def test_without_reported_usage_tokens_are_estimated_not_free() -> None:
 
 
 async def test_finish_reasons_keep_their_meaning() -> None:
-    for theirs, ours in {"stop": "stop", "length": "length", "content_filter": "stop", "tool_calls": "stop"}.items():
+    reasons = {"stop": "stop", "length": "length", "content_filter": "stop", "tool_calls": "tool_calls"}
+    for theirs, ours in reasons.items():
 
         async def end(call: Call, reason: str = theirs) -> None:
             await call.begin()

@@ -13,6 +13,7 @@ from tiers.policies.policy import Policy, derive_seed
 from tiers.policies.settled_thought import SettledThought
 from tiers.tier import ChatMessage, Delta, GenerationRequest, ReasoningEffort, Usage
 from tiers.tier_spec import ChainOfThoughtSpec
+from tiers.tools.tool import Tooling
 
 THINK_TAG = "<think>"
 # Of the tier's own budget, which is also what a request gets that does not say.
@@ -30,9 +31,9 @@ class ChainOfThought(Policy):
     """Thinking streams as `reasoning`, the answer as `text` (Wei et al. 2022; budget forcing: Muennighoff et al. 2025).
 
     The answer continues the same tokens, so the prefix cache spares its prefill. `max_tokens` bounds thinking and
-    answer together. Stop strings, log-probabilities, logit bias and minimum length apply to the answer only. Raw
-    prompts and a budget of 0 are decoded plainly. With `settled_probes` a thought ends early once its answer has
-    settled (`SettledThought`); probes count as thought, in the budget and on the bill.
+    answer together. Stop strings, log-probabilities, logit bias, minimum length, grammars and tool calls apply to the
+    answer only. Raw prompts and a budget of 0 are decoded plainly. With `settled_probes` a thought ends early once its
+    answer has settled (`SettledThought`); probes count as thought, in the budget and on the bill.
     """
 
     def __init__(self, decoder: Decoder, spec: ChainOfThoughtSpec) -> None:
@@ -49,11 +50,11 @@ class ChainOfThought(Policy):
         """See `Policy.count_prompt_tokens`; instruction and opening included."""
         if request.messages is None:
             return super().count_prompt_tokens(request)
-        return len(self._thinking_prompt(request.messages))
+        return len(self._thinking_prompt(request.messages, request.tooling))
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Policy.stream`."""
-        prompt_ids = self._thinking_prompt(request.messages) if request.messages else []
+        prompt_ids = self._thinking_prompt(request.messages, request.tooling) if request.messages else []
         total, thinking = self._budgets(request, len(prompt_ids)) if prompt_ids else (0, 0)
         if thinking < 1:
             source = self._plain.stream(request)
@@ -64,8 +65,8 @@ class ChainOfThought(Policy):
             async for delta in deltas:
                 yield delta
 
-    def _thinking_prompt(self, messages: list[ChatMessage]) -> list[int]:
-        return self.decoder.chat_ids(_instructed(messages, self._spec.instruction)) + self._opening
+    def _thinking_prompt(self, messages: list[ChatMessage], tooling: Tooling | None) -> list[int]:
+        return self.decoder.chat_ids(_instructed(messages, self._spec.instruction), tooling) + self._opening
 
     def _budgets(self, request: GenerationRequest, prompt_tokens: int) -> tuple[int, int]:
         """Tokens for everything, and for thinking; the latter is 0 if there is room for nothing but the answer."""
@@ -119,6 +120,7 @@ class ChainOfThought(Policy):
         sampling = msgspec.structs.replace(
             request.sampling,
             logprobs=None,
+            grammar=None,
             logit_bias={},
             min_tokens=0,
             ignore_eos=False,

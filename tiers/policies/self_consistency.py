@@ -32,7 +32,9 @@ class SelfConsistency(Policy):
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Policy.stream`."""
         question = _question(request)
-        kind = answer_kind(question)
+        # A call is no short answer.
+        may_call = request.tooling is not None and request.tooling.callable_tools
+        kind = None if may_call else answer_kind(question)
         source = self._plain.stream(request) if kind is None else self._vote(request, question, kind)
         async with aclosing(source) as deltas:
             async for delta in deltas:

@@ -157,7 +157,7 @@ def test_a_broken_engine_fails_the_stateful_property(
 ) -> None:
     """Reference counts, hash chain and budget are each guarded (SPEC KV-01, KV-05)."""
     break_it(monkeypatch)
-    with pytest.raises((IntegrityError, AssertionError, KeyError, IndexError)):
+    with pytest.raises((IntegrityError, AssertionError, KeyError, IndexError, OverflowError)):
         run_state_machine_as_test(machine, settings=HUNT)
 
 

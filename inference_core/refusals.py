@@ -1,0 +1,22 @@
+"""What a core says of a request that it does not take."""
+
+from inference_core.errors import CoreError, InvalidRequestError, QueueFullError
+from inference_core.protocol import ErrorKind, SequenceOutput
+
+
+def refusal(request_id: str, error: CoreError) -> SequenceOutput:
+    """The one output of a request that was not admitted."""
+    kind: ErrorKind = "internal"
+    if isinstance(error, InvalidRequestError):
+        kind = "invalid"
+    elif isinstance(error, QueueFullError):
+        kind = "overloaded"
+    return SequenceOutput(
+        request_id=request_id,
+        index=0,
+        token_ids=[],
+        finish_reason="error",
+        error=str(error),
+        error_param=getattr(error, "param", None),
+        error_kind=kind,
+    )

@@ -1,0 +1,54 @@
+"""How tools, calls and results are put before a model, with and without a template that knows of them."""
+
+import json
+
+from inference_core.tokenization.chat_template import ChatTemplate
+from tiers.tier import ChatMessage
+from tiers.tools.dialect import HERMES
+from tiers.tools.prompting import plain_messages, template_turns
+from tiers.tools.tool import Tool, ToolCall
+
+ADD = Tool(name="add", description="Adds.", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
+CALL = ToolCall(id="call_1", name="add", arguments='{"a": 1}')
+CONVERSATION = [
+    ChatMessage(role="user", content="Add one, twice."),
+    ChatMessage(role="assistant", content="", tool_calls=(CALL, CALL)),
+    ChatMessage(role="tool", content="1", tool_call_id="call_1"),
+    ChatMessage(role="tool", content="2", tool_call_id="call_1"),
+]
+
+
+def test_a_template_that_reads_tools_is_known_by_it() -> None:
+    assert ChatTemplate("{% if tools %}{{ tools | tojson }}{% endif %}", {}).uses_tools
+    assert not ChatTemplate("{% for m in messages %}{{ m['content'] }} tools{% endfor %}", {}).uses_tools
+    assert not ChatTemplate("{% set tools = 3 %}{{ tools }}", {}).uses_tools
+
+
+def test_templates_with_tools_get_calls_as_data_and_results_in_their_own_role() -> None:
+    turns = template_turns(CONVERSATION)
+    assert turns[1]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 1}}
+    assert (turns[2]["role"], turns[2]["tool_call_id"]) == ("tool", "call_1")
+    assert "tool_calls" not in turns[0]
+
+
+def test_other_templates_get_tools_in_the_system_turn_calls_as_text_and_results_from_the_user() -> None:
+    plain = plain_messages(CONVERSATION, [ADD], HERMES)
+    assert [m.role for m in plain] == ["system", "user", "assistant", "user"]
+    assert json.dumps(ADD.definition()) in plain[0].content
+    call = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    assert plain[2].content == f"{call}\n{call}"
+    assert plain[3].content == ("<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>")
+
+
+def test_instructions_follow_a_system_turn_of_the_callers() -> None:
+    first, *_ = plain_messages([ChatMessage(role="system", content="Be brief."), *CONVERSATION], [ADD], HERMES)
+    assert first.content.startswith("Be brief.\n\n")
+    assert '"add"' in first.content
+
+
+def test_without_tools_nothing_is_added() -> None:
+    assert plain_messages(CONVERSATION[:1], [], HERMES) == CONVERSATION[:1]
+
+
+def test_arguments_that_are_no_json_stay_text() -> None:
+    assert ToolCall(id="c", name="f", arguments="{oops").parsed_arguments() == "{oops"

@@ -1,0 +1,87 @@
+"""Tools and grammars on their way to an OpenAI-compatible server, and its calls on their way back."""
+
+import json
+from typing import Any
+
+import msgspec
+
+from inference_core.protocol import Grammar, SamplingParams
+from tests.tiers.tier_world import GREEDY, remote_spec
+from tiers.remote_wire import parse_chunk, request_body
+from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tools.tool import Tool, ToolCall, ToolCallDelta, Tooling
+
+ADD = Tool(name="add", parameters={"type": "object", "properties": {}}, strict=True)
+CALL = ToolCall(id="call_1", name="add", arguments='{"a": 1}')
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    remote = remote_spec("http://x/v1").remote
+    assert remote is not None
+    given: dict[str, Any] = {
+        "request_id": "r",
+        "sampling": GREEDY,
+        "messages": [ChatMessage(role="user", content="Hi")],
+    } | fields
+    return request_body(remote, GenerationRequest(**given), 16)
+
+
+def test_tools_travel_as_openai_has_them() -> None:
+    sent = body(tooling=Tooling(tools=(ADD,), choice="named", name="add", parallel=False))
+    assert sent["tools"] == [
+        {"type": "function", "function": {"name": "add", "parameters": ADD.parameters, "strict": True}}
+    ]
+    assert sent["tool_choice"] == {"type": "function", "function": {"name": "add"}}
+    assert sent["parallel_tool_calls"] is False
+    assert body(tooling=Tooling(tools=(ADD,), choice="required"))["tool_choice"] == "required"
+
+
+def test_calls_and_results_of_a_conversation_travel_too() -> None:
+    sent = body(
+        messages=[
+            ChatMessage(role="assistant", content="", tool_calls=(CALL,)),
+            ChatMessage(role="tool", content="2", tool_call_id="call_1"),
+        ]
+    )
+    function = {"name": "add", "arguments": '{"a": 1}'}
+    assert sent["messages"] == [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "content": "2", "tool_call_id": "call_1"},
+    ]
+
+
+def test_a_response_format_travels_as_it_was_written_and_other_grammars_by_vllms_names() -> None:
+    bound = SamplingParams(grammar=Grammar(kind="json_schema", text="{}"))
+    written = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+    assert body(sampling=bound, response_format=written)["response_format"] == written
+    for grammar, sent in (
+        (Grammar(kind="regex", text="a+"), {"regex": "a+"}),
+        (Grammar(kind="choice", text=json.dumps(["a", "b"])), {"choice": ["a", "b"]}),
+        (Grammar(kind="lark", text="start: /a/"), {"grammar": "start: /a/"}),
+        (Grammar(kind="json_schema", text="{}"), {"json": "{}"}),
+        (Grammar(kind="json_object"), {"json_object": True}),
+    ):
+        assert body(sampling=SamplingParams(grammar=grammar))["structured_outputs"] == sent
+
+
+def test_a_servers_calls_become_deltas() -> None:
+    pieces = [
+        {"index": 0, "id": "call_9", "type": "function", "function": {"name": "add", "arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"a"'}},
+    ]
+    chunk = parse_chunk(json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": pieces}}]}))
+    assert [call for delta in chunk.deltas() for call in delta.tool_calls] == [
+        ToolCallDelta(index=0, id="call_9", name="add"),
+        ToolCallDelta(index=0, arguments='{"a"'),
+    ]
+    (last,) = parse_chunk(json.dumps({"choices": [{"index": 0, "finish_reason": "tool_calls"}]})).deltas()
+    assert last.finish_reason == "tool_calls"
+
+
+def test_what_is_not_asked_for_is_not_sent() -> None:
+    assert not {"tools", "tool_choice", "response_format", "structured_outputs"} & set(body())
+    assert msgspec.json.encode(body())

@@ -1,0 +1,151 @@
+"""Reads tool calls out of an answer as it streams: text stays text, calls become deltas, nothing is said twice."""
+
+import secrets
+from collections.abc import Collection
+from typing import Literal, NamedTuple
+
+from tiers.tools.call_scanner import CallScanner
+from tiers.tools.dialect import Dialect
+from tiers.tools.tool import ToolCallDelta
+
+_BETWEEN = " \n\r\t,;"
+
+
+class Said(NamedTuple):
+    """What a piece of an answer comes to: text, and pieces of calls."""
+
+    text: str
+    calls: list[ToolCallDelta]
+
+
+class CallParser:
+    """Of one choice. Only calls of `names` count; what looks like another call is text. At most `most` calls."""
+
+    def __init__(self, dialect: Dialect, names: Collection[str], most: int | None = None) -> None:
+        self.count = 0
+        self._opener = dialect.opener.strip().removesuffix("[")
+        self._skipped = tuple(m for m in (dialect.also_opens, self._opener, dialect.closer.strip()) if m)
+        self._at_start = dialect.at_start
+        self._names, self._most = names, most
+        self._state: Literal["start", "text", "between", "call"] = "start" if dialect.at_start else "text"
+        self._buffer = ""
+        self._led = ""  # what was read since the last text, in case no call follows
+        self._scanner = CallScanner()
+        self._announced = False
+        self._text: list[str] = []
+        self._calls: list[ToolCallDelta] = []
+
+    def feed(self, text: str) -> Said:
+        """The next piece of the answer."""
+        self._buffer += text
+        while self._buffer and self._advance():
+            pass
+        return self._said()
+
+    def finish(self) -> Said:
+        """The end of the answer: what was held back."""
+        if self._state == "call" and not self._announced:
+            self._text.append(self._led + self._scanner.raw)
+        elif self._state in ("text", "start") or (self._state == "between" and not self.count):
+            self._text.append(self._led + self._buffer)
+        self._buffer = self._led = ""
+        return self._said()
+
+    def _said(self) -> Said:
+        said = Said("".join(self._text), self._calls)
+        self._text, self._calls = [], []
+        return said
+
+    def _advance(self) -> bool:
+        """One stretch of the buffer; False if more of the answer has to come first."""
+        if self._state == "call":
+            return self._read_call()
+        if self._state == "between":
+            return self._read_between()
+        if self._state == "start":
+            return self._read_start()
+        return self._read_text()
+
+    def _read_start(self) -> bool:
+        text = self._buffer.lstrip()
+        if not text or any(m != text and m.startswith(text) for m in self._skipped):
+            return False
+        self._state = "between" if text.startswith(("{", *self._skipped)) else "text"
+        return True
+
+    def _read_text(self) -> bool:
+        if self._at_start:
+            self._text.append(self._buffer)
+            self._buffer = ""
+            return False
+        place = self._buffer.find(self._opener)
+        if place >= 0:
+            self._text.append(self._buffer[:place].rstrip())
+            self._led = self._buffer[len(self._buffer[:place].rstrip()) : place + len(self._opener)]
+            self._buffer = self._buffer[place + len(self._opener) :]
+            self._state = "between"
+            return True
+        kept = _held_back(self._buffer, self._opener)
+        self._text.append(self._buffer[: len(self._buffer) - kept])
+        self._buffer = self._buffer[len(self._buffer) - kept :]
+        return False
+
+    def _read_between(self) -> bool:
+        """Markers, brackets and white space between calls."""
+        if self._buffer[0] in _BETWEEN or self._buffer[0] in "[]":
+            self._lead(1)
+            return True
+        for marker in self._skipped:
+            if self._buffer.startswith(marker):
+                self._lead(len(marker))
+                return True
+        if self._buffer[0] == "{" and (self._most is None or self.count < self._most):
+            self._state, self._scanner, self._announced = "call", CallScanner(), False
+            return True
+        if any(marker.startswith(self._buffer) for marker in self._skipped):
+            return False
+        if self.count and (self._at_start or self._buffer[0] == "{"):
+            self._buffer = ""  # after calls there is nothing to say, nor may there be more calls than asked for
+            return False
+        self._back_to_text(self._led if not self.count else "")
+        return True
+
+    def _lead(self, length: int) -> None:
+        self._led += self._buffer[:length]
+        self._buffer = self._buffer[length:]
+
+    def _read_call(self) -> bool:
+        scanner = self._scanner
+        taken = scanner.feed(self._buffer)
+        self._buffer = self._buffer[taken:]
+        unknown = scanner.name is not None and scanner.name not in self._names
+        if not self._announced and (scanner.failed or unknown):
+            self._back_to_text(self._led + scanner.raw)
+            return True
+        if scanner.ready and not self._announced:
+            self._announced = True
+            self._led = ""
+            self._calls.append(ToolCallDelta(index=self.count, id=new_call_id(), name=str(scanner.name)))
+        if self._announced and (piece := scanner.take_arguments()):
+            self._calls.append(ToolCallDelta(index=self.count, arguments=piece))
+        if scanner.done or scanner.failed:
+            self.count += 1
+            self._state, self._led = "between", ""
+        return True
+
+    def _back_to_text(self, read: str) -> None:
+        self._text.append(read)
+        self._led, self._state = "", "text"
+
+
+def new_call_id() -> str:
+    """As OpenAI's look."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+def _held_back(text: str, opener: str) -> int:
+    """How many characters at the end may be white space before an opener, or the beginning of one."""
+    for length in range(min(len(opener) - 1, len(text)), 0, -1):
+        if text.endswith(opener[:length]):
+            return len(text) - len(text[: len(text) - length].rstrip())
+    return len(text) - len(text.rstrip())

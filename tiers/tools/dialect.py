@@ -1,0 +1,54 @@
+"""How families of models write tool calls: enough to ask for them, to force them and to read them."""
+
+import json
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+DialectName = Literal["hermes", "llama3", "mistral"]
+
+
+class Dialect(NamedTuple):
+    """Calls are `opener`, a JSON object each, and `closer`; `separator` is between two of them.
+
+    `wraps_each`: opener and closer stand around every call, not around all of them. `at_start`: an answer that begins
+    with a call is nothing but calls, and no opener shows it. `also_opens` may stand before the first call.
+    `arguments_key`: what the arguments are called.
+    """
+
+    name: DialectName
+    opener: str
+    closer: str
+    separator: str
+    wraps_each: bool
+    at_start: bool
+    also_opens: str
+    arguments_key: str
+
+    def call_text(self, name: str, arguments: str) -> str:
+        """The JSON object of one call; `arguments` is JSON text."""
+        return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{self.arguments_key}": {arguments}}}'
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """The texts around calls, which some vocabularies have as control tokens."""
+        return tuple(m.strip() for m in (self.opener, self.closer, self.also_opens) if len(m.strip()) > 1)
+
+
+# Nous Research's Hermes models, Qwen 2.5 and 3, SmolLM2: <tool_call>{"name": …, "arguments": {…}}</tool_call>
+HERMES = Dialect("hermes", "<tool_call>\n", "\n</tool_call>", "\n", True, False, "", "arguments")
+# Llama 3.1 and later, JSON based calling: {"name": …, "parameters": {…}}
+LLAMA3 = Dialect("llama3", "", "", "; ", False, True, "<|python_tag|>", "parameters")
+# Mistral's instruction models: [TOOL_CALLS][{"name": …, "arguments": {…}}, …]
+MISTRAL = Dialect("mistral", "[TOOL_CALLS][", "]", ", ", False, False, "", "arguments")
+
+DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (HERMES, LLAMA3, MISTRAL)}
+
+
+def dialect_of(template: str | None) -> Dialect:
+    """The dialect of a chat template, by what it writes; Hermes' for templates that know nothing of tools."""
+    source = template or ""
+    if "[TOOL_CALLS]" in source:
+        return MISTRAL
+    if "<tool_call>" not in source and ("<|python_tag|>" in source or '"parameters": dictionary' in source):
+        return LLAMA3
+    return HERMES

@@ -1,0 +1,81 @@
+"""Tools, the choice among them, and calls of them, as they travel between gateway and tiers."""
+
+import json
+from typing import Any, Literal
+
+import msgspec
+
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that a model may call. `parameters` is a JSON schema of an object; None for no parameters.
+
+    `strict`: calls always obey the schema, also where the model is free to call or not.
+    """
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool = False
+
+    def definition(self) -> dict[str, Any]:
+        """As chat templates and OpenAI-compatible servers expect it, without what steers only us."""
+        function: dict[str, Any] = {"name": self.name}
+        if self.description is not None:
+            function["description"] = self.description
+        function["parameters"] = self.schema
+        return {"type": "function", "function": function}
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the arguments."""
+        return NO_PARAMETERS if self.parameters is None else self.parameters
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call as it stands in a conversation; `arguments` is JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def parsed_arguments(self) -> Any:
+        """The arguments as data; text that is no JSON stays text."""
+        try:
+            return json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            return self.arguments
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of the call number `index` of a choice: first `id` and `name`, then pieces of the arguments' JSON."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class Tooling(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request says of tools. `choice`: call none, at will, at least one, or the one called `name`.
+
+    `parallel`: whether one answer may hold several calls.
+    """
+
+    tools: tuple[Tool, ...]
+    choice: Literal["none", "auto", "required", "named"] = "auto"
+    name: str | None = None
+    parallel: bool = True
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the answer must be a call."""
+        return self.choice in ("required", "named")
+
+    @property
+    def callable_tools(self) -> list[tuple[int, Tool]]:
+        """The tools that the answer may call, with their places among all."""
+        if self.choice == "none":
+            return []
+        return [(i, tool) for i, tool in enumerate(self.tools) if self.choice != "named" or tool.name == self.name]
