@@ -35,7 +35,8 @@ test-kernels: install
 
 # The same grids on a CUDA device. For a bare machine: nothing is installed, and only what kernels need is imported.
 test-gpu:
-	$(PYTHON) -m pytest -m "gpu" --confcutdir tests/inference_core/triton_kernels tests/inference_core/triton_kernels
+	$(PYTHON) -m pytest -m "gpu" --confcutdir tests/inference_core/triton_kernels tests/inference_core/triton_kernels \
+		tests/inference_core/parallel/test_cuda_mesh.py
 
 # Kernels, then models of true shape with random weights, on a CUDA device; STAGES="8b-int4-one-stream …" for some of them.
 bench-gpu:

@@ -1,5 +1,6 @@
 """A Llama-family decoder (Llama, Mistral, Qwen2, Qwen3) on a device, from the custom ops: one code for CPU and CUDA."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,72 +9,92 @@ from torch.nn import functional
 from inference_core.device.batch import DeviceBatch
 from inference_core.linear.linear import Linear
 from inference_core.model_config import ModelConfig
+from inference_core.models.decoder import DecoderLayer
+from inference_core.span import Span
 from inference_core.triton_kernels import ops
 from inference_core.triton_kernels.layer_cache import LayerCache
 
+# Adds up, in place, what the ranks that share a layer have computed of it; the sum is returned.
+RankSum = Callable[[torch.Tensor], torch.Tensor]
 
-@dataclass(slots=True, frozen=True)
-class DeviceLayer:
-    """One block's weights; `qkv` and `gate_up` are fused projections."""
 
-    attention_norm: torch.Tensor
-    qkv: Linear
-    q_norm: torch.Tensor | None
-    k_norm: torch.Tensor | None
-    output: Linear
-    mlp_norm: torch.Tensor
-    gate_up: Linear
-    down: Linear
-    cache: LayerCache
+def of_one_rank(part: torch.Tensor) -> torch.Tensor:
+    """The sum over a rank that has its layers to itself."""
+    return part
 
 
 @dataclass(slots=True, frozen=True)
 class DeviceDecoder:
-    """The network over the paged cache of its layers. `embedding`: [vocabulary, hidden] in the activations' dtype.
+    """The network over the paged cache of its layers, or the share of it that one rank of a mesh holds.
 
-    `cos_sin`: float32 [max position, head_dim]. Heads are those of this rank, which may be fewer than the model's.
+    `config`, heads included, is the share's; activations are of `dtype`. `embedding`: [own vocabulary rows, hidden];
+    it, and `final_norm` with `head`, are None where another pipeline stage holds them. `vocabulary`: which rows those
+    are, None for all. `cos_sin`: float32 [max position, head_dim]. `caches`: one per layer. `rank_sum` is called twice
+    in every layer, and for an embedding that is shared (SPEC PX-01).
     """
 
     config: ModelConfig
-    num_heads: int
-    embedding: torch.Tensor
-    layers: list[DeviceLayer]
-    final_norm: torch.Tensor
-    head: Linear
+    dtype: torch.dtype
+    embedding: torch.Tensor | None
+    layers: list[DecoderLayer]
+    caches: list[LayerCache]
+    final_norm: torch.Tensor | None
+    head: Linear | None
     cos_sin: torch.Tensor
+    vocabulary: Span | None = None
+    rank_sum: RankSum = of_one_rank
 
     def over(self, arena: torch.Tensor) -> "DeviceDecoder":
         """The same weights over another arena."""
-        layers = [replace(layer, cache=replace(layer.cache, arena=arena)) for layer in self.layers]
-        return replace(self, layers=layers)
+        return replace(self, caches=[replace(cache, arena=arena) for cache in self.caches])
 
     def forward(self, tokens: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
-        """Compute `tokens` int64 [T] and return logits [R, vocabulary] of the rows that draw.
+        """Compute `tokens` int64 [T] of a whole network and return logits [R, vocabulary] of the rows that draw.
 
         Nothing here waits for the device or depends on what is on it, so that the call can be captured as a graph.
         """
-        residual = functional.embedding(tokens, self.embedding)
-        normed = torch.empty_like(residual)
-        torch.ops.aio.rms_norm(normed, residual, self.layers[0].attention_norm, self.config.rms_eps)
-        for index, layer in enumerate(self.layers):
-            x = _product(layer.output, self._attention(layer, normed, batch))
-            torch.ops.aio.add_rms_norm(normed, residual, x, layer.mlp_norm, self.config.rms_eps)
+        hidden = self.compute(self.embed(tokens), batch)
+        # Only the rows that draw pass through the last norm and the vocabulary projection.
+        return self.logits(hidden.index_select(0, batch.sample_rows))
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] of `tokens` int64 [T]; each rank looks up its own rows and adds zeros for the others'."""
+        assert self.embedding is not None  # first stages only are asked
+        if self.vocabulary is None:
+            return functional.embedding(tokens, self.embedding)
+        own = tokens - self.vocabulary.begin
+        held = (own >= 0) & (own < self.vocabulary.size)
+        rows = functional.embedding(torch.where(held, own, 0), self.embedding)
+        return self.rank_sum(rows.masked_fill_(~held[:, None], 0))
+
+    def compute(self, hidden: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
+        """`hidden` [T, hidden] after these layers, in its own memory; writes the tokens' keys and values."""
+        eps = self.config.rms_eps
+        normed = torch.empty_like(hidden)
+        torch.ops.aio.rms_norm(normed, hidden, self.layers[0].attention_norm, eps)
+        for index, (layer, cache) in enumerate(zip(self.layers, self.caches, strict=True)):
+            x = self.rank_sum(_product(layer.output, self._attention(layer, cache, normed, batch)))
+            torch.ops.aio.add_rms_norm(normed, hidden, x, layer.mlp_norm, eps)
             gate_up = _product(layer.gate_up, normed)
             activated = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
             torch.ops.aio.swiglu(activated, gate_up)
-            x = _product(layer.down, activated)
+            x = self.rank_sum(_product(layer.down, activated))
             if index + 1 < len(self.layers):
                 following = self.layers[index + 1].attention_norm
-                torch.ops.aio.add_rms_norm(normed, residual, x, following, self.config.rms_eps)
-        # Only the rows that draw pass through the last norm and the vocabulary projection.
-        rows = batch.sample_rows
-        residual, x = residual.index_select(0, rows), x.index_select(0, rows)
-        normed = torch.empty_like(residual)
-        torch.ops.aio.add_rms_norm(normed, residual, x, self.final_norm, self.config.rms_eps)
+                torch.ops.aio.add_rms_norm(normed, hidden, x, following, eps)
+        return hidden.add_(x)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[R, own vocabulary rows] of `hidden` [R, hidden]."""
+        assert self.final_norm is not None  # last stages only are asked
+        assert self.head is not None
+        normed = torch.empty_like(hidden)
+        torch.ops.aio.rms_norm(normed, hidden, self.final_norm, self.config.rms_eps)
         return _product(self.head, normed)
 
-    def _attention(self, layer: DeviceLayer, normed: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
-        cache = layer.cache
+    def _attention(
+        self, layer: DecoderLayer, cache: LayerCache, normed: torch.Tensor, batch: DeviceBatch
+    ) -> torch.Tensor:
         numbers = ops.cache_numbers(cache)
         qkv = _product(layer.qkv, normed)
         torch.ops.aio.rope_and_write(
@@ -87,7 +108,7 @@ class DeviceDecoder:
             self.config.rms_eps,
             *numbers,
         )
-        mixed = qkv.new_empty(len(qkv), self.num_heads * self.config.head_dim)
+        mixed = qkv.new_empty(len(qkv), self.config.num_heads * self.config.head_dim)
         torch.ops.aio.paged_attention(
             mixed,
             qkv,

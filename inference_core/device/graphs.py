@@ -50,7 +50,8 @@ class CudaGraphs(Graphs):
                 work()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Other threads may drive other devices meanwhile, and collectives have a thread of their own.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             result = work()
         self._graphs[key] = graph, result
 

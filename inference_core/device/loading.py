@@ -20,7 +20,7 @@ from inference_core.errors import MemoryPlanError
 from inference_core.kv_layout import KVLayout
 from inference_core.linear.device_packing import DeviceScheme
 from inference_core.linear.linear import Linear
-from inference_core.live_knobs import LiveKnobs, changed_knobs
+from inference_core.live_knobs import KnobsFile, LiveKnobs, changed_knobs
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import Knobs, ModelInfo
@@ -28,7 +28,7 @@ from inference_core.protocol import Knobs, ModelInfo
 logger = logging.getLogger(__name__)
 Linears = Callable[[Checkpoint, DeviceScheme, torch.dtype, torch.device, Path], dict[str, Linear]]
 Profile = Callable[[torch.device, Callable[[], object]], MemoryProfile]
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
 def load_device_core(
@@ -47,11 +47,7 @@ def load_device_core(
 
     Raises ModelFileError for a bad file and MemoryPlanError, with the arithmetic, for what does not fit.
     """
-    capacity = Capacity(
-        tokens=spec.max_num_batched_tokens,
-        sequences=spec.max_num_seqs,
-        table_updates=spec.max_num_batched_tokens // 16 + 2 * spec.max_num_seqs,
-    )
+    capacity = capacity_of(spec)
     buckets = DecodeBuckets.up_to(spec.max_num_seqs)
 
     def runner(model: DeviceModelSpec, decoder: DeviceDecoder, arena: torch.Tensor, graphs: Graphs) -> DeviceRunner:
@@ -80,15 +76,25 @@ def load_device_core(
     del placeholder
     arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=device)
     runners = {m.name: runner(m, decoders[m.name], arena, make_graphs()) for m in spec.models}
-    return Core(runners, arena_bytes=arena_bytes, slab_bytes=spec.slab_bytes, knobs=_knobs(spec))
+    return Core(runners, arena_bytes=arena_bytes, slab_bytes=spec.slab_bytes, knobs=device_knobs(spec))
 
 
-def _knobs(spec: DeviceCoreSpec) -> LiveKnobs:
-    """A step as large as memory was set aside for, unless the specification says less."""
+def capacity_of(spec: DeviceCoreSpec) -> Capacity:
+    """The largest step; most steps begin few sequences, so that changes of block tables seldom travel apart."""
+    return Capacity(
+        tokens=spec.max_num_batched_tokens,
+        sequences=spec.max_num_seqs,
+        table_updates=spec.max_num_batched_tokens // 16 + 2 * spec.max_num_seqs,
+    )
+
+
+def device_knobs(spec: DeviceCoreSpec, file: Path | None = None) -> LiveKnobs:
+    """A step as large as memory was set aside for, unless the specification says less. `file`: see `KnobsFile`."""
     most = {"max_num_batched_tokens": spec.max_num_batched_tokens, "max_num_seqs": spec.max_num_seqs}
     largest = msgspec.structs.replace(Knobs(), **most, prefill_chunk=spec.max_num_batched_tokens)
     common = changed_knobs(largest, spec.knobs, largest)
-    return LiveKnobs({m.name: changed_knobs(common, m.knobs, common) for m in spec.models}, most=most)
+    start = {m.name: changed_knobs(common, m.knobs, common) for m in spec.models}
+    return LiveKnobs(start, None if file is None else KnobsFile(file), most)
 
 
 def device_layout(model: DeviceModelSpec, config: ModelConfig) -> KVLayout:
@@ -116,7 +122,7 @@ def _decoder(
             f"{model.name}: a block of {layout.block_size} tokens takes {layout.block_bytes} bytes, "
             f"more than a slab of {slab_bytes}; make slab_bytes larger or block_size smaller"
         )
-    dtype = _DTYPES[model.activations]
+    dtype = DTYPES[model.activations]
     made = linears(checkpoint, model.compute, dtype, arena.device, cache_dir)
     longest = min(model.max_context or checkpoint.config.max_position, checkpoint.config.max_position)
     return load_device_decoder(checkpoint, made, layout, arena, dtype=dtype, max_context=longest)

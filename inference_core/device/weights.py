@@ -1,6 +1,6 @@
 """From a checkpoint to a decoder on a device, one projection after another."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inference_core.device.decoder import DeviceDecoder, DeviceLayer
+from inference_core.device.decoder import DeviceDecoder
 from inference_core.kv_layout import KVLayout
 from inference_core.linear.device import DenseLinear
 from inference_core.linear.device_packing import LAYOUT, DeviceScheme, device_scheme, load_device, pack_device
@@ -18,22 +18,28 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.loaders.weight_cache import WeightCache
 from inference_core.models.rotary import rotary_table
-from inference_core.models.weights import EMBEDDING, Projection, fused_bias, projections, vector
+from inference_core.models.weights import EMBEDDING, Projection, fused_bias, load_layers, projections, vector
 from inference_core.triton_kernels.layer_cache import LayerCache
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 def stored_linears(
-    checkpoint: Checkpoint, scheme: DeviceScheme, dtype: torch.dtype, device: torch.device, cache_dir: Path
+    checkpoint: Checkpoint,
+    scheme: DeviceScheme,
+    dtype: torch.dtype,
+    device: torch.device,
+    cache_dir: Path,
+    wanted: Iterable[Projection] | None = None,
 ) -> dict[str, Linear]:
-    """Every projection of the checkpoint under `scheme`, for activations of `dtype`, by name.
+    """The `wanted` projections of the checkpoint (None: all) under `scheme`, for activations of `dtype`, by name.
 
     What is repacked is kept under `cache_dir` and mapped from there the next time; dense weights are read from the
     checkpoint. The vocabulary projection keeps its precision: 4 bits if its tensor has them, else dense. Raises
     ModelFileError for what cannot be repacked.
     """
-    chosen = {p: _scheme(_fused(checkpoint, p), scheme, p) for p in projections(checkpoint)}
+    wanted = projections(checkpoint) if wanted is None else wanted
+    chosen = {p: _scheme(_fused(checkpoint, p), scheme, p) for p in wanted}
 
     def build() -> Iterator[tuple[str, NDArray[Any]]]:
         for projection, own in chosen.items():
@@ -68,47 +74,35 @@ def load_device_decoder(
     max_context: int,
 ) -> DeviceDecoder:
     """The network around its projections on the arena's device, activations in `dtype`."""
-    config, device = checkpoint.config, arena.device
-
-    def norm(name: str) -> torch.Tensor:
-        return vector(checkpoint, name).to(device)
-
-    def layer(i: int) -> DeviceLayer:
-        prefix = f"model.layers.{i}"
-        return DeviceLayer(
-            attention_norm=norm(f"{prefix}.input_layernorm.weight"),
-            qkv=linears[f"layers.{i}.qkv"],
-            q_norm=norm(f"{prefix}.self_attn.q_norm.weight") if config.qk_norm else None,
-            k_norm=norm(f"{prefix}.self_attn.k_norm.weight") if config.qk_norm else None,
-            output=linears[f"layers.{i}.output"],
-            mlp_norm=norm(f"{prefix}.post_attention_layernorm.weight"),
-            gate_up=linears[f"layers.{i}.gate_up"],
-            down=linears[f"layers.{i}.down"],
-            cache=LayerCache(arena, layout, i),
-        )
-
-    head = linears["head"]
-    if config.tie_embeddings and isinstance(head, DenseLinear):
-        embedding = head.weight
-    else:
-        table = np.array(dequantize(checkpoint.tensors[EMBEDDING]), np.float32)
-        embedding = torch.from_numpy(table).to(device, dtype)
+    config, device, head = checkpoint.config, arena.device, linears["head"]
     return DeviceDecoder(
         config=config,
-        num_heads=config.num_heads,
-        embedding=embedding,
-        layers=[layer(i) for i in range(config.num_layers)],
-        final_norm=norm("model.norm.weight"),
+        dtype=dtype,
+        embedding=device_embedding(checkpoint, head, dtype, device),
+        layers=load_layers(checkpoint, linears, device),
+        caches=[LayerCache(arena, layout, i) for i in range(config.num_layers)],
+        final_norm=vector(checkpoint, "model.norm.weight").to(device),
         head=head,
         cos_sin=rotary_table(config, max_context).to(device),
     )
 
 
+def device_embedding(
+    checkpoint: Checkpoint, head: Linear | None, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """[vocabulary, hidden]; the very weights of `head` where it is the same table, and dense."""
+    if checkpoint.config.tie_embeddings and isinstance(head, DenseLinear):
+        return head.weight
+    table = np.array(dequantize(checkpoint.tensors[EMBEDDING]), np.float32)
+    return torch.from_numpy(table).to(device, dtype)
+
+
 def weight_bytes(decoder: DeviceDecoder) -> int:
     """Projections and embedding on the device; a table that the head shares is counted once."""
     linears = [x for layer in decoder.layers for x in (layer.qkv, layer.output, layer.gate_up, layer.down)]
-    tensors = [t for linear in [*linears, decoder.head] for t in _tensors(linear)]
-    unique = {t.data_ptr(): t.nbytes for t in [*tensors, decoder.embedding]}
+    tensors = [t for linear in [*linears, decoder.head] if linear is not None for t in _tensors(linear)]
+    tables = [] if decoder.embedding is None else [decoder.embedding]
+    unique = {t.data_ptr(): t.nbytes for t in [*tensors, *tables]}
     return int(sum(unique.values()))
 
 

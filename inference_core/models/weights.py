@@ -1,7 +1,7 @@
 """From a checkpoint to a decoder that computes: packs every projection once and maps it from the cache afterwards."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -91,19 +91,24 @@ def vector(checkpoint: Checkpoint, name: str) -> torch.Tensor:
     return torch.from_numpy(np.array(dequantize(checkpoint.tensors[name]), np.float32))
 
 
-def load_layers(checkpoint: Checkpoint, linears: dict[str, Linear]) -> list[DecoderLayer]:
-    """Every layer of the checkpoint around its linear layers."""
+def load_layers(
+    checkpoint: Checkpoint, linears: Mapping[str, Linear], device: torch.device | str = "cpu"
+) -> list[DecoderLayer]:
+    """Every layer of the checkpoint around its linear layers, which are on `device` already."""
     config = checkpoint.config
+
+    def norm(name: str) -> torch.Tensor:
+        return vector(checkpoint, name).to(device)
 
     def layer(i: int) -> DecoderLayer:
         prefix = f"model.layers.{i}"
         return DecoderLayer(
-            attention_norm=vector(checkpoint, f"{prefix}.input_layernorm.weight"),
+            attention_norm=norm(f"{prefix}.input_layernorm.weight"),
             qkv=linears[f"layers.{i}.qkv"],
-            q_norm=vector(checkpoint, f"{prefix}.self_attn.q_norm.weight") if config.qk_norm else None,
-            k_norm=vector(checkpoint, f"{prefix}.self_attn.k_norm.weight") if config.qk_norm else None,
+            q_norm=norm(f"{prefix}.self_attn.q_norm.weight") if config.qk_norm else None,
+            k_norm=norm(f"{prefix}.self_attn.k_norm.weight") if config.qk_norm else None,
             output=linears[f"layers.{i}.output"],
-            mlp_norm=vector(checkpoint, f"{prefix}.post_attention_layernorm.weight"),
+            mlp_norm=norm(f"{prefix}.post_attention_layernorm.weight"),
             gate_up=linears[f"layers.{i}.gate_up"],
             down=linears[f"layers.{i}.down"],
         )

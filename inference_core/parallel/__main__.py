@@ -7,7 +7,7 @@ SOCKET (replica n above 0 at SOCKET.n), the others execute its plans. Without th
     python -m inference_core.parallel mesh.json --socket core.sock --nodes 2 --node 0 --master 10.0.0.1 --port 29400
     torchrun --nnodes 2 --nproc-per-node 4 ... -m inference_core.parallel mesh.json --socket core.sock
 
-`mesh.json` is a `MeshSpec`; only rank 0 reads it.
+`mesh.json` is a `MeshSpec`, or with a `device` a `DeviceMeshSpec`; only rank 0 reads it.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import msgspec
 from inference_core.errors import CoreError, MeshError
 from inference_core.parallel.connections import open_store
 from inference_core.parallel.environment import RankEnvironment
-from inference_core.parallel.mesh_spec import MeshSpec
+from inference_core.parallel.mesh_spec import AnyMeshSpec, MeshSpec, decode_mesh_spec
 
 DEFAULT_CACHE = Path("~/.cache/aio")
 _STORE_SECONDS = 300.0
@@ -64,7 +64,7 @@ def run_rank(options: argparse.Namespace) -> int:
     return 0
 
 
-def _lead(environment: RankEnvironment, store: object, spec: MeshSpec, cache_dir: Path, socket: str | None) -> None:
+def _lead(environment: RankEnvironment, store: object, spec: AnyMeshSpec, cache_dir: Path, socket: str | None) -> None:
     from inference_core.core import Core
     from inference_core.core_server import serve_core
     from inference_core.parallel.leading import LedMesh
@@ -80,10 +80,14 @@ def _lead(environment: RankEnvironment, store: object, spec: MeshSpec, cache_dir
 
     path = socket if replica == 0 else f"{socket}.{replica}"
     try:
-        serve_core(core, path, watchdog_seconds=spec.core.watchdog_seconds)
+        serve_core(core, path, watchdog_seconds=_watchdog_seconds(spec))
     finally:
         for mesh in led:
             mesh.close()
+
+
+def _watchdog_seconds(spec: AnyMeshSpec) -> float:
+    return spec.core.watchdog_seconds if isinstance(spec, MeshSpec) else spec.step_seconds
 
 
 def launch(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -117,11 +121,11 @@ def launch(options: argparse.Namespace, arguments: list[str]) -> int:
     return ranks.wait()
 
 
-def _spec(path: Path | None) -> MeshSpec:
+def _spec(path: Path | None) -> AnyMeshSpec:
     if path is None:
         raise MeshError("say what to load: the path of a mesh specification in JSON")
     try:
-        return msgspec.json.decode(path.read_bytes(), type=MeshSpec)
+        return decode_mesh_spec(path.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
         raise MeshError(f"{path} is no mesh specification: {error}") from error
 

@@ -1,18 +1,20 @@
 """How ranks find each other: a store that all of them read, and the process groups that their tensors travel in."""
 
+import os
 import socket
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _abort_process_group
 
 from inference_core.errors import MeshError
 from inference_core.parallel.collectives import PipelineLinks, TensorGroup
 from inference_core.parallel.environment import RankEnvironment
 from inference_core.parallel.mesh import Mesh
 
-# What carries tensors of a device between ranks.
+# What carries tensors of a device between ranks. Orders and reports travel by `control`, whatever the device.
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
@@ -51,13 +53,18 @@ class Connections:
             raise MeshError(f"ranks cannot compute on {device.type}; possible are {', '.join(BACKENDS)}")
         if dist.is_initialized():
             raise MeshError("this process is a rank of another mesh already; close that one first")
+        if backend == "nccl":
+            # Its watchdog would end the process, the server's if it leads; leaders watch over their steps themselves.
+            os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         dist.init_process_group(
             backend,
             store=store,
             rank=environment.rank,
             world_size=environment.world_size,
             timeout=timedelta(seconds=seconds),
+            device_id=device if backend == "nccl" else None,
         )
+        self._backend = backend
         rank, group = environment.rank, None
         if mesh.tensor > 1:
             # Every rank has to make every group, in the same order.
@@ -70,9 +77,17 @@ class Connections:
         self.links = PipelineLinks(before, after)
 
     def close(self) -> None:
-        """Leave all groups; ranks that wait for this one get an error at once."""
+        """Leave all groups, which all ranks do; with gloo, ranks that wait for this one get an error at once."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    def abandon(self) -> None:
+        """Leave all groups although others do not, and end what this rank's device waits for."""
+        if self._backend != "nccl":
+            self.close()
+        elif dist.is_initialized():
+            # Destroying would wait for collectives that a lost rank never finishes.
+            _abort_process_group()
 
 
 def check_world(environment: RankEnvironment, mesh: Mesh) -> None:

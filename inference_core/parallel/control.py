@@ -9,11 +9,11 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from inference_core.errors import RankLostError
 from inference_core.frames import FrameError, FrameReader, FrameWriter
-from inference_core.parallel.messages import Failed, Joined, Order, Ready, Report
+from inference_core.parallel.messages import Divided, Failed, Joined, Order, Ready, Report, Room
 
 _CHUNK = 1 << 16
 _LOOK_SECONDS = 0.25
@@ -47,7 +47,9 @@ class Followers:
         self._connections: dict[int, socket.socket] = {}
         self._readers: dict[int, FrameReader] = {}
         self._writer = FrameWriter()
-        self._ready: set[int] = set()
+        self._divided: dict[int, Divided] = {}
+        self._ready: dict[int, Ready] = {}
+        self._rooms: dict[int, Room] = {}
         self._lost: dict[int, Failed | None] = {}
 
     def accept(self, seconds: float, look: Callable[[], None]) -> None:
@@ -92,13 +94,26 @@ class Followers:
                 self.check(patience=1.0)
                 raise RankLostError(f"rank {rank} cannot be reached any more: {error}") from error
 
-    def wait_ready(self, seconds: float) -> None:
-        """Wait until every rank has loaded its share."""
+    def wait_divided(self, seconds: float) -> None:
+        """Wait until every rank is about to meet the others: who fails before would keep them waiting."""
+        self._wait_for(self._divided, "divide its models", seconds)
+
+    def wait_ready(self, seconds: float) -> list[Ready]:
+        """Wait until every rank has loaded its share; what they report."""
+        self._wait_for(self._ready, "load", seconds)
+        return list(self._ready.values())
+
+    def wait_rooms(self, seconds: float) -> list[Room]:
+        """Wait until every rank knows how much memory it has for keys and values."""
+        self._wait_for(self._rooms, "finish the largest step", seconds)
+        return list(self._rooms.values())
+
+    def _wait_for(self, reports: Mapping[int, Report], what: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while missing := self._expected - self._ready:
+        while missing := self._expected - reports.keys():
             left = deadline - time.monotonic()
             if left <= 0:
-                raise RankLostError(f"rank(s) {_listed(missing)} did not load within {seconds:.0f} seconds")
+                raise RankLostError(f"rank(s) {_listed(missing)} did not {what} within {seconds:.0f} seconds")
             self.check(patience=left)
 
     def check(self, patience: float = 0.0) -> None:
@@ -138,8 +153,12 @@ class Followers:
         for report in reports:
             if isinstance(report, Failed):
                 self._lost[rank] = report
+            elif isinstance(report, Divided):
+                self._divided[rank] = report
             elif isinstance(report, Ready):
-                self._ready.add(rank)
+                self._ready[rank] = report
+            elif isinstance(report, Room):
+                self._rooms[rank] = report
         if not data:
             self._lost.setdefault(rank, None)
 

@@ -43,7 +43,7 @@ class CpuStage(Stage):
         self._addresses = addresses
         self._group = group
 
-    def embed(self, sequences: list[ScheduledSequence]) -> torch.Tensor:
+    def _embed(self, sequences: list[ScheduledSequence]) -> torch.Tensor:
         """Each rank looks up the tokens of its own vocabulary rows and adds zeros for the others."""
         weights = self.weights
         assert weights.embedding is not None  # the mesh asks first stages only
@@ -57,7 +57,8 @@ class CpuStage(Stage):
             hidden[torch.tensor(mine)] = weights.embedding.rows(own)
         return self._group.all_reduce(hidden)
 
-    def compute(self, hidden: torch.Tensor, sequences: list[ScheduledSequence]) -> torch.Tensor:
+    def compute(self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None = None) -> torch.Tensor:
+        hidden = self._embed(sequences) if hidden is None else hidden
         config, tokens = self.config, hidden.shape[0]
         batch = self._addresses.batch(sequences)
         normed = torch.empty_like(hidden)

@@ -4,32 +4,39 @@ import contextlib
 import os
 import threading
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import torch
-
 from inference_core.errors import RankLostError
-from inference_core.loading import use_threads
-from inference_core.parallel.connections import Connections
 from inference_core.parallel.control import LeaderLink
 from inference_core.parallel.environment import RankEnvironment
-from inference_core.parallel.leading import SPEC_KEY, leader_key
-from inference_core.parallel.mesh_spec import MeshSpec
-from inference_core.parallel.messages import CopyBlocks, Failed, Ready, RunStep, Stop, UseThreads
-from inference_core.parallel.rank_runner import RankRunner
-from inference_core.parallel.share_loading import divide_models, load_shares
+from inference_core.parallel.leading import SPEC_KEY, leader_key, no_look
+from inference_core.parallel.mesh_spec import AnyMeshSpec, decode_mesh_spec
+from inference_core.parallel.messages import (
+    CopyBlocks,
+    Divided,
+    Failed,
+    Ready,
+    Rehearse,
+    Room,
+    StepOrder,
+    Stop,
+    TakeArena,
+    UseThreads,
+)
+from inference_core.parallel.rank import Rank
+from inference_core.parallel.table_deltas import ReceivedTables
 
 _GRACE_SECONDS = 3.0
 
 
-def read_spec(store: Any) -> MeshSpec:
+def read_spec(store: Any) -> AnyMeshSpec:
     """What rank 0 has published; waits for it."""
-    return msgspec.json.decode(store.get(SPEC_KEY), type=MeshSpec)
+    return decode_mesh_spec(store.get(SPEC_KEY))
 
 
-def follow(environment: RankEnvironment, store: Any, spec: MeshSpec, cache_dir: Path) -> None:
+def follow(environment: RankEnvironment, store: Any, spec: AnyMeshSpec, cache_dir: Path) -> None:
     """Serve as one rank until the leader says stop.
 
     Raises RankLostError when the leader is gone; of anything else that goes wrong here it is told before it is raised.
@@ -55,29 +62,25 @@ def _end_with_leader(link: LeaderLink) -> None:
     os._exit(1)
 
 
-def _serve(environment: RankEnvironment, store: Any, spec: MeshSpec, cache_dir: Path, link: LeaderLink) -> None:
-    connections = Connections(environment, spec.mesh, store, torch.device("cpu"), spec.step_seconds)
-    models = divide_models(spec, cache_dir)
-    shares = load_shares(spec, models, environment, store, connections.group, cache_dir)
-    runner = RankRunner(
-        environment.rank,
-        spec.mesh,
-        shares,
-        connections.group,
-        connections.links,
-        max_micro_batches=spec.max_micro_batches,
-        min_micro_batch_tokens=spec.min_micro_batch_tokens,
-    )
-    link.report(Ready(environment.rank))
+def _serve(environment: RankEnvironment, store: Any, spec: AnyMeshSpec, cache_dir: Path, link: LeaderLink) -> None:
+    rank = Rank(environment, spec, cache_dir)
+    link.report(Divided(environment.rank))
+    rank.connect(store)
+    link.report(Ready(environment.rank, rank.load(store)))
+    tables: defaultdict[str, ReceivedTables] = defaultdict(ReceivedTables)
     while True:
         order = link.next_order()
         match order:
-            case RunStep():
-                runner.run(order)
+            case StepOrder():
+                rank.runner.run(tables[order.model].step(order))
             case CopyBlocks():
-                runner.copy_blocks(order)
+                rank.runner.copy_blocks(order)
+            case Rehearse():
+                link.report(Room(environment.rank, rank.room(no_look)))
+            case TakeArena():
+                rank.take_arena(order.arena_bytes)
             case UseThreads():
-                use_threads(order.threads)
+                rank.shares.use_threads(order.threads)
             case Stop():
-                connections.close()
+                rank.connections.close()
                 return

@@ -1,26 +1,27 @@
 """A replica's leader: brings its ranks together, loads its own share, and drives all of them through a Core."""
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
 from inference_core.core import Core
-from inference_core.live_knobs import KnobsFile, LiveKnobs, start_knobs
-from inference_core.loading import use_threads
-from inference_core.parallel.connections import Connections, check_world, own_address
+from inference_core.errors import RankLostError
+from inference_core.memory_plan import format_bytes
+from inference_core.parallel.connections import own_address
 from inference_core.parallel.control import Followers
 from inference_core.parallel.environment import RankEnvironment
 from inference_core.parallel.mesh_runner import Leader, MeshRunner
-from inference_core.parallel.mesh_spec import MeshSpec
-from inference_core.parallel.rank_runner import RankRunner
-from inference_core.parallel.share_loading import divide_models, load_shares, share_threads
+from inference_core.parallel.mesh_spec import AnyMeshSpec
+from inference_core.parallel.messages import Rehearse, TakeArena
+from inference_core.parallel.rank import Rank
 from inference_core.runner import ModelRunner
 
 SPEC_KEY = "spec"
+logger = logging.getLogger(__name__)
 
 
 def leader_key(replica: int) -> str:
@@ -28,7 +29,7 @@ def leader_key(replica: int) -> str:
     return f"leader/{replica}"
 
 
-def publish(store: Any, spec: MeshSpec) -> None:
+def publish(store: Any, spec: AnyMeshSpec) -> None:
     """Tell every rank what is to be loaded, so that all of them agree by construction; rank 0 does."""
     store.set(SPEC_KEY, msgspec.json.encode(spec))
 
@@ -49,52 +50,69 @@ class LedMesh:
         self,
         environment: RankEnvironment,
         store: Any,
-        spec: MeshSpec,
+        spec: AnyMeshSpec,
         cache_dir: Path,
         *,
         look: Callable[[], None] = no_look,
         knobs_file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        check_world(environment, spec.mesh)
-        models = divide_models(spec, cache_dir)
+        rank = Rank(environment, spec, cache_dir)
+        knobs = rank.shares.knobs(knobs_file)
         self._followers = Followers(spec.mesh.followers(environment.rank), own_address(environment))
         try:
             store.set(leader_key(spec.mesh.position(environment.rank).replica), self._followers.address)
             self._followers.accept(spec.join_seconds, look)
-            self._connections = Connections(environment, spec.mesh, store, torch.device("cpu"), spec.step_seconds)
+            self._followers.wait_divided(spec.join_seconds)
+            rank.connect(store)
         except BaseException:
             self._followers.close()
             raise
+        self._connections = rank.connections
         try:
-            shares = load_shares(spec, models, environment, store, self._connections.group, cache_dir)
-            self._followers.wait_ready(spec.load_seconds)
+            weight_bytes = self._load(rank, store, spec.load_seconds)
+            arena_bytes = self._take_arena(rank, spec.load_seconds)
         except BaseException:
             self._followers.close()
-            self._connections.close()
+            self._connections.abandon()
             raise
-        self.rank = RankRunner(
-            environment.rank,
-            spec.mesh,
-            shares,
-            self._connections.group,
-            self._connections.links,
-            max_micro_batches=spec.max_micro_batches,
-            min_micro_batch_tokens=spec.min_micro_batch_tokens,
-        )
-        self.leader = Leader(self.rank, self._followers, self._connections.close)
+        self.rank = rank.runner
+        self.leader = Leader(rank, self._followers, spec.step_seconds)
         self.group = self._connections.group
-        self.runners = {m.spec.name: MeshRunner(m.info, m.config, m.layout, self.leader) for m in models}
+        self.runners = {
+            m.spec.name: MeshRunner(m.info(weight_bytes[m.spec.name]), m.config, m.layout, self.leader)
+            for m in rank.shares.models
+        }
         runners: dict[str, ModelRunner] = dict(self.runners)
-        threads = share_threads(spec, environment.local_world_size)
         self.core = Core(
             runners,
-            arena_bytes=spec.core.arena_bytes,
-            slab_bytes=spec.core.slab_bytes,
-            knobs=LiveKnobs(start_knobs(spec.core), None if knobs_file is None else KnobsFile(knobs_file)),
+            arena_bytes=arena_bytes,
+            slab_bytes=rank.shares.slab_bytes,
+            knobs=knobs,
             clock=clock,
-            use_threads=lambda count: self.leader.use_threads(count or threads, use_threads),
+            use_threads=self.leader.use_threads,
         )
+
+    def _load(self, rank: Rank, store: Any, seconds: float) -> dict[str, int]:
+        """All ranks' weights; their bytes by model, over all ranks."""
+        own = rank.load(store)
+        others = self._followers.wait_ready(seconds)
+        return {name: size + sum(ready.weight_bytes[name] for ready in others) for name, size in own.items()}
+
+    def _take_arena(self, rank: Rank, seconds: float) -> int:
+        """As much as the rank with the least memory has, on all of them: block tables are the same everywhere."""
+        self._followers.tell(Rehearse())
+        try:
+            own = rank.room(self._followers.check)
+        except RankLostError:
+            self._followers.check(patience=1.0)  # who broke the collective may have said why
+            raise
+        rooms = [own, *(room.arena_bytes for room in self._followers.wait_rooms(seconds))]
+        logger.info("arenas of %s on each rank: the least of %s", format_bytes(min(rooms)),
+                    ", ".join(map(format_bytes, rooms)))  # fmt: skip
+        self._followers.tell(TakeArena(min(rooms)))
+        rank.take_arena(min(rooms))
+        return min(rooms)
 
     def close(self) -> None:
         """End all ranks of the replica in good order; idempotent."""

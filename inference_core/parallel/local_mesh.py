@@ -12,19 +12,21 @@ from inference_core.parallel.connections import open_store
 from inference_core.parallel.environment import RankEnvironment
 from inference_core.parallel.leading import LedMesh, publish
 from inference_core.parallel.local_ranks import LocalRanks
-from inference_core.parallel.mesh_spec import MeshSpec
+from inference_core.parallel.mesh_spec import AnyMeshSpec
 
 LOOPBACK = "127.0.0.1"
 
 
 class LocalMesh:
-    """One replica on this machine; a context manager. `core` is driven as any other Core, from one thread.
+    """One replica on this machine; a context manager. `core` is driven as any other Core, on the thread that made this.
+
+    `knobs_file`: where changes of knobs that are to be kept are kept. A process leads one mesh at a time.
 
     Raises MeshError for more than one replica, since each has a leader of its own (see `python -m
     inference_core.parallel`), and what `LedMesh` raises.
     """
 
-    def __init__(self, spec: MeshSpec, cache_dir: Path) -> None:
+    def __init__(self, spec: AnyMeshSpec, cache_dir: Path, *, knobs_file: Path | None = None) -> None:
         if spec.mesh.replicas > 1:
             raise MeshError(
                 f"{spec.mesh.replicas} replicas need as many leaders; start them with python -m inference_core.parallel"
@@ -38,7 +40,7 @@ class LocalMesh:
         others = [msgspec.structs.replace(leader, rank=rank, local_rank=rank) for rank in range(1, size)]
         self.ranks = LocalRanks(others, ["--cache-dir", str(cache_dir)])
         try:
-            self.mesh = LedMesh(leader, store, spec, cache_dir, look=self.ranks.check)
+            self.mesh = LedMesh(leader, store, spec, cache_dir, look=self.ranks.check, knobs_file=knobs_file)
         except BaseException:
             self.ranks.close(grace_seconds=0)
             raise

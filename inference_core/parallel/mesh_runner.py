@@ -1,5 +1,6 @@
 """The leader's ModelRunner: hands each step to all ranks of its replica, computes its own share, samples."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,7 +13,9 @@ from inference_core.model_config import ModelConfig
 from inference_core.model_runner import sampled_rows
 from inference_core.parallel.control import Followers
 from inference_core.parallel.messages import CopyBlocks, Order, RunStep, Stop, UseThreads
-from inference_core.parallel.rank_runner import RankRunner
+from inference_core.parallel.rank import Rank
+from inference_core.parallel.settling import settle
+from inference_core.parallel.table_deltas import SentTables
 from inference_core.protocol import ModelInfo
 from inference_core.step_plan import ScheduledSequence
 
@@ -28,23 +31,30 @@ class Leader:
     it raises RankLostError, as does every order after it.
     """
 
-    def __init__(self, runner: RankRunner, followers: Followers, abandon: Callable[[], None]) -> None:
-        """`abandon` cuts this rank's ties, so that the others notice."""
-        self.runner = runner
+    def __init__(self, rank: Rank, followers: Followers, step_seconds: float) -> None:
+        """`step_seconds`: a device that takes longer for a step is taken for one that waits for a lost rank."""
+        self._rank = rank
         self._followers = followers
-        self._abandon = abandon
+        self._step_seconds = step_seconds
+        self._tables: defaultdict[str, SentTables] = defaultdict(SentTables)
         self._lost: str | None = None
 
     def run(self, step: RunStep) -> torch.Tensor:
-        logits = self._everywhere(step, lambda: self.runner.run(step))
+        tables = self._tables[step.model]
+        try:
+            logits = self._everywhere(tables.order(step), lambda: self._rank.runner.run(step))
+        except BaseException:
+            tables.forget()  # the others may not have been told
+            raise
         assert logits is not None  # this rank is the leader
         return logits
 
     def copy_blocks(self, order: CopyBlocks) -> None:
-        self._everywhere(order, lambda: self.runner.copy_blocks(order))
+        self._tables[order.model].forget()
+        self._everywhere(order, lambda: self._rank.runner.copy_blocks(order))
 
-    def use_threads(self, threads: int, here: Callable[[int], object]) -> None:
-        self._everywhere(UseThreads(threads), lambda: here(threads))
+    def use_threads(self, threads: int) -> None:
+        self._everywhere(UseThreads(threads), lambda: self._rank.shares.use_threads(threads))
 
     def stop(self) -> None:
         """Let all ranks end; a rank that has gone already is no error."""
@@ -64,7 +74,9 @@ class Leader:
             self._give_up(str(error))
             raise
         try:
-            return here()
+            result = here()
+            settle(self._rank.shares.device, self._followers.check, self._step_seconds)
+            return result
         except Exception as error:
             why = self._why(error)
             self._give_up(why)
@@ -81,7 +93,7 @@ class Leader:
     def _give_up(self, why: str) -> None:
         self._lost = why
         self._followers.close()
-        self._abandon()
+        self._rank.connections.abandon()
 
 
 class MeshRunner(LogitsRunner):

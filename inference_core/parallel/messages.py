@@ -5,11 +5,30 @@ import msgspec
 from inference_core.step_plan import ScheduledSequence
 
 
-class RunStep(msgspec.Struct, frozen=True, tag="run", array_like=True):
-    """Compute one StepPlan of `model`. `rows` count its tokens; their logits go to the leader, which alone samples."""
+class RunStep(msgspec.Struct, frozen=True):
+    """One StepPlan of `model` as every rank computes it. `rows` count its tokens; their logits go to the leader, which
+    alone samples."""
 
     model: str
     sequences: list[ScheduledSequence]
+    rows: list[int]
+
+
+class SequenceShare(msgspec.Struct, frozen=True, array_like=True):
+    """A `ScheduledSequence` of which the rank knows the first `known` entries of the block table; `blocks` follow."""
+
+    sequence_id: str
+    token_ids: list[int]
+    start: int
+    known: int
+    blocks: list[int]
+
+
+class StepOrder(msgspec.Struct, frozen=True, tag="run", array_like=True):
+    """Compute a `RunStep`."""
+
+    model: str
+    sequences: list[SequenceShare]
     rows: list[int]
 
 
@@ -18,6 +37,16 @@ class CopyBlocks(msgspec.Struct, frozen=True, tag="copy", array_like=True):
 
     model: str
     copies: list[tuple[int, int]]
+
+
+class Rehearse(msgspec.Struct, frozen=True, tag="rehearse", array_like=True):
+    """All weights are loaded: compute the largest step, together, and report how much room it leaves."""
+
+
+class TakeArena(msgspec.Struct, frozen=True, tag="arena", array_like=True):
+    """All ranks have room for this: keep keys and values in an arena of `arena_bytes`."""
+
+    arena_bytes: int
 
 
 class UseThreads(msgspec.Struct, frozen=True, tag="threads", array_like=True):
@@ -30,7 +59,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop", array_like=True):
     """End the process in good order."""
 
 
-Order = RunStep | CopyBlocks | UseThreads | Stop
+Order = StepOrder | CopyBlocks | Rehearse | TakeArena | UseThreads | Stop
 
 
 class Joined(msgspec.Struct, frozen=True, tag="joined"):
@@ -40,10 +69,24 @@ class Joined(msgspec.Struct, frozen=True, tag="joined"):
     token: str
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The rank has loaded its share."""
+class Divided(msgspec.Struct, frozen=True, tag="divided"):
+    """The rank has found the files and its device, and will meet the others."""
 
     rank: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The rank has loaded its share: so many bytes of weights by model."""
+
+    rank: int
+    weight_bytes: dict[str, int] = {}
+
+
+class Room(msgspec.Struct, frozen=True, tag="room"):
+    """The rank has `arena_bytes` for keys and values."""
+
+    rank: int
+    arena_bytes: int
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -54,4 +97,4 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     consequence: bool = False
 
 
-Report = Joined | Ready | Failed
+Report = Joined | Divided | Ready | Room | Failed

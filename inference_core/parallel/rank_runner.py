@@ -63,9 +63,9 @@ class RankRunner:
             passed = 0
             for piece in pieces:
                 tokens = sum(len(s.token_ids) for s in piece)
-                hidden = model.stage.compute(self._input(model, piece, tokens), piece)
+                hidden = model.stage.compute(piece, self._received(model, tokens))
                 if model.share.last:
-                    kept.append(hidden[_within(step.rows, passed, tokens)])
+                    kept.append(_rows(hidden, _within(step.rows, passed, tokens)))
                 else:
                     self._links.send(hidden)
                 passed += tokens
@@ -82,10 +82,11 @@ class RankRunner:
         self.pipeline.record(len(pieces))
         return pieces
 
-    def _input(self, model: RankModel, piece: list[ScheduledSequence], tokens: int) -> torch.Tensor:
+    def _received(self, model: RankModel, tokens: int) -> torch.Tensor | None:
+        """What the stage before has computed of `tokens` tokens; None in the first stage."""
         stage = model.stage
         if model.share.first:
-            return stage.embed(piece)
+            return None
         return self._links.receive(
             torch.empty(tokens, stage.config.hidden_size, dtype=stage.dtype, device=stage.device)
         )
@@ -108,6 +109,12 @@ class RankRunner:
                 torch.empty(rows, vocabulary, dtype=torch.float32, device=model.stage.device), source
             )
         return gathered if is_leader else None
+
+
+def _rows(hidden: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    """Those rows, asked for without waiting for the device."""
+    index = torch.tensor(rows, dtype=torch.int64, pin_memory=hidden.is_cuda)
+    return hidden.index_select(0, index.to(hidden.device, non_blocking=True))
 
 
 def _within(rows: list[int], begin: int, count: int) -> list[int]:

@@ -13,7 +13,8 @@ class Stage(ABC):
 
     Contract: the methods are called in the same order with the same sequences on all ranks of the tensor-parallel
     group, and sum over it where needed: once for the embedding, twice in every layer (SPEC PX-01). `config` is the
-    share's (`RankShare.config`); activations have its hidden size, `dtype` and `device`.
+    share's (`RankShare.config`); activations have its hidden size, `dtype` and `device`. Results are in the order of
+    the device's work, which the host need not have waited for.
     """
 
     config: ModelConfig
@@ -21,12 +22,12 @@ class Stage(ABC):
     device: torch.device
 
     @abstractmethod
-    def embed(self, sequences: list[ScheduledSequence]) -> torch.Tensor:
-        """Embeddings [T, hidden] of all tokens, one sequence after another; first stage only."""
+    def compute(self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None = None) -> torch.Tensor:
+        """Activations [T, hidden] of all tokens, one sequence after another, after this stage's layers; writes the
+        tokens' keys and values.
 
-    @abstractmethod
-    def compute(self, hidden: torch.Tensor, sequences: list[ScheduledSequence]) -> torch.Tensor:
-        """`hidden` [T, hidden] after this stage's layers; writes the tokens' keys and values. May reuse `hidden`."""
+        `hidden` [T, hidden] comes from the stage before, and may be used again; None in the first stage, which embeds.
+        """
 
     @abstractmethod
     def head(self, hidden: torch.Tensor) -> torch.Tensor:

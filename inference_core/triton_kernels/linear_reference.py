@@ -10,15 +10,18 @@ def dequantized_int4(
     codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None, inputs: int
 ) -> torch.Tensor:
     """float32 [N, inputs] of the arrays of an `Int4Weight`."""
-    shifts = 4 * torch.arange(NIBBLES, dtype=torch.int32, device=codes.device)
-    # [blocks, N, words] -> [blocks, N, nibbles, words] -> [N, K]
-    nibbles = (codes[:, :, None, :] >> shifts[:, None]) & 0xF
-    centred = nibbles.permute(1, 0, 2, 3).reshape(codes.shape[1], codes.shape[0] * BLOCK).float() - 8
-    group = group_size(codes, scales)
-    weight = centred * scales.float().T.repeat_interleave(group, dim=1)
+    blocks, outputs, words = codes.shape
+    packed = codes.contiguous().view(torch.uint8).view(blocks, outputs, words, 4).transpose(0, 1)
+    weight = torch.empty(outputs, blocks, NIBBLES, words, device=codes.device)
+    for i in range(NIBBLES):
+        byte = packed[..., i // 2]
+        weight[:, :, i] = byte >> 4 if i % 2 else byte & 0xF
+    # In place: where there is no CUDA, whole models are served through this.
+    groups = weight.view(outputs, -1, group_size(codes, scales))
+    groups.sub_(8).mul_(scales.float().T[:, :, None])
     if offsets is not None:
-        weight = weight + offsets.float().T.repeat_interleave(group, dim=1)
-    return weight[:, :inputs]
+        groups.add_(offsets.float().T[:, :, None])
+    return weight.view(outputs, blocks * BLOCK)[:, :inputs]
 
 
 def int4_linear(

@@ -11,8 +11,16 @@ from inference_core.errors import RankLostError
 from inference_core.frames import FrameError, FrameWriter
 from inference_core.parallel.control import Followers, LeaderLink
 from inference_core.parallel.leading import no_look
-from inference_core.parallel.messages import CopyBlocks, Failed, Joined, Ready, RunStep, Stop, UseThreads
-from inference_core.step_plan import ScheduledSequence
+from inference_core.parallel.messages import (
+    CopyBlocks,
+    Failed,
+    Joined,
+    Ready,
+    SequenceShare,
+    StepOrder,
+    Stop,
+    UseThreads,
+)
 
 HOST = "127.0.0.1"
 
@@ -34,40 +42,34 @@ def joined(*ranks: int) -> Iterator[tuple[Followers, list[LeaderLink]]]:
 
 
 def test_every_rank_gets_every_order_as_it_was_given() -> None:
-    share = ScheduledSequence("a", [5, 6], 3, [9, 8], None)
+    order = StepOrder("m", [SequenceShare("a", [5, 6], 3, 1, [9, 8])], [1])
     with joined(1, 2) as (followers, links):
-        followers.tell(RunStep("m", [share], [1]))
+        followers.tell(order)
         followers.tell(CopyBlocks("m", [(1, 2)]))
         followers.tell(UseThreads(3))
         followers.tell(Stop())
         for link in links:
-            step = link.next_order()
-            assert isinstance(step, RunStep)
-            assert (step.model, step.rows) == ("m", [1])
-            (given,) = step.sequences
-            assert (given.sequence_id, given.token_ids, given.start, given.block_table, given.sample) == (
-                "a", [5, 6], 3, [9, 8], None,
-            )  # fmt: skip
+            assert link.next_order() == order
             assert [link.next_order() for _ in range(3)] == [CopyBlocks("m", [(1, 2)]), UseThreads(3), Stop()]
 
 
 def test_an_order_of_many_frames_arrives_whole() -> None:
-    long = ScheduledSequence("a", list(range(100_000)), 0, list(range(7000)), None)
+    long = SequenceShare("a", list(range(100_000)), 0, 0, list(range(7000)))
     with joined(1) as (followers, (link,)):
         received: list[object] = []
         reading = threading.Thread(target=lambda: received.append(link.next_order()))
         reading.start()
-        followers.tell(RunStep("m", [long], []))
+        followers.tell(StepOrder("m", [long], []))
         reading.join()
-        assert isinstance(received[0], RunStep)
+        assert isinstance(received[0], StepOrder)
         assert received[0].sequences[0].token_ids == long.token_ids
 
 
 def test_an_order_that_is_too_large_is_sent_to_nobody_and_harms_nobody() -> None:
-    huge = ScheduledSequence("a", [2**40] * 2_000_000, 0, [], None)
+    huge = SequenceShare("a", [2**40] * 2_000_000, 0, 0, [])
     with joined(1) as (followers, (link,)):
         with pytest.raises(FrameError, match="over the limit"):
-            followers.tell(RunStep("m", [huge], []))
+            followers.tell(StepOrder("m", [huge], []))
         followers.tell(Stop())
         assert link.next_order() == Stop()
 

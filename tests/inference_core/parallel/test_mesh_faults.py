@@ -7,11 +7,11 @@ import pytest
 
 from inference_core.core_loop import CoreLoop
 from inference_core.errors import MemoryPlanError, MeshError, ModelFileError, RankLostError
+from inference_core.parallel.cpu_shares import check_share_memory, divide_models
 from inference_core.parallel.environment import RankEnvironment
 from inference_core.parallel.local_mesh import LocalMesh
 from inference_core.parallel.mesh import Mesh
 from inference_core.parallel.messages import RunStep
-from inference_core.parallel.share_loading import check_share_memory, divide_models
 from inference_core.protocol import AddRequest, Event, SamplingParams, SequenceOutput
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.parallel.meshes import core_spec, greedy_answers, mesh_spec, share

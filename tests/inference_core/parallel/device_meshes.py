@@ -1,0 +1,100 @@
+"""What the tests of meshes of devices share: their specification, one process to compare with, and steps."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from inference_core.core import Core
+from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
+from inference_core.parallel.collectives import PipelineLinks, TensorGroup
+from inference_core.parallel.device_shares import DeviceShares
+from inference_core.parallel.environment import RankEnvironment
+from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.mesh_spec import DeviceMeshSpec
+from inference_core.parallel.messages import RunStep
+from inference_core.parallel.rank_runner import RankRunner
+from inference_core.protocol import AddRequest, SamplingParams
+from inference_core.step_plan import ScheduledSequence
+from tests.inference_core.parallel.meshes import share
+
+SLAB = 4 << 20
+
+
+def device_core(*models: DeviceModelSpec) -> DeviceCoreSpec:
+    """Small steps, so that prompts are cut into chunks."""
+    return DeviceCoreSpec(models=list(models), slab_bytes=SLAB, max_num_batched_tokens=16, max_num_seqs=4)
+
+
+def device_mesh_spec(core: DeviceCoreSpec, mesh: Mesh, device: Literal["cpu", "cuda"] = "cpu") -> DeviceMeshSpec:
+    """Uneven splits allowed, two micro-batches from ten tokens on, and little patience."""
+    return DeviceMeshSpec(
+        core=core,
+        mesh=mesh,
+        device=device,
+        host_bytes=3 << 30,
+        uneven_splits=True,
+        max_micro_batches=2,
+        min_micro_batch_tokens=5,
+        join_seconds=120,
+        load_seconds=120,
+        step_seconds=120,
+    )
+
+
+def four_bit(name: str, path: Path | str) -> DeviceModelSpec:
+    """A model whose 4-bit groups stay packed, and nothing else is rounded."""
+    return DeviceModelSpec(
+        name=name, path=str(path), compute="int4", activations="float32", kv_dtype="float32", max_context=64
+    )
+
+
+def greedy(core: Core, prompts: tuple[list[int], ...], name: str = "awq", tokens: int = 6) -> dict[str, list[int]]:
+    """Greedy tokens of a model's prompts, in flight together."""
+    said: dict[str, list[int]] = defaultdict(list)
+    for number, prompt in enumerate(prompts):
+        sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+        core.add(AddRequest(request_id=str(number), model=name, prompt_token_ids=prompt, sampling=sampling))
+    while core.has_work:
+        for output in core.step():
+            assert output.error is None, output.error
+            said[output.request_id] += output.token_ids
+    core.check_integrity()
+    return dict(said)
+
+
+class OneRank:
+    """The same models in this process, undivided, without process groups."""
+
+    def __init__(self, core: DeviceCoreSpec, cache: Path, device: Literal["cpu", "cuda"] = "cpu") -> None:
+        spec = device_mesh_spec(core, Mesh(), device)
+        environment = RankEnvironment(
+            rank=0, world_size=1, local_rank=0, local_world_size=1, master="127.0.0.1", port=0
+        )
+        group = TensorGroup([0], 0)
+        shares = DeviceShares(spec, environment, cache)
+        shares.load(dist.HashStore(), group)
+        self._runner = RankRunner(
+            0,
+            spec.mesh,
+            shares.stages(16 * SLAB),
+            group,
+            PipelineLinks(None, None),
+            max_micro_batches=1,
+            min_micro_batch_tokens=1,
+        )
+
+    def logits(self, model: str, sequences: list[ScheduledSequence], rows: list[int]) -> torch.Tensor:
+        logits = self._runner.run(RunStep(model, sequences, rows))
+        assert logits is not None
+        return logits.cpu()
+
+
+def ragged_steps(a: list[int], b: list[int]) -> list[tuple[list[ScheduledSequence], list[int]]]:
+    """A prompt beside part of another; the rest of it beside a decode; both decode. With the rows to compare."""
+    first = [share("a", a, 0, 0), share("b", b[:5], 0, 4)]
+    second = [share("a", [b[0]], len(a), 0), share("b", b[5:], 5, 4)]
+    third = [share("a", [b[1]], len(a) + 1, 0), share("b", [a[1]], len(b), 4)]
+    return [(first, [len(a) - 1, len(a) + 4]), (second, [0, len(b) - 5]), (third, [0, 1])]

@@ -1,0 +1,110 @@
+"""What a mesh of devices is asked for, the largest step that it is measured by, and that the least rank decides."""
+
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+import torch.distributed as dist
+
+from inference_core.device.memory_profile import MemoryProfile
+from inference_core.device.spec import DeviceModelSpec
+from inference_core.errors import MemoryPlanError, RankLostError
+from inference_core.parallel.collectives import TensorGroup
+from inference_core.parallel.control import Followers, LeaderLink
+from inference_core.parallel.device_shares import DeviceShares, largest_step
+from inference_core.parallel.environment import RankEnvironment
+from inference_core.parallel.leading import no_look
+from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.mesh_spec import DeviceMeshSpec, MeshSpec, decode_mesh_spec
+from inference_core.parallel.messages import Divided, Failed, Ready, Room, RunStep
+from inference_core.parallel.rank_runner import RankModel
+from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
+from tests.inference_core.parallel.device_meshes import SLAB, device_core, device_mesh_spec
+from tests.inference_core.parallel.meshes import core_spec, mesh_spec
+
+ALONE = RankEnvironment(rank=0, world_size=1, local_rank=0, local_world_size=1, master="127.0.0.1", port=0)
+
+
+def shares_of(folder: Path, total: int) -> DeviceShares:
+    """An undivided tiny model, as if its device had `total` bytes and the weights took one slab."""
+    path = write_packed(folder / "model", random_model(32), "awq", 32)
+    model = DeviceModelSpec(name="m", path=str(path), activations="float32", kv_dtype="float32")
+
+    def profile(_: torch.device, step: object) -> MemoryProfile:
+        assert callable(step)
+        step()
+        return MemoryProfile(total=total, others=0, weights=SLAB, activations=0)
+
+    return DeviceShares(device_mesh_spec(device_core(model), Mesh()), ALONE, folder, profile)
+
+
+def test_a_specification_with_a_device_is_one_of_a_device_mesh() -> None:
+    cpu = mesh_spec(core_spec("m.gguf"), Mesh(tensor=2))
+    device = device_mesh_spec(device_core(DeviceModelSpec(name="m", path="m.gguf")), Mesh(tensor=2), "cuda")
+    assert decode_mesh_spec(msgspec.json.encode(cpu)) == cpu
+    assert decode_mesh_spec(msgspec.json.encode(device)) == device
+    assert isinstance(decode_mesh_spec(msgspec.json.encode(cpu)), MeshSpec)
+    assert isinstance(decode_mesh_spec(msgspec.json.encode(device)), DeviceMeshSpec)
+    with pytest.raises(msgspec.DecodeError, match="device"):
+        decode_mesh_spec(msgspec.json.encode(device).replace(b'"cuda"', b'"abacus"'))
+
+
+@pytest.mark.parametrize(("tokens", "sequences"), [(32, 4), (300, 2), (3, 8), (128, 1)])
+def test_the_largest_step_has_as_many_tokens_and_sequences_as_a_step_may_have(
+    tokens: int, sequences: int, tmp_path: Path
+) -> None:
+    (model,) = shares_of(tmp_path, 10 * SLAB).models
+    step = largest_step(model, tokens, sequences)
+    lengths = [len(s.token_ids) for s in step.sequences]
+    assert len(lengths) == min(tokens, sequences)
+    assert max(lengths) <= model.max_context == 128
+    assert sum(lengths) == min(tokens, sequences * 128)
+    assert len(step.rows) == len(lengths)
+    assert step.rows[-1] == sum(lengths) - 1
+
+
+def test_a_rank_has_room_for_what_weights_and_the_rehearsed_step_leave(tmp_path: Path) -> None:
+    shares = shares_of(tmp_path, 10 * SLAB)
+    shares.load(dist.HashStore(), TensorGroup([0], 0))
+    rehearsed: list[RunStep] = []
+
+    def rehearse(models: dict[str, RankModel], step: RunStep) -> None:
+        assert models["m"].stage.device.type == "cpu"
+        rehearsed.append(step)
+
+    # 10 slabs x 0.9 - 1 of weights
+    assert shares.room(rehearse) == 8 * SLAB
+    assert [step.model for step in rehearsed] == ["m"]
+    tight = shares_of(tmp_path / "tight", SLAB)
+    tight.load(dist.HashStore(), TensorGroup([0], 0))
+    with pytest.raises(MemoryPlanError, match="nothing is left for keys and values"):
+        tight.room(rehearse)
+
+
+def test_the_leader_hears_what_room_every_rank_has() -> None:
+    followers, links = Followers([1, 2], "127.0.0.1"), []
+    joining = threading.Thread(target=lambda: links.extend(LeaderLink(followers.address, r, 10) for r in (1, 2)))
+    joining.start()
+    followers.accept(10, no_look)
+    joining.join()
+    try:
+        for rank, link in enumerate(links, 1):
+            link.report(Divided(rank))
+            link.report(Ready(rank, {"m": 10 * rank}))
+        followers.wait_divided(10)
+        assert sorted(ready.weight_bytes["m"] for ready in followers.wait_ready(10)) == [10, 20]
+        links[0].report(Room(1, 700))
+        followers.check(10)
+        with pytest.raises(RankLostError, match=r"rank\(s\) 2 did not finish the largest step within 0 seconds"):
+            followers.wait_rooms(0)
+        links[1].report(Room(2, 500))
+        assert min(room.arena_bytes for room in followers.wait_rooms(10)) == 500
+        links[1].report(Failed(2, "MemoryPlanError: nothing is left for keys and values"))
+        with pytest.raises(RankLostError, match="rank 2 failed: MemoryPlanError: nothing is left"):
+            followers.check(10)
+    finally:
+        followers.close()
+        for link in links:
+            link.close()

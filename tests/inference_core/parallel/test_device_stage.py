@@ -1,0 +1,143 @@
+"""Shards computed by the device's decoder, side by side in one process, equal the whole model."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from inference_core.device.block_tables import BlockTables
+from inference_core.device.buckets import DecodeBuckets
+from inference_core.device.graphs import Graphs, NoGraphs
+from inference_core.device.loading import device_layout
+from inference_core.device.spec import DeviceModelSpec
+from inference_core.device.step_inputs import Capacity
+from inference_core.kv_arena import allocate_arena
+from inference_core.linear.device_packing import DeviceScheme
+from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.loading import runner_of
+from inference_core.model_config import ModelConfig
+from inference_core.model_spec import CoreSpec, ModelSpec
+from inference_core.parallel.collectives import TensorGroup
+from inference_core.parallel.device_shares import load_share
+from inference_core.parallel.device_stage import DeviceStage
+from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.mesh_spec import MeshTerms
+from inference_core.parallel.rank_shares import DividedModel, divide_model
+from inference_core.parallel.shard_checkpoint import ShardCheckpoint
+from tests.inference_core.device.tiny_device import RecordingGraphs
+from tests.inference_core.parallel.meshes import share
+from tests.inference_core.parallel.side_by_side import SHAPES, Drawn, in_turns, steps
+
+CPU = torch.device("cpu")
+SLAB, SLABS = 1 << 20, 4
+CAPACITY = Capacity(tokens=32, sequences=4, table_updates=16)
+Model = DividedModel[DeviceModelSpec]
+
+
+def divided(checkpoint: Checkpoint, compute: DeviceScheme, mesh: Mesh) -> Model:
+    spec = DeviceModelSpec(
+        name="m", path="-", compute=compute, activations="float32", kv_dtype="float32", max_context=128
+    )
+    return divide_model(spec, checkpoint, MeshTerms(mesh=mesh, uneven_splits=True), device_layout, SLAB)
+
+
+def stage_of(model: Model, number: int, cache: Path, group: TensorGroup, graphs: Graphs | None = None) -> DeviceStage:
+    """The stage of rank `number`, over an arena of its own; with `graphs` decode steps are padded and repeated."""
+    part = model.shares[number]
+    decoder = load_share(model, ShardCheckpoint(model.checkpoint, part), part, CPU, cache, group)
+    return DeviceStage(
+        decoder.over(torch.zeros(SLABS * SLAB, dtype=torch.uint8)),
+        device_layout(model.spec, decoder.config),
+        BlockTables(model.layout, SLAB, rows=CAPACITY.sequences, row_blocks=8),
+        CAPACITY,
+        graphs=graphs or NoGraphs(),
+        buckets=DecodeBuckets(() if graphs is None else (1, 4)),
+        turns=2,
+    )
+
+
+def logits_of(model: Model, cache: Path, make_graphs: Callable[[], Graphs] | None = None) -> list[torch.Tensor]:
+    """Logits of every step's tokens from tensor-parallel ranks, side by side."""
+
+    def compute(rank: int, group: TensorGroup) -> list[torch.Tensor]:
+        stage = stage_of(model, rank, cache, group, make_graphs() if make_graphs else None)
+        with torch.inference_mode():
+            return [stage.head(stage.compute(step)) for step in steps()]
+
+    return [torch.cat(parts, 1) for parts in zip(*in_turns(len(model.shares), compute), strict=True)]
+
+
+def check(given: list[torch.Tensor], wanted: list[torch.Tensor], bound: float) -> None:
+    for mine, whole in zip(given, wanted, strict=True):
+        assert whole.std() > 0.1
+        assert (mine - whole).abs().max().item() <= bound * whole.abs().max().item()
+
+
+def oracle(config: ModelConfig, checkpoint: Checkpoint, cache: Path) -> list[torch.Tensor]:
+    """The CPU's own runner."""
+    spec = ModelSpec(name="m", path="-", compute="float32", kv_dtype="float32", max_context=128)
+    core = CoreSpec(models=[spec], arena_bytes=SLABS * SLAB, slab_bytes=SLAB)
+    whole = runner_of(spec, checkpoint, core, allocate_arena(core.arena_bytes), cache)
+    return [whole.logits(step, list(range(sum(len(s.token_ids) for s in step)))).clone() for step in steps()]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("name", SHAPES)
+def test_device_shards_of_any_shape_give_the_logits_of_the_whole(name: str, ranks: int, tmp_path: Path) -> None:
+    checkpoint = Drawn(SHAPES[name], "BF16")
+    model = divided(checkpoint, "dense", Mesh(tensor=ranks))
+    check(logits_of(model, tmp_path), oracle(SHAPES[name], checkpoint, tmp_path), 2e-5)
+
+
+# Rows of activations are rounded to 8 bits by the largest of a shard's columns, not of all of them.
+@pytest.mark.parametrize(("compute", "bound"), [("int4", 2e-5), ("int8", 4e-2), ("fp8", 2e-1), ("fp8-blocks", 2e-1)])
+def test_quantised_shards_compute_as_the_quantised_whole_does(
+    compute: DeviceScheme, bound: float, tmp_path: Path
+) -> None:
+    checkpoint = Drawn(SHAPES["qwen2"], "Q4_0" if compute == "int4" else "BF16")
+    whole = logits_of(divided(checkpoint, compute, Mesh()), tmp_path)
+    check(logits_of(divided(checkpoint, compute, Mesh(tensor=2)), tmp_path), whole, bound)
+
+
+def test_decode_steps_that_are_padded_and_repeated_give_the_same_logits(tmp_path: Path) -> None:
+    """Ranks repeat their sums with everything else; what is not on the device is not heard."""
+    checkpoint = Drawn(SHAPES["llama"], "BF16")
+    eager = logits_of(divided(checkpoint, "dense", Mesh(tensor=2)), tmp_path)
+    check(logits_of(divided(checkpoint, "dense", Mesh(tensor=2)), tmp_path, RecordingGraphs), eager, 1e-6)
+
+
+def test_a_repeated_stage_takes_what_the_stage_before_has_sent(tmp_path: Path) -> None:
+    checkpoint, alone = Drawn(SHAPES["tied"], "BF16"), TensorGroup([0], 0)
+    whole = stage_of(divided(checkpoint, "dense", Mesh()), 0, tmp_path, alone)
+    model = divided(checkpoint, "dense", Mesh(pipeline=2))
+    first, last = (stage_of(model, number, tmp_path, alone, RecordingGraphs()) for number in (0, 1))
+    with torch.inference_mode():
+        for position, token in enumerate((5, 90, 3, 41)):
+            step = [share("a", [token], position, 0), share("b", [token + 1], position, 4)]
+            wanted = whole.head(whole.compute(step))
+            given = last.head(last.compute(step, first.compute(step)))
+            torch.testing.assert_close(given, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_what_a_stage_returns_outlives_the_next_step_of_its_size(tmp_path: Path) -> None:
+    """It may still be on its way to the next stage."""
+    model = divided(Drawn(SHAPES["llama"], "BF16"), "dense", Mesh(pipeline=2))
+    first = stage_of(model, 0, tmp_path, TensorGroup([0], 0), RecordingGraphs())
+    with torch.inference_mode():
+        sent = first.compute([share("a", [5], 0, 0)])
+        before = sent.clone()
+        first.compute([share("b", [7], 0, 4)])
+    assert torch.equal(sent, before)
+
+
+def test_copied_blocks_are_read_where_they_are_now(tmp_path: Path) -> None:
+    model, alone = divided(Drawn(SHAPES["llama"], "BF16"), "dense", Mesh()), TensorGroup([0], 0)
+    stage = stage_of(model, 0, tmp_path, alone)
+    with torch.inference_mode():
+        table = share("a", list(range(1, 21)), 0, 0)
+        stage.compute([table])
+        here = stage.compute([share("a", [9], 20, 0)]).clone()
+        stage.copy_blocks([(block, 20 + block) for block in range(2)])
+        there = stage.compute([share("a", [9], 20, 20)])
+    assert torch.equal(here, there)

@@ -1,0 +1,73 @@
+"""Ranks rebuild the leader's block tables from what is new in each step, whatever becomes of the sequences."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_core.errors import RankLostError
+from inference_core.parallel import table_deltas
+from inference_core.parallel.messages import Order, RunStep, SequenceShare, StepOrder
+from inference_core.parallel.table_deltas import ReceivedTables, SentTables
+from inference_core.step_plan import ScheduledSequence
+
+NAMES = "abcdefg"
+
+
+def travelled(order: StepOrder) -> StepOrder:
+    """As the wire brings it: nothing is shared with what was sent."""
+    arrived = msgspec.msgpack.decode(msgspec.msgpack.encode(order), type=Order)
+    assert isinstance(arrived, StepOrder)
+    return arrived
+
+
+def step(*tables: tuple[str, list[int]]) -> RunStep:
+    return RunStep("m", [ScheduledSequence(name, [1], 0, table, None) for name, table in tables], [0])
+
+
+EVENTS = st.one_of(
+    st.tuples(st.just("step"), st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True)),
+    st.tuples(st.just("grow"), st.sampled_from(NAMES)),
+    st.tuples(st.just("begin again"), st.sampled_from(NAMES)),
+    st.tuples(st.just("move"), st.sampled_from(NAMES)),
+)
+
+
+@given(events=st.lists(EVENTS, max_size=60), most=st.integers(1, 6))
+def test_tables_arrive_as_they_are(events: list[tuple[str, object]], most: int) -> None:
+    sent, received = SentTables(), ReceivedTables()
+    tables = {name: [number] for number, name in enumerate(NAMES)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_deltas, "_MOST", most)
+        for kind, what in events:
+            if kind == "step":
+                assert isinstance(what, list)
+                given_step = step(*((name, tables[name]) for name in what))
+                arrived = received.step(travelled(sent.order(given_step)))
+                assert [s.block_table for s in arrived.sequences] == [tables[name] for name in what]
+                continue
+            assert isinstance(what, str)
+            if kind == "grow":
+                tables[what] += [len(tables[what]), 7]
+            elif kind == "begin again":
+                tables[what] = [99]
+            else:
+                tables[what][0] += 1
+                sent.forget()
+
+
+def test_a_step_carries_only_the_new_blocks_and_the_list_stays_the_same() -> None:
+    """A rank's device is told of new entries only while a sequence's table is one list."""
+    sent, received, table = SentTables(), ReceivedTables(), [3, 4]
+    first = received.step(travelled(sent.order(step(("a", table)))))
+    table.append(9)
+    order = travelled(sent.order(step(("a", table))))
+    assert order.sequences == [SequenceShare("a", [1], 0, 2, [9])]
+    assert received.step(order).sequences[0].block_table is first.sequences[0].block_table
+
+
+def test_a_rank_that_missed_an_order_says_so_instead_of_computing_with_half_a_table() -> None:
+    sent, table = SentTables(), [3, 4]
+    sent.order(step(("a", table)))
+    with pytest.raises(RankLostError, match="0 blocks of a are known here, 2 to the leader"):
+        ReceivedTables().step(travelled(sent.order(step(("a", table)))))
