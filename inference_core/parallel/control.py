@@ -71,14 +71,18 @@ class Followers:
         reader = FrameReader(Report, max_bytes=_CHUNK)
         connection.settimeout(_INTRODUCTION_SECONDS)
         try:
-            first = next(iter(reader.feed(connection.recv(_CHUNK))), None)
+            reports = list(reader.feed(connection.recv(_CHUNK)))
         except (OSError, FrameError):
-            first = None
+            reports = []
+        first = reports[0] if reports else None
         if isinstance(first, Joined) and first.rank in self._expected and secrets.compare_digest(
             first.token, self._token
         ):  # fmt: skip
             self._connections[first.rank] = connection
             self._readers[first.rank] = reader
+            # More may have come with the introduction.
+            for report in reports[1:]:
+                self._note(first.rank, report)
         else:
             connection.close()
 
@@ -151,16 +155,20 @@ class Followers:
         except (OSError, FrameError):
             data, reports = b"", []
         for report in reports:
-            if isinstance(report, Failed):
-                self._lost[rank] = report
-            elif isinstance(report, Divided):
-                self._divided[rank] = report
-            elif isinstance(report, Ready):
-                self._ready[rank] = report
-            elif isinstance(report, Room):
-                self._rooms[rank] = report
+            self._note(rank, report)
         if not data:
             self._lost.setdefault(rank, None)
+
+    def _note(self, rank: int, report: Report) -> None:
+        match report:
+            case Failed():
+                self._lost[rank] = report
+            case Divided():
+                self._divided[rank] = report
+            case Ready():
+                self._ready[rank] = report
+            case Room():
+                self._rooms[rank] = report
 
     def _verdict(self) -> str:
         silent = [rank for rank, report in self._lost.items() if report is None]

@@ -1,5 +1,6 @@
 """What a mesh of devices is asked for, the largest step that it is measured by, and that the least rank decides."""
 
+import socket
 import threading
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from inference_core.device.memory_profile import MemoryProfile
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.errors import MemoryPlanError, RankLostError
+from inference_core.frames import FrameWriter
 from inference_core.parallel.collectives import TensorGroup
 from inference_core.parallel.control import Followers, LeaderLink
 from inference_core.parallel.device_shares import DeviceShares, largest_step
@@ -18,7 +20,7 @@ from inference_core.parallel.environment import RankEnvironment
 from inference_core.parallel.leading import no_look
 from inference_core.parallel.mesh import Mesh
 from inference_core.parallel.mesh_spec import DeviceMeshSpec, MeshSpec, decode_mesh_spec
-from inference_core.parallel.messages import Divided, Failed, Ready, Room, RunStep
+from inference_core.parallel.messages import Divided, Failed, Joined, Ready, Room, RunStep
 from inference_core.parallel.rank_runner import RankModel
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.parallel.device_meshes import SLAB, device_core, device_mesh_spec
@@ -81,6 +83,17 @@ def test_a_rank_has_room_for_what_weights_and_the_rehearsed_step_leave(tmp_path:
     tight.load(dist.HashStore(), TensorGroup([0], 0))
     with pytest.raises(MemoryPlanError, match="nothing is left for keys and values"):
         tight.room(rehearse)
+
+
+def test_what_comes_along_with_the_introduction_of_a_rank_is_not_lost() -> None:
+    followers = Followers([1], "127.0.0.1")
+    host, port, token = followers.address.split()
+    with socket.create_connection((host, int(port))) as link:
+        frames = FrameWriter()
+        link.sendall(frames.frame(Joined(1, token)) + frames.frame(Divided(1)))
+        followers.accept(10, no_look)
+        followers.wait_divided(10)
+        followers.close()
 
 
 def test_the_leader_hears_what_room_every_rank_has() -> None:
