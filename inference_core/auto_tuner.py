@@ -58,8 +58,8 @@ class AutoTuner:
     # A prompt always advances: so many tokens a step, if the limits allow.
     LEAST_ROOM = 4
     LEAST_MARGIN = 0.5
-    # Decodes may always take this share of a step: the mix of the past, long prompts with short answers say, must not
-    # leave those who come next, with long answers, waiting for a seat.
+    # Decodes may always take this share of what a step has beyond its base: the mix of the past, long prompts with
+    # short answers say, must not leave those who come next, with long answers, waiting for a seat.
     LEAST_DECODES = 0.25
 
     def __init__(self, limits: Knobs) -> None:
@@ -164,10 +164,10 @@ class AutoTuner:
 
     def _decide(self, decodes: int, sharing: int) -> None:
         target = self.limits.itl_objective_ms / 1e3 / sharing * self._margin
-        wanted, old, depth = self._wanted(target / self.model.tail, sharing), self._rule, self._depth
+        wanted, old, depth = self._wanted(target / self.model.tail, sharing, decodes), self._rule, self._depth
         if old is not None:
             most, idle = (max(old.prompt_tokens(d, depth), self.LEAST_ROOM) * self.GROWTH for d in (decodes, 0))
-            seats = min(wanted.max_num_seqs, int(old.max_num_seqs * self.GROWTH) + 1)
+            seats = min(wanted.max_num_seqs, int(max(old.max_num_seqs, decodes) * self.GROWTH) + 1)
             wanted = replace(wanted.limited(decodes, depth, most, idle), max_num_seqs=seats)
             if not self._worth_it(old, wanted, decodes):
                 return
@@ -181,16 +181,19 @@ class AutoTuner:
             f"in the worst twentieth of steps, {target * 1e3:.0f} ms are aimed at"
         )
 
-    def _wanted(self, target: float, sharing: int) -> TuningRule:
-        """The rule under which a usual step takes `target` seconds and no more."""
+    def _wanted(self, target: float, sharing: int, decodes: int) -> TuningRule:
+        """The rule under which a usual step takes `target` seconds and no more, while `decodes` go on."""
         cost, limits = self.model.cost, self.limits
         # Nobody waits for a next token: a step may take longer, but who arrives during it waits for its end.
         idle = target if sharing > 1 else max(target, limits.ttft_objective_ms / 1e3 / 4 / self.model.tail)
         mix = self._prompt_tokens / self._answer_tokens if self._answer_tokens else 0.0
         seats = max(
             _seats(target - cost.base, cost.per_sequence + cost.per_token * mix),
-            _seats(target * self.LEAST_DECODES - cost.base, cost.per_sequence),
+            _seats((target - cost.base) * self.LEAST_DECODES, cost.per_sequence),
         )
+        if cost.predict(decodes + 1, decodes + self.LEAST_ROOM) <= target:
+            # Whoever waits may join those who run, whatever the mix of the past was: their answers may be long.
+            seats = max(seats, decodes + 1)
         return TuningRule(cost, target, idle, int(min(max(seats, 1), limits.max_num_seqs)))
 
     def _room(self, rule: TuningRule, decodes: int) -> float:

@@ -32,6 +32,10 @@ from inference_core.runner import ModelRunner
 from inference_core.scheduler import Scheduler
 from inference_core.sequence import Sequence, Status
 from inference_core.slab_arena import SlabArena
+from inference_core.speculation.draft_model import DraftModel
+from inference_core.speculation.drafter import Drafter
+from inference_core.speculation.prompt_lookup import PromptLookup
+from inference_core.speculation.speculator import Speculator
 from inference_core.step_executor import Outcome, StepExecutor
 from inference_core.step_statistics import StepStatistics
 from inference_core.wait_estimate import StepMeter
@@ -51,6 +55,7 @@ class Core:
     operating system); with it, equal commands and clock readings give equal runs. `knobs`: the same for every model, or
     `LiveKnobs` over just these models. `use_threads` gives the kernels another number of threads (0: one per CPU).
     `vocabulary_of` gives the tokens that grammars of a model are compiled for, by default those of its file.
+    `drafts`: which of the models drafts for which, by name; they have the same vocabulary.
     Raises `MemoryPlanError` if a model's block is larger than a slab.
     """
 
@@ -65,6 +70,7 @@ class Core:
         seed: int | None = None,
         use_threads: Callable[[int], object] | None = None,
         vocabulary_of: "Callable[[ModelInfo], Vocabulary]" = vocabulary_of_file,
+        drafts: Mapping[str, str] | None = None,
     ) -> None:
         self._runners = dict(models)
         self._knobs = knobs if isinstance(knobs, LiveKnobs) else LiveKnobs(dict.fromkeys(models, knobs or Knobs()))
@@ -74,8 +80,14 @@ class Core:
             name: Scheduler(name, BlockPool(name, runner.layout, self._arena), self._knobs.of(name))
             for name, runner in self._runners.items()
         }
+        self._clock = clock
+        self._drafts = dict(drafts or {})
+        self._speculators = {
+            name: Speculator(scheduler, self._drafters(name), clock) for name, scheduler in self._schedulers.items()
+        }
         for scheduler in self._schedulers.values():
             scheduler.peers = list(self._schedulers.values())
+            scheduler.reclaim = self._reclaim
         self._meters = {name: StepMeter() for name in self._runners}
         self._tuners = {name: AutoTuner(self._knobs.of(name)) for name in self._runners}
         self._statistics = {name: StepStatistics() for name in self._runners}
@@ -86,7 +98,6 @@ class Core:
             vocabulary_of, {name: runner.config.eos_token_ids for name, runner in self._runners.items()}
         )
         self._executor = StepExecutor(self._runners, self._schedulers, clock)
-        self._clock = clock
         self._use_threads = use_threads
         self._random = Random(seed)
         self._numbers = count()
@@ -215,14 +226,21 @@ class Core:
         outputs = self._admit_compiled() + self._end_the_late(began)
         due = {name: s.deadlines.earliest for name, s in self._schedulers.items() if s.has_work}
         for name in self._turns.order(due):
-            overlaps = self._executor.may_overlap(name)
+            speculator = self._speculators[name]
+            overlaps = not speculator.is_on and self._executor.may_overlap(name)
             if not overlaps:
                 outputs += self._book(self._executor.land())
             plan = self._schedulers[name].schedule(self._steps, began)
             if plan is None:
                 continue
             self._steps += 1
-            outputs += self._book(self._executor.take_off(plan) if overlaps else self._executor.execute(plan, began))
+            if overlaps:
+                outputs += self._book(self._executor.take_off(plan))
+            else:
+                speculator.draft(plan)
+                outcome = self._executor.execute(plan, began)
+                speculator.learn(outcome.seconds)
+                outputs += self._book(outcome)
             self._watch_queue(name)
             return outputs
         if self._executor.is_under_way:
@@ -242,6 +260,8 @@ class Core:
 
         Raises `InvalidRequestError` and changes nothing if one of them is refused.
         """
+        for name in self._schedulers if model is None else [model]:
+            self._require_drafter(changes.get("speculation"), name)
         self._knobs.change(changes, model, keep)
         if "threads" in changes and self._use_threads is not None:
             self._use_threads(next(iter(self._knobs.in_force.values())).threads)
@@ -276,12 +296,44 @@ class Core:
             if sequence.status is not Status.FINISHED
         }
         queued: dict[str, Status] = {}
+        for speculator in self._speculators.values():
+            speculator.check_integrity()
         for scheduler in self._schedulers.values():
             scheduler.check_integrity()
             queued |= dict.fromkeys(scheduler.running, Status.RUNNING)
             queued |= dict.fromkeys(scheduler.waiting, Status.WAITING)
         if live != queued:
             raise IntegrityError(f"live choices {live} are not those that wait or run: {queued}")
+
+    # -- speculation ---------------------------------------------------------------------------
+
+    def _drafters(self, name: str) -> dict[str, Drafter]:
+        """Who may draft for a model, by the value of the knob `speculation`."""
+        if not self._runners[name].verifies_drafts:
+            return {}
+        drafters: dict[str, Drafter] = {"prompt_lookup": PromptLookup()}
+        if name in self._drafts:
+            runner = self._runners[self._drafts[name]]
+            pool = BlockPool(f"{runner.info.name} for {name}", runner.layout, self._arena)
+            drafters["draft_model"] = DraftModel(runner, pool, self._clock)
+        return drafters
+
+    def _require_drafter(self, speculation: KnobValue, name: str) -> None:
+        if speculation == "draft_model" and name in self._schedulers and name not in self._drafts:
+            raise InvalidRequestError(
+                f"speculation = draft_model: {name} was loaded without a draft model; name one as its draft in the "
+                "catalogue, or choose prompt_lookup or off",
+                "speculation",
+            )
+        if speculation == "prompt_lookup" and name in self._runners and not self._runners[name].verifies_drafts:
+            raise InvalidRequestError(
+                f"speculation = prompt_lookup: {name} runs where drafts cannot be verified; choose off", "speculation"
+            )
+
+    def _reclaim(self) -> bool:
+        """Take back the memory that is lent to drafters: theirs is a guess, the sequences' is work."""
+        gave = [speculator.give_way() for speculator in self._speculators.values()]
+        return any(gave)
 
     # -- one step ------------------------------------------------------------------------------
 
@@ -387,6 +439,7 @@ class Core:
             step_seconds_counts=list(self._statistics[name].seconds_counts),
             step_seconds_sum=self._statistics[name].seconds_sum,
             batch_sizes=dict(self._statistics[name].batch_sizes),
+            speculation=self._speculators[name].stats(),
         )
 
 

@@ -9,6 +9,8 @@ from itertools import count, pairwise
 
 import numpy as np
 
+import msgspec
+
 from inference_core.core import Core
 from inference_core.errors import BadLogitsError
 from inference_core.grammar.masks import TokenMask, begin_masks
@@ -45,9 +47,13 @@ class HashModelRunner(ModelRunner):
     twice, a wrong table or a wrong prefix hit therefore changes tokens, and `expected_tokens` tells what they
     should have been. `width` is the size of a token in 16-byte records, for models of different block sizes.
 
+    Drafts are verified as a real model does it: their records are written before anyone knows whether they are right.
+
     The last id of the vocabulary is EOS, drawn with `eos_probability`. A step takes `seconds_per_step` plus
     `seconds_per_token` for each token on `clock`.
     """
+
+    verifies_drafts = True
 
     def __init__(
         self,
@@ -157,17 +163,36 @@ class HashModelRunner(ModelRunner):
             self._memory[address : address + self.layout.bytes_per_token] = record * self._width
 
     def _samples(self, sequences: list[ScheduledSequence]) -> list[list[SampledToken]]:
-        drawing = [s.sample for s in sequences if s.sample is not None]
-        masks = begin_masks(drawing)
+        drawing = [s for s in sequences if s.sample is not None]
+        masks = begin_masks([s.sample for s in drawing if s.sample is not None], [s.drafts for s in drawing])
         bound = {} if masks is None else masks.wait()
         undrawable = [row for row, mask in bound.items() if mask.only and not len(mask.ids)]
         if undrawable:
             raise BadLogitsError(undrawable, self.info.vocab_size)
-        rows = count()
-        return [[] if s.sample is None else [self._sample(s, s.sample, bound.get(next(rows)))] for s in sequences]
+        sampled: list[list[SampledToken]] = []
+        row = 0
+        for sequence in sequences:
+            sampled.append([] if sequence.sample is None else self._verify(sequence, sequence.sample, bound, row))
+            row += 0 if sequence.sample is None else sequence.num_drafts + 1
+        return sampled
 
-    def _sample(self, sequence: ScheduledSequence, spec: SampleSpec, mask: TokenMask | None) -> SampledToken:
-        history = self._read(sequence.block_table, sequence.start + len(sequence.token_ids))
+    def _verify(
+        self, sequence: ScheduledSequence, spec: SampleSpec, masks: dict[int, TokenMask], row: int
+    ) -> list[SampledToken]:
+        """Draw on for as long as a drafted token is what is drawn; drafts that are wrong have been written by then."""
+        known = sequence.start + len(sequence.token_ids) - sequence.num_drafts
+        drawn = [self._sample(sequence, spec, known, masks.get(row))]
+        for count, draft in enumerate(sequence.drafts, 1):
+            if drawn[-1].token_id != draft:
+                break
+            later = msgspec.structs.replace(spec, position=spec.position + count)
+            drawn.append(self._sample(sequence, later, known + count, masks.get(row + count)))
+        return drawn
+
+    def _sample(
+        self, sequence: ScheduledSequence, spec: SampleSpec, length: int, mask: TokenMask | None
+    ) -> SampledToken:
+        history = self._read(sequence.block_table, length)
         masked = spec.eos_token_ids if spec.position < spec.params.min_tokens else ()
         token = self._draw(history, spec.seed if spec.params.temperature > 0 else None, masked)
         if mask is not None:

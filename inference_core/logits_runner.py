@@ -8,13 +8,16 @@ import torch
 from inference_core.grammar.masks import begin_masks
 from inference_core.prompt_scores import ScoredRows
 from inference_core.protocol import TokenLogprob
-from inference_core.runner import ModelRunner
-from inference_core.sampler import sample
-from inference_core.step_plan import SampledToken, ScheduledSequence, StepPlan, StepResult
+from inference_core.runner import DraftingRunner
+from inference_core.sampler import distribution
+from inference_core.speculation.verification import draw, draw_draft, verification_rows
+from inference_core.step_plan import DraftLaw, ScheduledSequence, StepPlan, StepResult
 
 
-class LogitsRunner(ModelRunner):
+class LogitsRunner(DraftingRunner):
     """A runner whose model gives logits."""
+
+    verifies_drafts = True
 
     @abstractmethod
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
@@ -32,20 +35,32 @@ class LogitsRunner(ModelRunner):
         began = time.perf_counter()
         if plan.copies:
             self.copy_blocks(plan.copies)
-        specs = [s.sample for s in plan.sequences if s.sample is not None]
-        masks = begin_masks(specs)
+        drawing = [s for s in plan.sequences if s.sample is not None]
+        masks = begin_masks([s.sample for s in drawing if s.sample is not None], [s.drafts for s in drawing])
         scored: list[list[TokenLogprob]] = []
         with torch.inference_mode():
+            rows = verification_rows(plan.sequences)
             if any(s.score is not None for s in plan.sequences):
-                logits, scored = self._scored(plan.sequences)
+                logits, scored = self._scored(plan.sequences, rows)
             else:
-                logits = self.logits(plan.sequences)
-            drawn = iter(sample(logits, specs, masks=masks))
-        tokens: list[list[SampledToken]] = [[next(drawn)] if s.sample is not None else [] for s in plan.sequences]
+                logits = self.logits(plan.sequences, rows)
+            tokens = draw(logits, plan.sequences, masks)
         return StepResult(tokens, time.perf_counter() - began, scored)
 
-    def _scored(self, sequences: list[ScheduledSequence]) -> tuple[torch.Tensor, list[list[TokenLogprob]]]:
-        """As `logits`, and what the rows that score prompts say."""
-        rows = ScoredRows.of(sequences)
+    def _scored(
+        self, sequences: list[ScheduledSequence], drawing: list[int] | None
+    ) -> tuple[torch.Tensor, list[list[TokenLogprob]]]:
+        """As `logits` of the rows that are drawn from, and what the rows that score prompts say."""
+        rows = ScoredRows.of(sequences, drawing)
         logits = self.logits(sequences, rows.wanted)
         return logits[rows.drawing], rows.scores(logits)
+
+    def draft(self, plan: StepPlan) -> list[tuple[int, DraftLaw]]:
+        with torch.inference_mode():
+            rows = self.logits(plan.sequences).float().cpu().numpy()
+        drafts = []
+        for raw, sequence in zip(rows, plan.sequences, strict=True):
+            assert sequence.sample is not None
+            law = distribution(raw, sequence.sample)
+            drafts.append((draw_draft(law, sequence.sample), law))
+        return drafts

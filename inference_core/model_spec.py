@@ -26,6 +26,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `kv_dtype`: how the cache holds keys and values; `int8` takes about half of bfloat16's memory (see `kv_layout`);
     `float16` and `fp8` (E4M3) need CUDA, which has no `int8`.
     `max_context`: tokens of prompt and answer together; None is what the model was trained for.
+    `draft`: another model of the core, with the same vocabulary, that may draft for this one (the knob `speculation`).
     `knobs`: live knobs (`protocol.Knobs`) that this model starts with, by name, where they differ from the core's.
     `quality`: the report without which the model is not served, and its bounds.
     """
@@ -36,6 +37,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     kv_dtype: KVDtype = "bfloat16"
     block_size: int = 16
     max_context: int | None = None
+    draft: str | None = None
     knobs: dict[str, KnobValue] = {}
     quality: QualityGate | None = None
 

@@ -69,6 +69,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     `deadline`: when the first token is due; orders requests of one priority. If `strict_deadline`, a late answer is
     worth nothing: the request is refused, or ended as "overloaded", once its first token cannot come in time.
     `salt`: separates prefix-cache entries (tenant, adapter); equal salts may share blocks.
+    `speculate`: whether tokens of it may be drafted, as far as the model's knobs allow it (SPEC SD-06).
     """
 
     request_id: str
@@ -81,6 +82,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     deadline: float | None = None
     strict_deadline: bool = False
     salt: str = ""
+    speculate: bool = True
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
@@ -199,6 +201,29 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
             description="Ends an answer whose last so many tokens are one phrase at least four times over; 0 is off.",
         ),
     ] = 0
+    speculation: Annotated[
+        Literal["off", "prompt_lookup", "draft_model"],
+        Meta(
+            description="Who drafts tokens to be verified several at once: what stood in the text before, or a model."
+        ),
+    ] = "off"
+    max_draft_tokens: Annotated[
+        int, Meta(ge=0, le=64, description="Most tokens drafted for a sequence in one step.")
+    ] = 8
+    draft_control: Annotated[
+        Literal["adaptive", "fixed"],
+        Meta(description="Whether as many tokens are drafted as pay by measured acceptance and time, or always most."),
+    ] = "adaptive"
+    lookup_ngram: Annotated[
+        int, Meta(ge=1, le=16, description="Tokens that must have stood in the text before for prompt_lookup to draft.")
+    ] = 3
+    draft_acceptance: Annotated[
+        Literal["repeatable", "rejection"],
+        Meta(
+            description="How a draft model's tokens are verified: so that answers to a seed are what they are without "
+            "drafts, or so that most are accepted; the law of answers is the model's either way."
+        ),
+    ] = "repeatable"
 
 
 Command = AddRequest | AbortRequest | QueryStats | SetKnobs
@@ -276,6 +301,18 @@ class JoinStats(msgspec.Struct, frozen=True):
     seconds_per_token: float
 
 
+class SpeculationStats(msgspec.Struct, kw_only=True):
+    """What drafts were worth since start: how many tokens were `proposed` and `accepted` at each place of a draft, in
+    so many `rounds` (a sequence in a step). Steps with drafts took `seconds`, and for as many tokens without drafts, as
+    measured beside them, it would have been `plain_seconds`."""
+
+    proposed: list[int] = []
+    accepted: list[int] = []
+    rounds: int = 0
+    seconds: float = 0.0
+    plain_seconds: float = 0.0
+
+
 class ModelStats(msgspec.Struct, kw_only=True):
     """One model of a core, now: counts of sequences, blocks and totals since start.
 
@@ -305,6 +342,7 @@ class ModelStats(msgspec.Struct, kw_only=True):
     joins: list[JoinStats] = []
     deadline_refusals: int = 0
     repetitions_ended: int = 0
+    speculation: SpeculationStats | None = None
 
 
 class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from inference_core.kv_layout import KVLayout
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import ModelInfo
-from inference_core.step_plan import SampleSpec, StepPlan, StepResult
+from inference_core.step_plan import DraftLaw, SampleSpec, StepPlan, StepResult
 
 
 class ModelRunner(ABC):
@@ -23,10 +23,21 @@ class ModelRunner(ABC):
     info: ModelInfo
     config: ModelConfig
     layout: KVLayout
+    # Whether `run` verifies the drafts of a plan; only to a runner that does are any given.
+    verifies_drafts: bool = False
 
     @abstractmethod
     def run(self, plan: StepPlan) -> StepResult:
         """Execute one step; the plan's `model` is this runner's."""
+
+
+class DraftingRunner(ModelRunner):
+    """A runner that tells the laws of what it draws, so that a larger model can reject it by the rules."""
+
+    @abstractmethod
+    def draft(self, plan: StepPlan) -> list[tuple[int, DraftLaw]]:
+        """Execute one step in which every sequence samples: per sequence a token, drawn with random numbers that are
+        used for nothing else, and the law that it was drawn from."""
 
 
 class OverlappingRunner(ModelRunner):

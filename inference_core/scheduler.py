@@ -1,6 +1,6 @@
 """Hands out the tokens of each step of one model: decodes first, then prompt chunks, within a token budget."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 
 from inference_core.batching import Batch, joins_now
@@ -14,7 +14,7 @@ from inference_core.scheduling_order import Rank, aged_class, holding_rank, newc
 from inference_core.seats import Seats
 from inference_core.sequence import Sequence, Status
 from inference_core.step_draft import SchedulerTotals, StepDraft
-from inference_core.step_plan import SampledToken, StepPlan, StepResult
+from inference_core.step_plan import DraftLaw, SampledToken, StepPlan, StepResult
 from inference_core.waiting_queue import QueueEntry, WaitingQueue
 
 _turn = attrgetter("last_step", "number")
@@ -44,6 +44,10 @@ class Scheduler:
         self.totals = SchedulerTotals()
         self.joins = JoinStatistics()
         self.deadlines = Deadlines()
+        # Whoever has lent memory of the arena gives it back, and says whether it had any.
+        self.reclaim: Callable[[], bool] = lambda: False
+        # Told of every sequence that gives up its seat, before its blocks are free.
+        self.on_leave: Callable[[Sequence], None] = lambda sequence: None
         self._batch = Batch()
         self._draft = StepDraft(0, 0)
 
@@ -205,6 +209,8 @@ class Scheduler:
             if len(self._seats) >= self.knobs.max_num_seqs:
                 victim = self._victim(newcomer_claim(sequence), [self])
             elif not self._fits(sequence, hits):
+                if self.reclaim():
+                    continue
                 victim = self._victim(newcomer_claim(sequence), self.peers)
                 if victim is None:
                     self.blocked = sequence
@@ -308,6 +314,8 @@ class Scheduler:
         if lacking <= 0:
             return True
         while (blocks := self.pool.allocate(lacking)) is None:
+            if self.reclaim():
+                continue
             self._draft.short = True
             victim = self._victim(holding_rank(sequence), self.peers)
             if victim is None:
@@ -340,11 +348,74 @@ class Scheduler:
 
     def _unseat(self, sequence: Sequence) -> None:
         """A running sequence gives back its seat and its blocks."""
+        self.on_leave(sequence)
         self._seats.leave(sequence)
         self.pool.release(sequence.block_table)
         sequence.block_table = sequence.share.block_table = []
         sequence.num_registered_blocks = 0
         sequence.num_computed_tokens = 0
+
+    # -- drafts --------------------------------------------------------------------------------
+
+    @property
+    def draft_room(self) -> int:
+        """How many drafted tokens the step that was just planned has room for (SPEC SD-10)."""
+        return self._draft.left
+
+    def add_drafts(self, sequence: Sequence, token_ids: list[int], laws: list[DraftLaw] | None) -> None:
+        """Have the step that was just planned, in which `sequence` decodes, verify these tokens, at most `draft_room`.
+
+        Fewer if their blocks cannot be had: for a guess nobody gives way. No block moves are planned in this step.
+        """
+        share, table, size = sequence.share, sequence.block_table, self.pool.block_size
+        lacking = self.pool.blocks_for(share.start + 1 + len(token_ids)) - len(table)
+        if lacking > 0:
+            blocks = self.pool.allocate(lacking)
+            if blocks is None:
+                token_ids = token_ids[: len(table) * size - share.start - 1]
+            else:
+                table += blocks
+                self._seats.promised_blocks -= lacking
+        share.token_ids = share.token_ids + token_ids
+        share.num_drafts, share.draft_laws, sequence.num_accepted = len(token_ids), laws, 0
+        self._draft.left -= len(token_ids)
+
+    def _settle_verified(
+        self, sequence: Sequence, computed: int, drawn: list[SampledToken], now: float
+    ) -> SequenceOutput:
+        """Take in the drafts that were accepted and the token after them; a stop within them ends it (SPEC SD-09)."""
+        kept: list[SampledToken] = []
+        reason: FinishReason | None = None
+        for token in drawn:
+            if kept:
+                # The token before was drafted, so it is computed already.
+                sequence.num_computed_tokens += 1
+                self._seats.expect((sequence,))
+            reason = sequence.receive(token.token_id)
+            if reason != "stop":
+                kept.append(token)
+            if reason is not None:
+                break
+        sequence.num_accepted = len(drawn) - 1
+        self.totals.generated_tokens += len(kept) - 1 + (reason == "stop")
+        self._take_back_drafted_blocks(sequence)
+        full = (computed + max(len(kept) - 1, 0)) // self.pool.block_size
+        if self.knobs.prefix_caching and full > sequence.num_registered_blocks:
+            self._register_full_blocks(sequence, full)
+        if reason is not None:
+            self.remove(sequence, now)
+        logprobs = [token.logprob for token in kept if token.logprob is not None]
+        stop = token.token_id if reason == "stop" else None
+        return sequence.output([t.token_id for t in kept], logprobs or None, reason, stop)
+
+    def _take_back_drafted_blocks(self, sequence: Sequence) -> None:
+        """Blocks that only rejected drafts were written to are free again (SPEC SD-08)."""
+        table = sequence.block_table
+        needed = self.pool.blocks_for(sequence.num_computed_tokens)
+        if len(table) > needed:
+            self.pool.release(table[needed:])
+            self._seats.promised_blocks += len(table) - needed
+            del table[needed:]
 
     # -- results -------------------------------------------------------------------------------
 
@@ -375,6 +446,9 @@ class Scheduler:
                 if not sequence.prompt_computed:
                     sequence.prompt_computed = self._prompt_is_shareable(sequence, computed)
             if not sampled:
+                continue
+            if sequence.share.num_drafts:
+                outputs.append(self._settle_verified(sequence, computed, drawn, now))
                 continue
             token = drawn[0]
             reason = sequence.receive(token.token_id)

@@ -38,7 +38,8 @@ class Sequence:
     `held_class` is the priority class, after ageing, that the sequence had when it was last admitted. A
     sequence *lags* while it waits or catches up; lagging ages it, decoding does not. `share` is its part of the step
     that it was last scheduled in; `share.block_table` is `block_table`. `num_scored`: tokens of the prompt, after its
-    first, whose log-probabilities are known, if they were asked for.
+    first, whose log-probabilities are known, if they were asked for. `num_accepted` of its drafts in
+    that step were right.
     """
 
     id: str
@@ -79,6 +80,8 @@ class Sequence:
     joined_at: float = 0.0
     joined_beside: int = 0
     num_scored: int = 0
+    speculate: bool = True
+    num_accepted: int = 0
 
     @classmethod
     def of_request(
@@ -124,6 +127,7 @@ class Sequence:
             sample_spec=SampleSpec(sampling, request.prompt_token_ids, outputs, seed, 0, stop_ids),
             output_token_ids=outputs,
             block_table=table,
+            speculate=request.speculate,
         )
 
     @property

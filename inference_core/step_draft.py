@@ -57,6 +57,7 @@ class StepDraft:
         share.score = sequence.score_spec(start, tokens)
         if share.score is not None:
             self.scores_left -= len(share.score.token_ids)
+        share.num_drafts = 0
         sequence.sample_spec.position = len(sequence.output_token_ids)
         self.shares[sequence] = share
         self.left -= tokens
@@ -72,6 +73,7 @@ class StepDraft:
             spec = sequence.sample_spec
             spec.position = len(sequence.output_token_ids)
             share.sample = spec
+            share.num_drafts = 0
             shares[sequence] = share
         self.left -= len(shares) - before
 

@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 class Outcome:
     """What came of a step of `tokens` in `sequences`: outputs, and why some of its sequences cannot go on, by id.
 
-    `depth`: see `StepPlan.prompt_depth`. `seconds`: how long the device, or whoever computes, was busy with it.
+    `tokens` without drafts, whose price is the decodes'. `depth`: see `StepPlan.prompt_depth`. `seconds`: how long the
+    device, or whoever computes, was busy with it.
     """
 
     model: str
@@ -96,12 +97,17 @@ class StepExecutor:
             passengers = seat(attempt, scheduler.running)
             try:
                 result = runner.run(attempt)
-                _check_result(passengers, result, runner.info.vocab_size)
+                _check_result(passengers, result, runner.info.vocab_size, attempt)
             except RankLostError:
                 raise  # no part of the step can run any more, nor any later step
             except Exception as error:
+                if attempt.num_drafts:
+                    # Whatever is wrong may come of a guess, which nobody is guilty of.
+                    logger.warning("step %d of %s failed: %r; repeated without drafts", plan.step, plan.model, error)
+                    parts.append([share.without_drafts() for share in part])
+                    continue
                 verdict = judge(part, error)
-                if part == plan.sequences or verdict.guilty:
+                if len(part) == len(plan.sequences) or verdict.guilty:
                     logger.exception("step %d of %s failed with %d sequences", plan.step, plan.model, len(part))
                 failed |= {share.sequence_id: str(error) or repr(error) for share in verdict.guilty}
                 parts += reversed(verdict.retries)
@@ -112,8 +118,8 @@ class StepExecutor:
                 scheduler.assume(passengers, now)
                 outputs += scheduler.settle(passengers, result, now)
         scheduler.end_moves(copies, copied=False)
-        seconds = self._clock() - began
-        return Outcome(plan.model, len(plan.sequences), plan.num_tokens, plan.prompt_depth(), seconds, outputs, failed)
+        seconds, tokens = self._clock() - began, plan.num_tokens - plan.num_drafts
+        return Outcome(plan.model, len(plan.sequences), tokens, plan.prompt_depth(), seconds, outputs, failed)
 
     def take_off(self, plan: StepPlan) -> Outcome | None:
         """Launch `plan`, then land the step before it and return what came of that."""
@@ -168,10 +174,17 @@ class StepExecutor:
             self._suspects[sequence] = len(sequence.output_token_ids)
 
 
-def _check_result(passengers: list[Passenger], result: StepResult, vocab_size: int) -> None:
-    """Raises `ValueError` unless there is one token in the vocabulary for each sequence to be sampled."""
+def _check_result(
+    passengers: list[Passenger], result: StepResult, vocab_size: int, plan: StepPlan | None = None
+) -> None:
+    """Raises `ValueError` unless there is one token in the vocabulary for each sequence to be sampled, and before it
+    none but accepted drafts of `plan`."""
     if len(result.sampled) != len(passengers):
         raise ValueError(f"the runner returned {len(result.sampled)} results for {len(passengers)} sequences")
-    for (sequence, _, expected, _), drawn in zip(passengers, result.sampled, strict=True):
-        if len(drawn) != expected or (expected and not 0 <= drawn[0].token_id < vocab_size):
+    for index, ((sequence, _, expected, _), drawn) in enumerate(zip(passengers, result.sampled, strict=True)):
+        if bool(drawn) != expected or (drawn and not 0 <= drawn[-1].token_id < vocab_size):
             raise ValueError(f"the runner drew {drawn} for {sequence.id}; {int(expected)} tokens were asked for")
+        if len(drawn) > 1:
+            drafts = [] if plan is None else plan.sequences[index].drafts
+            if [token.token_id for token in drawn[:-1]] != drafts[: len(drawn) - 1] or len(drawn) > len(drafts) + 1:
+                raise ValueError(f"the runner drew {drawn} for {sequence.id}, which {drafts} were drafted for")

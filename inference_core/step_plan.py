@@ -1,11 +1,17 @@
 """Plain data between scheduler and model runner: what one step computes, and what came of it."""
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from inference_core.grammar.matcher_seam import Matcher
 from inference_core.protocol import SamplingParams, TokenLogprob
+
+# The probabilities [vocabulary] that a draft token was drawn with.
+DraftLaw: TypeAlias = npt.NDArray[np.float64]
 
 # In `token_ids`: the token that the last step with this sequence drew, before the host has seen it.
 PENDING = -1
@@ -47,6 +53,10 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     when the last of these tokens' logits are to be sampled, `score` where the prompt is to be scored. A sequence has
     one such object, which is up to date from `schedule` until the next one: whoever keeps a plan for longer copies what
     it needs.
+
+    The last `num_drafts` of the tokens are only proposed: `sample` says how to draw before the first of them, and the
+    step goes on drawing for as long as they are accepted (`speculation.verification`). `draft_laws`: what each was
+    drawn from, where that decides about it.
     """
 
     sequence_id: str
@@ -55,6 +65,18 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     block_table: list[int]
     sample: SampleSpec | None
     score: ScoreSpec | None = None
+    num_drafts: int = 0
+    draft_laws: list[DraftLaw] | None = None
+
+    @property
+    def drafts(self) -> list[int]:
+        """The proposed tokens."""
+        return self.token_ids[len(self.token_ids) - self.num_drafts :]
+
+    def without_drafts(self) -> "ScheduledSequence":
+        """The same share of a step, with nothing to verify."""
+        known = self.token_ids[: len(self.token_ids) - self.num_drafts]
+        return ScheduledSequence(self.sequence_id, known, self.start, self.block_table, self.sample)
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,9 +96,13 @@ class StepPlan:
     def num_tokens(self) -> int:
         return sum(len(s.token_ids) for s in self.sequences)
 
+    @property
+    def num_drafts(self) -> int:
+        return sum(s.num_drafts for s in self.sequences)
+
     def prompt_depth(self) -> float:
         """How many tokens, itself included, a token of a prompt chunk attends to, on average; 0 without such."""
-        chunks = [(len(s.token_ids), s.start) for s in self.sequences if len(s.token_ids) > 1]
+        chunks = [(len(s.token_ids), s.start) for s in self.sequences if len(s.token_ids) - s.num_drafts > 1]
         tokens = sum(count for count, _ in chunks)
         return sum(count * (start + (count + 1) / 2) for count, start in chunks) / tokens if tokens else 0.0
 
@@ -90,8 +116,8 @@ class SampledToken(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True, frozen=True)
 class StepResult:
-    """Per scheduled sequence the tokens drawn (none, one; several once verification is scheduled), and what its `score`
-    asks for: `scored` is empty where no sequence has one."""
+    """Per scheduled sequence the tokens drawn (none, or one, and before it the drafts that were accepted), and what its
+    `score` asks for: `scored` is empty where no sequence has one."""
 
     sampled: list[list[SampledToken]]
     seconds: float = field(default=0.0, compare=False)

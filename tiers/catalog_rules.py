@@ -85,6 +85,10 @@ def _check_models(catalog: Catalog) -> Iterator[str]:
             yield f"{where}.max_context = {model.max_context}: a prompt and an answer need at least 2 tokens"
         if model.block_size < 1:
             yield f"{where}.block_size = {model.block_size}: must be 1 or more"
+        if model.draft is not None and model.draft not in {m.name for m in core.models} - {model.name}:
+            yield f"{where}.draft = {model.draft!r}: must be another model of this core"
+        if model.draft is None and (core.knobs | model.knobs).get("speculation") == "draft_model":
+            yield f"{where}: speculation = 'draft_model' needs a draft, another model of this core"
     for group in catalog.gpu_groups:
         if group.kv_bytes <= 0:
             yield f"gpu_groups '{group.name}': the weights do not fit:\n    " + "\n    ".join(group.memory_lines())

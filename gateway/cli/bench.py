@@ -29,6 +29,7 @@ bench = LazyGroup(
         "route": ("gateway.cli.bench_route:route", "CPU and wall-clock time of a routing decision, by stage."),
         "scheduling": ("gateway.cli.bench_scheduling:scheduling", "What a step costs besides the model."),
         "step": ("gateway.cli.bench_step:step", "Where the time of one step of a model goes."),
+        "speculation": ("gateway.cli.bench_speculation:speculation", "What drafted tokens are worth."),
         "peers": ("gateway.cli.bench_peers:peers", "Other engines and ours under the same loads, in turn."),
         "report": ("gateway.cli.bench_report:report", "Tables and plots of kept measurements."),
         "start": ("gateway.cli.bench_start:start", "Time to ready and memory of server processes."),

@@ -29,6 +29,7 @@ class CoreCollector(Collector):
         yield from _token_families(models)
         yield from _step_families(models)
         yield from _tuning_families(models)
+        yield from _speculation_families(models)
         yield _knob_family(models)
         yield _arena_family(self.stats)
 
@@ -48,6 +49,28 @@ def _token_families(models: list[ModelStats]) -> Iterator[Metric]:
     yield _counter("vllm:prefix_cache_queries", "Tokens looked up.", models, lambda m: m.prefix_query_tokens)
     yield _counter("vllm:prefix_cache_hits", "Tokens found.", models, lambda m: m.prefix_hit_tokens)
     yield _counter("aio_repetitions_ended", "Answers ended in a loop.", models, lambda m: m.repetitions_ended)
+
+
+def _speculation_families(models: list[ModelStats]) -> Iterator[Metric]:
+    speculating = [(m.name, m.speculation) for m in models if m.speculation is not None]
+    drafts = CounterMetricFamily("vllm:spec_decode_num_drafts", "Drafts verified.", labels=["model_name"])
+    proposed = CounterMetricFamily("vllm:spec_decode_num_draft_tokens", "Tokens drafted.", labels=["model_name"])
+    accepted = CounterMetricFamily("vllm:spec_decode_num_accepted_tokens", "Of these, accepted.", labels=["model_name"])
+    by_place = CounterMetricFamily(
+        "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted, by place.", labels=["model_name", "position"]
+    )
+    speedup = GaugeMetricFamily(
+        "aio_speculation_speedup", "How much faster steps with drafts made tokens.", labels=["model_name"]
+    )
+    for name, stats in speculating:
+        drafts.add_metric([name], stats.rounds)
+        proposed.add_metric([name], sum(stats.proposed))
+        accepted.add_metric([name], sum(stats.accepted))
+        for place, count in enumerate(stats.accepted):
+            by_place.add_metric([name, str(place)], count)
+        if stats.seconds:
+            speedup.add_metric([name], stats.plain_seconds / stats.seconds)
+    yield from (drafts, proposed, accepted, by_place, speedup)
 
 
 def _step_families(models: list[ModelStats]) -> Iterator[Metric]:

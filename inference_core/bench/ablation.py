@@ -37,7 +37,7 @@ BASELINE = Configuration(
     compute="float32",
     kv_dtype="bfloat16",
 )
-FULL = Configuration(kv_dtype="int8")
+FULL = Configuration(kv_dtype="int8", speculation="prompt_lookup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ TECHNIQUES = (
     Technique("chunked prefill", {"chunked_prefill": True}, {"chunked_prefill": False}),
     Technique("INT4 weights, INT8 activations", {"compute": "int4-int8"}, {"compute": "float32"}),
     Technique("INT8 KV cache", {"kv_dtype": "int8"}, {"kv_dtype": "bfloat16"}),
+    Technique("prompt lookup", {"speculation": "prompt_lookup"}, {"speculation": "off"}),
 )
 _STUDIED = 512
 COMPUTES = ("float32", "bfloat16", "int4", "int4-int8")

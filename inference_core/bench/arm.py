@@ -52,10 +52,12 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     chunked_prefill: bool = True
     compute: Compute = "int4-int8"
     kv_dtype: KVDtype = "bfloat16"
+    speculation: Literal["off", "prompt_lookup"] = "off"
 
     def knobs(self) -> Knobs:
         """The live knobs of this configuration; nothing tunes them while it is measured."""
-        chosen = {"batching": self.batching, "prefix_caching": self.prefix_caching, "auto_tune": False}
+        chosen: dict[str, Any] = {"batching": self.batching, "prefix_caching": self.prefix_caching}
+        chosen |= {"auto_tune": False, "speculation": self.speculation}
         chosen |= _BATCHING[self.batching] | ({} if self.chunked_prefill else _WHOLE_PROMPTS)
         return msgspec.structs.replace(Knobs(), **chosen)
 
@@ -70,6 +72,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
             *(["chunked"] if self.chunked_prefill else []),
             self.compute,
             f"kv-{self.kv_dtype}",
+            *([self.speculation] if self.speculation != "off" else []),
         ]
         return " ".join(words)
 

@@ -35,10 +35,12 @@ def layout_in(spec: ModelSpec, cache_dir: Path) -> KVLayout:
 
 @asynccontextmanager
 async def core_target(
-    core: CoreSpec, spec: ModelSpec, cache_dir: Path, knobs: Knobs | None = None
+    core: CoreSpec, spec: ModelSpec, cache_dir: Path, knobs: Knobs | None = None, *, draft: ModelSpec | None = None
 ) -> AsyncIterator[CoreTarget]:
-    """`spec` alone on a core with the arena and threads of `core`. Raises what `load_core` raises."""
-    alone = msgspec.structs.replace(core, models=[spec])
+    """`spec`, with its `draft` or alone, on a core with the arena and threads of `core`. Raises what `load_core`
+    raises."""
+    models = [msgspec.structs.replace(spec, draft=None)] if draft is None else [spec, draft]
+    alone = msgspec.structs.replace(core, models=models)
     client = ThreadCoreClient(lambda: load_core(alone, cache_dir, knobs=knobs))
     await client.start()
     try:

@@ -14,8 +14,9 @@ from inference_core.bench.ablation_tables import ablation_tables
 from inference_core.bench.interference import InterferenceResults
 from inference_core.bench.measurement import Head, Measurement, MeasurementError
 from inference_core.bench.peer_tables import goals_table, results_of, systems_table
+from inference_core.bench.speculation import SpeculationResults
 from inference_core.bench.sweep import SweepResults
-from inference_core.bench.tables import interference_tables, markdown, number, sweep_table
+from inference_core.bench.tables import interference_tables, markdown, number, speculation_table, sweep_table
 
 _PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -129,6 +130,12 @@ def _ablation(measurement: Measurement, folder: Path) -> dict[str, str]:
     return {"ablation": f"{ablation_tables(results)}\n\n{_image('ablation')}"}
 
 
+def _speculation(measurement: Measurement, folder: Path) -> dict[str, str]:
+    results = msgspec.convert(measurement.results, SpeculationResults)
+    name = {"prompt_lookup": "lookup", "draft_model": "draft"}[results.way]
+    return {name: speculation_table(results)}
+
+
 def _image(name: str) -> str:
     """A plot that `plots.draw_plots` makes of the same measurement."""
     return f"![{_PICTURED[name]}](img/{name}.png)"
@@ -145,6 +152,8 @@ _MEASURED: dict[str, Callable[[Measurement, Path], dict[str, str]]] = {
     "sweep": _sweep,
     "interference": _interference,
     "ablation": _ablation,
+    "lookup": _speculation,
+    "draft": _speculation,
 }
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from inference_core.bench.interference import InterferenceResults
 from inference_core.bench.rounds import Spread
+from inference_core.bench.speculation import SpeculationResults
 from inference_core.bench.sweep import SweepResults
 
 
@@ -95,3 +96,22 @@ def interference_tables(results: InterferenceResults) -> str:
             ),
         ]
     )
+
+
+def speculation_table(results: SpeculationResults) -> str:
+    """One row per workload and level: with and without drafts."""
+    head = [results.way, "in flight", "without, output tokens/s", "with drafts", "ratio [95% interval]"]
+    head += ["drafts accepted", "tokens a step"]
+    rows = [
+        [
+            worth.workload,
+            str(worth.level),
+            ranged(worth.without),
+            ranged(worth.having),
+            times(worth.ratio),
+            "–" if worth.accepted is None else f"{worth.accepted:.0%}",
+            number(worth.per_round),
+        ]
+        for worth in results.worth
+    ]
+    return markdown(head, rows)

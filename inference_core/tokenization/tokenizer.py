@@ -49,6 +49,11 @@ class Tokenizer:
         return self._vocabulary.backend.get_vocab_size(with_added_tokens=True)
 
     @property
+    def vocabulary(self) -> dict[str, int]:
+        """Token ids by their text in the tokeniser's own spelling, control tokens included."""
+        return self._vocabulary.backend.get_vocab(with_added_tokens=True)
+
+    @property
     def bos_token_id(self) -> int | None:
         return self._vocabulary.bos_token_id
 

@@ -1,5 +1,6 @@
 """The tuner never leaves its limits, does nothing when switched off, and finds the step that keeps the objective."""
 
+import sys
 from itertools import pairwise
 from random import Random
 
@@ -135,8 +136,18 @@ def test_a_past_of_long_prompts_and_short_answers_leaves_seats_for_long_answers(
         tuner.after_answer(0.1, prompt_tokens=8000, answer_tokens=1)
     serve(tuner, 600, decodes=8)
     decodes = tuner.knobs.max_num_seqs
-    # A quarter of 50 ms, less the base.
-    assert BASE + decodes * PER_SEQUENCE == pytest.approx(0.0125 * tuner.tuning().margin, rel=0.1)
+    # A quarter of what 50 ms have beyond the base.
+    assert decodes * PER_SEQUENCE == pytest.approx((0.05 * tuner.tuning().margin - BASE) / 4, rel=0.1)
+
+
+def test_where_a_step_takes_long_at_all_whoever_waits_may_join_those_who_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a prompt would wait until the long answers that run have ended, though a step has time for both."""
+    monkeypatch.setattr(sys.modules[__name__], "BASE", 0.03)
+    tuner = AutoTuner(Knobs(auto_tune=True, itl_objective_ms=50, max_num_seqs=256))
+    for _ in range(200):
+        tuner.after_answer(0.1, prompt_tokens=8000, answer_tokens=1)
+    serve(tuner, 600, decodes=12)
+    assert tuner.knobs.max_num_seqs == 13
 
 
 def test_without_decodes_a_step_may_take_a_share_of_the_objective_for_first_tokens() -> None:

@@ -64,6 +64,21 @@ class FaultyRunner(HashModelRunner):
         return MemoryError() if plan.num_tokens > self.most_tokens else None
 
 
+class GuessingRunner(FaultyRunner):
+    """A hash model that says what the model it imitates would say, but for some of the histories."""
+
+    wrong_of_ten = 3
+
+    def imitate(self, target: HashModelRunner) -> None:
+        self._root = target._root
+
+    def _draw(self, history: bytes, seed: int | None, masked: tuple[int, ...]) -> int:
+        token = super()._draw(history, seed, masked)
+        if history[-1] % 10 >= self.wrong_of_ten:
+            return token
+        return next(other % 40 for other in range(token + 1, token + 40) if other % 40 not in masked)
+
+
 class Device:
     """Carries out launched steps of all its models in the order of launches: when they are landed, or at once if
     `prompt`. Everything between launch and landing is a chance to spoil what a step reads."""
@@ -165,6 +180,7 @@ class CoreDriver:
         check: bool = True,
         seed: int = 0,
         overlap: bool = False,
+        drafts: Mapping[str, str] | None = None,
     ) -> None:
         models = models or {"m": 1}
         self.clock = VirtualClock()
@@ -172,8 +188,13 @@ class CoreDriver:
         cost: Callable[[str], float] = (
             seconds_per_step.__getitem__ if isinstance(seconds_per_step, Mapping) else lambda _: seconds_per_step
         )
+        drafts = drafts or {}
+
+        def kind(name: str) -> type[FaultyRunner]:
+            return GuessingRunner if name in drafts.values() else LateRunner if overlap else FaultyRunner
+
         self.runners = {
-            name: (LateRunner if overlap else FaultyRunner)(
+            name: kind(name)(
                 name,
                 memory,
                 SLAB_BYTES,
@@ -188,6 +209,8 @@ class CoreDriver:
             )
             for name, width in models.items()
         }
+        for target, draft in drafts.items():
+            self.runners[draft].imitate(self.runners[target])
         self.device = Device()
         for runner in self.runners.values():
             if isinstance(runner, LateRunner):
@@ -199,6 +222,7 @@ class CoreDriver:
             knobs=knobs,
             clock=self.clock,
             seed=seed,
+            drafts=drafts,
         )
         self.requests: dict[str, AddRequest] = {}
         self.tokens: dict[tuple[str, int], list[int]] = {}

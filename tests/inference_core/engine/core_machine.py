@@ -41,9 +41,14 @@ knob_settings = st.builds(
     ageing_seconds=st.sampled_from([0.02, 0.5, 5.0]),
     auto_tune=st.booleans(),
     itl_objective_ms=st.sampled_from([1.0, 10.0, 1000.0]),
+    speculation=st.sampled_from(["off", "off", "prompt_lookup", "draft_model"]),
+    max_draft_tokens=st.integers(0, 7),
+    draft_control=st.sampled_from(["fixed", "adaptive"]),
+    lookup_ngram=st.integers(1, 2),
 )
 # Faults are part of the game here; their tracebacks are noise.
-logging.getLogger("inference_core.step_executor").setLevel(logging.CRITICAL)
+for part in ("step_executor", "speculation.draft_model"):
+    logging.getLogger(f"inference_core.{part}").setLevel(logging.CRITICAL)
 
 
 class CoreMachine(RuleBasedStateMachine):
@@ -52,6 +57,7 @@ class CoreMachine(RuleBasedStateMachine):
     models: ClassVar[dict[str, int]]
     fewest_slabs: ClassVar[int]
     overlap: ClassVar[bool] = False
+    drafts: ClassVar[dict[str, str]] = {}
 
     @initialize(spare_slabs=st.integers(0, 2), knobs=knob_settings)
     def start(self, spare_slabs: int, knobs: Knobs) -> None:
@@ -64,6 +70,7 @@ class CoreMachine(RuleBasedStateMachine):
             max_context=MAX_CONTEXT,
             seconds_per_token=0.001,
             overlap=self.overlap,
+            drafts=self.drafts,
         )
 
     @rule(
@@ -75,6 +82,7 @@ class CoreMachine(RuleBasedStateMachine):
         due=st.none() | st.floats(0, 1),
         strict_deadline=st.booleans(),
         salt=st.sampled_from(["", "tenant"]),
+        speculate=st.sampled_from([True, True, True, False]),
     )
     def add(self, model: int, prompt: list[int], due: float | None, **fields: object) -> None:
         name = sorted(self.models)[model % len(self.models)]
@@ -117,7 +125,11 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(knobs=knob_settings)
     def set_knobs(self, knobs: Knobs) -> None:
-        self.driver.core.set_knobs(msgspec.structs.asdict(knobs))
+        changes = msgspec.structs.asdict(knobs)
+        speculation = changes.pop("speculation")
+        self.driver.core.set_knobs(changes)
+        for model in self.models if speculation != "draft_model" else self.drafts:
+            self.driver.core.set_knobs({"speculation": speculation}, model)
 
     @rule(
         model=st.integers(0, 9),
@@ -189,3 +201,11 @@ class OverlappingMachine(CoreMachine):
     def break_next_launch(self, model: int) -> None:
         runner = self.driver.runners[sorted(self.models)[model % len(self.models)]]
         runner.fault_at_launch = RuntimeError("no room for the launch")
+
+
+class SpeculatingMachine(CoreMachine):
+    """One model drafts for another, which answers requests of its own too, in an arena that is too small for both."""
+
+    models: ClassVar = {"draft": 1, "target": 1, "other": 2}
+    fewest_slabs = 3
+    drafts: ClassVar = {"target": "draft"}

@@ -4,14 +4,17 @@ from collections.abc import Callable
 
 import pytest
 from core_driver import BLOCK, CoreDriver
-from core_machine import CoreMachine, OneModelMachine, OverlappingMachine, ThreeModelMachine
+from core_machine import CoreMachine, OneModelMachine, OverlappingMachine, SpeculatingMachine, ThreeModelMachine
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from inference_core import prefix_hash, scheduler, sequence, step_executor
 from inference_core.block_pool import BlockPool
 from inference_core.errors import IntegrityError
+from inference_core.passenger import Passenger
 from inference_core.slab_arena import SlabArena
+from inference_core.speculation.draft_model import DraftModel
+from inference_core.step_plan import StepPlan
 
 # Neither shrinking nor remembering failures: they are expected here.
 HUNT = settings(
@@ -133,6 +136,39 @@ def keep_pending_tokens(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sequence.Sequence, "forget_pending", lambda self: None)
 
 
+def keep_the_blocks_of_drafts(patch: pytest.MonkeyPatch) -> None:
+    """What only rejected drafts were written to is not given back."""
+    patch.setattr(scheduler.Scheduler, "_take_back_drafted_blocks", lambda self, sequence: None)
+
+
+def count_drafts_as_computed(patch: pytest.MonkeyPatch) -> None:
+    """A draft is taken for right before it is verified."""
+
+    def broken(plan: StepPlan, running: dict[str, sequence.Sequence]) -> list[Passenger]:
+        pairs = zip(seat(plan, running), plan.sequences, strict=True)
+        return [(s, done + share.num_drafts, *rest) for (s, done, *rest), share in pairs]
+
+    seat = step_executor.seat
+    patch.setattr(step_executor, "seat", broken)
+
+
+def draft_over_budget(patch: pytest.MonkeyPatch) -> None:
+    """Drafted tokens are not charged to the budget."""
+    add_drafts = scheduler.Scheduler.add_drafts
+
+    def broken(self: scheduler.Scheduler, *args: object) -> None:
+        left = self._draft.left
+        add_drafts(self, *args)
+        self._draft.left = left
+
+    patch.setattr(scheduler.Scheduler, "add_drafts", broken)
+
+
+def lend_without_return(patch: pytest.MonkeyPatch) -> None:
+    """A draft model keeps what it holds for those who leave."""
+    patch.setattr(DraftModel, "forget", lambda self, sequence: None)
+
+
 @pytest.mark.parametrize(
     ("break_it", "machine"),
     [
@@ -150,6 +186,10 @@ def keep_pending_tokens(patch: pytest.MonkeyPatch) -> None:
         (cache_last_token, OneModelMachine),
         (keep_what_was_launched_after_a_fault, OverlappingMachine),
         (keep_pending_tokens, OverlappingMachine),
+        (keep_the_blocks_of_drafts, SpeculatingMachine),
+        (count_drafts_as_computed, SpeculatingMachine),
+        (draft_over_budget, SpeculatingMachine),
+        (lend_without_return, SpeculatingMachine),
     ],
 )
 def test_a_broken_engine_fails_the_stateful_property(

@@ -1,6 +1,6 @@
 """Stateful property tests of scheduler and core (SPEC KV-01, KV-05, KV-09, KV-10, BS-01)."""
 
-from core_machine import OneModelMachine, OverlappingMachine, ThreeModelMachine
+from core_machine import OneModelMachine, OverlappingMachine, SpeculatingMachine, ThreeModelMachine
 from hypothesis import settings
 
 RUN = settings(max_examples=60, stateful_step_count=35, deadline=None)
@@ -20,5 +20,11 @@ class TestThreeModelsUnderRandomLoad(ThreeModelMachine.TestCase):
 
 class TestOverlappingStepsUnderRandomLoad(OverlappingMachine.TestCase):
     """The same where a step is planned and launched before the tokens of the one before it are known."""
+
+    settings = RUN
+
+
+class TestSpeculationUnderRandomLoad(SpeculatingMachine.TestCase):
+    """The same where a model that is often right drafts for another, and memory is short (SPEC SD-08, SD-10)."""
 
     settings = RUN

@@ -1,0 +1,1 @@
+"""Speculative decoding: tokens guessed cheaply and verified together in one step of the model (SPEC SD rows)."""

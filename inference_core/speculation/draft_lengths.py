@@ -1,0 +1,61 @@
+"""How many tokens to draft for each sequence of a step, so that tokens come fastest (SPEC SD-04, SD-05)."""
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+
+class Candidate(NamedTuple):
+    """A sequence for which up to `most` tokens can be drafted, with the chances of `Acceptance.rates`."""
+
+    first: float
+    later: float
+    most: int
+
+
+def expected_tokens(rate: float, drafted: int) -> float:
+    """Tokens of a round of `drafted` ones that are each accepted with `rate`, the model's own included:
+    (1 - a^(K+1)) / (1 - a) (Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding",
+    2023)."""
+    return float(drafted + 1) if rate >= 1 else (1 - rate ** (drafted + 1)) / (1 - rate)
+
+
+def draft_lengths(
+    candidates: list[Candidate],
+    rows: int,
+    room: int,
+    verify_seconds: Callable[[int], float],
+    draft_seconds: Callable[[int], float],
+    least_gain: float,
+) -> list[int]:
+    """Tokens to draft for each candidate, `room` at most, beside the `rows` that are computed anyway, one a sequence.
+
+    The likeliest tokens come first, so every number of drafts has its best choice of them; of these the one is taken
+    with the most expected tokens a second, where it gains more than `least_gain` (a share) over none.
+    `verify_seconds`: a step of so many rows; `draft_seconds`: one token more for so many sequences.
+    """
+    heap = [(-c.first, i) for i, c in enumerate(candidates) if c.most > 0]
+    heapify(heap)
+    lengths = [0] * len(candidates)
+    rounds: list[int] = []
+    order: list[int] = []
+    tokens, drafting, count = float(rows), 0.0, 0
+    best = rows / verify_seconds(rows) * (1 + least_gain)
+    while heap and len(order) < room:
+        chance, index = heappop(heap)
+        depth = lengths[index]
+        if depth == len(rounds):
+            rounds.append(0)
+        drafting += draft_seconds(rounds[depth] + 1) - (draft_seconds(rounds[depth]) if rounds[depth] else 0.0)
+        rounds[depth] += 1
+        lengths[index] += 1
+        order.append(index)
+        tokens -= chance
+        speed = tokens / (verify_seconds(rows + len(order)) + drafting)
+        if speed > best:
+            best, count = speed, len(order)
+        if lengths[index] < candidates[index].most:
+            heappush(heap, (chance * candidates[index].later, index))
+    for index in order[count:]:
+        lengths[index] -= 1
+    return lengths

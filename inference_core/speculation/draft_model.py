@@ -1,0 +1,205 @@
+"""Proposes what a smaller model of the same vocabulary would say (SPEC SD-01, SD-08).
+
+Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding", 2023; Chen et al.,
+"Accelerating large language model decoding with speculative sampling", 2023.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from inference_core.block_pool import BlockPool
+from inference_core.errors import IntegrityError, RankLostError
+from inference_core.protocol import Knobs, SamplingParams
+from inference_core.runner import DraftingRunner, ModelRunner
+from inference_core.sequence import Sequence, Status
+from inference_core.speculation.drafter import Draft, Drafter
+from inference_core.speculation.step_costs import StepCosts
+from inference_core.step_plan import DraftLaw, SampleSpec, ScheduledSequence, StepPlan
+
+logger = logging.getLogger(__name__)
+
+# A sequence that lacks more tokens than this in the draft's cache is caught up first, by a chunk in each step.
+_NEARLY_THERE = 32
+# Without drafts after the memory was needed elsewhere, or the draft model failed.
+_REST_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class _Cache:
+    """What the draft model has computed of a sequence: `computed` tokens in the blocks of `table`.
+
+    Behind the first `known` of them, which the sequence had, stand the draft's own `guessed` ones.
+    """
+
+    table: list[int] = field(default_factory=list)
+    computed: int = 0
+    known: int = 0
+    guessed: list[int] = field(default_factory=list)
+
+    def roll_back(self, token_ids: list[int]) -> None:
+        """Keep of the guesses what the sequence has become; costs as much as there were guesses (SPEC SD-08)."""
+        right = 0
+        for guess, token in zip(self.guessed, token_ids[self.known :], strict=False):
+            if guess != token:
+                break
+            right += 1
+        self.computed = min(self.computed, self.known + right)
+        self.known = len(token_ids)
+        self.guessed.clear()
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A sequence in a round of drafting: its draft so far, and how many tokens are wanted."""
+
+    sequence: Sequence
+    cache: _Cache
+    wanted: int
+    token_ids: list[int] = field(default_factory=list)
+    laws: list[DraftLaw] = field(default_factory=list)
+
+
+class DraftModel(Drafter):
+    """`runner` drafts, with keys and values of its own in `pool`, a part of the target's arena.
+
+    It draws by the target's rules: with the same numbers as the target will ("repeatable"), so that two models that
+    nearly agree draw the same tokens, or by itself with its laws noted ("rejection"). Its memory is lent: it gives way
+    whenever a model's sequences need it.
+    """
+
+    def __init__(self, runner: ModelRunner, pool: BlockPool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._runner = runner
+        self._pool = pool
+        self._clock = clock
+        self._caches: dict[Sequence, _Cache] = {}
+        self._costs = StepCosts()
+        self._rests_until = -math.inf
+
+    def reach(self, sequence: Sequence, knobs: Knobs, most: int) -> int:
+        if self._clock() < self._rests_until:
+            return 0
+        return max(0, min(most, self._runner.info.max_context - len(sequence.token_ids)))
+
+    def seconds(self, sequences: int) -> float:
+        return self._costs.seconds(sequences) or 0.0
+
+    def propose(self, wanted: list[tuple[Sequence, int]], knobs: Knobs) -> list[Draft]:
+        turns = [_Turn(sequence, self._cache(sequence), count) for sequence, count in wanted]
+        try:
+            self._catch_up([t for t in turns if t.cache.known - t.cache.computed > _NEARLY_THERE], knobs.prefill_chunk)
+            self._draft([t for t in turns if t.cache.known - t.cache.computed <= _NEARLY_THERE and t.wanted], knobs)
+        except RankLostError:
+            raise
+        except Exception:
+            logger.exception(
+                "%s could not draft; going on without it for %.0f s", self._runner.info.name, _REST_SECONDS
+            )
+            self._rest()
+            return [Draft([]) for _ in turns]
+        return [Draft(turn.token_ids, turn.laws or None) for turn in turns]
+
+    def forget(self, sequence: Sequence) -> None:
+        cache = self._caches.pop(sequence, None)
+        if cache is not None:
+            self._pool.release(cache.table)
+
+    def give_way(self) -> bool:
+        held = self._pool.num_referenced > 0
+        if held:
+            self._rest()
+        return held
+
+    def check_integrity(self) -> None:
+        self._pool.check_integrity(cache.table for cache in self._caches.values())
+        for sequence, cache in self._caches.items():
+            if sequence.status is not Status.RUNNING:
+                raise IntegrityError(f"{self._pool.name} holds blocks of {sequence.id}, which does not run")
+            if len(cache.table) < self._pool.blocks_for(cache.computed):
+                raise IntegrityError(f"{self._pool.name}: {cache.computed} tokens do not fit {len(cache.table)} blocks")
+
+    def _rest(self) -> None:
+        for sequence in list(self._caches):
+            self.forget(sequence)
+        self._rests_until = self._clock() + _REST_SECONDS
+
+    # -- one step --------------------------------------------------------------------------------
+
+    def _cache(self, sequence: Sequence) -> _Cache:
+        cache = self._caches.get(sequence)
+        if cache is None:
+            cache = self._caches[sequence] = _Cache()
+        cache.roll_back(sequence.token_ids)
+        return cache
+
+    def _catch_up(self, turns: list[_Turn], tokens: int) -> None:
+        """Compute up to `tokens` of what is lacking, without any draws."""
+        shares: list[ScheduledSequence] = []
+        for turn in turns:
+            cache, room = turn.cache, tokens - sum(len(s.token_ids) for s in shares)
+            chunk = turn.sequence.token_ids[cache.computed : min(cache.computed + room, cache.known - 1)]
+            if chunk and self._has_room(cache, len(chunk)):
+                shares.append(ScheduledSequence(turn.sequence.id, chunk, cache.computed, cache.table, None))
+                cache.computed += len(chunk)
+        if shares:
+            self._runner.run(StepPlan(0, self._runner.info.name, shares))
+
+    def _draft(self, turns: list[_Turn], knobs: Knobs) -> None:
+        """Round after round a token for each that wants one more; the first round computes what is lacking too."""
+        while turns:
+            shares, drawing = [], []
+            for turn in turns:
+                cache = turn.cache
+                lacking = turn.token_ids[-1:] or turn.sequence.token_ids[cache.computed :]
+                if self._has_room(cache, len(lacking)):
+                    spec = _spec(turn)
+                    shares.append(ScheduledSequence(turn.sequence.id, lacking, cache.computed, cache.table, spec))
+                    drawing.append(turn)
+            if shares:
+                self._round(drawing, shares, knobs)
+            turns = [turn for turn in drawing if len(turn.token_ids) < turn.wanted]
+
+    def _round(self, turns: list[_Turn], shares: list[ScheduledSequence], knobs: Knobs) -> None:
+        began, plan = self._clock(), StepPlan(0, self._runner.info.name, shares)
+        if knobs.draft_acceptance == "rejection" and isinstance(self._runner, DraftingRunner):
+            for turn, (token, law) in zip(turns, self._runner.draft(plan), strict=True):
+                turn.token_ids.append(token)
+                turn.laws.append(law)
+        else:
+            for turn, drawn in zip(turns, self._runner.run(plan).sampled, strict=True):
+                turn.token_ids.append(drawn[0].token_id)
+        for turn, share in zip(turns, shares, strict=True):
+            turn.cache.computed += len(share.token_ids)
+            turn.cache.guessed = turn.token_ids[:-1]
+        if plan.num_tokens <= 2 * len(shares):
+            self._costs.observe(len(shares), self._clock() - began)
+
+    def _has_room(self, cache: _Cache, tokens: int) -> bool:
+        lacking = self._pool.blocks_for(cache.computed + tokens) - len(cache.table)
+        blocks = self._pool.allocate(lacking) if lacking > 0 else []
+        if blocks is None:
+            return False
+        cache.table += blocks
+        return True
+
+
+def _spec(turn: _Turn) -> SampleSpec:
+    """As the target will draw this token, if the draft is right so far; nobody wants its log-probabilities."""
+    spec, drafted = turn.sequence.sample_spec, turn.token_ids
+    outputs = turn.sequence.output_token_ids
+    return SampleSpec(
+        _without_logprobs(spec.params),
+        spec.prompt_token_ids,
+        outputs + drafted if drafted else outputs,
+        spec.seed,
+        len(outputs) + len(drafted),
+        spec.eos_token_ids,
+    )
+
+
+def _without_logprobs(params: SamplingParams) -> SamplingParams:
+    return params if params.logprobs is None else msgspec.structs.replace(params, logprobs=None)

@@ -1,0 +1,61 @@
+"""Proposes what followed the last few tokens when they stood in the text before.
+
+Saxena, "Prompt Lookup Decoding", 2023; as Yang et al., "Inference with Reference", 2023. It pays where answers copy:
+summaries, edits, code, quotations (SPEC SD-11).
+"""
+
+from dataclasses import dataclass, field
+
+from inference_core.protocol import Knobs
+from inference_core.sequence import Sequence
+from inference_core.speculation.drafter import Draft, Drafter
+
+
+@dataclass(slots=True)
+class _Index:
+    """Of one sequence's tokens: where each run of `length` tokens was last followed by another one.
+
+    The first `indexed` tokens are in it; `match` is what followed the last run.
+    """
+
+    length: int
+    indexed: int = 0
+    follows: dict[tuple[int, ...], int] = field(default_factory=dict)
+    match: int = 0
+
+    def extend(self, token_ids: list[int]) -> None:
+        length, follows = self.length, self.follows
+        for place in range(max(self.indexed, length), len(token_ids)):
+            follows[tuple(token_ids[place - length : place])] = place
+        self.indexed = len(token_ids)
+
+
+class PromptLookup(Drafter):
+    """Prompt and answer are indexed as they grow, so a proposal costs one look-up, however long the text is."""
+
+    def __init__(self) -> None:
+        self._indexes: dict[Sequence, _Index] = {}
+
+    def reach(self, sequence: Sequence, knobs: Knobs, most: int) -> int:
+        index, token_ids = self._indexes.get(sequence), sequence.token_ids
+        if index is None or index.length != knobs.lookup_ngram:
+            index = self._indexes[sequence] = _Index(knobs.lookup_ngram)
+        if len(token_ids) != index.indexed:
+            index.extend(token_ids)
+        index.match = index.follows.get(tuple(token_ids[-index.length :]), 0)
+        return most if index.match else 0
+
+    def propose(self, wanted: list[tuple[Sequence, int]], knobs: Knobs) -> list[Draft]:
+        return [Draft(_continuation(s.token_ids, self._indexes[s].match, count)) for s, count in wanted]
+
+    def seconds(self, sequences: int) -> float:
+        return 0.0
+
+    def forget(self, sequence: Sequence) -> None:
+        self._indexes.pop(sequence, None)
+
+
+def _continuation(token_ids: list[int], start: int, count: int) -> list[int]:
+    """`count` tokens from `start` on; where the text ends, it is taken to go on as from there, with that period."""
+    period = len(token_ids) - start
+    return [token_ids[start + i % period] for i in range(count)]

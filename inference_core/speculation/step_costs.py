@@ -1,0 +1,50 @@
+"""What a step takes by the number of tokens it computes, as measured: the price of verifying drafts (SPEC SD-05)."""
+
+from bisect import bisect_left, insort
+
+
+class StepCosts:
+    """Seconds by rows, forgetting: exact up to 16 rows, in steps of an eighth of an octave above.
+
+    Between what was measured it is interpolated. Beyond, it goes on at the mean slope, or flat where there is none yet:
+    what looks cheap is tried, and then known. Below the least measured nothing is said.
+    """
+
+    _WEIGHT = 0.1  # of the last measurement
+    _OUTLIER = 3.0  # a pause of the machine counts as at most so many times what was known
+
+    def __init__(self) -> None:
+        self._rows: list[int] = []
+        self._seconds: dict[int, float] = {}
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """A step of `rows` took so long."""
+        rows = _rounded(rows)
+        known = self._seconds.get(rows)
+        if known is None:
+            insort(self._rows, rows)
+            self._seconds[rows] = seconds
+        else:
+            self._seconds[rows] = known + self._WEIGHT * (min(seconds, self._OUTLIER * known) - known)
+
+    def seconds(self, rows: int) -> float | None:
+        """What a step of `rows` takes; None if none as small was measured."""
+        known = self._rows
+        place = bisect_left(known, rows)
+        if place < len(known) and known[place] == rows:
+            return self._seconds[rows]
+        if place == 0:
+            return None
+        low = known[place - 1]
+        if place < len(known):
+            high = known[place]
+            share = (rows - low) / (high - low)
+            return self._seconds[low] * (1 - share) + self._seconds[high] * share
+        first, last = self._seconds[known[0]], self._seconds[low]
+        slope = max(0.0, last - first) / (low - known[0]) if low > known[0] else 0.0
+        return last + slope * (rows - low)
+
+
+def _rounded(rows: int) -> int:
+    grain = 1 << max(0, rows.bit_length() - 4)
+    return rows if rows <= 16 else round(rows / grain) * grain

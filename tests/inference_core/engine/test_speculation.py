@@ -1,0 +1,196 @@
+"""Speculative decoding in the engine: what it may never change, and what it must save (SPEC SD rows)."""
+
+import pytest
+from core_driver import BLOCK, CoreDriver, GuessingRunner, greedy
+
+from inference_core.errors import InvalidRequestError
+from inference_core.protocol import Knobs, SamplingParams
+
+FIXED = Knobs(speculation="draft_model", draft_control="fixed", max_draft_tokens=5)
+PAIR = {"models": {"m": 1, "d": 1}, "drafts": {"m": "d"}}
+
+
+def steps_of(driver: CoreDriver) -> int:
+    driver.drain()
+    return driver.steps
+
+
+def with_accuracy(driver: CoreDriver, wrong_of_ten: int) -> CoreDriver:
+    runner = driver.runners["d"]
+    assert isinstance(runner, GuessingRunner)
+    runner.wrong_of_ten = wrong_of_ten
+    return driver
+
+
+def test_a_draft_that_is_always_right_gives_all_its_tokens_in_one_step():
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED), 0)
+    driver.add([1, 2, 3], sampling=greedy(1 + 4 * 6))
+
+    assert steps_of(driver) == 1 + 4  # the prompt's own token, then five drafted ones and one more each time
+    stats = driver.core.stats().models[0].speculation
+    assert stats.proposed == stats.accepted == [4, 4, 4, 4, 4]
+
+
+def test_a_draft_that_is_always_wrong_costs_no_step():
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED), 10)
+    driver.add([1, 2, 3], sampling=greedy(12))
+
+    assert steps_of(driver) == 12
+    assert sum(driver.core.stats().models[0].speculation.accepted) == 0
+
+
+def test_after_a_wrong_guess_the_draft_goes_on_from_what_was_said():
+    """Rolled back to the right place, a draft is as often right as it is by itself (SPEC SD-08)."""
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED, slabs=40), 3)
+    for first in range(8):
+        driver.add([first, 2, 3], sampling=greedy(100))
+    driver.drain()
+
+    stats = driver.core.stats().models[0].speculation
+    assert 0.6 < stats.accepted[0] / stats.proposed[0] < 0.8
+
+
+def test_sampled_answers_are_the_same_with_and_without_drafts():
+    sampling = SamplingParams(temperature=1.0, seed=5, max_tokens=40)
+    answers = []
+    for knobs in (Knobs(), FIXED):
+        driver = CoreDriver(**PAIR, knobs=knobs, eos_probability=0.02)
+        key = (driver.add([1, 2, 3], sampling=sampling), 0)
+        driver.drain()
+        answers.append((driver.tokens[key], driver.finished[key].finish_reason))
+    assert answers[0] == answers[1]
+
+
+def test_drafts_count_against_the_token_budget():
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=Knobs(**{**_fields(FIXED), "max_num_batched_tokens": 4})), 0)
+    driver.add([1], sampling=greedy(30))
+    driver.add([2], sampling=greedy(30))
+    most = 0
+    while driver.core.has_work:
+        driver.step()
+        most = max(most, driver.last_plan().num_tokens)
+    assert most == 4
+
+
+def test_no_more_is_drafted_than_may_be_said():
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED), 0)
+    driver.add([1, 2, 3], sampling=greedy(4))
+
+    assert steps_of(driver) == 2
+    assert driver.core.stats().models[0].speculation.proposed == [1, 1]
+
+
+def test_a_stop_token_within_accepted_drafts_ends_the_answer_there():
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED), 0)
+    truth = driver.runners["m"].expected_tokens([1, 2, 3], 20, greedy(20))
+    place = next(i for i in range(3, 20) if truth[i] not in truth[:i])
+    key = (driver.add([1, 2, 3], sampling=greedy(20, stop_token_ids=(truth[place],))), 0)
+    driver.drain()
+
+    assert driver.tokens[key] == truth[:place]
+    assert driver.finished[key].stop_token_id == truth[place]
+
+
+def test_rejected_drafts_hold_no_block_after_their_step():
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=Knobs(**{**_fields(FIXED), "max_draft_tokens": 3 * BLOCK})), 10)
+    driver.add([1, 2, 3], sampling=greedy(20))
+    driver.step(3)
+
+    assert driver.pool().num_referenced == driver.pool().blocks_for(5)
+
+
+def test_the_draft_gives_its_memory_back_before_anyone_is_preempted():
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED, slabs=2), 0)
+    driver.add([1, 2, 3], sampling=greedy(60))
+    driver.step(3)
+    assert driver.arena.num_free == 0
+    driver.add(list(range(20, 40)), sampling=greedy(5))
+    driver.step()
+
+    assert driver.core.stats().models[0].running == 2
+    driver.drain()
+    assert driver.core.stats().models[0].preemptions == 0
+
+
+def test_a_request_that_leaves_frees_what_the_draft_holds_for_it_at_once():
+    driver = CoreDriver(**PAIR, knobs=FIXED)
+    request_id = driver.add([1, 2, 3], sampling=greedy(60))
+    driver.step(3)
+    driver.abort(request_id)
+
+    driver.assert_all_free()
+
+
+def test_a_draft_model_that_fails_ends_nobody():
+    driver = CoreDriver(**PAIR, knobs=FIXED)
+    key = (driver.add([1, 2, 3], sampling=greedy(30)), 0)
+    driver.step(2)
+    driver.runners["d"].fault = RuntimeError("device lost")
+    driver.drain()
+
+    assert driver.finished[key].finish_reason == "length"
+
+
+def test_a_request_may_go_without_drafts():
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED), 0)
+    driver.add([1, 2, 3], sampling=greedy(12), speculate=False)
+
+    assert steps_of(driver) == 12
+
+
+def test_what_stood_in_the_prompt_is_drafted_without_a_model():
+    driver = CoreDriver(knobs=Knobs(speculation="prompt_lookup", draft_control="fixed", lookup_ngram=1))
+    truth = driver.runners["m"].expected_tokens([1, 2, 3], 12, greedy(12))
+    copied = [*truth, 49, 1, 2, 3]
+    driver.add(copied, sampling=greedy(6))
+    driver.drain()
+
+    assert driver.core.stats().models[0].speculation.proposed
+
+
+def test_where_drafts_do_not_pay_the_controller_makes_none():
+    """Each token of a step takes as long as a step of one: nothing is gained by verifying several (SPEC SD-06)."""
+    knobs = Knobs(speculation="draft_model", max_draft_tokens=5)
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=knobs, seconds_per_step=0.0, seconds_per_token=0.01, slabs=40), 6)
+    driver.add([1, 2, 3], sampling=greedy(190))
+    driver.drain()
+    rounds = driver.core.stats().models[0].speculation.rounds
+
+    assert rounds < 20
+
+
+def test_where_drafts_pay_the_controller_makes_them():
+    knobs = Knobs(speculation="draft_model", max_draft_tokens=5)
+    costs = {"m": 0.1, "d": 0.01}
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=knobs, seconds_per_step=costs), 1)
+    driver.add([1, 2, 3], sampling=greedy(190))
+    driver.drain()
+    stats = driver.core.stats().models[0].speculation
+
+    assert stats.plain_seconds / stats.seconds > 2
+    assert driver.steps < 190 / 2
+
+
+def test_switched_off_within_an_answer_nothing_is_drafted_any_more():
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED), 0)
+    driver.add([1, 2, 3], sampling=greedy(60))
+    driver.step(3)
+    driver.core.set_knobs({"speculation": "off"})
+    before = driver.core.stats().models[0].speculation.rounds
+    driver.step(2)
+    assert driver.core._speculators["m"]._drafters["draft_model"]._pool.num_referenced == 0
+    driver.core.set_knobs({"speculation": "draft_model"}, "m")
+    driver.step(2)
+
+    assert driver.core.stats().models[0].speculation.rounds == before + 2
+
+
+def test_a_model_without_a_draft_refuses_to_use_one():
+    driver = CoreDriver(**PAIR)
+    with pytest.raises(InvalidRequestError, match="d was loaded without a draft model"):
+        driver.core.set_knobs({"speculation": "draft_model"})
+    assert driver.core.knobs["m"].speculation == "off"
+
+
+def _fields(knobs: Knobs) -> dict[str, object]:
+    return {name: getattr(knobs, name) for name in Knobs.__struct_fields__}
