@@ -5,11 +5,10 @@ For tests of everything above the runner: `hash_core` builds a real core over it
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from itertools import count, pairwise
-
-import numpy as np
+from itertools import pairwise
 
 import msgspec
+import numpy as np
 
 from inference_core.core import Core
 from inference_core.errors import BadLogitsError
@@ -182,11 +181,11 @@ class HashModelRunner(ModelRunner):
         """Draw on for as long as a drafted token is what is drawn; drafts that are wrong have been written by then."""
         known = sequence.start + len(sequence.token_ids) - sequence.num_drafts
         drawn = [self._sample(sequence, spec, known, masks.get(row))]
-        for count, draft in enumerate(sequence.drafts, 1):
+        for accepted, draft in enumerate(sequence.drafts, 1):
             if drawn[-1].token_id != draft:
                 break
-            later = msgspec.structs.replace(spec, position=spec.position + count)
-            drawn.append(self._sample(sequence, later, known + count, masks.get(row + count)))
+            later = msgspec.structs.replace(spec, position=spec.position + accepted)
+            drawn.append(self._sample(sequence, later, known + accepted, masks.get(row + accepted)))
         return drawn
 
     def _sample(

@@ -34,9 +34,9 @@ class IncrementalDetokenizer:
             self._holds = False
             return text
         if not self._holds:
-            text = tokenizer.token_text(token_id)
-            if text is not None:
-                return text
+            whole = tokenizer.token_text(token_id)
+            if whole is not None:
+                return whole
         elif tokenizer.is_control(token_id):
             return ""
         text = self._decoder.decode(tokenizer.token_bytes(token_id))

@@ -41,7 +41,6 @@ knob_settings = st.builds(
     ageing_seconds=st.sampled_from([0.02, 0.5, 5.0]),
     auto_tune=st.booleans(),
     itl_objective_ms=st.sampled_from([1.0, 10.0, 1000.0]),
-    speculation=st.sampled_from(["off", "off", "prompt_lookup", "draft_model"]),
     max_draft_tokens=st.integers(0, 7),
     draft_control=st.sampled_from(["fixed", "adaptive"]),
     lookup_ngram=st.integers(1, 2),
@@ -58,6 +57,7 @@ class CoreMachine(RuleBasedStateMachine):
     fewest_slabs: ClassVar[int]
     overlap: ClassVar[bool] = False
     drafts: ClassVar[dict[str, str]] = {}
+    ways: ClassVar = ("off", "prompt_lookup")
 
     @initialize(spare_slabs=st.integers(0, 2), knobs=knob_settings)
     def start(self, spare_slabs: int, knobs: Knobs) -> None:
@@ -72,6 +72,7 @@ class CoreMachine(RuleBasedStateMachine):
             overlap=self.overlap,
             drafts=self.drafts,
         )
+        self._speculate(self.ways[-1])
 
     @rule(
         model=st.integers(0, 9),
@@ -123,13 +124,16 @@ class CoreMachine(RuleBasedStateMachine):
         live = sorted(self.driver.core._requests)
         self.driver.abort(live[which % len(live)], index)
 
-    @rule(knobs=knob_settings)
-    def set_knobs(self, knobs: Knobs) -> None:
+    @rule(knobs=knob_settings, way=st.integers(0, 59))
+    def set_knobs(self, knobs: Knobs, way: int) -> None:
         changes = msgspec.structs.asdict(knobs)
-        speculation = changes.pop("speculation")
+        del changes["speculation"]
         self.driver.core.set_knobs(changes)
-        for model in self.models if speculation != "draft_model" else self.drafts:
-            self.driver.core.set_knobs({"speculation": speculation}, model)
+        self._speculate(self.ways[way % len(self.ways)])
+
+    def _speculate(self, way: str) -> None:
+        for model in self.models if way != "draft_model" else self.drafts:
+            self.driver.core.set_knobs({"speculation": way}, model)
 
     @rule(
         model=st.integers(0, 9),
@@ -192,6 +196,7 @@ class OverlappingMachine(CoreMachine):
     models: ClassVar = {"a": 1, "b": 2}
     fewest_slabs = 2
     overlap = True
+    ways = ("prompt_lookup", "off", "off", "off", "off", "off")
 
     @rule(prompt=st.booleans())
     def change_pace(self, prompt: bool) -> None:
@@ -209,3 +214,4 @@ class SpeculatingMachine(CoreMachine):
     models: ClassVar = {"draft": 1, "target": 1, "other": 2}
     fewest_slabs = 3
     drafts: ClassVar = {"target": "draft"}
+    ways = ("off", "prompt_lookup", "draft_model", "draft_model", "draft_model")

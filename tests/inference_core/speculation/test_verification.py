@@ -33,7 +33,7 @@ def spec_of(params: SamplingParams, seed: int) -> SampleSpec:
 
 
 def share(spec: SampleSpec, drafts: list[int], laws: list[np.ndarray] | None = None) -> ScheduledSequence:
-    return ScheduledSequence("s", [4, *drafts], 3, [0], spec, len(drafts), laws)
+    return ScheduledSequence("s", [4, *drafts], 3, [0], spec, num_drafts=len(drafts), draft_laws=laws)
 
 
 def drawn_by_rejection(params: SamplingParams, seed: int, target: torch.Tensor, draft: torch.Tensor) -> list[int]:
