@@ -19,7 +19,7 @@ from inference_core.protocol import Knobs
 
 
 def test_the_full_system_has_the_knobs_that_serve_and_nothing_tunes_them():
-    assert FULL.knobs() == Knobs()
+    assert FULL.knobs() == Knobs(speculation="prompt_lookup")
     assert not FULL.knobs().auto_tune
 
 

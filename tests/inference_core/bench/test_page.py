@@ -127,4 +127,5 @@ def test_the_performance_page_says_what_the_kept_measurements_say():
 def test_the_performance_page_has_a_place_for_every_part():
     marked = set(places(PAGE.read_text(encoding="utf-8")))
 
-    assert marked == {"goals", "peers", "sweep", "interference", "ablation", "step", "start", "route", "kernels"}
+    parts = {"goals", "peers", "sweep", "interference", "ablation", "step", "start", "route", "kernels"}
+    assert marked == parts | {"lookup", "draft"}
