@@ -4,6 +4,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import torch
 import torch.distributed as dist
 
@@ -25,11 +26,11 @@ SLAB = 4 << 20
 
 def device_core(*models: DeviceModelSpec) -> DeviceCoreSpec:
     """Small steps, so that prompts are cut into chunks."""
-    return DeviceCoreSpec(models=list(models), slab_bytes=SLAB, max_num_batched_tokens=16, max_num_seqs=4)
+    return DeviceCoreSpec(models=list(models), slab_bytes=SLAB, max_num_batched_tokens=15, max_num_seqs=4)
 
 
 def device_mesh_spec(core: DeviceCoreSpec, mesh: Mesh, device: Literal["cpu", "cuda"] = "cpu") -> DeviceMeshSpec:
-    """Uneven splits allowed, two micro-batches from ten tokens on, and little patience."""
+    """Uneven splits allowed, two micro-batches from 16 tokens on, and little patience."""
     return DeviceMeshSpec(
         core=core,
         mesh=mesh,
@@ -37,7 +38,7 @@ def device_mesh_spec(core: DeviceCoreSpec, mesh: Mesh, device: Literal["cpu", "c
         host_bytes=3 << 30,
         uneven_splits=True,
         max_micro_batches=2,
-        min_micro_batch_tokens=5,
+        min_micro_batch_tokens=8,
         join_seconds=120,
         load_seconds=120,
         step_seconds=120,
@@ -69,7 +70,8 @@ class OneRank:
     """The same models in this process, undivided, without process groups."""
 
     def __init__(self, core: DeviceCoreSpec, cache: Path, device: Literal["cpu", "cuda"] = "cpu") -> None:
-        spec = device_mesh_spec(core, Mesh(), device)
+        # Steps of any size in one piece.
+        spec = device_mesh_spec(msgspec.structs.replace(core, max_num_batched_tokens=64), Mesh(), device)
         environment = RankEnvironment(
             rank=0, world_size=1, local_rank=0, local_world_size=1, master="127.0.0.1", port=0
         )

@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
 ]
-PROMPTS = ([5, 40, 3, 41, 7, 2], [18, 33, 9, 47, 11, 30])
+PROMPTS = ([5, 40, 3, 41, 7, 2, 19, 8, 22, 1, 36], [18, 33, 9, 47, 11, 30])
 # Partial sums are rounded to float16 before they are added up; the logits reach about 3.
 LOGITS_BOUND = 5e-2
 MESHES = [

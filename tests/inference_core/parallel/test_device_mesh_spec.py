@@ -29,9 +29,14 @@ from tests.inference_core.parallel.meshes import core_spec, mesh_spec
 ALONE = RankEnvironment(rank=0, world_size=1, local_rank=0, local_world_size=1, master="127.0.0.1", port=0)
 
 
-def shares_of(folder: Path, total: int) -> DeviceShares:
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers in AWQ groups of 32, trained for 128 tokens."""
+    return write_packed(tmp_path_factory.mktemp("model"), random_model(32), "awq", 32)
+
+
+def shares_of(path: Path, cache: Path, total: int) -> DeviceShares:
     """An undivided tiny model, as if its device had `total` bytes and the weights took one slab."""
-    path = write_packed(folder / "model", random_model(32), "awq", 32)
     model = DeviceModelSpec(name="m", path=str(path), activations="float32", kv_dtype="float32")
 
     def profile(_: torch.device, step: object) -> MemoryProfile:
@@ -39,7 +44,7 @@ def shares_of(folder: Path, total: int) -> DeviceShares:
         step()
         return MemoryProfile(total=total, others=0, weights=SLAB, activations=0)
 
-    return DeviceShares(device_mesh_spec(device_core(model), Mesh()), ALONE, folder, profile)
+    return DeviceShares(device_mesh_spec(device_core(model), Mesh()), ALONE, cache, profile)
 
 
 def test_a_specification_with_a_device_is_one_of_a_device_mesh() -> None:
@@ -55,9 +60,9 @@ def test_a_specification_with_a_device_is_one_of_a_device_mesh() -> None:
 
 @pytest.mark.parametrize(("tokens", "sequences"), [(32, 4), (300, 2), (3, 8), (128, 1)])
 def test_the_largest_step_has_as_many_tokens_and_sequences_as_a_step_may_have(
-    tokens: int, sequences: int, tmp_path: Path
+    tokens: int, sequences: int, path: Path, tmp_path: Path
 ) -> None:
-    (model,) = shares_of(tmp_path, 10 * SLAB).models
+    (model,) = shares_of(path, tmp_path, 10 * SLAB).models
     step = largest_step(model, tokens, sequences)
     lengths = [len(s.token_ids) for s in step.sequences]
     assert len(lengths) == min(tokens, sequences)
@@ -67,8 +72,8 @@ def test_the_largest_step_has_as_many_tokens_and_sequences_as_a_step_may_have(
     assert step.rows[-1] == sum(lengths) - 1
 
 
-def test_a_rank_has_room_for_what_weights_and_the_rehearsed_step_leave(tmp_path: Path) -> None:
-    shares = shares_of(tmp_path, 10 * SLAB)
+def test_a_rank_has_room_for_what_weights_and_the_rehearsed_step_leave(path: Path, tmp_path: Path) -> None:
+    shares = shares_of(path, tmp_path, 10 * SLAB)
     shares.load(dist.HashStore(), TensorGroup([0], 0))
     rehearsed: list[RunStep] = []
 
@@ -79,7 +84,7 @@ def test_a_rank_has_room_for_what_weights_and_the_rehearsed_step_leave(tmp_path:
     # 10 slabs x 0.9 - 1 of weights
     assert shares.room(rehearse) == 8 * SLAB
     assert [step.model for step in rehearsed] == ["m"]
-    tight = shares_of(tmp_path / "tight", SLAB)
+    tight = shares_of(path, tmp_path, SLAB)
     tight.load(dist.HashStore(), TensorGroup([0], 0))
     with pytest.raises(MemoryPlanError, match="nothing is left for keys and values"):
         tight.room(rehearse)
