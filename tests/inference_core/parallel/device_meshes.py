@@ -26,7 +26,7 @@ SLAB = 4 << 20
 
 def device_core(*models: DeviceModelSpec) -> DeviceCoreSpec:
     """Small steps, so that prompts are cut into chunks."""
-    return DeviceCoreSpec(models=list(models), slab_bytes=SLAB, max_num_batched_tokens=15, max_num_seqs=4)
+    return DeviceCoreSpec(models=list(models), slab_bytes=SLAB, max_num_batched_tokens=16, max_num_seqs=4)
 
 
 def device_mesh_spec(core: DeviceCoreSpec, mesh: Mesh, device: Literal["cpu", "cuda"] = "cpu") -> DeviceMeshSpec:

@@ -25,6 +25,7 @@ from inference_core.parallel.mesh import Mesh
 from inference_core.parallel.mesh_spec import MeshTerms
 from inference_core.parallel.rank_shares import DividedModel, divide_model
 from inference_core.parallel.shard_checkpoint import ShardCheckpoint
+from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.device.tiny_device import RecordingGraphs
 from tests.inference_core.parallel.meshes import share
 from tests.inference_core.parallel.side_by_side import SHAPES, Drawn, in_turns, steps
@@ -120,10 +121,22 @@ def test_a_repeated_stage_takes_what_the_stage_before_has_sent(tmp_path: Path) -
             torch.testing.assert_close(given, wanted, atol=1e-5, rtol=1e-5)
 
 
+class OneMemory(RecordingGraphs):
+    """As those of CUDA do, they write the result of a key to the same memory whenever it is repeated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: dict[int, torch.Tensor] = {}
+
+    def run(self, key: int, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+        result = super().run(key, work)
+        return self.results.setdefault(key, result.clone()).copy_(result)
+
+
 def test_what_a_stage_returns_outlives_the_next_step_of_its_size(tmp_path: Path) -> None:
     """It may still be on its way to the next stage."""
     model = divided(Drawn(SHAPES["llama"], "BF16"), "dense", Mesh(pipeline=2))
-    first = stage_of(model, 0, tmp_path, TensorGroup([0], 0), RecordingGraphs())
+    first = stage_of(model, 0, tmp_path, TensorGroup([0], 0), OneMemory())
     with torch.inference_mode():
         sent = first.compute([share("a", [5], 0, 0)])
         before = sent.clone()
@@ -132,12 +145,16 @@ def test_what_a_stage_returns_outlives_the_next_step_of_its_size(tmp_path: Path)
 
 
 def test_copied_blocks_are_read_where_they_are_now(tmp_path: Path) -> None:
+    """The list of a sequence whose blocks are moved stays the same list, with other blocks in it."""
     model, alone = divided(Drawn(SHAPES["llama"], "BF16"), "dense", Mesh()), TensorGroup([0], 0)
-    stage = stage_of(model, 0, tmp_path, alone)
+    stage, table = stage_of(model, 0, tmp_path, alone), [0, 1, 2]
+    last = ScheduledSequence("a", [9], 20, table, None)
     with torch.inference_mode():
-        table = share("a", list(range(1, 21)), 0, 0)
-        stage.compute([table])
-        here = stage.compute([share("a", [9], 20, 0)]).clone()
-        stage.copy_blocks([(block, 20 + block) for block in range(2)])
-        there = stage.compute([share("a", [9], 20, 20)])
+        stage.compute([ScheduledSequence("a", list(range(1, 21)), 0, table, None)])
+        here = stage.compute([last]).clone()
+        stage.copy_blocks([(0, 20), (1, 21)])
+        table[:2] = [20, 21]
+        # What stays behind belongs to somebody else now.
+        stage.compute([share("b", list(range(40, 60)), 0, 0)])
+        there = stage.compute([last])
     assert torch.equal(here, there)
