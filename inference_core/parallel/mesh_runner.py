@@ -110,7 +110,8 @@ class MeshRunner(LogitsRunner):
         wanted = sampled_rows(sequences) if rows is None else rows
         # The others neither sample nor need to know how: prompts and answers so far stay here.
         bare = [ScheduledSequence(s.sequence_id, s.token_ids, s.start, s.block_table, None) for s in sequences]
-        return self._leader.run(RunStep(self.info.name, bare, wanted))
+        # Whatever the ranks compute on, the host draws.
+        return self._leader.run(RunStep(self.info.name, bare, wanted)).cpu()
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         self._leader.copy_blocks(CopyBlocks(self.info.name, copies))
