@@ -20,7 +20,7 @@ from inference_core.quantization.int4_shapes import check_int4_shapes, group_siz
 from inference_core.quantization.layer import ATTENTION_INPUT, SITES, LayerTensors
 from inference_core.quantization.method import QuantizationMethod, Statistics, StoredLinear
 
-_STEPS = 20
+_STEPS = 10
 # Half of a span may be cut off at most, in steps of a twentieth.
 _SHRINKS = tuple(1 - step / 20 for step in range(11))
 # Queries and keys meet in a product, whose error their own outputs' does not show.
@@ -37,7 +37,7 @@ def search_scales(
 ) -> torch.Tensor:
     """Scales [K] of the input channels of `weights`, each [N, K], that share their inputs.
 
-    Among magnitude^alpha for alpha = 0, 1/20, … 19/20, those with which rounding errs least: never more than rounding
+    Among magnitude^alpha for alpha = 0, 0.1, … 0.9, those with which rounding errs least: never more than rounding
     to nearest, which alpha = 0 is. `moments` is mean(x xᵀ) [K, K], `magnitude` mean|x| [K].
     """
     best, least = torch.ones_like(magnitude), float("inf")

@@ -1,6 +1,7 @@
 """`aio quantize` and `aio quality compare`: one makes a folder, the other says what it may be used for."""
 
 import json
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,15 @@ def test_options_of_another_method_and_unknown_bounds_are_refused(model: Path, t
     exists = aio("quantize", str(model), str(tmp_path), "--method", "fp8")
     assert exists.exit_code == 1
     assert "exists; give the name of a folder that does not" in exists.output
+
+
+def test_a_core_refuses_to_start_with_a_model_whose_report_is_missing(model: Path, tmp_path: Path) -> None:
+    laptop = resources.files("tiers.catalogs").joinpath("laptop.toml").read_text()
+    gate = '\n[core.models.quality]\nreport = "nowhere.json"\n\n[[core.models]]\nname = "smollm2-bf16"'
+    gated = laptop.replace('\n[[core.models]]\nname = "smollm2-bf16"', gate)
+    assert gated != laptop
+    (tmp_path / "gated.toml").write_text(gated)
+    for role in ("core", "all"):
+        refused = aio("serve", "--role", role, "--catalog", str(tmp_path / "gated.toml"), "--data-dir", str(tmp_path))
+        assert refused.exit_code == 1
+        assert "core.models 'smollm2-int4'.quality: quality report nowhere.json cannot be read" in refused.output
