@@ -76,7 +76,7 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     def without_drafts(self) -> "ScheduledSequence":
         """The same share of a step, with nothing to verify."""
         known = self.token_ids[: len(self.token_ids) - self.num_drafts]
-        return ScheduledSequence(self.sequence_id, known, self.start, self.block_table, self.sample)
+        return ScheduledSequence(self.sequence_id, known, self.start, self.block_table, self.sample, self.score)
 
 
 @dataclass(slots=True, frozen=True)

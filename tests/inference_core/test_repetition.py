@@ -1,5 +1,7 @@
 """Answers that go round in circles are told from those that do not, and ended where the operator wants it."""
 
+from typing import Any
+
 import hypothesis.strategies as st
 import msgspec
 import pytest
@@ -36,8 +38,10 @@ def test_what_is_not_periodic_or_not_for_long_is_no_circle(tokens: list[int]) ->
 class CirclingRunner(HashModelRunner):
     """Says 1 to 5 over and over after its 30th token."""
 
-    def _sample(self, sequence: ScheduledSequence, spec: SampleSpec) -> SampledToken:
-        return SampledToken(spec.position % 5 + 1) if spec.position >= 30 else super()._sample(sequence, spec)
+    def _sample(self, sequence: ScheduledSequence, spec: SampleSpec, *rest: Any) -> SampledToken:
+        if spec.position >= 30:
+            return SampledToken(spec.position % 5 + 1)
+        return super()._sample(sequence, spec, *rest)
 
 
 def circling_core() -> Core:

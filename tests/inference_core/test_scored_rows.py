@@ -60,3 +60,8 @@ def test_equally_likely_tokens_are_listed_by_their_ids() -> None:
 def test_rows_that_are_no_logits_are_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="NaN or infinity"):
         score_rows(torch.tensor([[0.0, bad]]), ScoreSpec([0], 0))
+
+
+def test_a_share_that_is_repeated_without_its_drafts_still_scores() -> None:
+    scored = share(4, draws=False, scores=4)
+    assert scored.without_drafts().score is scored.score
