@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from litestar import Litestar
@@ -38,15 +38,15 @@ def create_app(
     *,
     tiers: Sequence[Tier] | None = None,
     classifier: Classifier | None = None,
-    core: CoreClient | None = None,
+    cores: Mapping[str, CoreClient] | None = None,
 ) -> Litestar:
     """The application of one gateway process; everything is started by its lifespan.
 
-    `tiers` and `classifier` replace the catalogue's tiers and the classifier in force; `core` replaces the core behind
-    the catalogue's own tiers.
+    `tiers` and `classifier` replace the catalogue's tiers and the classifier in force; `cores`, by the
+    catalogue's names, replace the cores behind its own tiers.
     Raises `SettingsError` and `CatalogError` at once for what can be seen without starting anything.
     """
-    composition = Composition(settings, tiers, classifier, core)
+    composition = Composition(settings, tiers, classifier, cores)
 
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
@@ -66,7 +66,11 @@ class Composition:
     """What a process is made of, before and while it runs."""
 
     def __init__(
-        self, settings: Settings, tiers: Sequence[Tier] | None, classifier: Classifier | None, core: CoreClient | None
+        self,
+        settings: Settings,
+        tiers: Sequence[Tier] | None,
+        classifier: Classifier | None,
+        cores: Mapping[str, CoreClient] | None,
     ) -> None:
         self.settings = settings
         self.keys = ApiKeys.parse(settings.api_keys)
@@ -75,7 +79,7 @@ class Composition:
         self._exporter = span_exporter(settings)
         self._tiers = tiers
         self._classifier = classifier
-        self._core = core
+        self._cores = cores
         self.not_ready: dict[str, str] = {}
         self.metrics = Metrics()
         self.sinks: list[RecordSink] = []
@@ -86,9 +90,7 @@ class Composition:
         settings.data_path.mkdir(parents=True, exist_ok=True)
         database, ledger = await self._start_store(stack)
         self._start_traces(stack)
-        engine = await stack.enter_async_context(
-            running_engine(settings, self.catalog, self._tiers, self.not_ready, self._core)
-        )
+        engine = await stack.enter_async_context(running_engine(settings, self.catalog, self._tiers, self._cores))
         self._warn_of_worthless_tiers()
         classifier = await self._start_classifier(stack)
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target)
@@ -99,7 +101,7 @@ class Composition:
             settings=settings,
             keys=self.keys,
             admin_keys=self.admin_keys,
-            core_knobs=CoreKnobs(engine.core, database),
+            core_knobs=CoreKnobs(engine.cores, database),
             routing=routing,
             service=service,
             records=ledger,
@@ -107,6 +109,7 @@ class Composition:
             fingerprint=f"fp_{self.catalog.fingerprint}",
             created=int(time.time()),
             not_ready=self.not_ready,
+            away=engine.away,
             refresh_metrics=lambda: self._refresh(engine, ledger, service, loop),
         )
 
@@ -168,6 +171,6 @@ class Composition:
         status = ledger.status()
         self.metrics.ledger_lag.set(status.appended + status.adopted - status.stored - status.rejected)
         self.metrics.in_flight.set(service.in_flight)
-        await self.metrics.read_core(engine.core)
+        await self.metrics.read_cores(engine.cores)
         if loop is not None:
             await loop.show(self.metrics)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -92,26 +93,28 @@ async def bench_overhead(
 async def _served(settings: Settings, step_seconds: float) -> AsyncIterator[tuple[int, Callable[[], PacedCore]]]:
     """The gateway on this thread's event loop, over a paced core that has the catalogue's models by name."""
     catalog = load_catalog(settings.catalog)
-    tokenizer = load_tokenizer(resolve_model_path(catalog.core.models[0].path))
-    models = [
-        ModelInfo(name=m.name, model_path=m.path, max_context=8192, vocab_size=tokenizer.vocab_size, weight_bytes=0,
-                  compute="paced")
-        for m in catalog.core.models
-    ]  # fmt: skip
-    made: list[PacedCore] = []
+    paths = catalog.model_paths
+    tokenizer = load_tokenizer(resolve_model_path(next(iter(paths.values()))))
+    made: dict[str, PacedCore] = {}
 
-    def load() -> PacedCore:
-        made.append(PacedCore(models, tokenizer.encode(TEXT), step_seconds))
-        return made[-1]
+    def load(core: str) -> PacedCore:
+        models = [
+            ModelInfo(name=name, model_path=path, max_context=8192, vocab_size=tokenizer.vocab_size, weight_bytes=0,
+                      compute="paced")
+            for name, path in paths.items() if catalog.core_of(name) == core
+        ]  # fmt: skip
+        made[core] = PacedCore(models, tokenizer.encode(TEXT), step_seconds)
+        return made[core]
 
-    app = create_app(settings, core=ThreadCoreClient(load))
+    app = create_app(settings, cores={name: ThreadCoreClient(partial(load, name)) for name in catalog.core_names})
+    first = catalog.core_of(catalog.tier(1).model_name)
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, http="httptools", lifespan="on"))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0.01)
     try:
-        yield listener.getsockname()[1], lambda: made[-1]
+        yield listener.getsockname()[1], lambda: made[first]
     finally:
         server.should_exit = True
         await serving

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from gateway.server_process import ServerProcess, running_core, running_server
+from gateway.server_process import ServerProcess, running_cores, running_server
 from gateway.settings import Settings
 from inference_core.bench.workload import Prompts
 
@@ -27,7 +27,7 @@ async def bench_start(
     """
     environment = {"AIO_LOG_LEVEL": "error", "AIO_MONITOR": "false"}
     yield await _ready_row(settings, environment, "all", starts, progress)
-    async with running_core(settings):
+    async with running_cores(settings):
         yield await _ready_row(settings, environment, "gateway", starts, progress)
     async with running_server(settings, environment) as server:
         yield {"measure": "memory", "requests": 0, "resident_mb": round(server.resident_bytes() / 1e6, 1)}

@@ -1,34 +1,41 @@
-"""The live knobs of the core behind a gateway: shown, changed, and every change and refusal written down."""
+"""The live knobs of the cores behind a gateway: shown, changed, and every change and refusal written down."""
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.core_reading import read_cores
 from gateway.errors import ApiError, bad_request
 from inference_core.client import CoreClient
 from inference_core.errors import CoreGoneError, InvalidRequestError
-from inference_core.live_knobs import KNOB_NAMES
-from inference_core.protocol import Knobs, KnobsSet, KnobValue, ModelStats
+from inference_core.live_knobs import COMMON_KNOBS, KNOB_NAMES
+from inference_core.protocol import CoreStats, Knobs, KnobsSet, KnobValue
 from quality.knob_log import KnobChange, list_knob_changes, record_knob_changes
+from tiers.catalog import CPU_CORE
 
 log = logging.getLogger(__name__)
 
 PART = "core"
 # The schema's; a name that no knob has may be of any length.
 MAX_NAME = 64
+_CIRCUMSTANCES = ("model", "core", "keep")
 
 
 class KnobOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who wants what: `changes` by knob for `model` (None: for all); `keep`: across restarts of the core."""
+    """Who wants what: `changes` by knob for `model`, or all models of `core`, or (both None) all models of all cores;
+    `keep`: across restarts of the core."""
 
     changes: dict[str, KnobValue]
     actor: str
     model: str | None = None
+    core: str | None = None
     keep: bool = False
     reason: str | None = None
 
@@ -46,40 +53,43 @@ class KnobsChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoreKnobs:
-    """Speaks to `core` (None: every tier is remote) and writes into `engine`'s store.
+    """Speaks to `cores` by their names (none: every tier is remote) and writes into `engine`'s store.
 
     What the store cannot take now is kept in memory and written with the next change, look at the history or scrape.
     """
 
-    def __init__(self, core: CoreClient | None, engine: AsyncEngine) -> None:
-        self._core, self._engine = core, engine
+    def __init__(self, cores: Mapping[str, CoreClient], engine: AsyncEngine) -> None:
+        self._cores, self._engine = dict(cores), engine
         self._unwritten: list[KnobChange] = []
         self._writing = asyncio.Lock()
+        self._changing = asyncio.Lock()
 
     @property
-    def has_core(self) -> bool:
-        """Whether this gateway speaks to a core at all."""
-        return self._core is not None
+    def cores(self) -> dict[str, CoreClient]:
+        """Clients of the cores by name."""
+        return dict(self._cores)
 
-    async def models(self) -> list[ModelStats]:
-        """What every model of the core is at, its knobs included. Raises `ApiError` 503 without a core."""
-        core = self._there()
-        try:
-            return (await core.stats()).models
-        except CoreGoneError as error:
-            raise _gone(error) from error
+    async def stats(self) -> dict[str, CoreStats]:
+        """How every core is that answers, by its name. Raises `ApiError` 503 if none does."""
+        self._require_cores()
+        there, away = await read_cores(self._cores)
+        if not there:
+            raise _gone(next(iter(away.values())))
+        return there
 
     async def change(self, order: KnobOrder) -> KnobsChanged:
         """Carry out `order` whole or not at all. Raises `ApiError`: 400 naming the knob, 503 without a core."""
         try:
-            answer = await self._set(order)
+            async with self._changing:
+                answers = await self._set(order, self._concerned(order))
         except InvalidRequestError as error:
             await self._write_down([_refusal(order, error)])
-            code = "invalid_value" if error.param in (*KNOB_NAMES, "model", "keep") else "unknown_parameter"
+            code = "invalid_value" if error.param in (*KNOB_NAMES, *_CIRCUMSTANCES) else "unknown_parameter"
             raise bad_request(f"{error}.", error.param, code) from None
-        changed = _changes(order, answer)
+        changed = [change for name, answer in answers.items() for change in _changes(order, name, answer)]
         recorded = await self._write_down(changed)
-        return KnobsChanged(changed=changed, models=answer.knobs, recorded=recorded)
+        models = {model: knobs for answer in answers.values() for model, knobs in answer.knobs.items()}
+        return KnobsChanged(changed=changed, models=models, recorded=recorded)
 
     async def history(self, limit: int, before: int | None, knob: str | None) -> list[KnobChange]:
         """Changes and refusals, newest first. Raises `ApiError` 503 while the database is away."""
@@ -89,17 +99,47 @@ class CoreKnobs:
         except (SQLAlchemyError, OSError) as error:
             raise ApiError(503, "The database is away. Try again later.", code="database_unavailable") from error
 
-    async def _set(self, order: KnobOrder) -> KnobsSet:
-        core = self._there()
-        try:
-            return await core.set_knobs(order.changes, order.model, keep=order.keep)
-        except CoreGoneError as error:
-            raise _gone(error) from error
+    def _concerned(self, order: KnobOrder) -> dict[str, CoreClient]:
+        """The cores that an order is for. Raises InvalidRequestError for a name that none of them knows."""
+        self._require_cores()
+        if order.core is not None and order.core not in self._cores:
+            raise InvalidRequestError(f"core {order.core!r} is unknown; there are {', '.join(self._cores)}", "core")
+        named = {name: core for name, core in self._cores.items() if order.core in (None, name)}
+        if order.model is None or len(self._cores) == 1:
+            return named
+        having = {name: core for name, core in named.items() if order.model in core.models}
+        if not having and not all(core.models for core in named.values()):
+            raise _gone(CoreGoneError("not all cores have been reached yet"))
+        if not having:
+            loaded = ", ".join(model for core in named.values() for model in core.models)
+            raise InvalidRequestError(f"model {order.model!r} is unknown; loaded: {loaded or 'none'}", "model")
+        return having
 
-    def _there(self) -> CoreClient:
-        if self._core is None:
+    async def _set(self, order: KnobOrder, cores: Mapping[str, CoreClient]) -> dict[str, KnobsSet]:
+        """Every core's answer. If one refuses or is away, the others get back what they had.
+
+        With several cores a change is kept only when all of them have taken it.
+        """
+        done: dict[str, KnobsSet] = {}
+        try:
+            for name, core in cores.items():
+                keep = order.keep and len(cores) == 1
+                done[name] = await core.set_knobs(order.changes, order.model, keep=keep)
+            if order.keep and len(cores) > 1:
+                for core in cores.values():
+                    await core.set_knobs(order.changes, order.model, keep=True)
+        except (InvalidRequestError, CoreGoneError) as error:
+            for name, answer in done.items():
+                with contextlib.suppress(CoreGoneError):  # whose knobs have gone with it
+                    await _put_back(cores[name], order, answer)
+            if isinstance(error, CoreGoneError):
+                raise _gone(error) from error
+            raise
+        return done
+
+    def _require_cores(self) -> None:
+        if not self._cores:
             raise ApiError(503, "This server has no core of its own: all its tiers are remote.", code="no_core")
-        return self._core
 
     async def _write_down(self, changes: list[KnobChange]) -> bool:
         """Log `changes` and store them; whether the store has them."""
@@ -120,11 +160,28 @@ class CoreKnobs:
             del self._unwritten[: len(waiting)]
 
 
-def _gone(error: CoreGoneError) -> ApiError:
+async def _put_back(core: CoreClient, order: KnobOrder, answer: KnobsSet) -> None:
+    """The values before, model by model; those that all models have in common once."""
+    for model, knobs in answer.before.items():
+        own = {name: getattr(knobs, name) for name in order.changes if name not in COMMON_KNOBS}
+        if own and order.model in (None, model):
+            await core.set_knobs(own, model)
+    any_model = next(iter(answer.before.values()))
+    shared = {name: getattr(any_model, name) for name in order.changes if name in COMMON_KNOBS}
+    if shared:
+        await core.set_knobs(shared)
+
+
+def _gone(error: Exception) -> ApiError:
     return ApiError(503, f"The core is away: {error}.", code="core_unavailable")
 
 
-def _changes(order: KnobOrder, answer: KnobsSet) -> list[KnobChange]:
+def _part(core: str) -> str:
+    """Whose knobs: the CPU core's are the `core`'s, since most servers have no other."""
+    return PART if core == CPU_CORE else f"{PART} {core}"
+
+
+def _changes(order: KnobOrder, core: str, answer: KnobsSet) -> list[KnobChange]:
     """A change for every knob of every model that the order named and that a keeping or a new value concerns."""
     changes = []
     for model, after in answer.knobs.items():
@@ -133,22 +190,23 @@ def _changes(order: KnobOrder, answer: KnobsSet) -> list[KnobChange]:
         for name in order.changes:
             old, new = getattr(answer.before[model], name), getattr(after, name)
             if old != new or order.keep:
-                changes.append(_change(order, model, name, old, new))
+                changes.append(_change(order, _part(core), model, name, old, new))
     return changes
 
 
 def _refusal(order: KnobOrder, error: InvalidRequestError) -> KnobChange:
     name = (error.param or "")[:MAX_NAME]
-    return _change(order, order.model, name, None, order.changes.get(error.param or ""), str(error))
+    part = _part((order.core or CPU_CORE)[: MAX_NAME - len(PART) - 1])
+    return _change(order, part, order.model, name, None, order.changes.get(error.param or ""), str(error))
 
 
 def _change(
-    order: KnobOrder, model: str | None, knob: str, old: Any, new: Any, refused: str | None = None
+    order: KnobOrder, part: str, model: str | None, knob: str, old: Any, new: Any, refused: str | None = None
 ) -> KnobChange:
     return KnobChange(
         created_at=time.time(),
         actor=order.actor,
-        part=PART,
+        part=part,
         model=model,
         knob=knob,
         old_value=old,

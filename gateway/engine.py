@@ -1,18 +1,18 @@
-"""The tiers of a process and the core behind them: in this process, in another one, or not needed at all."""
+"""The tiers of a process and the cores behind them: in this process, in others, or not needed at all."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
+from gateway.cores import core_clients, core_problem_key, require_machine
 from gateway.retries import background, until_it_works
 from gateway.settings import Settings
 from inference_core.client import CoreClient
 from inference_core.errors import CoreError
 from tiers.build import build_tiers
 from tiers.catalog import Catalog
-from tiers.core_spec import core_spec
-from tiers.quality_gate import require_quality
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -21,84 +21,84 @@ WATCH_SECONDS = 1.0
 
 
 class Engine:
-    """What serves: the tiers, and the client of their core if there is one."""
+    """What serves: the tiers, and a client of each of their cores by its name.
 
-    def __init__(self, tiers: Sequence[Tier], core: CoreClient | None, not_ready: dict[str, str]) -> None:
+    `away` names what in other processes is not connected, with the reason; tiers elsewhere go on.
+    """
+
+    def __init__(self, tiers: Sequence[Tier], cores: Mapping[str, CoreClient]) -> None:
         self.tiers = {tier.number: tier for tier in tiers}
-        self.core = core
-        self._not_ready = not_ready
+        self.cores = dict(cores)
+        self.away: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Connect to the core, then start every tier; what already runs stays as it is."""
-        if self.core is not None:
-            await self.core.start()
-        for tier in self.tiers.values():
-            await tier.start()
+        """Start every core, one after another, and every tier."""
+        for name in self.cores:
+            await self._start_core(name)
+        await self._start_tiers(None)
 
-    async def stay_connected(self) -> None:
+    async def stay_connected(self, name: str) -> None:
         """Connect to a core in another process, now and whenever the connection was lost."""
-        assert self.core is not None
+        problem = core_problem_key(name)
         while True:
-            await until_it_works(self.start, "core", self._not_ready, WATCH_SECONDS)
+            await until_it_works(partial(self._start_core, name), problem, self.away, WATCH_SECONDS)
             try:
                 while True:
-                    await self.core.stats()
+                    await self.cores[name].stats()
                     await asyncio.sleep(WATCH_SECONDS)
             except CoreError as error:
-                self._not_ready["core"] = str(error)
-                log.warning("lost the core: %s", error)
+                self.away[problem] = str(error)
+                log.warning("lost %s: %s", problem, error)
+
+    async def keep_starting_others(self) -> None:
+        """Start the tiers that no core of ours computes, until it works."""
+        await until_it_works(partial(self._start_tiers, None), "tiers elsewhere", self.away, WATCH_SECONDS)
 
     async def close(self) -> None:
-        """Stop the tiers, then leave the core."""
+        """Stop the tiers, then leave the cores."""
         for tier in self.tiers.values():
             await tier.close()
-        if self.core is not None:
-            await self.core.close()
+        for core in self.cores.values():
+            await core.close()
+
+    async def _start_core(self, name: str) -> None:
+        """Connect to a core, then start its tiers; what already runs stays as it is."""
+        await self.cores[name].start()
+        await self._start_tiers(name)
+
+    async def _start_tiers(self, core_name: str | None) -> None:
+        for tier in self.tiers.values():
+            if tier.core_name == core_name:
+                await tier.start()
 
 
 @asynccontextmanager
 async def running_engine(
     settings: Settings,
     catalog: Catalog,
-    tiers: Sequence[Tier] | None,
-    not_ready: dict[str, str],
-    core: CoreClient | None = None,
+    tiers: Sequence[Tier] | None = None,
+    cores: Mapping[str, CoreClient] | None = None,
 ) -> AsyncIterator[Engine]:
-    """The engine of this process, started; `tiers` and `core` replace the catalogue's own, as tests do.
+    """The engine of this process, started; `tiers` and `cores` replace the catalogue's own, as tests do.
 
-    In the role `all` a core that cannot load stops the start, with the reason; in the role `gateway` the process serves
-    503 until its core is there.
+    In the role `all` a core that cannot load stops the start, with the reason; in the role `gateway` every tier serves
+    as soon as its core is there.
     """
     if tiers is None:
-        core = core or _core_client(settings, catalog)
-        tiers = build_tiers(catalog, core)
-    engine = Engine(tiers, core, not_ready)
+        if cores is None:
+            if settings.role == "all":
+                await require_machine(catalog, settings, catalog.core_names)
+            cores = core_clients(catalog, settings)
+        tiers = build_tiers(catalog, cores)
+    engine = Engine(tiers, cores or {})
     try:
-        if settings.role == "gateway" and core is not None:
-            not_ready["core"] = "not connected yet"
-            async with background(engine.stay_connected()):
-                yield engine
-        else:
-            await engine.start()
+        async with AsyncExitStack() as stack:
+            if settings.role == "gateway" and engine.cores:
+                engine.away |= {core_problem_key(name): "not connected yet" for name in engine.cores}
+                for work in (engine.keep_starting_others(), *map(engine.stay_connected, engine.cores)):
+                    await stack.enter_async_context(background(work))
+            else:
+                await engine.start()
             yield engine
     finally:
         await engine.close()
-
-
-def _core_client(settings: Settings, catalog: Catalog) -> CoreClient | None:
-    if not catalog.core.models:
-        return None
-    if settings.role == "gateway":
-        from inference_core.socket_transport import SocketCoreClient
-
-        return SocketCoreClient(settings.socket_path)
-    require_quality(catalog, settings.cache_path)
-    from inference_core.core_loop import SteppingCore, ThreadCoreClient
-
-    def load() -> SteppingCore:
-        # Imported on the core's thread: torch takes seconds, and a gateway process must never need it.
-        from inference_core.loading import load_core
-
-        return load_core(core_spec(catalog), settings.cache_path, knobs_file=settings.knobs_path)
-
-    return ThreadCoreClient(load, watchdog_seconds=catalog.core.watchdog_seconds)

@@ -1,6 +1,6 @@
 """The parts of a running gateway that endpoints reach for, put together once by `gateway.app`."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -34,7 +34,8 @@ async def _nothing_to_refresh() -> None:
 class Parts:
     """Everything an endpoint may use.
 
-    `not_ready` names what is missing, with the reason. `refresh_metrics` is awaited before every scrape.
+    `not_ready` names what keeps the whole server from serving, with the reason; `away` names cores in other processes
+    that are not connected, without which the tiers elsewhere go on. `refresh_metrics` is awaited before every scrape.
     """
 
     settings: Settings
@@ -48,6 +49,7 @@ class Parts:
     fingerprint: str
     created: int
     not_ready: dict[str, str] = field(default_factory=dict)
+    away: Mapping[str, str] = field(default_factory=dict)
     refresh_metrics: Callable[[], Awaitable[None]] = _nothing_to_refresh
 
     def put_into(self, state: State) -> None:

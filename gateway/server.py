@@ -16,7 +16,7 @@ FAILURE_POLICY = {
     "database": "away: requests are served, records wait in the journal, nothing is lost",
     "classifier": "fails: prompts are routed by length",
     "tier": "fails before its first token: the next tier up answers, once; after it: an error event",
-    "core": "gone: 503 with Retry-After; a gateway process reconnects by itself",
+    "core": "gone: other tiers answer, or 503 with Retry-After; a gateway process reconnects by itself",
     "journal disk": "stalls: requests are served, records beyond 64 MiB are refused and counted",
 }
 

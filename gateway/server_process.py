@@ -15,6 +15,7 @@ import httpx
 
 from gateway.server import ServerStartError
 from gateway.settings import Settings, variable_of
+from tiers.catalog_file import load_catalog
 
 _READY = "AIO is ready on "
 _LAUNCH = "from gateway.cli import main; main()"
@@ -55,13 +56,16 @@ async def running_server(
 
 
 @asynccontextmanager
-async def running_core(settings: Settings) -> AsyncIterator[None]:
-    """Launch `aio serve --role core` on the socket of `settings`; stopped at the end."""
-    process = await _launch(settings, {}, "core")
+async def running_cores(settings: Settings) -> AsyncIterator[None]:
+    """Launch `aio serve --role core` on its socket for every core of the catalogue; stopped at the end."""
+    processes = []
     try:
+        for core in load_catalog(settings.catalog).core_names:
+            process = await _launch(settings, {"AIO_GROUP": core}, "core")
+            processes.append(process)
         yield
     finally:
-        await _stop(process)
+        await asyncio.gather(*map(_stop, processes))
 
 
 async def _launch(settings: Settings, environment: Mapping[str, str], role: str) -> asyncio.subprocess.Process:

@@ -34,6 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `admin_keys`: the same, for `/v1/admin`; empty opens it to callers of this machine, unless there are `api_keys`.
     `database_url`: a SQLAlchemy async URL; empty means SQLite (WAL) in `data_dir`.
     `core_socket`: where `aio serve --role core` listens and `--role gateway` connects; empty means in `data_dir`.
+    Cores of GPU groups listen beside it (`gateway.cores.socket_of`).
     `quality_target`: share of answers that must be no worse than the strongest tier's; None is the artefact's own.
     `sampling_rate`: ceiling of the share of tier 1 and 2 answers that is verified. `verification_budget`: what
     verification may cost, as a share of the trailing day's serving cost.

@@ -102,6 +102,7 @@ class Core:
         self._random = Random(seed)
         self._numbers = count()
         self._steps = 0
+        self._releases: list[Callable[[], object]] = []
 
     @property
     def model_infos(self) -> list[ModelInfo]:
@@ -254,6 +255,15 @@ class Core:
         """How long a step has nothing to compute unless requests arrive, since all who wait are held back; else 0."""
         now = self._clock()
         return min((s.seconds_held(now) for s in self._schedulers.values() if s.has_work), default=0.0)
+
+    def call_at_close(self, release: Callable[[], object]) -> None:
+        """Have `release` called by `close`, the last one given first."""
+        self._releases.append(release)
+
+    def close(self) -> None:
+        """Let go of what the core holds besides memory, such as other processes; it makes no step afterwards."""
+        while self._releases:
+            self._releases.pop()()
 
     def set_knobs(self, changes: Mapping[str, KnobValue], model: str | None = None, keep: bool = False) -> None:
         """Change the named knobs of `model` (None: of every model) from the next step on; see `SetKnobs`.

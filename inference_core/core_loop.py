@@ -12,9 +12,11 @@ from typing import Protocol
 from inference_core.errors import (
     CoreError,
     CoreGoneError,
+    DevicesMissingError,
     IntegrityError,
     InvalidRequestError,
     MemoryPlanError,
+    MeshError,
     ModelFileError,
 )
 from inference_core.event_client import EventClient
@@ -40,6 +42,9 @@ from inference_core.watchdog import Watchdog
 log = logging.getLogger(__name__)
 
 WATCHDOG_SECONDS = 60.0
+THE_CORE = "the core"
+# What the operator can mend explains itself; anything else is a bug and wants its traceback.
+_MENDABLE = (DevicesMissingError, MemoryPlanError, MeshError, ModelFileError)
 
 
 class SteppingCore(Protocol):
@@ -67,6 +72,8 @@ class SteppingCore(Protocol):
 
     def set_knobs(self, changes: Mapping[str, KnobValue], model: str | None, keep: bool) -> None: ...
 
+    def close(self) -> None: ...
+
 
 CoreFactory = Callable[[], SteppingCore]
 
@@ -78,7 +85,7 @@ class CoreLoop:
     `gone` is called last, once, with what killed the core or None after `stop`. Both are called on the
     core's thread and must not block. An idle loop sleeps in the queue. A turn that takes longer than
     `watchdog_seconds` is reported while it lasts: in the log, with the stack of the thread, and by a `CoreHealth`
-    that is delivered on a thread of its own.
+    that is delivered on a thread of its own. `title` is what logs call the core, where a process has several.
     """
 
     def __init__(
@@ -87,11 +94,13 @@ class CoreLoop:
         deliver: Callable[[list[Event]], None],
         gone: Callable[[BaseException | None], None],
         watchdog_seconds: float = WATCHDOG_SECONDS,
+        title: str = THE_CORE,
     ) -> None:
         self._core_factory = core_factory
+        self._title = title
         self._deliver = deliver
         self._gone = gone
-        self._watchdog = Watchdog(watchdog_seconds, self._tell_health)
+        self._watchdog = Watchdog(watchdog_seconds, self._tell_health, title=title)
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="aio-core", daemon=True)
@@ -115,9 +124,7 @@ class CoreLoop:
         try:
             self._serve()
         except BaseException as error:
-            # What the operator can mend explains itself; anything else is a bug and wants its traceback.
-            mendable = isinstance(error, (ModelFileError, MemoryPlanError))
-            log.error("the core died: %s", error, exc_info=None if mendable else error)
+            log.error("%s died: %s", self._title, error, exc_info=None if isinstance(error, _MENDABLE) else error)
             # The frames of the traceback would keep the core, its weights and its arena in memory.
             traceback.clear_frames(error.__traceback__)
             cause = error
@@ -125,12 +132,15 @@ class CoreLoop:
 
     def _serve(self) -> None:
         core = self._core_factory()
-        self._deliver([Hello(models=core.model_infos)])
-        self._watchdog.start()
         try:
-            self._take_turns(core)
+            self._deliver([Hello(models=core.model_infos)])
+            self._watchdog.start()
+            try:
+                self._take_turns(core)
+            finally:
+                self._watchdog.stop()
         finally:
-            self._watchdog.stop()
+            core.close()
 
     def _tell_health(self, stuck: str | None) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop was closed first: nobody is left to tell
@@ -203,15 +213,18 @@ def _knobs_set(core: SteppingCore, command: SetKnobs) -> KnobsSet:
     return answer
 
 
-def why_dead(cause: BaseException) -> str:
-    return f"the core died: {type(cause).__name__}: {cause}"
+def why_dead(cause: BaseException, title: str = THE_CORE) -> str:
+    return f"{title} died: {type(cause).__name__}: {cause}"
 
 
 class ThreadCoreClient(EventClient):
     """A core on a thread of this process. `core_factory` runs on that thread, at every `start`."""
 
-    def __init__(self, core_factory: CoreFactory, *, watchdog_seconds: float = WATCHDOG_SECONDS) -> None:
+    def __init__(
+        self, core_factory: CoreFactory, *, watchdog_seconds: float = WATCHDOG_SECONDS, title: str = THE_CORE
+    ) -> None:
         super().__init__()
+        self._title = title
         self._watchdog_seconds = watchdog_seconds
         self._core_factory = core_factory
         self._core_loop: CoreLoop | None = None
@@ -223,11 +236,11 @@ class ThreadCoreClient(EventClient):
             loop.call_soon_threadsafe(self._receive, events)
 
         def gone(cause: BaseException | None) -> None:
-            reason = "the core stopped" if cause is None else why_dead(cause)
+            reason = f"{self._title} stopped" if cause is None else why_dead(cause, self._title)
             with contextlib.suppress(RuntimeError):  # the event loop was closed first: nobody is left to tell
                 loop.call_soon_threadsafe(self._lose, reason, cause)
 
-        self._core_loop = CoreLoop(self._core_factory, deliver, gone, self._watchdog_seconds)
+        self._core_loop = CoreLoop(self._core_factory, deliver, gone, self._watchdog_seconds, self._title)
         self._core_loop.start()
 
     async def _disconnect(self) -> None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from inference_core.core_connection import CoreConnection
-from inference_core.core_loop import WATCHDOG_SECONDS, CoreFactory, CoreLoop, why_dead
+from inference_core.core_loop import THE_CORE, WATCHDOG_SECONDS, CoreFactory, CoreLoop, why_dead
 from inference_core.errors import CoreError, CoreGoneError, QueueFullError
 from inference_core.frames import MAX_FRAME_BYTES
 from inference_core.protocol import AbortRequest, AddRequest, Command, CoreHealth, Event, Goodbye, Hello, SequenceOutput
@@ -31,6 +31,7 @@ def serve_core(
     *,
     grace_seconds: float = 10.0,
     watchdog_seconds: float = WATCHDOG_SECONDS,
+    title: str = THE_CORE,
 ) -> None:
     """Serve a core at `socket_path` until SIGTERM or SIGINT; what `aio serve --role core` runs.
 
@@ -38,9 +39,8 @@ def serve_core(
     `grace_seconds` and is aborted after it. Raises `CoreGoneError` if the core dies or does not load, and
     `CoreError` if the socket cannot be had.
     """
-    asyncio.run(
-        _serve_until_signal(CoreServer(core_factory, socket_path, watchdog_seconds=watchdog_seconds), grace_seconds)
-    )
+    server = CoreServer(core_factory, socket_path, watchdog_seconds=watchdog_seconds, title=title)
+    asyncio.run(_serve_until_signal(server, grace_seconds))
 
 
 async def _serve_until_signal(server: "CoreServer", grace_seconds: float) -> None:
@@ -72,7 +72,9 @@ class CoreServer:
         max_unread_bytes: int = 8 << 20,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         watchdog_seconds: float = WATCHDOG_SECONDS,
+        title: str = THE_CORE,
     ) -> None:
+        self._title = title
         self.path = str(socket_path)
         self._max_unread_bytes = max_unread_bytes
         self._max_frame_bytes = max_frame_bytes
@@ -98,12 +100,13 @@ class CoreServer:
             _on_loop(loop, self._deliver),
             _on_loop(loop, self._note_core_gone),
             self._watchdog_seconds,
+            self._title,
         )
         self._core_loop.start()
         self._listener = await loop.create_unix_server(self._connection, sock=bound)
         if self._gone.done():
             self._stop_listening()
-        log.info("core listens at %s", self.path)
+        log.info("%s listens at %s", self._title, self.path)
 
     async def wait_gone(self) -> None:
         """Return when the core's thread has ended."""
@@ -121,12 +124,12 @@ class CoreServer:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), grace_seconds)
         for connection in list(self._connections.values()):
-            connection.end("the core is shutting down")
+            connection.end(f"{self._title} is shutting down")
         self._core_loop.stop()
         cause = await self._gone
         await asyncio.to_thread(self._core_loop.join)
         if cause is not None:
-            raise CoreGoneError(why_dead(cause)) from cause
+            raise CoreGoneError(why_dead(cause, self._title)) from cause
 
     def _stop_listening(self) -> None:
         if self._listener is None:
@@ -151,7 +154,7 @@ class CoreServer:
     def _note_opened(self, connection: CoreConnection) -> None:
         self._connections[connection.number] = connection
         if self._gone.done() or self._draining:
-            connection.end("the core is shutting down")
+            connection.end(f"{self._title} is shutting down")
         elif self._hello is not None:
             connection.send([self._hello, self._health] if self._health.stuck else [self._hello])
 
@@ -199,7 +202,7 @@ class CoreServer:
         self._stop_listening()
         if cause is not None:
             for connection in list(self._connections.values()):
-                connection.end(why_dead(cause))
+                connection.end(why_dead(cause, self._title))
         self._idle.set()
         self._gone.set_result(cause)
 

@@ -41,6 +41,10 @@ class BadLogitsError(CoreError):
         self.rows = rows
 
 
+class DevicesMissingError(CoreError):
+    """The machine lacks devices that a core is planned for. Serve elsewhere, or plan for what is there."""
+
+
 class MeshError(CoreError):
     """A model, or the machines at hand, cannot be divided into the ranks asked for. Choose other sizes."""
 

@@ -9,6 +9,7 @@ from inference_core.protocol import KnobValue
 from inference_core.quality_report import QualityLimits
 
 Compute = Literal["int4-int8", "int4", "bfloat16", "float32"]
+DeviceScheme = Literal["dense", "int4", "int8", "fp8", "fp8-blocks"]
 
 
 class QualityGate(QualityLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):

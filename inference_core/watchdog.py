@@ -15,7 +15,7 @@ class Watchdog:
 
     `report` gets a sentence once a piece has lasted for more than `limit_seconds`, and None when it has ended after
     all; the first is called on the watchdog's own thread, the second on the watched one. `check` is what that thread
-    does from time to time after `start`; `clock` gives seconds.
+    does from time to time after `start`; `clock` gives seconds; `title` is what the log calls whose thread it is.
     """
 
     def __init__(
@@ -23,8 +23,10 @@ class Watchdog:
         limit_seconds: float,
         report: Callable[[str | None], None],
         clock: Callable[[], float] = time.monotonic,
+        title: str = "the core",
     ) -> None:
         self._limit_seconds = limit_seconds
+        self._title = title
         self._report = report
         self._clock = clock
         self._lock = threading.Lock()
@@ -54,7 +56,7 @@ class Watchdog:
             self._began = None
             if self._reported:
                 self._reported = False
-                log.warning("the core goes on")
+                log.warning("%s goes on", self._title)
                 self._report(None)
 
     def check(self) -> None:
@@ -67,7 +69,7 @@ class Watchdog:
                 return
             self._reported = True
             reason = f"no step has finished for {seconds:.1f} s"
-            log.error("the core is stuck: %s; it is at\n%s", reason, self._stack())
+            log.error("%s is stuck: %s; it is at\n%s", self._title, reason, self._stack())
             self._report(reason)
 
     def _watch(self) -> None:

@@ -1,6 +1,6 @@
 """From a catalogue to the tiers that serve it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 
 from inference_core.client import CoreClient
@@ -8,7 +8,6 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.tokenization.loading import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.catalog import Catalog
-from tiers.catalog_rules import require_servable
 from tiers.core_watch import CoreWatch
 from tiers.errors import CatalogError
 from tiers.local import LocalTier
@@ -16,18 +15,20 @@ from tiers.remote import RemoteTier
 from tiers.tier import Tier
 
 
-def build_tiers(catalog: Catalog, core: CoreClient | None) -> list[Tier]:
-    """One tier per entry, tier 1 first, not yet started; `core` serves the catalogue's own models.
+def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient]) -> list[Tier]:
+    """One tier per entry, tier 1 first, not yet started; `cores`, by the catalogue's names, serve its own models.
 
-    Tiers of one model share its tokeniser, tiers of one core its statistics. Raises CatalogError if the catalogue plans
-    for devices that are not executed, if local tiers have no core, or if an API key is not set.
+    Tiers of one model file share its tokeniser, tiers of one core its statistics. Raises CatalogError if a local tier's
+    core is not among `cores`, or if an API key is not set.
     """
-    require_servable(catalog)
-    local = [t.name for t in catalog.tiers if t.remote is None]
-    if local and core is None:
-        raise CatalogError(f"catalogue '{catalog.name}': {', '.join(local)} run on a core, and none was given")
-    paths = {m.name: m.path for m in catalog.core.models}
-    watch = None if core is None else CoreWatch(core)
+    homeless = [t.name for t in catalog.tiers if t.model is not None and catalog.core_of(t.model) not in cores]
+    if homeless:
+        given = ", ".join(cores) or "none"
+        raise CatalogError(
+            f"catalogue '{catalog.name}': {', '.join(homeless)} run on a core that is not there ({given})"
+        )
+    watches = {name: CoreWatch(core) for name, core in cores.items()}
+    paths = catalog.model_paths
 
     @cache
     def tokenizer(path: str) -> Tokenizer:
@@ -38,8 +39,9 @@ def build_tiers(catalog: Catalog, core: CoreClient | None) -> list[Tier]:
 
     tiers: list[Tier] = []
     for spec in catalog.tiers:
-        if spec.model is None or core is None or watch is None:
+        if spec.model is None:
             tiers.append(RemoteTier(spec))
-        else:
-            tiers.append(LocalTier(spec, core, loader(paths[spec.model]), watch))
+            continue
+        name = catalog.core_of(spec.model)
+        tiers.append(LocalTier(spec, cores[name], loader(paths[spec.model]), watches[name], core_name=name))
     return tiers

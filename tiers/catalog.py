@@ -8,11 +8,15 @@ from inference_core.model_spec import CoreSpec
 from tiers.gpu_group import GpuGroupSpec
 from tiers.tier_spec import Count, TierSpec
 
+CPU_CORE = "cpu"
+"""What the core of this machine's CPU is called where a catalogue has several cores."""
+
 
 class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Models and tiers of one installation; `tiers[k-1]` is tier k.
 
-    `core` is what this machine's CPU serves; `gpu_groups` are device groups described for planning.
+    `core` is what this machine's CPU serves; each of `gpu_groups` is a core of its own on GPUs, served if a tier
+    uses it.
     `reference_prompt_tokens` is the mean prompt length that the prices were derived for.
     """
 
@@ -26,6 +30,43 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def tier(self, number: int) -> TierSpec:
         """The spec of tier `number` (1 to 4)."""
         return self.tiers[number - 1]
+
+    @property
+    def served_groups(self) -> list[GpuGroupSpec]:
+        """GPU groups with a model that a tier runs on; the others are plans."""
+        wanted = {tier.model for tier in self.tiers}
+        return [group for group in self.gpu_groups if any(m.name in wanted for m in group.models)]
+
+    @property
+    def core_names(self) -> list[str]:
+        """The cores that serve this catalogue: the CPU's, if it has models, then those of its GPU groups."""
+        return [CPU_CORE] * bool(self.core.models) + [group.name for group in self.served_groups]
+
+    @property
+    def model_paths(self) -> dict[str, str]:
+        """Where the file of every model is, by the model's name."""
+        paths = {m.name: m.path for m in self.core.models}
+        return paths | {m.name: m.path for group in self.gpu_groups for m in group.models}
+
+    def group(self, name: str) -> GpuGroupSpec:
+        """The GPU group of this name."""
+        return next(group for group in self.gpu_groups if group.name == name)
+
+    def core_of(self, model: str) -> str:
+        """The name of the core that has `model`."""
+        return next((g.name for g in self.gpu_groups if any(m.name == model for m in g.models)), CPU_CORE)
+
+    def cards_of(self, group: GpuGroupSpec) -> range:
+        """Numbers of the CUDA devices that a served group takes."""
+        free = 0
+        for other in self.served_groups:
+            if other.device != "cuda":
+                continue
+            first = free if other.first_card is None else other.first_card
+            if other is group:
+                return range(first, first + group.cards)
+            free = max(free, first + other.cards)
+        return range(0)
 
     @property
     def fingerprint(self) -> str:

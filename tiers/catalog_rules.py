@@ -2,22 +2,21 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from urllib.parse import urlsplit
 
-from inference_core.errors import InvalidRequestError, ModelFileError
+from inference_core.errors import InvalidRequestError
 from inference_core.live_knobs import COMMON_KNOBS, changed_knobs
-from inference_core.loaders.model_path import resolve_model_path
 from inference_core.model_shapes import SHAPES
-from inference_core.model_spec import CoreSpec
-from inference_core.protocol import Knobs
-from tiers.catalog import Catalog
-from tiers.errors import CatalogError
+from inference_core.protocol import Knobs, KnobValue
+from tiers.catalog import CPU_CORE, Catalog
+from tiers.gpu_group import GpuGroupSpec
 from tiers.pricing import request_cost_usd
 from tiers.tier_spec import ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierClass, TierSpec
 
 NUM_TIERS = 4
+Changes = Mapping[str, KnobValue]
 
 
 def check_rules(catalog: Catalog) -> list[str]:
@@ -29,30 +28,6 @@ def check_rules(catalog: Catalog) -> list[str]:
     if not problems:
         problems += _check_costs(catalog)
     return problems
-
-
-def validate_files(catalog: Catalog) -> None:
-    """Raise CatalogError naming every model file of the CPU core that is not there."""
-    problems = []
-    for model in catalog.core.models:
-        try:
-            resolve_model_path(model.path)
-        except ModelFileError as error:
-            problems.append(f"  - core.models '{model.name}': {error}")
-    if problems:
-        raise CatalogError(f"catalogue '{catalog.name}' names files that are missing:\n" + "\n".join(problems))
-
-
-def require_servable(catalog: Catalog) -> None:
-    """Raise CatalogError if a tier's model is planned for GPUs, which no core executes yet."""
-    groups = {m.name: g.name for g in catalog.gpu_groups for m in g.models}
-    planned = [f"{t.name} ({t.model} on {groups[t.model]})" for t in catalog.tiers if t.model in groups]
-    if planned:
-        raise CatalogError(
-            f"catalogue '{catalog.name}' cannot be served: {', '.join(planned)} need GPU groups, and only CPU cores "
-            "are executed. It can be shown and planned with. To serve, use the catalogue 'laptop', or give these "
-            "tiers a [tiers.remote] table that names an OpenAI-compatible server on those GPUs"
-        )
 
 
 def _check_numbering(tiers: list[TierSpec]) -> Iterator[str]:
@@ -75,7 +50,7 @@ def _check_models(catalog: Catalog) -> Iterator[str]:
             f"core.arena_bytes = {core.arena_bytes}, core.slab_bytes = {core.slab_bytes}: the arena must hold at least "
             "one slab, and slabs need a positive size"
         )
-    yield from _check_knobs(core)
+    yield from _check_knobs("core", core.knobs, {m.name: m.knobs for m in core.models})
     yield from _check_shapes(catalog)
     if core.threads is not None and core.threads < 1:
         yield f"core.threads = {core.threads}: must be 1 or more, or absent for one per CPU"
@@ -90,14 +65,33 @@ def _check_models(catalog: Catalog) -> Iterator[str]:
         if model.draft is None and (core.knobs | model.knobs).get("speculation") == "draft_model":
             yield f"{where}: speculation = 'draft_model' needs a draft, another model of this core"
     for group in catalog.gpu_groups:
-        if group.kv_bytes <= 0:
-            yield f"gpu_groups '{group.name}': the weights do not fit:\n    " + "\n    ".join(group.memory_lines())
-        for gpu_model in group.models:
-            if gpu_model.num_kv_heads % group.cards:
-                yield (
-                    f"gpu_groups '{group.name}', model '{gpu_model.name}': {gpu_model.num_kv_heads} KV heads cannot be "
-                    f"split over {group.cards} cards; the number of cards must divide them"
-                )
+        yield from _check_group(group)
+
+
+def _check_group(group: GpuGroupSpec) -> Iterator[str]:
+    where = f"gpu_groups '{group.name}'"
+    if group.name == CPU_CORE:
+        yield f"{where}: '{CPU_CORE}' is the name of the CPU's own core; choose another"
+    if not group.models:
+        yield f"{where}: has no models; list at least one, or remove the group"
+        return
+    if group.kv_bytes <= 0:
+        yield f"{where}: the weights do not fit:\n    " + "\n    ".join(group.memory_lines())
+    for model in group.models:
+        if model.num_kv_heads % group.cards:
+            yield (
+                f"{where}, model '{model.name}': {model.num_kv_heads} KV heads cannot be "
+                f"split over {group.cards} cards; the number of cards must divide them"
+            )
+    yield from _check_knobs(where, group.knobs, {m.name: m.knobs for m in group.models})
+    most = {"max_num_batched_tokens": group.max_num_batched_tokens, "max_num_seqs": group.max_num_seqs}
+    for owner, knobs in ((where, group.knobs), *((f"{where}, model '{m.name}'", m.knobs) for m in group.models)):
+        if knobs.get("speculation", "off") not in (None, "off"):
+            yield f"{owner}: knob speculation = {knobs['speculation']!r}: its cards cannot verify drafts; choose off"
+        for knob, room in most.items():
+            value = knobs.get(knob)
+            if isinstance(value, int) and value > room:
+                yield f"{owner}: knob {knob} = {value}: memory is set aside for {room}; raise {where}.{knob}"
 
 
 def _check_shapes(catalog: Catalog) -> Iterator[str]:
@@ -116,17 +110,22 @@ def _check_shapes(catalog: Catalog) -> Iterator[str]:
                     yield f"{where}.{field} = {stated}: {model.shape} has {true}"
 
 
-def _check_knobs(core: CoreSpec) -> Iterator[str]:
-    tables = [("core.knobs", core.knobs), *((f"core.models '{m.name}', knobs", m.knobs) for m in core.models)]
-    for where, knobs in tables:
+def _check_knobs(where: str, common: Changes, by_model: Mapping[str, Changes]) -> Iterator[str]:
+    for name, value in common.items():
+        yield from _check_knob(f"{where}.knobs", name, value)
+    for model, knobs in by_model.items():
         for name, value in knobs.items():
-            if name in COMMON_KNOBS and knobs is not core.knobs:
-                yield f"{where}: {name} is the same for all models; set core.{name}"
-                continue
-            try:
-                changed_knobs(Knobs(), {name: value}, Knobs())
-            except InvalidRequestError as error:
-                yield f"{where}: {error}"
+            if name in COMMON_KNOBS:
+                yield f"{where}.models '{model}', knobs: {name} is the same for all models; set {where}.{name}"
+            else:
+                yield from _check_knob(f"{where}.models '{model}', knobs", name, value)
+
+
+def _check_knob(where: str, name: str, value: KnobValue) -> Iterator[str]:
+    try:
+        changed_knobs(Knobs(), {name: value}, Knobs())
+    except InvalidRequestError as error:
+        yield f"{where}: {error}"
 
 
 def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:

@@ -1,29 +1,55 @@
-"""GPU device groups of a catalogue: data for planning, with the memory arithmetic of SPEC TI-06."""
+"""GPU device groups of a catalogue: what is loaded on which cards, with the memory arithmetic of SPEC TI-06."""
 
 from typing import Annotated, Literal
 
 import msgspec
 
+from inference_core.device.spec import Activations, DeviceKind, DeviceKVDtype
 from inference_core.kv_layout import kv_bytes_per_token
 from inference_core.memory_plan import Devices
+from inference_core.model_spec import DeviceScheme
+from inference_core.protocol import KnobValue
+
+GpuWeights = Literal["awq-int4", "gptq-int4", "q4_0", "q4_1", "q4_k", "bfloat16", "int8", "fp8"]
+COMPUTE: dict[GpuWeights, DeviceScheme] = {
+    "awq-int4": "int4",
+    "gptq-int4": "int4",
+    "q4_0": "int4",
+    "q4_1": "int4",
+    "q4_k": "int4",
+    "bfloat16": "dense",
+    "int8": "int8",
+    "fp8": "fp8",
+}
+"""How a device multiplies weights of each format; see `DeviceModelSpec`."""
 
 
 class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model of a GPU group: its file, its weight format and the numbers that its memory depends on.
 
-    `shape` names the rest of them (`inference_core.model_shapes`), so that a placement can be planned without the file.
+    `shape` names the rest of them (`inference_core.model_shapes`), so that a placement can be planned without the file;
+    when the file is loaded, it must agree with what is stated. `activations` and `block_size`: see `DeviceModelSpec`.
+    `knobs`: live knobs that this model starts with, by name, where they differ from the group's.
     """
 
     name: str
     path: str
-    weights: Literal["awq-int4", "gptq-int4", "bfloat16"]
+    weights: GpuWeights
     weight_bytes: Annotated[int, msgspec.Meta(gt=0)]
     num_layers: Annotated[int, msgspec.Meta(gt=0)]
     num_kv_heads: Annotated[int, msgspec.Meta(gt=0)]
     head_dim: Annotated[int, msgspec.Meta(gt=0)]
-    kv_dtype: Literal["float16", "bfloat16"] = "float16"
+    kv_dtype: DeviceKVDtype = "float16"
     shape: str | None = None
     max_context: Annotated[int, msgspec.Meta(ge=2)]
+    activations: Activations = "bfloat16"
+    block_size: Annotated[int, msgspec.Meta(ge=1)] = 16
+    knobs: dict[str, KnobValue] = {}
+
+    @property
+    def compute(self) -> DeviceScheme:
+        """What is done with the weights; see `DeviceModelSpec`."""
+        return COMPUTE[self.weights]
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -34,13 +60,25 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`cards` equal GPUs that hold their models in tensor parallel; `memory_utilization` of a card may be used."""
+    """A core on `cards` equal GPUs, which hold its models in tensor parallel; `memory_utilization` of each may be used.
 
-    name: str
+    `first_card`: the number of the first of them, the others follow; None is the first that no group before this one
+    has. `device` "cpu" runs the group on the host, slowly (see `DeviceGroupSpec`). `max_num_batched_tokens` and
+    `max_num_seqs` bound a step, and memory is set aside for such a one; `knobs` may say less. `watchdog_seconds`: a
+    step that takes longer makes the core unhealthy until it ends.
+    """
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=40)]
     cards: Annotated[int, msgspec.Meta(ge=1)]
     card_bytes: Annotated[int, msgspec.Meta(gt=0)]
     memory_utilization: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
     max_num_batched_tokens: Annotated[int, msgspec.Meta(ge=1)] = 8192
+    max_num_seqs: Annotated[int, msgspec.Meta(ge=1)] = 256
+    slab_bytes: Annotated[int, msgspec.Meta(gt=0)] = 256 * 2**20
+    device: DeviceKind = "cuda"
+    first_card: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    knobs: dict[str, KnobValue] = {}
+    watchdog_seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     models: list[GpuModelSpec]
 
     @property

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from inference_core.client import CoreClient
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.catalog import CPU_CORE
 from tiers.core_watch import CoreWatch
 from tiers.decoder import Decoder
 from tiers.errors import CatalogError, TierUnavailableError
@@ -22,16 +23,24 @@ class LocalTier(Tier):
     """`spec.model` of `core`, whose client the owner starts before this tier and closes after it.
 
     `load_tokenizer` gives the tokeniser of the model; it is called once, off the event loop, by `start`.
-    `watch` is shared by the tiers of one core. `max_context` is 0 until `start` has asked the core.
+    `watch` is shared by the tiers of one core, which the catalogue calls `core_name`. `max_context` is 0 until `start`
+    has asked the core.
     """
 
     def __init__(
-        self, spec: TierSpec, core: CoreClient, load_tokenizer: Callable[[], Tokenizer], watch: CoreWatch
+        self,
+        spec: TierSpec,
+        core: CoreClient,
+        load_tokenizer: Callable[[], Tokenizer],
+        watch: CoreWatch,
+        *,
+        core_name: str = CPU_CORE,
     ) -> None:
         if spec.model is None:
             raise CatalogError(f"tier '{spec.name}' has no model")
         self.name, self.number, self.model = spec.name, spec.number, spec.model
         self.max_context = 0
+        self.core_name = core_name
         self._spec, self._core, self._load_tokenizer, self._watch = spec, core, load_tokenizer, watch
         self._policy: Policy | None = None
         self._running = 0

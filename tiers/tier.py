@@ -128,12 +128,14 @@ class Tier(ABC):
       `TierUnavailableError` if the tier cannot take it now.
     - Closing the iterator early frees the work within one step.
     - Text deltas are valid Unicode: never half a character, never part of a stop string.
+    - `core_name` is the catalogue's name of the core that computes the tier; None for a server elsewhere.
     """
 
     name: str
     number: int
     model: str
     max_context: int
+    core_name: str | None = None
 
     @abstractmethod
     async def start(self) -> None:

@@ -11,7 +11,8 @@ from gateway.telemetry.metrics import CONTENT_TYPE
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`status` is "ok" or "not ready"; `problems` names each part that is missing, with the reason."""
+    """`status` is "ok", "degraded" (some tiers take no requests, others do) or "not ready"; `problems` names each part
+    that is missing, with the reason."""
 
     status: str
     problems: dict[str, str] = {}
@@ -27,13 +28,15 @@ async def live() -> Health:
 async def ready(request: HttpRequest) -> Response[Health]:
     """503 while no tier takes requests, or before start and after shutdown began."""
     parts = parts_of(request)
-    problems = dict(parts.not_ready)
-    loads = {tier.number: tier.load() for tier in parts.routing.tiers.values()}
-    if not any(load.healthy for load in loads.values()):
+    problems = {**parts.away, **parts.not_ready}
+    down = [str(tier.number) for tier in parts.routing.tiers.values() if not tier.load().healthy]
+    if len(down) == len(parts.routing.tiers):
         problems["tiers"] = "no tier takes requests"
-    if problems:
+    elif down:
+        problems["tiers"] = f"these take no requests: {', '.join(down)}"
+    if parts.not_ready or len(down) == len(parts.routing.tiers):
         return Response(Health(status="not ready", problems=problems), status_code=503)
-    return Response(Health(status="ok"))
+    return Response(Health(status="degraded" if problems else "ok", problems=problems))
 
 
 @get("/metrics", summary="Prometheus metrics", media_type="text/plain")

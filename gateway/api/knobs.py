@@ -25,13 +25,15 @@ COMMON_SIZES = 64
 
 
 class KnobsShown(msgspec.Struct, frozen=True, kw_only=True):
-    """`models`: the knobs as they are set, by model; `tuning`: the step limits in force, and why.
+    """`models`: the knobs as they are set, by model; `cores`: the core that has each; `tuning`: the step limits in
+    force, and why.
 
     `preferred_batch_sizes`: those that would have suited the batches each model had (SPEC BS-10). `knobs`: what each
     knob is, as JSON schema.
     """
 
     models: dict[str, Knobs]
+    cores: dict[str, str]
     tuning: dict[str, Tuning | None]
     preferred_batch_sizes: dict[str, list[int]]
     knobs: dict[str, dict[str, Any]]
@@ -44,9 +46,10 @@ class KnobHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What goes with the named knobs: `model` (all of them if not named), `keep` across restarts, and a `reason`."""
+    """What goes with the named knobs: `model` or `core` (all if not named), `keep` across restarts, and a `reason`."""
 
     model: Annotated[str, Meta(max_length=256)] | None = None
+    core: Annotated[str, Meta(max_length=64)] | None = None
     keep: bool = False
     reason: Annotated[str, Meta(max_length=1000)] | None = None
 
@@ -65,9 +68,11 @@ _decoder = msgspec.json.Decoder(_patch_struct(dict.fromkeys(KNOB_NAMES, KnobValu
 @get("/knobs", operation_class=describe(None, KnobsShown), summary="Show the live knobs")
 async def show_knobs(request: HttpRequest) -> Response[Any]:
     """The knobs of every model, what the tuner makes of them, and what each of them is."""
-    models = await parts_of(request).core_knobs.models()
+    stats = await parts_of(request).core_knobs.stats()
+    models = [model for core in stats.values() for model in core.models]
     shown = KnobsShown(
         models={model.name: model.knobs for model in models},
+        cores={model.name: name for name, core in stats.items() for model in core.models},
         tuning={model.name: model.tuning for model in models},
         preferred_batch_sizes={model.name: _preferred_sizes(model) for model in models},
         knobs=knob_schemas(),
@@ -77,13 +82,14 @@ async def show_knobs(request: HttpRequest) -> Response[Any]:
 
 @patch("/knobs", operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
 async def change_knobs(request: HttpRequest) -> Response[Any]:
-    """All named knobs change between two steps of the core, or none does; null puts one back to its start value."""
+    """All named knobs change between two steps of their cores, or none does; null puts one back to its start value."""
     body: Any = await read_body(request, _decoder)
     given = {name: getattr(body, name) for name in KNOB_NAMES}
     order = KnobOrder(
         changes={name: value for name, value in given.items() if value is not UNSET},
         actor=request.state["key_id"] or KEYLESS_ACTOR,
         model=body.model,
+        core=body.core,
         keep=body.keep,
         reason=body.reason,
     )

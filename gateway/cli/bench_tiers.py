@@ -79,7 +79,7 @@ async def _measure(
     from gateway.engine import running_engine
     from quality.tier_accuracy import measure_tiers
 
-    async with running_engine(settings, catalog, None, {}) as engine:
+    async with running_engine(settings, catalog) as engine:
         return await measure_tiers(
             list(engine.tiers.values()),
             catalog,

@@ -46,11 +46,13 @@ def show(url: str, key: str | None, as_json: bool) -> None:
         echo_json(shown)
         return
     models = list(shown["models"])
+    several = len(set(shown["cores"].values())) > 1
+    heads = [f"{model} ({shown['cores'][model]})" if several else model for model in models]
     rows = [
         [name, *(_json(shown["models"][model][name]) for model in models), _allowed(schema), schema["description"]]
         for name, schema in shown["knobs"].items()
     ]
-    click.echo(table(["knob", *models, "allowed", "what it is"], rows))
+    click.echo(table(["knob", *heads, "allowed", "what it is"], rows))
     for model, tuning in shown["tuning"].items():
         if shown["models"][model]["auto_tune"]:
             click.echo(f"\n{_tuned(model, tuning)}")
@@ -59,6 +61,7 @@ def show(url: str, key: str | None, as_json: bool) -> None:
 @click.command("set")
 @click.argument("assignments", metavar="NAME=VALUE…", nargs=-1, required=True)
 @click.option("--model", metavar="NAME", help="Change one model's knobs only.")
+@click.option("--core", metavar="NAME", help="Change the knobs of one core's models only: cpu or a GPU group.")
 @click.option("--keep", is_flag=True, help="Keep the change across restarts of the core.")
 @click.option("--reason", metavar="TEXT", help="Why; written down with the change.")
 @server_options
@@ -66,6 +69,7 @@ def show(url: str, key: str | None, as_json: bool) -> None:
 def set_knobs(
     assignments: tuple[str, ...],
     model: str | None,
+    core: str | None,
     keep: bool,
     reason: str | None,
     url: str,
@@ -76,7 +80,7 @@ def set_knobs(
 
     NAME=null puts a knob back to the value that its model was started with.
     """
-    body = dict(map(_assignment, assignments)) | {"model": model, "keep": keep, "reason": reason}
+    body = dict(map(_assignment, assignments)) | {"model": model, "core": core, "keep": keep, "reason": reason}
     answer = _ask(url, key, "PATCH", "/knobs", body)
     if as_json:
         echo_json(answer)

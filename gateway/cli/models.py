@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from inference_core.model_spec import CoreSpec, ModelSpec
     from tiers.catalog import Catalog
+    from tiers.tier_spec import TierSpec
 
 
 @click.command()
@@ -38,10 +39,20 @@ def models(as_json: bool, **given: Any) -> None:
     catalog = load_catalog(settings.catalog)
     files = [_file(model, settings.cache_path) for model in catalog.core.models]
     memory = _memory(catalog.core, files)
+    groups = _groups(catalog)
     report = stored_report(settings.data_path, catalog)
     warnings = [] if report is None else warnings_of(report, catalog)
     if as_json:
-        echo_json({"catalog": catalog, "files": files, "memory": memory, "accuracy": report, "warnings": warnings})
+        echo_json(
+            {
+                "catalog": catalog,
+                "files": files,
+                "memory": memory,
+                "groups": groups,
+                "accuracy": report,
+                "warnings": warnings,
+            }
+        )
         return
     click.echo(f"catalogue {catalog.name}: {catalog.description}\n")
     click.echo(_tiers(catalog))
@@ -52,6 +63,8 @@ def models(as_json: bool, **given: Any) -> None:
     if files:
         click.echo("\n" + _files(files))
         click.echo("\n" + "\n".join(memory))
+    for group in groups:
+        click.echo("\n" + "\n".join([*group["memory"], *(f"  {problem}" for problem in group["problems"])]))
 
 
 def _tiers(catalog: "Catalog") -> str:
@@ -63,11 +76,40 @@ def _tiers(catalog: "Catalog") -> str:
             str(type(tier.policy).__struct_config__.tag),
             f"${tier.price.input_usd_per_million:g}",
             f"${tier.price.output_usd_per_million:g}",
-            tier.url,
+            _where(catalog, tier),
         ]
         for tier in catalog.tiers
     ]
     return table(["tier", "class", "model", "policy", "in $/M", "out $/M", "where"], rows)
+
+
+def _where(catalog: "Catalog", tier: "TierSpec") -> str:
+    """A URL, or what computes the tier."""
+    group = None if tier.model is None else catalog.core_of(tier.model)
+    return tier.url if group in (None, "cpu") else f"GPU group {group}"
+
+
+def _groups(catalog: "Catalog") -> list[dict[str, Any]]:
+    """GPU groups: their cards, the arithmetic of their memory, and what this machine lacks for them."""
+    if not catalog.gpu_groups:
+        return []
+    from inference_core.device.cards import visible_cards
+    from inference_core.errors import CoreError
+    from tiers.errors import CatalogError
+    from tiers.servable import require_servable, validate_files
+
+    cards = visible_cards()
+    shown = []
+    for group in catalog.gpu_groups:
+        problems = [] if group in catalog.served_groups else ["no tier runs on it: it is planned with only"]
+        try:
+            require_servable(catalog, cards, [group.name])
+            validate_files(catalog, [group.name])
+        except (CoreError, CatalogError) as error:
+            problems.append(str(error))
+        numbers = list(catalog.cards_of(group))
+        shown.append({"name": group.name, "cards": numbers, "memory": group.memory_lines(), "problems": problems})
+    return shown
 
 
 def _file(model: "ModelSpec", cache: "Path") -> dict[str, Any]:

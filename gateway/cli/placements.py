@@ -6,7 +6,7 @@ from typing import Any
 import click
 import msgspec
 
-from inference_core.errors import CoreError, MemoryPlanError, ModelFileError
+from inference_core.errors import CoreError, ModelFileError
 from inference_core.kv_layout import KVDtype, KVLayout
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
@@ -182,7 +182,8 @@ def _arena_lines(core: CoreSpec, model: ModelSpec, config: ModelConfig, length: 
 
 def _explain_gpu_model(catalog: Catalog, group: GpuGroupSpec, model: GpuModelSpec, given: Options) -> Explanation:
     title = _title(catalog, model.name, f"{group.name}, {group.cards} x {group.card_bytes / GB:g} GB")
-    if model.shape is None:
+    # Placements are of one model each.
+    if model.shape is None or len(group.models) > 1:
         return Explanation(title, group.memory_lines())
     try:
         placement = _place_in_group(SHAPES[model.shape], group, model, given)
@@ -193,8 +194,6 @@ def _explain_gpu_model(catalog: Catalog, group: GpuGroupSpec, model: GpuModelSpe
 
 
 def _place_in_group(config: ModelConfig, group: GpuGroupSpec, model: GpuModelSpec, given: Options) -> Placement:
-    if len(group.models) > 1:
-        raise MemoryPlanError(f"{group.name} holds {len(group.models)} models; placements are of one model each")
     if given["device_name"] is None:
         card = Device(
             name=f"card of {group.card_bytes / GB:g} GB",

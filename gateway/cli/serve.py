@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     type=click.Choice(["all", "gateway", "core"]),
     default="all",
     show_default=True,
-    help="all: one process. core: the models, on a Unix socket. gateway: HTTP, no models, on that socket.",
+    help="all: one process. core: a core's models, on a Unix socket. gateway: HTTP, no models, on the cores' sockets.",
 )
 @click.option("--host", help="Address to listen on.  [AIO_HOST; 127.0.0.1]")
 @click.option("--port", type=int, help="Port to listen on; 0 takes a free one.  [AIO_PORT; 8080]")
@@ -30,11 +30,17 @@ if TYPE_CHECKING:
 @data_dir_option
 @cache_dir_option
 @database_option
+@click.option(
+    "--group",
+    metavar="NAME",
+    envvar="AIO_GROUP",
+    help="With --role core: which core this process is, cpu or a GPU group of the catalogue.  [the only one]",
+)
 @click.option("--socket", "core_socket", metavar="PATH", help="Socket between core and gateway.  [AIO_CORE_SOCKET]")
 @click.option("--quality-target", type=float, help="Share of answers no worse than the strongest tier's, 0 to 1.")
 @click.option("--sampling-rate", type=float, help="Most of tiers 1 and 2 that is verified, 0 to 1.  [0.05]")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[info]")
-def serve(role: str, **given: Any) -> None:
+def serve(role: str, group: str | None, **given: Any) -> None:
     """Start the gateway on http://127.0.0.1:8080 and serve until interrupted.
 
     Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
@@ -44,27 +50,32 @@ def serve(role: str, **given: Any) -> None:
     settings = settings_from(role="all" if role == "core" else role, **given)
     configure_logging(settings.log_level)
     if role == "core":
-        _serve_core(settings)
+        _serve_core(settings, group)
+    elif group is not None:
+        raise click.UsageError(f"--group {group} goes with --role core; --role {role} serves all cores")
     else:
         _serve_http(settings)
 
 
-def _serve_core(settings: "Settings") -> None:
+def _serve_core(settings: "Settings", group: str | None) -> None:
+    import asyncio
+
+    from gateway.cores import chosen_core, core_factory, core_title, require_machine, socket_of, watchdog_seconds_of
     from inference_core.core_server import serve_core
-    from inference_core.loading import load_core
     from tiers.catalog_file import load_catalog
-    from tiers.core_spec import core_spec
-    from tiers.quality_gate import require_quality
 
     catalog = load_catalog(settings.catalog)
-    require_quality(catalog, settings.cache_path)
-    path = settings.socket_path
+    core = chosen_core(catalog, group)
+    asyncio.run(require_machine(catalog, settings, [core]))
+    path = socket_of(settings, core)
     path.parent.mkdir(parents=True, exist_ok=True)
-    click.echo(f"core of catalogue {catalog.name!r} on {path}")
+    title = core_title(catalog, core)
+    click.echo(f"{title.removeprefix('the ')} of catalogue {catalog.name!r} on {path}")
     serve_core(
-        lambda: load_core(core_spec(catalog), settings.cache_path, knobs_file=settings.knobs_path),
+        core_factory(catalog, settings, core),
         path,
-        watchdog_seconds=catalog.core.watchdog_seconds,
+        watchdog_seconds=watchdog_seconds_of(catalog, core),
+        title=title,
     )
 
 

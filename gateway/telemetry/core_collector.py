@@ -1,7 +1,7 @@
-"""Metrics that a core keeps itself, read from its last snapshot when Prometheus scrapes."""
+"""Metrics that cores keep themselves, read from their last snapshots when Prometheus scrapes."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -12,19 +12,26 @@ from inference_core.step_statistics import STEP_SECONDS
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 Number = Callable[[ModelStats], float | None]
+# With the name of each one's core.
+Models = list[tuple[str, ModelStats]]
+_LABELS = ["model_name", "core"]
 
 
 class CoreCollector(Collector):
-    """Gauges, counters and histograms of a core's models; vLLM's names where the meaning is the same."""
+    """Gauges, counters and histograms of the cores' models; vLLM's names where the meaning is the same.
+
+    `stats`: the last snapshot of every core that answered, by its name; `away`: the cores that did not.
+    """
 
     def __init__(self) -> None:
-        self.stats: CoreStats | None = None
+        self.stats: dict[str, CoreStats] = {}
+        self.away: list[str] = []
 
     def collect(self) -> Iterator[Metric]:
         """The families of all models; nothing before the first snapshot, as behind remote tiers alone."""
-        if self.stats is None:
+        if not self.stats and not self.away:
             return
-        models = self.stats.models
+        models = [(name, model) for name, stats in self.stats.items() for model in stats.models]
         yield from _queue_families(models)
         yield from _token_families(models)
         yield from _step_families(models)
@@ -32,9 +39,13 @@ class CoreCollector(Collector):
         yield from _speculation_families(models)
         yield _knob_family(models)
         yield _arena_family(self.stats)
+        up = GaugeMetricFamily("aio_core_up", "Whether a core answers.", labels=["core"])
+        for name in (*self.stats, *self.away):
+            up.add_metric([name], name in self.stats)
+        yield up
 
 
-def _queue_families(models: list[ModelStats]) -> Iterator[Metric]:
+def _queue_families(models: Models) -> Iterator[Metric]:
     yield _gauge("vllm:num_requests_running", "Sequences in the running batch.", models, lambda m: m.running)
     yield _gauge("vllm:num_requests_waiting", "Sequences that wait for the batch.", models, lambda m: m.waiting)
     yield _gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use; 1 is all.", models, _kv_usage)
@@ -43,7 +54,7 @@ def _queue_families(models: list[ModelStats]) -> Iterator[Metric]:
     yield _gauge("aio_queue_alert", "1 while more wait than alert_waiting.", models, lambda m: m.queue_alert)
 
 
-def _token_families(models: list[ModelStats]) -> Iterator[Metric]:
+def _token_families(models: Models) -> Iterator[Metric]:
     yield _counter("vllm:prompt_tokens", "Prompt tokens taken in.", models, lambda m: m.prompt_tokens)
     yield _counter("vllm:generation_tokens", "Tokens generated.", models, lambda m: m.generated_tokens)
     yield _counter("vllm:prefix_cache_queries", "Tokens looked up.", models, lambda m: m.prefix_query_tokens)
@@ -51,47 +62,46 @@ def _token_families(models: list[ModelStats]) -> Iterator[Metric]:
     yield _counter("aio_repetitions_ended", "Answers ended in a loop.", models, lambda m: m.repetitions_ended)
 
 
-def _speculation_families(models: list[ModelStats]) -> Iterator[Metric]:
-    speculating = [(m.name, m.speculation) for m in models if m.speculation is not None]
-    drafts = CounterMetricFamily("vllm:spec_decode_num_drafts", "Drafts verified.", labels=["model_name"])
-    proposed = CounterMetricFamily("vllm:spec_decode_num_draft_tokens", "Tokens drafted.", labels=["model_name"])
-    accepted = CounterMetricFamily("vllm:spec_decode_num_accepted_tokens", "Of these, accepted.", labels=["model_name"])
+def _speculation_families(models: Models) -> Iterator[Metric]:
+    speculating = [(m.name, core, m.speculation) for core, m in models if m.speculation is not None]
+    drafts = CounterMetricFamily("vllm:spec_decode_num_drafts", "Drafts verified.", labels=_LABELS)
+    proposed = CounterMetricFamily("vllm:spec_decode_num_draft_tokens", "Tokens drafted.", labels=_LABELS)
+    accepted = CounterMetricFamily("vllm:spec_decode_num_accepted_tokens", "Of these, accepted.", labels=_LABELS)
     by_place = CounterMetricFamily(
-        "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted, by place.", labels=["model_name", "position"]
+        "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted, by place.", labels=[*_LABELS, "position"]
     )
     speedup = GaugeMetricFamily(
-        "aio_speculation_speedup", "How much faster steps with drafts made tokens.", labels=["model_name"]
+        "aio_speculation_speedup", "How much faster steps with drafts made tokens.", labels=_LABELS
     )
-    for name, stats in speculating:
-        drafts.add_metric([name], stats.rounds)
-        proposed.add_metric([name], sum(stats.proposed))
-        accepted.add_metric([name], sum(stats.accepted))
+    for name, core, stats in speculating:
+        drafts.add_metric([name, core], stats.rounds)
+        proposed.add_metric([name, core], sum(stats.proposed))
+        accepted.add_metric([name, core], sum(stats.accepted))
         for place, count in enumerate(stats.accepted):
-            by_place.add_metric([name, str(place)], count)
+            by_place.add_metric([name, core, str(place)], count)
         if stats.seconds:
-            speedup.add_metric([name], stats.plain_seconds / stats.seconds)
+            speedup.add_metric([name, core], stats.plain_seconds / stats.seconds)
     yield from (drafts, proposed, accepted, by_place, speedup)
 
 
-def _step_families(models: list[ModelStats]) -> Iterator[Metric]:
+def _step_families(models: Models) -> Iterator[Metric]:
     yield _gauge("aio_step_seconds_mean", "Mean duration of a step.", models, lambda m: m.step_seconds_mean)
-    seconds = HistogramMetricFamily("aio_step_seconds", "Duration of a step.", labels=["model_name"])
-    sequences = HistogramMetricFamily("aio_step_sequences", "Sequences in a step.", labels=["model_name"])
-    for model in models:
+    seconds = HistogramMetricFamily("aio_step_seconds", "Duration of a step.", labels=_LABELS)
+    sequences = HistogramMetricFamily("aio_step_sequences", "Sequences in a step.", labels=_LABELS)
+    for core, model in models:
         counts = dict(zip((*map(str, STEP_SECONDS), "+Inf"), model.step_seconds_counts, strict=False))
-        seconds.add_metric([model.name], _cumulative(counts), model.step_seconds_sum)
+        seconds.add_metric([model.name, core], _cumulative(counts), model.step_seconds_sum)
         sizes = model.batch_sizes
         counts = {str(most): sum(sizes[n] for n in sizes if least < n <= most) for least, most in _SIZE_RANGES}
         counts["+Inf"] = sum(sizes[n] for n in sizes if n > BATCH_SIZES[-1])
-        sequences.add_metric([model.name], _cumulative(counts), sum(n * count for n, count in sizes.items()))
+        sequences.add_metric([model.name, core], _cumulative(counts), sum(n * count for n, count in sizes.items()))
     yield seconds
     yield sequences
 
 
-def _tuning_families(models: list[ModelStats]) -> Iterator[Metric]:
-    tuned = [(model, model.tuning) for model in models if model.tuning is not None]
-    values = {model.name: tuning for model, tuning in tuned}
-    models = [model for model, _ in tuned]
+def _tuning_families(models: Models) -> Iterator[Metric]:
+    values = {model.name: model.tuning for _, model in models if model.tuning is not None}
+    models = [(core, model) for core, model in models if model.name in values]
     yield _gauge("aio_token_budget", "Tokens of a step, in force.", models,
                  lambda m: values[m.name].max_num_batched_tokens)  # fmt: skip
     yield _gauge("aio_prefill_chunk", "Prompt tokens of a sequence in a step, in force.", models,
@@ -106,21 +116,22 @@ def _tuning_families(models: list[ModelStats]) -> Iterator[Metric]:
                  lambda m: _epoch(values[m.name].decided_at))  # fmt: skip
 
 
-def _knob_family(models: list[ModelStats]) -> Metric:
+def _knob_family(models: Models) -> Metric:
     """Every knob whose value is a number or a switch, as it is set."""
-    family = GaugeMetricFamily("aio_knob", "Live knobs as they are set.", labels=["model_name", "knob"])
-    for model in models:
+    family = GaugeMetricFamily("aio_knob", "Live knobs as they are set.", labels=[*_LABELS, "knob"])
+    for core, model in models:
         for name, value in msgspec.structs.asdict(model.knobs).items():
             if isinstance(value, (bool, int, float)):
-                family.add_metric([model.name, name], value)
+                family.add_metric([model.name, core, name], value)
     return family
 
 
-def _arena_family(stats: CoreStats) -> Metric:
-    arena = GaugeMetricFamily("aio_kv_arena_bytes", "Bytes of the KV arena by state.", labels=["state"])
-    free = stats.slabs_free * stats.slab_bytes
-    arena.add_metric(["free"], free)
-    arena.add_metric(["owned"], stats.arena_bytes - free)
+def _arena_family(cores: Mapping[str, CoreStats]) -> Metric:
+    arena = GaugeMetricFamily("aio_kv_arena_bytes", "Bytes of the KV arena by state.", labels=["state", "core"])
+    for name, stats in cores.items():
+        free = stats.slabs_free * stats.slab_bytes
+        arena.add_metric(["free", name], free)
+        arena.add_metric(["owned", name], stats.arena_bytes - free)
     return arena
 
 
@@ -143,19 +154,19 @@ def _epoch(monotonic: float | None) -> float | None:
     return None if monotonic is None else time.time() - (time.monotonic() - monotonic)
 
 
-def _gauge(name: str, text: str, models: list[ModelStats], value: Number) -> Metric:
-    return _filled(GaugeMetricFamily(name, text, labels=["model_name"]), models, value)
+def _gauge(name: str, text: str, models: Models, value: Number) -> Metric:
+    return _filled(GaugeMetricFamily(name, text, labels=_LABELS), models, value)
 
 
-def _counter(name: str, text: str, models: list[ModelStats], value: Number) -> Metric:
-    return _filled(CounterMetricFamily(name, text, labels=["model_name"]), models, value)
+def _counter(name: str, text: str, models: Models, value: Number) -> Metric:
+    return _filled(CounterMetricFamily(name, text, labels=_LABELS), models, value)
 
 
 def _filled(
-    family: GaugeMetricFamily | CounterMetricFamily, models: list[ModelStats], value: Number
+    family: GaugeMetricFamily | CounterMetricFamily, models: Models, value: Number
 ) -> GaugeMetricFamily | CounterMetricFamily:
     """One sample per model that has a value."""
-    for model in models:
+    for core, model in models:
         if (number := value(model)) is not None:
-            family.add_metric([model.name], number)
+            family.add_metric([model.name, core], number)
     return family

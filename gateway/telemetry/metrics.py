@@ -1,15 +1,16 @@
 """Prometheus metrics: vLLM's names where the meaning is the same, for its dashboards to work, `aio_*` for the rest."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gateway.answer import Answer
+from gateway.core_reading import read_cores
 from gateway.telemetry.core_collector import CoreCollector
 from gateway.telemetry.many_histogram import ManyHistogram
 from inference_core.client import CoreClient
-from inference_core.errors import CoreError
 from quality.record import Record
 from tiers.tier import Tier
 
@@ -140,12 +141,10 @@ class Metrics:
         self.classifier.clear()
         self.classifier.labels(version).set(1)
 
-    async def read_core(self, core: CoreClient | None) -> None:
-        """Take a snapshot of the core; a core that is gone leaves no stale figures behind."""
-        try:
-            self.core.stats = None if core is None else await core.stats()
-        except CoreError:
-            self.core.stats = None
+    async def read_cores(self, cores: Mapping[str, CoreClient]) -> None:
+        """Take a snapshot of every core; a core that is gone leaves no stale figures behind."""
+        self.core.stats, away = await read_cores(cores)
+        self.core.away = list(away)
 
     def _observe_tokens(self, answer: Answer, record: Record) -> None:
         model, stamps = record.model, answer.stamps

@@ -58,6 +58,9 @@ class PacedCore:
     def set_knobs(self, changes: Mapping[str, KnobValue], model: str | None, keep: bool) -> None:
         """There is nothing to change."""
 
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
     def add(self, request: AddRequest) -> None:
         wanted = request.sampling.max_tokens
         self._choices[request.request_id] = {i: _Choice(request, i, wanted) for i in range(request.n)}

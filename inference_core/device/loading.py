@@ -22,6 +22,7 @@ from inference_core.linear.device_packing import DeviceScheme
 from inference_core.linear.linear import Linear
 from inference_core.live_knobs import KnobsFile, LiveKnobs, changed_knobs
 from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.memory_plan import format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import Knobs, ModelInfo
 
@@ -40,10 +41,13 @@ def load_device_core(
     profile: Profile = profile_cuda,
     make_graphs: Callable[[], Graphs] = CudaGraphs,
     linears: Linears = stored_linears,
+    title: str | None = None,
+    knobs_file: Path | None = None,
 ) -> Core:
     """Every model of `spec` (its checkpoint by name) on `device`. Weights stay as they are loaded; the arena takes what
     `memory_utilization` of the device leaves. Repacked weights are kept under `cache_dir`. `linears`: what else than a
-    checkpoint's tensors projections are made of.
+    checkpoint's tensors projections are made of. `title`: what the log calls this core. `knobs_file`: where changed
+    knobs that shall outlast the process are kept.
 
     Raises ModelFileError for a bad file and MemoryPlanError, with the arithmetic, for what does not fit.
     """
@@ -68,15 +72,24 @@ def load_device_core(
     decoders = {
         m.name: _decoder(m, checkpoints[m.name], placeholder, spec.slab_bytes, cache_dir, linears) for m in spec.models
     }
-    profiles = [profile(device, runner(m, decoders[m.name], placeholder, make_graphs()).rehearse) for m in spec.models]
+    # All of them stand there while each is rehearsed: what stays of one is no room for another.
+    rehearsals = [runner(m, decoders[m.name], placeholder, make_graphs()) for m in spec.models]
+    profiles = [profile(device, rehearsal.rehearse) for rehearsal in rehearsals]
     largest = max(profiles, key=lambda p: p.activations)
+    for line in (*_weight_lines(spec, rehearsals), *largest.lines(spec.memory_utilization, spec.slab_bytes)):
+        logger.info("%s: %s", title or device, line)
     arena_bytes = largest.arena_bytes(spec.memory_utilization, spec.slab_bytes)
-    for line in largest.lines(spec.memory_utilization, spec.slab_bytes):
-        logger.info("%s: %s", device, line)
-    del placeholder
+    del rehearsals, placeholder
     arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=device)
     runners = {m.name: runner(m, decoders[m.name], arena, make_graphs()) for m in spec.models}
-    return Core(runners, arena_bytes=arena_bytes, slab_bytes=spec.slab_bytes, knobs=device_knobs(spec))
+    return Core(runners, arena_bytes=arena_bytes, slab_bytes=spec.slab_bytes, knobs=device_knobs(spec, knobs_file))
+
+
+def _weight_lines(spec: DeviceCoreSpec, runners: list[DeviceRunner]) -> list[str]:
+    return [
+        f"weights of {m.name} ({m.compute}): {format_bytes(r.info.weight_bytes)}"
+        for m, r in zip(spec.models, runners, strict=True)
+    ]
 
 
 def capacity_of(spec: DeviceCoreSpec) -> Capacity:

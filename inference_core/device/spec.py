@@ -1,12 +1,16 @@
-"""What to load on one CUDA device: its models, and the largest step that memory is set aside for."""
+"""What to load on devices: models, the largest step that memory is set aside for, and which cards. No torch."""
 
 from typing import Annotated, Literal
 
 import msgspec
 
 from inference_core.kv_layout import KVDtype
-from inference_core.linear.device_packing import DeviceScheme
+from inference_core.model_spec import DeviceScheme
 from inference_core.protocol import KnobValue
+
+Activations = Literal["bfloat16", "float16", "float32"]
+DeviceKind = Literal["cuda", "cpu"]
+DeviceKVDtype = Literal["float16", "bfloat16", "fp8", "float32"]
 
 
 class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,7 +25,7 @@ class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     name: str
     path: str
     compute: DeviceScheme = "dense"
-    activations: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    activations: Activations = "bfloat16"
     kv_dtype: KVDtype = "bfloat16"
     block_size: int = 16
     max_context: int | None = None
@@ -39,3 +43,19 @@ class DeviceCoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_num_batched_tokens: Annotated[int, msgspec.Meta(ge=1)] = 8192
     max_num_seqs: Annotated[int, msgspec.Meta(ge=1)] = 256
     knobs: dict[str, KnobValue] = {}
+
+
+class DeviceGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One core on `cards` equal devices: number `first_card` of the machine and those after it, counted from 0.
+
+    `device` "cpu" runs the same code on the host, by the kernels' references: to try a catalogue out, not to be fast.
+    A card is then `card_bytes` of the host's memory; of a GPU it is what the plan counts on, and a core takes what the
+    card really has.
+    """
+
+    name: str
+    core: DeviceCoreSpec
+    card_bytes: Annotated[int, msgspec.Meta(gt=0)]
+    device: DeviceKind = "cuda"
+    cards: Annotated[int, msgspec.Meta(ge=1)] = 1
+    first_card: Annotated[int, msgspec.Meta(ge=0)] = 0

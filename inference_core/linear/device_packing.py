@@ -4,7 +4,7 @@ Arrays are NumPy's, since the cache maps them from disk: FP8 travels as its byte
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +14,10 @@ from inference_core.linear.device import DenseLinear, EightBitLinear, Int4Linear
 from inference_core.linear.linear import Linear
 from inference_core.linear.panels import GROUP
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
+from inference_core.model_spec import DeviceScheme as DeviceScheme
 from inference_core.triton_kernels.eight_bit import SCALE_BLOCK, EightBitWeight, quantize_blocks, quantize_channels
 from inference_core.triton_kernels.int4_weight import KINDS, Int4Arrays, Int4Weight, pack_int4
 
-DeviceScheme = Literal["dense", "int4", "int8", "fp8", "fp8-blocks"]
 LAYOUT = "device-linear-1"
 _STORED = ("S8", "F8")
 Arrays = Mapping[str, NDArray[Any]]

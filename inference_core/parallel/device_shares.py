@@ -2,8 +2,6 @@
 
 import logging
 import os
-import resource
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,9 @@ from inference_core.device.block_tables import BlockTables
 from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.decoder import DeviceDecoder, of_one_rank
 from inference_core.device.graphs import CudaGraphs, Graphs, NoGraphs
+from inference_core.device.host_memory import profile_host
 from inference_core.device.loading import DTYPES, Profile, capacity_of, device_knobs, device_layout
-from inference_core.device.memory_profile import MemoryProfile, profile_cuda
+from inference_core.device.memory_profile import profile_cuda
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.device.weights import device_embedding, stored_linears, weight_bytes
 from inference_core.errors import MeshError
@@ -56,7 +55,7 @@ class DeviceShares(RankShares):
         self._inside = environment.rank % spec.mesh.replica_size
         self.device = rank_device(spec, environment)
         host_bytes = spec.host_bytes or available_memory() // environment.local_world_size
-        self._profile = profile or (profile_cuda if self.device.type == "cuda" else _profile_host(host_bytes))
+        self._profile = profile or (profile_cuda if self.device.type == "cuda" else profile_host(host_bytes))
         self._capacity = capacity_of(spec.core)
         self._models = [
             divide_model(
@@ -192,22 +191,3 @@ def largest_step(model: DividedModel[DeviceModelSpec], tokens: int, sequences: i
         end += len(share.token_ids)
         rows.append(end - 1)
     return RunStep(model.spec.name, shares, rows)
-
-
-def _profile_host(total: int) -> Profile:
-    """Where the device is the CPU: what this process takes from now on is measured against `total` bytes."""
-    before = _resident_bytes()
-
-    def profile(_: torch.device, step: Callable[[], object]) -> MemoryProfile:
-        weights = _resident_bytes() - before
-        step()
-        return MemoryProfile(
-            total=total, others=0, weights=weights, activations=max(0, _resident_bytes() - before - weights)
-        )
-
-    return profile
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()

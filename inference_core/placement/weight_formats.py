@@ -11,7 +11,7 @@ from inference_core.model_config import ModelConfig
 from inference_core.parallel.splits import RankShare, SplitUnits
 from inference_core.placement.hardware import Device
 
-WeightFormatName = Literal["float32", "bfloat16", "fp8", "int8", "awq-int4", "gptq-int4", "q4_0", "q4_k"]
+WeightFormatName = Literal["float32", "bfloat16", "fp8", "int8", "awq-int4", "gptq-int4", "q4_0", "q4_1", "q4_k"]
 VECTOR_BITS = 16.0
 
 
@@ -37,6 +37,7 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat(name="awq-int4", bits=4 + 20 / 128, why="4 + (16 scale + 4 zero point) / 128", group=128),
         WeightFormat(name="gptq-int4", bits=4 + 20 / 128, why="4 + (16 scale + 4 zero point) / 128", group=128),
         WeightFormat(name="q4_0", bits=4.5, why="18 bytes for 32 weights", group=32, other_bits=4.5),
+        WeightFormat(name="q4_1", bits=5.0, why="20 bytes for 32 weights", group=32, other_bits=5.0),
         WeightFormat(
             name="q4_k", bits=4.5, why="144 bytes for 256 weights; Q4_K_M files mix in wider ones", group=256,
             other_bits=4.5,

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -61,14 +61,20 @@ def scripted_tiers() -> list[ScriptedTier]:
 
 @asynccontextmanager
 async def running_gateway(
-    settings: Settings, grace_seconds: int | None = None, core: CoreClient | None = None, *, scripted: bool = True
+    settings: Settings,
+    grace_seconds: int | None = None,
+    core: CoreClient | None = None,
+    *,
+    scripted: bool = True,
+    cores: Mapping[str, CoreClient] | None = None,
 ) -> AsyncIterator[RunningGateway]:
     """Serve under uvicorn until the block ends; then shut down as a signal would, cancelling after the grace.
 
-    Unless `scripted`, the catalogue's own tiers serve, on `core`.
+    Unless `scripted`, the catalogue's own tiers serve, on `core`, or on `cores` by their names.
     """
     tiers, classifier = scripted_tiers() if scripted else [], ScriptedClassifier()
-    app = create_app(settings, tiers=tiers or None, classifier=classifier, core=core)
+    cores = {"cpu": core} if core is not None else cores
+    app = create_app(settings, tiers=tiers or None, classifier=classifier, cores=cores)
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         app, log_level="warning", http="httptools", lifespan="on", timeout_graceful_shutdown=grace_seconds

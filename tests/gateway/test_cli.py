@@ -245,3 +245,23 @@ def test_a_new_key_is_shown_with_its_setting() -> None:
     made = json.loads(aio("new-key", "ann", "--json").output)
     assert made["setting"].startswith("ann=sha256:")
     assert made["key"] not in made["setting"]
+
+
+def test_a_group_can_be_named_for_a_core_process_only() -> None:
+    refused = aio("serve", "--group", "cpu")
+    assert refused.exit_code == 2
+    assert "--group cpu goes with --role core" in refused.output
+
+
+def test_models_shows_gpu_groups_with_their_memory_and_what_this_machine_lacks_for_them() -> None:
+    shown = aio("models", "--catalog", "datacenter")
+    assert shown.exit_code == 0, shown.output
+    for part in (
+        "GPU group gpu-8b",
+        "gpu-70b: 4 x 24.0 GB x 0.9 = 86.4 GB usable",
+        "= 46.4 GB for keys and values",
+    ):
+        assert part in shown.output
+    groups = json.loads(aio("models", "--catalog", "datacenter", "--json").output)["groups"]
+    assert [(group["name"], group["cards"]) for group in groups] == [("gpu-8b", [0]), ("gpu-70b", [1, 2, 3, 4])]
+    assert all("needs" in group["problems"][0] or "missing" in group["problems"][0] for group in groups)

@@ -136,7 +136,7 @@ async def test_history_comes_in_pages(aio: RunningGateway) -> None:
 async def test_the_schema_documents_the_knobs_with_their_bounds(aio: RunningGateway) -> None:
     schema = (await aio.http.get("/docs/openapi.json")).json()
     body = schema["paths"]["/v1/admin/knobs"]["patch"]["requestBody"]["content"]["application/json"]["schema"]
-    assert {"model", "keep", "reason", *Knobs.__struct_fields__} == set(body["properties"])
+    assert {"model", "core", "keep", "reason", *Knobs.__struct_fields__} == set(body["properties"])
 
 
 # -- what a change does ----------------------------------------------------------------------------
@@ -188,7 +188,7 @@ async def test_a_change_made_while_the_database_is_away_is_in_force_and_written_
     core = laptop_hash_core(settings)
     await core.start()
     database = open_database(settings.database)
-    knobs = CoreKnobs(core, database)
+    knobs = CoreKnobs({"cpu": core}, database)
     away = await knobs.change(KnobOrder(changes={"max_waiting": 3}, actor="ann", model=INT4))
     assert away.recorded is False
     assert away.models[INT4].max_waiting == 3
@@ -327,7 +327,7 @@ async def test_refused_changes_of_any_name_fit_the_store(tmp_path: Path) -> None
     core, database = laptop_hash_core(settings), open_database(settings.database)
     await core.start()
     with pytest.raises(Exception, match="is no knob"):
-        await CoreKnobs(core, database).change(KnobOrder(changes={"x" * 300: 1}, actor="ann"))
+        await CoreKnobs({"cpu": core}, database).change(KnobOrder(changes={"x" * 300: 1}, actor="ann"))
     async with database.connect() as connection:
         (name,) = (await connection.execute(text("SELECT knob FROM knob_changes"))).one()
     assert name == "x" * 64

@@ -40,7 +40,7 @@ def tiers(monkeypatch: pytest.MonkeyPatch) -> list[KnowingTier]:
     @asynccontextmanager
     async def running_engine(settings: Settings, *others: object) -> AsyncIterator[Engine]:
         assert settings.role == "all"
-        yield Engine(scripted, None, {})
+        yield Engine(scripted, {})
 
     monkeypatch.setattr(gateway.engine, "running_engine", running_engine)
     return scripted

@@ -30,7 +30,7 @@ def with_remote(*numbers: int, **remote: str) -> Catalog:
 
 
 def test_local_and_remote_tiers_stand_side_by_side(tokenizer: Tokenizer) -> None:
-    tiers = build_tiers(with_remote(4), ScriptedCore(tokenizer, lambda add: []))
+    tiers = build_tiers(with_remote(4), {"cpu": ScriptedCore(tokenizer, lambda add: [])})
     assert [type(t) for t in tiers] == [LocalTier, LocalTier, LocalTier, RemoteTier]
     assert [t.number for t in tiers] == [1, 2, 3, 4]
     assert [t.name for t in tiers] == ["tier-1", "tier-2", "tier-3", "tier-4"]
@@ -38,20 +38,23 @@ def test_local_and_remote_tiers_stand_side_by_side(tokenizer: Tokenizer) -> None
 
 
 def test_a_catalogue_of_servers_needs_no_core() -> None:
-    assert len(build_tiers(with_remote(1, 2, 3, 4), None)) == 4
+    assert len(build_tiers(with_remote(1, 2, 3, 4), {})) == 4
 
 
 def test_local_tiers_without_a_core_are_refused() -> None:
-    with pytest.raises(CatalogError, match="tier-1, tier-2, tier-3 run on a core, and none was given"):
-        build_tiers(with_remote(4), None)
+    with pytest.raises(CatalogError, match=r"tier-1, tier-2, tier-3 run on a core that is not there \(none\)"):
+        build_tiers(with_remote(4), {})
 
 
-def test_tiers_planned_for_gpus_are_refused() -> None:
-    with pytest.raises(CatalogError, match="cannot be served"):
-        build_tiers(load_catalog("datacenter"), None)
+def test_every_tier_runs_on_the_core_that_has_its_model(tokenizer: Tokenizer) -> None:
+    cores = {name: ScriptedCore(tokenizer, lambda add: []) for name in ("cpu", "gpu-8b", "gpu-70b")}
+    tiers = build_tiers(load_catalog("datacenter"), cores)
+    assert [t.core_name for t in tiers] == ["cpu", "gpu-8b", "gpu-70b", "gpu-70b"]
+    with pytest.raises(CatalogError, match=r"tier-3, tier-4 run on a core that is not there \(cpu, gpu-8b\)"):
+        build_tiers(load_catalog("datacenter"), {name: cores[name] for name in ("cpu", "gpu-8b")})
 
 
 def test_an_api_key_that_is_not_set_is_refused_when_tiers_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BIG_KEY", raising=False)
     with pytest.raises(CatalogError, match=r"BIG_KEY"):
-        build_tiers(with_remote(1, 2, 3, 4, api_key_env="BIG_KEY"), None)
+        build_tiers(with_remote(1, 2, 3, 4, api_key_env="BIG_KEY"), {})

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tiers.catalog_file import load_catalog, parse_catalog, shipped_catalogs
-from tiers.catalog_rules import require_servable, validate_files
 from tiers.errors import CatalogError
+from tiers.servable import validate_files
 from tiers.tier_spec import ChainOfThoughtSpec, PlainSpec, SelfConsistencySpec, TierClass
 
 Edit = Callable[[dict[str, Any]], object]
@@ -61,7 +61,6 @@ def test_every_shipped_catalogue_loads() -> None:
 def test_the_laptop_catalogue_is_one_core_whose_files_are_installed() -> None:
     catalog = load_catalog("laptop")
     validate_files(catalog)
-    require_servable(catalog)
     assert [t.model for t in catalog.tiers] == ["smollm2-int4", "smollm2-bf16", "smollm2-bf16", "smollm2-bf16"]
     assert [type(t.policy) for t in catalog.tiers] == [PlainSpec, PlainSpec, SelfConsistencySpec, ChainOfThoughtSpec]
     assert [t.tier_class for t in catalog.tiers] == list(TierClass)
@@ -73,12 +72,6 @@ def test_every_tier_has_the_six_fields_of_an_endpoint_registry() -> None:
         fields = (tier.number, tier.model_name, tier.url, tier.price, tier.mean_latency_ms, tier.max_tokens)
         assert all(fields)
     assert load_catalog("laptop").tier(1).url == "in-process"
-
-
-def test_the_datacenter_catalogue_can_be_shown_but_not_served() -> None:
-    catalog = load_catalog("datacenter")
-    with pytest.raises(CatalogError, match=r"tier-2 \(llama-3.1-8b-int4 on gpu-8b\).*only CPU cores"):
-        require_servable(catalog)
 
 
 def test_the_seventy_billion_plan_leaves_about_140_thousand_tokens_on_four_cards() -> None:
@@ -181,6 +174,26 @@ def test_weights_that_do_not_fit_their_cards_are_explained_by_the_arithmetic() -
     message = complaint(put("gpu_groups.1.cards", 1), name="datacenter")
     assert "40.0 GB weights of llama-3.3-70b-awq" in message
     assert "= -18.4 GB for keys and values" in message
+
+
+@pytest.mark.parametrize(
+    ("edits", "expected"),
+    [
+        ([put("gpu_groups.0.name", "cpu")], "gpu_groups 'cpu': 'cpu' is the name of the CPU's own core"),
+        ([put("gpu_groups.0.name", "a b")], "gpu_groups[0].name = 'a b'"),
+        ([put("gpu_groups.0.models", [])], "gpu_groups 'gpu-8b': has no models"),
+        ([put("gpu_groups.0.knobs", {"speed": 1})], "gpu_groups 'gpu-8b'.knobs: speed is no knob"),
+        ([put("gpu_groups.0.knobs", {"max_num_seqs": 999})], "memory is set aside for 256"),
+        ([put("gpu_groups.0.knobs", {"speculation": "prompt_lookup"})], "cannot verify drafts; choose off"),
+        ([put("gpu_groups.1.models.0.knobs", {"max_num_batched_tokens": 9000})], "is set aside for 8192"),
+        ([put("gpu_groups.0.models.0.kv_dtype", "int8")], "models[0].kv_dtype = 'int8': allowed:"),
+        ([put("gpu_groups.0.models.0.weights", "int3")], "models[0].weights = 'int3': allowed:"),
+        ([put("gpu_groups.0.device", "tpu")], "gpu_groups[0].device = 'tpu': allowed: "),
+        ([put("gpu_groups.1.cards", 3)], "8 KV heads cannot be split over 3 cards"),
+    ],
+)
+def test_a_wrong_gpu_group_is_named(edits: list[Edit], expected: str) -> None:
+    assert expected in complaint(*edits, name="datacenter")
 
 
 def test_a_missing_model_file_is_named_with_its_model() -> None:

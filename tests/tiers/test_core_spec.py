@@ -1,11 +1,15 @@
 """A model aims at the strictest objectives of the tiers that it serves."""
 
+from typing import get_args
+
 from msgspec.structs import replace
 
 from inference_core.live_knobs import start_knobs
+from inference_core.model_spec import DeviceScheme
 from tiers.catalog import Catalog
 from tiers.catalog_file import load_catalog
-from tiers.core_spec import core_spec
+from tiers.core_spec import core_spec, group_spec
+from tiers.gpu_group import COMPUTE, GpuWeights
 
 
 def objectives(catalog: Catalog) -> dict[str, tuple[float, float]]:
@@ -29,3 +33,17 @@ def test_objectives_out_of_a_knobs_range_are_cut_to_it() -> None:
     catalog = load_catalog("laptop")
     tiers = [replace(t, objective=replace(t.objective, itl_ms=0.01, ttft_ms=1e9)) for t in catalog.tiers]
     assert objectives(replace(catalog, tiers=tiers)) == dict.fromkeys(("smollm2-int4", "smollm2-bf16"), (1, 3_600_000))
+
+
+def test_a_gpu_group_is_loaded_as_the_catalogue_plans_it() -> None:
+    spec = group_spec(load_catalog("datacenter"), "gpu-70b")
+    assert (spec.device, spec.cards, spec.first_card, spec.card_bytes) == ("cuda", 4, 1, 24_000_000_000)
+    assert (spec.core.memory_utilization, spec.core.max_num_batched_tokens) == (0.9, 8192)
+    (model,) = spec.core.models
+    assert (model.compute, model.kv_dtype, model.max_context) == ("int4", "float16", 8192)
+    assert model.knobs == {"itl_objective_ms": 50.0, "ttft_objective_ms": 500.0}
+
+
+def test_every_format_of_weights_is_one_that_a_device_computes() -> None:
+    assert set(COMPUTE) == set(get_args(GpuWeights))
+    assert set(COMPUTE.values()) <= set(get_args(DeviceScheme))

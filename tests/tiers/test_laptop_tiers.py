@@ -28,7 +28,7 @@ async def core(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Thread
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def tiers(core: ThreadCoreClient) -> AsyncIterator[list[Tier]]:
-    built = build_tiers(load_catalog("laptop"), core)
+    built = build_tiers(load_catalog("laptop"), {"cpu": core})
     for tier in built:
         await tier.start()
     yield built

@@ -24,6 +24,7 @@ class ScriptedCore:
     def __init__(self, *, tokens_per_step=1):
         self.model_infos = [INFO]
         self.live = {}
+        self.closed = False
         self.knobs = {"m": Knobs()}
         self.changes = None
         self.steps = 0
@@ -48,6 +49,9 @@ class ScriptedCore:
     def has_work(self):
         self.work_queries += 1
         return bool(self.live)
+
+    def close(self):
+        self.closed = True
 
     def add(self, request):
         if request.salt == "invalid":

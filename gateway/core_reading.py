@@ -1,0 +1,31 @@
+"""Statistics of all cores of a gateway at once: of those that answer, and why the others do not."""
+
+import asyncio
+from collections.abc import Mapping
+
+from inference_core.client import CoreClient
+from inference_core.errors import CoreError, CoreGoneError
+from inference_core.protocol import CoreStats
+
+PATIENCE_SECONDS = 5.0
+"""A core that loads or is stuck is not waited for: what the others say matters now."""
+
+
+async def read_cores(cores: Mapping[str, CoreClient]) -> tuple[dict[str, CoreStats], dict[str, CoreError]]:
+    """By the cores' names: the statistics of each, or the error in their place."""
+    readings = await asyncio.gather(*(_read(core) for core in cores.values()))
+    by_name = dict(zip(cores, readings, strict=True))
+    return (
+        {name: reading for name, reading in by_name.items() if isinstance(reading, CoreStats)},
+        {name: reading for name, reading in by_name.items() if isinstance(reading, CoreError)},
+    )
+
+
+async def _read(core: CoreClient) -> CoreStats | CoreError:
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await core.stats()
+    except CoreError as error:
+        return error
+    except TimeoutError:
+        return CoreGoneError(core.stuck or f"it did not answer within {PATIENCE_SECONDS:g} s")
