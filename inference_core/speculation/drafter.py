@@ -27,6 +27,11 @@ class Drafter(ABC):
     def reach(self, sequence: Sequence, knobs: Knobs, most: int) -> int:
         """How many tokens, up to `most`, could be proposed now; 0 for none. Cheap: asked for in every step."""
 
+    def promise(self, sequence: Sequence) -> int:
+        """A class of proposals, small numbers, by how likely the one that could be made now is right: acceptance is
+        measured for each class apart. Asked after `reach`."""
+        return 0
+
     @abstractmethod
     def propose(self, wanted: list[tuple[Sequence, int]], knobs: Knobs) -> list[Draft]:
         """Up to so many tokens for each of these; an empty draft where there is none after all."""

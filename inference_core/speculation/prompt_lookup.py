@@ -45,6 +45,15 @@ class PromptLookup(Drafter):
         index.match = index.follows.get(tuple(token_ids[-index.length :]), 0)
         return most if index.match else 0
 
+    def promise(self, sequence: Sequence) -> int:
+        """By how far back the two places agree: whoever copies has agreed for long, a turn of phrase has not."""
+        index, token_ids = self._indexes[sequence], sequence.token_ids
+        length, last = index.length, len(token_ids)
+        agreed, most = length, min(4 * length, index.match)
+        while agreed < most and token_ids[index.match - agreed - 1] == token_ids[last - agreed - 1]:
+            agreed += 1
+        return 0 if agreed < 2 * length else 1 if agreed < 4 * length else 2
+
     def propose(self, wanted: list[tuple[Sequence, int]], knobs: Knobs) -> list[Draft]:
         return [Draft(_continuation(s.token_ids, self._indexes[s].match, count)) for s, count in wanted]
 

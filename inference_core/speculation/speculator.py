@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from inference_core.protocol import Knobs, SpeculationStats
 from inference_core.scheduler import Scheduler
 from inference_core.sequence import Sequence
@@ -15,12 +17,13 @@ from inference_core.step_plan import StepPlan
 
 @dataclass(slots=True)
 class _Round:
-    """The step under way: its size without drafts, whether it only decodes, what drafting took, and who has drafts."""
+    """The step under way: its size without drafts, whether it only decodes, what drafting took, and who has drafts of
+    which promise."""
 
     sequences: int
     decodes_only: bool
     draft_seconds: float = 0.0
-    drafted: list[Sequence] = field(default_factory=list)
+    drafted: list[tuple[Sequence, int]] = field(default_factory=list)
 
 
 class Speculator:
@@ -43,8 +46,9 @@ class Speculator:
         self._drafters = drafters
         self._clock = clock
         self._costs = StepCosts()
-        self._overall = {name: Acceptance(self._MODEL_KEEP) for name in drafters}
-        self._of_sequence: dict[Sequence, Acceptance] = {}
+        # By the class of the proposal (`Drafter.promise`): of all, and of each sequence.
+        self._overall: dict[int, Acceptance] = {}
+        self._of_sequence: dict[Sequence, dict[int, Acceptance]] = {}
         self._in_force: str = "off"
         self._until_plain = self.PLAIN_EVERY
         self._round = _Round(0, False)
@@ -72,36 +76,36 @@ class Speculator:
             self._fixed(plan, drafter, knobs) if knobs.draft_control == "fixed" else self._paying(plan, drafter, knobs)
         )
         if wanted:
+            promises = {sequence: drafter.promise(sequence) for sequence, _ in wanted}
             for (sequence, _), draft in zip(wanted, drafter.propose(wanted, knobs), strict=True):
                 if draft.token_ids:
                     # What a grammar leaves of a law is not what the draft was drawn from.
                     laws = draft.laws if sequence.sample_spec.matcher is None else None
                     self._scheduler.add_drafts(sequence, draft.token_ids, laws)
-                    self._round.drafted.append(sequence)
+                    self._round.drafted.append((sequence, promises[sequence]))
         self._round.draft_seconds = self._clock() - began
 
     def learn(self, seconds: float) -> None:
         """The step that drafts were last added to is done, after `seconds`, drafting included."""
-        overall = self._overall.get(self._in_force)
-        if overall is None:
+        if self._in_force not in self._drafters:
             return
         done, verify_seconds = self._round, seconds - self._round.draft_seconds
-        drafts = sum(s.share.num_drafts for s in done.drafted)
+        drafts = sum(s.share.num_drafts for s, _ in done.drafted)
         plain_seconds = self._costs.seconds(done.sequences)
         if done.decodes_only:
             self._costs.observe(done.sequences + drafts, verify_seconds)
-        for sequence in done.drafted:
+        for sequence, promise in done.drafted:
             accepted, drafted = sequence.num_accepted, sequence.share.num_drafts
             if drafted:
-                overall.record(accepted, drafted)
-                self._acceptance(sequence).record(accepted, drafted)
+                self._record(sequence, promise, accepted, drafted)
                 self._count(accepted, drafted)
         if drafts and done.decodes_only and plain_seconds:
-            emitted = done.sequences + sum(s.num_accepted for s in done.drafted)
+            emitted = done.sequences + sum(s.num_accepted for s, _ in done.drafted)
             self._stats.seconds += seconds
             self._stats.plain_seconds += plain_seconds * emitted / done.sequences
         elif not drafts:
-            overall.fade()
+            for overall in self._overall.values():
+                overall.fade()
 
     def forget(self, sequence: Sequence) -> None:
         """`sequence` gives up its seat: nothing is held for it on return."""
@@ -116,7 +120,8 @@ class Speculator:
 
     def stats(self) -> SpeculationStats | None:
         """Counts since start; None if nothing was ever drafted."""
-        return self._stats if self._stats.proposed else None
+        stats = self._stats
+        return replace(stats, proposed=[*stats.proposed], accepted=[*stats.accepted]) if stats.proposed else None
 
     def check_integrity(self) -> None:
         """Raises `IntegrityError` if drafters hold what they should not."""
@@ -144,15 +149,17 @@ class Speculator:
         reaches = [(s, most) for s, most in self._reaches(plan, drafter, knobs) if most]
         if not reaches:
             return []
-        prior = self._overall[self._in_force].rates()
-        candidates = []
+        candidates, known = [], []
         for sequence, most in reaches:
-            known = self._of_sequence.get(sequence)
-            candidates.append(Candidate(*(prior if known is None else known.rates(prior)), most))
+            promise = drafter.promise(sequence)
+            prior = self._overall[promise].rates() if promise in self._overall else (Acceptance.START, Acceptance.START)
+            own = self._of_sequence.get(sequence, {}).get(promise)
+            candidates.append(Candidate(*(prior if own is None else own.rates(prior)), most))
+            known.append(own)
         lengths = draft_lengths(candidates, rows, room, self._verify_seconds, drafter.seconds, self.LEAST_GAIN)
-        for (sequence, _), length in zip(reaches, lengths, strict=True):
-            if not length and sequence in self._of_sequence:
-                self._of_sequence[sequence].fade()
+        for own, length in zip(known, lengths, strict=True):
+            if own is not None and not length:
+                own.fade()
         return [(sequence, length) for (sequence, _), length in zip(reaches, lengths, strict=True) if length]
 
     def _reaches(self, plan: StepPlan, drafter: Drafter, knobs: Knobs) -> list[tuple[Sequence, int]]:
@@ -173,11 +180,11 @@ class Speculator:
         assert seconds is not None  # a step of fewer rows has been measured
         return max(seconds, 1e-9)
 
-    def _acceptance(self, sequence: Sequence) -> Acceptance:
-        known = self._of_sequence.get(sequence)
-        if known is None and sequence.id in self._scheduler.running:
-            known = self._of_sequence[sequence] = Acceptance(self._SEQUENCE_KEEP)
-        return known or Acceptance(self._SEQUENCE_KEEP)
+    def _record(self, sequence: Sequence, promise: int, accepted: int, drafted: int) -> None:
+        self._overall.setdefault(promise, Acceptance(self._MODEL_KEEP)).record(accepted, drafted)
+        if sequence.id in self._scheduler.running:
+            own = self._of_sequence.setdefault(sequence, {})
+            own.setdefault(promise, Acceptance(self._SEQUENCE_KEEP)).record(accepted, drafted)
 
     def _switch_to(self, name: str) -> None:
         """What was held for another way of drafting is free."""
@@ -186,6 +193,7 @@ class Speculator:
                 for sequence in self._scheduler.running.values():
                     drafter.forget(sequence)
         self._of_sequence.clear()
+        self._overall.clear()
         self._in_force = name
 
     def _count(self, accepted: int, drafted: int) -> None:

@@ -63,3 +63,12 @@ def test_a_sequence_that_left_is_forgotten():
     lookup.reach(sequence, KNOBS, 1)
     lookup.forget(sequence)
     assert not lookup._indexes
+
+
+def test_the_longer_two_places_agree_the_more_is_promised():
+    lookup = PromptLookup()
+    for agreed, promise in ((2, 0), (3, 0), (4, 1), (7, 1), (8, 2), (20, 2)):
+        text = [99, *range(agreed), 50, 98, *range(agreed)]
+        sequence = sequence_of(text)
+        assert lookup.reach(sequence, KNOBS, 3) == 3
+        assert lookup.promise(sequence) == promise, agreed

@@ -66,3 +66,13 @@ def test_a_bad_past_fades_while_nothing_is_tried():
     for _ in range(600):
         acceptance.fade()
     assert low < 0.25 < 0.55 < acceptance.rates()[0]
+
+
+def test_a_disturbed_measurement_does_not_hide_what_more_rows_were_seen_to_take():
+    costs = StepCosts()
+    costs.observe(1, 1.0)
+    costs.observe(8, 3.0)
+    costs.observe(4, 50.0)
+    assert costs.seconds(4) == 3.0
+    costs.observe(16, 99.0)
+    assert costs.seconds(16) == pytest.approx(3.0 * 2 * 1.5)
