@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from inference_core.errors import IntegrityError, MemoryPlanError
+from inference_core.host_tier import HostTier
 from inference_core.kv_layout import KVLayout
 from inference_core.slab_arena import SlabArena, SlabHolder
 
@@ -31,6 +32,9 @@ class BlockPool(SlabHolder):
     coldest cache entry gives way, wherever it lies: a neighbour's quiet slab (no block referenced) if
     it was last used before this pool's own coldest idle block, else that block. A slab returns to the
     arena as soon as all its blocks are free.
+
+    `host` may keep what this pool's own allocations evict; what neighbours take over is gone, since it is their
+    steps that write there.
     """
 
     def __init__(self, name: str, layout: KVLayout, arena: SlabArena) -> None:
@@ -43,6 +47,7 @@ class BlockPool(SlabHolder):
                 f"a block of {name} takes {layout.bytes_per_token} bytes/token x {layout.block_size} tokens = "
                 f"{layout.block_bytes} bytes, more than a slab of {arena.slab_bytes}; enlarge slabs"
             )
+        self.host = HostTier(layout.block_size)
         self._arena = arena
         self._slabs: dict[int, _Slab] = {}
         self._by_room: list[dict[int, _Slab]] = [{} for _ in range(self.blocks_per_slab + 1)]
@@ -143,6 +148,7 @@ class BlockPool(SlabHolder):
             if block in cached:
                 idle[block] = now
             else:
+                self.host.abandon(block)
                 self._free(block)
 
     # -- prefix cache --------------------------------------------------------------------------
@@ -164,8 +170,19 @@ class BlockPool(SlabHolder):
             if block_of.setdefault(digest, block) == block:
                 digest_of[block] = digest
 
+    def restore(self, digests: list[bytes], first: int) -> list[int]:
+        """Blocks for what `host` keeps under `digests`, a sequence's blocks from `first` on; there is room for them.
+
+        They are the sequence's own until `register`, after the step that fills them."""
+        self.host.pin(digests)
+        blocks = self.allocate(len(digests))
+        assert blocks is not None  # the caller has looked at `available`
+        self.host.restore(digests, blocks, first)
+        return blocks
+
     def drop_cache(self) -> None:
-        """Forget all cached content; referenced blocks stay with their tables."""
+        """Forget all cached content, on the host too; referenced blocks stay with their tables."""
+        self.host.clear()
         for block in list(self._idle):
             self._evict(block)
         self._digest_of.clear()
@@ -297,7 +314,9 @@ class BlockPool(SlabHolder):
                 self._idle[block] = tick
                 self._idle.move_to_end(block, last=False)
                 break
-            del self._block_of[self._digest_of.pop(block)]
+            digest = self._digest_of.pop(block)
+            del self._block_of[digest]
+            self.host.keep(block, digest)
             self._enter(self._slabs[block // self.blocks_per_slab])
             blocks.append(block)
         return blocks

@@ -23,6 +23,7 @@ from inference_core.protocol import (
     ModelInfo,
     ModelStats,
     SequenceOutput,
+    SwapStats,
 )
 from inference_core.queue_alert import QueueAlert
 from inference_core.refusals import refusal
@@ -364,13 +365,14 @@ class Core:
             outcome.sequences,
             outcome.tokens,
             len(outputs),
-            seconds,
+            seconds - outcome.swap_seconds,
             self._clock(),
             backlog=scheduler.catching_up_tokens,
             waiting=len(scheduler.waiting),
             sharing=sum(s.has_work for s in self._schedulers.values()) or 1,
             depth=outcome.depth,
         )
+        scheduler.pool.host.prices.cost = tuner.model.cost if tuner.model.is_warm else None
         return outputs
 
     def _watch_queue(self, model: str) -> None:
@@ -450,7 +452,24 @@ class Core:
             step_seconds_sum=self._statistics[name].seconds_sum,
             batch_sizes=dict(self._statistics[name].batch_sizes),
             speculation=self._speculators[name].stats(),
+            swap=_swap_stats(scheduler),
         )
+
+
+def _swap_stats(scheduler: Scheduler) -> SwapStats:
+    pool, host = scheduler.pool, scheduler.pool.host
+    return SwapStats(
+        blocks_total=host.capacity,
+        blocks_kept=host.num_kept,
+        block_bytes=pool.block_bytes,
+        out_blocks=host.totals.out_blocks,
+        back_blocks=host.totals.back_blocks,
+        refused_blocks=host.totals.refused_blocks,
+        copying_seconds=host.totals.copying_seconds,
+        spared_seconds=host.totals.spared_seconds,
+        out_seconds_per_block=host.prices.out.seconds_per_block,
+        back_seconds_per_block=host.prices.back.seconds_per_block,
+    )
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from inference_core.live_knobs import LiveKnobs
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import Knobs, ModelInfo, SamplingParams, TokenLogprob
 from inference_core.runner import ModelRunner
-from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence, StepPlan, StepResult
+from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence, StepPlan, StepResult, SwapTimes
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16)
 RECORD_BYTES = 16
@@ -49,7 +49,7 @@ class HashModelRunner(ModelRunner):
     Drafts are verified as a real model does it: their records are written before anyone knows whether they are right.
 
     The last id of the vocabulary is EOS, drawn with `eos_probability`. A step takes `seconds_per_step` plus
-    `seconds_per_token` for each token on `clock`.
+    `seconds_per_token` for each token and `seconds_per_swap` for each block copied to or from a host slot, on `clock`.
     """
 
     verifies_drafts = True
@@ -68,6 +68,7 @@ class HashModelRunner(ModelRunner):
         clock: VirtualClock | None = None,
         seconds_per_step: float = 0.0,
         seconds_per_token: float = 0.0,
+        seconds_per_swap: float = 0.0,
         model_path: str = "",
     ) -> None:
         self.info = ModelInfo(
@@ -103,9 +104,12 @@ class HashModelRunner(ModelRunner):
         self._clock = clock
         self._seconds_per_step = seconds_per_step
         self._seconds_per_token = seconds_per_token
+        self._seconds_per_swap = seconds_per_swap
+        self._host: dict[int, bytes] = {}
 
     def run(self, plan: StepPlan) -> StepResult:
         size = self.layout.block_bytes
+        swapped = self._swap(plan) if plan.offloads or plan.restores else None
         for source, target in plan.copies:
             start, end = self._block_address(source), self._block_address(target)
             self._memory[end : end + size] = self._memory[start : start + size]
@@ -116,9 +120,10 @@ class HashModelRunner(ModelRunner):
         scored = [self._scores(s) for s in plan.sequences] if scores else []
         self.tokens_computed += plan.num_tokens
         seconds = self._seconds_per_step + self._seconds_per_token * plan.num_tokens
+        seconds += 0.0 if swapped is None else swapped.seconds
         if self._clock is not None:
             self._clock.advance(seconds)
-        return StepResult(sampled, seconds, scored)
+        return StepResult(sampled, seconds, scored, swapped)
 
     def expected_tokens(
         self, prompt: Iterable[int], count: int, sampling: SamplingParams = GREEDY, seed: int = 0
@@ -149,6 +154,17 @@ class HashModelRunner(ModelRunner):
             history += record * self._width
             scores.append(self._score(history, following).logprob)
         return scores
+
+    def _swap(self, plan: StepPlan) -> SwapTimes:
+        size, memory = self.layout.block_bytes, self._memory
+        for block, slot in plan.offloads:
+            start = self._block_address(block)
+            self._host[slot] = bytes(memory[start : start + size])
+        for slot, block in plan.restores:
+            start = self._block_address(block)
+            memory[start : start + size] = self._host[slot]
+        out, back = len(plan.offloads), len(plan.restores)
+        return SwapTimes(out, out * self._seconds_per_swap, back, back * self._seconds_per_swap)
 
     def _write(self, sequence: ScheduledSequence) -> None:
         table, start = sequence.block_table, sequence.start

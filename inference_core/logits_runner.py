@@ -11,7 +11,7 @@ from inference_core.protocol import TokenLogprob
 from inference_core.runner import DraftingRunner
 from inference_core.sampler import distribution
 from inference_core.speculation.verification import draw, draw_draft, verification_rows
-from inference_core.step_plan import DraftLaw, ScheduledSequence, StepPlan, StepResult
+from inference_core.step_plan import DraftLaw, ScheduledSequence, StepPlan, StepResult, SwapTimes
 
 
 class LogitsRunner(DraftingRunner):
@@ -31,8 +31,17 @@ class LogitsRunner(DraftingRunner):
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         """Copy whole KV blocks (from, to)."""
 
+    @abstractmethod
+    def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
+        """Copy whole KV blocks to host slots (block, slot)."""
+
+    @abstractmethod
+    def restore_blocks(self, restores: list[tuple[int, int]]) -> None:
+        """Copy host slots to whole KV blocks (slot, block)."""
+
     def run(self, plan: StepPlan) -> StepResult:
         began = time.perf_counter()
+        swapped = self._swap(plan) if plan.offloads or plan.restores else None
         if plan.copies:
             self.copy_blocks(plan.copies)
         drawing = [s for s in plan.sequences if s.sample is not None]
@@ -45,7 +54,7 @@ class LogitsRunner(DraftingRunner):
             else:
                 logits = self.logits(plan.sequences, rows)
             tokens = draw(logits, plan.sequences, masks)
-        return StepResult(tokens, time.perf_counter() - began, scored)
+        return StepResult(tokens, time.perf_counter() - began, scored, swapped)
 
     def _scored(
         self, sequences: list[ScheduledSequence], drawing: list[int] | None
@@ -64,3 +73,13 @@ class LogitsRunner(DraftingRunner):
             law = distribution(raw, sequence.sample)
             drafts.append((draw_draft(law, sequence.sample), law))
         return drafts
+
+    def _swap(self, plan: StepPlan) -> SwapTimes:
+        began = time.perf_counter()
+        if plan.offloads:
+            self.offload_blocks(plan.offloads)
+        between = time.perf_counter()
+        if plan.restores:
+            self.restore_blocks(plan.restores)
+        ended = time.perf_counter()
+        return SwapTimes(len(plan.offloads), between - began, len(plan.restores), ended - between)

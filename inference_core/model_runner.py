@@ -5,6 +5,7 @@ import torch
 
 from inference_core.attention.backend import AttentionBackend
 from inference_core.attention.batches import BlockAddresses
+from inference_core.host_blocks import HostBlocks
 from inference_core.kv_layout import KVLayout
 from inference_core.logits_runner import LogitsRunner
 from inference_core.models.decoder import Decoder
@@ -24,6 +25,7 @@ class DecoderRunner(LogitsRunner):
         self.decoder = decoder
         self.attention = attention
         self._addresses = BlockAddresses(layout.block_size, layout.block_bytes, slab_bytes)
+        self._host = HostBlocks(attention.arena, self._addresses.offsets, layout.block_bytes)
 
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
         token_ids = [token for sequence in sequences for token in sequence.token_ids]
@@ -33,6 +35,12 @@ class DecoderRunner(LogitsRunner):
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         self._addresses.copy(self.attention.arena, copies)
+
+    def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
+        self._host.offload(offloads)
+
+    def restore_blocks(self, restores: list[tuple[int, int]]) -> None:
+        self._host.restore(restores)
 
 
 def sampled_rows(sequences: list[ScheduledSequence]) -> list[int]:

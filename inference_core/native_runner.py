@@ -2,6 +2,8 @@
 
 import torch
 
+from inference_core.attention.batches import BlockAddresses
+from inference_core.host_blocks import HostBlocks
 from inference_core.kv_layout import KVLayout
 from inference_core.logits_runner import LogitsRunner
 from inference_core.models.decoder import Decoder
@@ -28,6 +30,8 @@ class NativeRunner(LogitsRunner):
         self.layout = layout
         self.times = StepTimes(0, 0, 0, 0, 0, 0)
         self._decoder = NativeDecoder(decoder, layout, arena, slab_bytes, cos_sin)
+        addresses = BlockAddresses(layout.block_size, layout.block_bytes, slab_bytes)
+        self._host = HostBlocks(arena, addresses.offsets, layout.block_bytes)
 
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
         logits, self.times = self._decoder.decode(sequences, rows)
@@ -35,3 +39,9 @@ class NativeRunner(LogitsRunner):
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         self._decoder.copy_blocks(copies)
+
+    def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
+        self._host.offload(offloads)
+
+    def restore_blocks(self, restores: list[tuple[int, int]]) -> None:
+        self._host.restore(restores)

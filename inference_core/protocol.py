@@ -12,6 +12,7 @@ from msgspec import Meta
 FinishReason = Literal["stop", "length", "abort", "error"]
 ErrorKind = Literal["invalid", "overloaded", "internal"]
 KnobValue = bool | int | float | str | list[int] | None
+MOST_HOST_BLOCKS = 1_048_576
 
 
 GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
@@ -224,6 +225,14 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
             "drafts, or so that most are accepted; the law of answers is the model's either way."
         ),
     ] = "repeatable"
+    host_cache_blocks: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MOST_HOST_BLOCKS,
+            description="Most KV blocks kept in host memory when evicted, if copying beats computing; 0 is off.",
+        ),
+    ] = 0
 
 
 Command = AddRequest | AbortRequest | QueryStats | SetKnobs
@@ -313,6 +322,26 @@ class SpeculationStats(msgspec.Struct, kw_only=True):
     plain_seconds: float = 0.0
 
 
+class SwapStats(msgspec.Struct, frozen=True, kw_only=True):
+    """KV blocks in host memory (SPEC KV-09): `blocks_kept` in `blocks_total` places of `block_bytes`; since start,
+    blocks copied out and back, and refused because that costs more than computing them.
+
+    Copying took `copying_seconds`; computing what came back would have taken `spared_seconds`, as the model's steps
+    are known. A block takes `out_seconds_per_block` and `back_seconds_per_block` by recent copies; 0 before any.
+    """
+
+    blocks_total: int = 0
+    blocks_kept: int = 0
+    block_bytes: int = 0
+    out_blocks: int = 0
+    back_blocks: int = 0
+    refused_blocks: int = 0
+    copying_seconds: float = 0.0
+    spared_seconds: float = 0.0
+    out_seconds_per_block: float = 0.0
+    back_seconds_per_block: float = 0.0
+
+
 class ModelStats(msgspec.Struct, kw_only=True):
     """One model of a core, now: counts of sequences, blocks and totals since start.
 
@@ -343,6 +372,7 @@ class ModelStats(msgspec.Struct, kw_only=True):
     deadline_refusals: int = 0
     repetitions_ended: int = 0
     speculation: SpeculationStats | None = None
+    swap: SwapStats = SwapStats()
 
 
 class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):

@@ -155,7 +155,7 @@ def _token_ids(ids: Collection[int], vocab: int, param: str) -> Ids:
     return np.fromiter(ids, np.intp, len(ids))
 
 
-def _weights(logits: Logits, temperature: float) -> Weights:
+def weights_of(logits: Logits, temperature: float) -> Weights:
     """round(2**44 * exp((logit - best) / temperature)) to a relative error of 1.5e-13, in exactly these operations.
 
     The native kernels repeat them one by one (`native/sampling_kernels.h` explains them): additions, multiplications
@@ -201,7 +201,7 @@ def _filtered(row: Logits, params: SamplingParams) -> tuple[Ids | None, Weights]
     if len(row) > MAX_VOCABULARY:
         raise ValueError(f"cannot sample from a vocabulary of {len(row)} tokens; 1 to {MAX_VOCABULARY} are possible")
     ids = _largest(row, params.top_k) if 0 < params.top_k < len(row) else None
-    weights = _weights(row if ids is None else row[ids], params.temperature)
+    weights = weights_of(row if ids is None else row[ids], params.temperature)
     if params.top_p < 1:
         total = int(weights.sum())
         kept = _nucleus(weights, min(max(math.ceil(params.top_p * float(total)), 1), total))
@@ -244,7 +244,7 @@ def _draw(ids: Ids | None, weights: Weights, bits: int) -> int:
 def token_logprob(raw: Logits, token_id: int, k: int) -> TokenLogprob:
     """Log-softmax of the raw row, for the drawn token and the `k` most likely ones."""
     best = float(raw.max())
-    log_total = math.log(int(_weights(raw, 1.0).sum()) / ONE)
+    log_total = math.log(int(weights_of(raw, 1.0).sum()) / ONE)
     ids = _largest(raw, k) if k > 0 else np.empty(0, np.intp)
     listed = ids[np.argsort(-raw[ids], kind="stable")]
     top = [(int(i), float(raw[i]) - best - log_total) for i in listed]

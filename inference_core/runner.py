@@ -12,12 +12,13 @@ from inference_core.step_plan import DraftLaw, SampleSpec, StepPlan, StepResult
 class ModelRunner(ABC):
     """Computes steps of one model over the shared KV arena.
 
-    Contract: `run` makes the plan's block `copies`, then writes the keys and values of every scheduled token to the
-    slots that its block table names before it reads them, reads only positions below `start + len(token_ids)`, and
-    samples the last row of each sequence that has a `sample` and scores those that a `score` names. It keeps no state
-    between calls but the KV arena, so a step can be repeated, copies included. If `run` raises, the core runs the
-    halves of the step again, and their halves, and ends those sequences that fail alone; of a `BadLogitsError`, whose
-    `rows` count the sampled sequences, it ends just those and runs the rest again.
+    Contract: `run` makes the plan's `offloads`, `restores` and `copies` of blocks, in this order, then writes the keys
+    and values of every scheduled token to the slots that its block table names before it reads them, reads only
+    positions below `start + len(token_ids)`, and samples the last row of each sequence that has a `sample` and scores
+    those that a `score` names. It keeps no state between calls but the KV arena and the host slots, so a step can be
+    repeated, copies included and offloads excepted. If `run` raises, the core runs the halves of the step again, and
+    their halves, and ends those sequences that fail alone; of a `BadLogitsError`, whose `rows` count the sampled
+    sequences, it ends just those and runs the rest again.
     """
 
     info: ModelInfo
@@ -52,7 +53,8 @@ class OverlappingRunner(ModelRunner):
     @abstractmethod
     def draws_ahead(self, spec: SampleSpec) -> bool:
         """Whether the device draws by itself under `spec`, so that the next step may follow before the host knows the
-        token. What depends on the tokens drawn before, as penalties and grammars do, must not."""
+        token. What depends on the tokens drawn before, as penalties and grammars do, must then be on
+        the device too."""
 
     @abstractmethod
     def launch(self, plan: StepPlan) -> Callable[[], StepResult]:

@@ -1,6 +1,7 @@
 """Hands out the tokens of each step of one model: decodes first, then prompt chunks, within a token budget."""
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from operator import attrgetter
 
 from inference_core.batching import Batch, joins_now
@@ -26,8 +27,8 @@ class Scheduler:
     There are no phases. A step gives one token to each sequence that lacks exactly one (in turn, if the
     budget is too small for all, BS-07), then one chunk of at most `prefill_chunk` tokens (BS-06) to
     those that lack more, admitting waiting ones while their blocks fit, in `service_order` (BS-05). If
-    blocks run out, the worst by `holding_rank` gives way: it waits again, to be recomputed
-    (KV-09). `peers` are the schedulers that share the arena, this one included: memory pressure is resolved
+    blocks run out, the worst by `holding_rank` gives way: it waits again, to be recomputed or copied back from
+    `pool.host` (KV-09). `peers` are the schedulers that share the arena, this one included: memory pressure is resolved
     across all of them by the same orders.
 
     Results may come late: `assume` lets planning go on while a step is under way, `settle` brings its tokens.
@@ -86,6 +87,7 @@ class Scheduler:
         if sequence.status is Status.WAITING:
             sequence.queue_seconds += now - sequence.queued_since
             self.waiting.remove(sequence)
+            self.pool.host.expect_no_more(sequence.id)
             if self.blocked is sequence:
                 self.blocked = None
         else:
@@ -104,6 +106,7 @@ class Scheduler:
         budget = self.knobs.max_num_batched_tokens
         self._draft = draft = StepDraft(budget, budget)
         self.blocked = None
+        self.pool.host.resize(self.knobs.host_cache_blocks if self.knobs.prefix_caching else 0)
         self.waiting.lift(now, self.knobs.ageing_seconds)
         self._batch.form(self.knobs, self.running, self.waiting, now)
         left_over = self._share_among_decodes(list(self._seats.decodes.values()), self._most_decodes(), now)
@@ -112,7 +115,11 @@ class Scheduler:
             self._share_among_decodes(left_over, draft.left, now)
         for sequence in draft.shares:
             sequence.last_step = step
-        return StepPlan(step, self.name, list(draft.shares.values()), self._moves()) if draft.shares else None
+        if not draft.shares:
+            self.pool.host.end(copied=False)
+            return None
+        moves = self._moves()
+        return StepPlan(step, self.name, list(draft.shares.values()), moves, *self.pool.host.copies())
 
     def _share_among_decodes(self, decodes: list[Sequence], most: int, now: float) -> list[Sequence]:
         """A token each to up to `most` of them, those first that have waited longest for one; the others."""
@@ -205,6 +212,7 @@ class Scheduler:
             return False
         digests = sequence.shareable_digests(self.pool.block_size) if self.knobs.prefix_caching else []
         hits = self.pool.match(digests)
+        kept = self.pool.host.match(islice(digests, len(hits), None), len(hits))
         while True:
             if len(self._seats) >= self.knobs.max_num_seqs:
                 victim = self._victim(newcomer_claim(sequence), [self])
@@ -219,22 +227,23 @@ class Scheduler:
             if victim is None:
                 return False
             victim[0]._preempt(victim[1], now)
-        self._start(sequence, hits, now)
+        self._start(sequence, hits, kept, now)
         return True
 
-    def _start(self, sequence: Sequence, hits: list[int], now: float) -> None:
+    def _start(self, sequence: Sequence, hits: list[int], kept: list[bytes], now: float) -> None:
         self.waiting.remove(sequence)
+        self.pool.host.expect_no_more(sequence.id)
         sequence.status = Status.RUNNING
         sequence.held_class = aged_class(sequence, now, self.knobs.ageing_seconds)
         sequence.queue_seconds += now - sequence.queued_since
         self.pool.acquire(hits)
-        sequence.block_table = sequence.share.block_table = hits
-        self._seats.take(sequence)
         sequence.num_registered_blocks = len(hits)
-        sequence.num_computed_tokens = len(hits) * self.pool.block_size
         sequence.prompt_computed = sequence.prompt_computed or self._prompt_is_shareable(
-            sequence, sequence.num_computed_tokens
+            sequence, len(hits) * self.pool.block_size
         )
+        sequence.block_table = sequence.share.block_table = hits + self.pool.restore(kept, len(hits))
+        sequence.num_computed_tokens = len(sequence.block_table) * self.pool.block_size
+        self._seats.take(sequence)
         sequence.admissions += 1
         if sequence.admissions == 1:
             self._count_first_admission(sequence, now)
@@ -335,7 +344,8 @@ class Scheduler:
         return max(holders, key=lambda h: (h[1].held_class, h[0] is self, holding_rank(h[1])), default=None)
 
     def _preempt(self, sequence: Sequence, now: float) -> None:
-        """Send a running sequence back to the queue, to be recomputed; its full blocks may stay cached."""
+        """Send a running sequence back to the queue, to be recomputed; its full blocks may stay cached, or be kept."""
+        self.pool.host.expect(sequence.id, sequence.digests[: sequence.num_computed_tokens // self.pool.block_size])
         self._unseat(sequence)
         sequence.status = Status.WAITING
         sequence.queued_since = now
@@ -488,6 +498,7 @@ class Scheduler:
         recalled = [sequence for sequence, *_ in passengers if sequence.status is not Status.FINISHED]
         if moved_blocks:
             recalled = list({s.id: s for s in [*recalled, *self.running.values()]}.values())
+        self.pool.host.clear()
         for sequence in recalled:
             if sequence.status is Status.RUNNING:
                 self._preempt(sequence, now)
@@ -540,5 +551,6 @@ class Scheduler:
             if sequence.status is not Status.WAITING or sequence.block_table or sequence.num_computed_tokens:
                 raise IntegrityError(f"{sequence.id} ({sequence.status.value}) waits but holds {sequence.block_table}")
         self.pool.check_integrity(s.block_table for s in self.running.values())
+        self.pool.host.check_integrity(set(self.waiting))
         self.waiting.check_integrity()
         self.deadlines.check_integrity([*self.running.values(), *self.waiting.values()])

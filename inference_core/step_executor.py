@@ -22,7 +22,7 @@ class Outcome:
     """What came of a step of `tokens` in `sequences`: outputs, and why some of its sequences cannot go on, by id.
 
     `tokens` without drafts, whose price is the decodes'. `depth`: see `StepPlan.prompt_depth`. `seconds`: how long the
-    device, or whoever computes, was busy with it.
+    device, or whoever computes, was busy with it. `swap_seconds`: how much of that was copying from and to host memory.
     """
 
     model: str
@@ -32,6 +32,7 @@ class Outcome:
     seconds: float
     outputs: list[SequenceOutput]
     failed: dict[str, str] = field(default_factory=dict)
+    swap_seconds: float = 0.0
 
 
 @dataclass(slots=True, frozen=True)
@@ -88,12 +89,13 @@ class StepExecutor:
         runner, scheduler = self._runners[plan.model], self._schedulers[plan.model]
         outputs: list[SequenceOutput] = []
         failed: dict[str, str] = {}
-        copies, parts = plan.copies, [plan.sequences]
+        copies, offloads, restores, parts = plan.copies, plan.offloads, plan.restores, [plan.sequences]
+        swap_seconds = 0.0
         while parts:
             part = [share for share in parts.pop() if share.sequence_id not in failed]
             if not part:
                 continue
-            attempt = StepPlan(plan.step, plan.model, part, copies)
+            attempt = StepPlan(plan.step, plan.model, part, copies, offloads, restores)
             passengers = seat(attempt, scheduler.running)
             try:
                 result = runner.run(attempt)
@@ -101,6 +103,9 @@ class StepExecutor:
             except RankLostError:
                 raise  # no part of the step can run any more, nor any later step
             except Exception as error:
+                # What was to be offloaded may have been overwritten by now.
+                scheduler.pool.host.lose_offloads()
+                offloads = []
                 if attempt.num_drafts:
                     # Whatever is wrong may come of a guess, which nobody is guilty of.
                     logger.warning("step %d of %s failed: %r; repeated without drafts", plan.step, plan.model, error)
@@ -113,13 +118,17 @@ class StepExecutor:
                 parts += reversed(verdict.retries)
             else:
                 scheduler.end_moves(copies, copied=True)
-                copies = []
+                scheduler.pool.host.end(copied=True)
+                swap_seconds += _note_swaps(scheduler, result)
+                copies, offloads, restores = [], [], []
                 now = self._clock()
                 scheduler.assume(passengers, now)
                 outputs += scheduler.settle(passengers, result, now)
         scheduler.end_moves(copies, copied=False)
+        scheduler.pool.host.end(copied=False)
         seconds, tokens = self._clock() - began, plan.num_tokens - plan.num_drafts
-        return Outcome(plan.model, len(plan.sequences), tokens, plan.prompt_depth(), seconds, outputs, failed)
+        depth = plan.prompt_depth()
+        return Outcome(plan.model, len(plan.sequences), tokens, depth, seconds, outputs, failed, swap_seconds)
 
     def take_off(self, plan: StepPlan) -> Outcome | None:
         """Launch `plan`, then land the step before it and return what came of that."""
@@ -132,10 +141,12 @@ class StepExecutor:
         except Exception:
             logger.exception("step %d of %s could not be launched", plan.step, plan.model)
             scheduler.end_moves(plan.copies, copied=False)
+            scheduler.pool.host.end(copied=False)
             outcome = self.land()
             self._recall(scheduler, passengers, moved_blocks=False)
             return outcome
         scheduler.end_moves(plan.copies, copied=True)
+        scheduler.pool.host.end(copied=True)
         scheduler.assume(passengers, began)
         self._flight = _Flight(plan.model, passengers, landing, began, tokens, depth, bool(plan.copies))
         return None if before is None else self._land(before)
@@ -159,7 +170,15 @@ class StepExecutor:
         outputs = scheduler.settle(flight.passengers, result, now)
         seconds = now - max(flight.launched, self._landed)
         self._landed = now
-        return Outcome(flight.model, len(flight.passengers), flight.tokens, flight.depth, seconds, outputs)
+        return Outcome(
+            flight.model,
+            len(flight.passengers),
+            flight.tokens,
+            flight.depth,
+            seconds,
+            outputs,
+            swap_seconds=_note_swaps(scheduler, result),
+        )
 
     def _cancel(self) -> None:
         """What was launched after a step that failed is of no use; wait until the device has done with it."""
@@ -172,6 +191,14 @@ class StepExecutor:
     def _recall(self, scheduler: Scheduler, passengers: list[Passenger], moved_blocks: bool) -> None:
         for sequence in scheduler.recall(passengers, self._clock(), moved_blocks=moved_blocks):
             self._suspects[sequence] = len(sequence.output_token_ids)
+
+
+def _note_swaps(scheduler: Scheduler, result: StepResult) -> float:
+    """Seconds that the step's copies from and to host memory took, which the next decisions rest on."""
+    if result.swapped is None:
+        return 0.0
+    scheduler.pool.host.measure(result.swapped)
+    return result.swapped.seconds
 
 
 def _check_result(

@@ -85,12 +85,18 @@ class StepPlan:
 
     `copies`: whole blocks (from, to) whose content a runner copies before anything else, to move sequences out of slabs
     that another model needs. No block is both, and block tables name the new blocks already.
+
+    `offloads` (block, host slot) and `restores` (host slot, block) are copied before `copies`, in this order: what the
+    step's blocks held until now goes to host memory, and what sequences had there comes back. No slot is in both.
+    Restores may be repeated if a step fails; offloads may not, since blocks may have been written to.
     """
 
     step: int
     model: str
     sequences: list[ScheduledSequence]
     copies: list[tuple[int, int]] = field(default_factory=list)
+    offloads: list[tuple[int, int]] = field(default_factory=list)
+    restores: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
@@ -115,10 +121,26 @@ class SampledToken(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(slots=True, frozen=True)
+class SwapTimes:
+    """What a step's `offloads` and `restores` took."""
+
+    out_blocks: int
+    out_seconds: float
+    back_blocks: int
+    back_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        return self.out_seconds + self.back_seconds
+
+
+@dataclass(slots=True, frozen=True)
 class StepResult:
     """Per scheduled sequence the tokens drawn (none, or one, and before it the drafts that were accepted), and what its
-    `score` asks for: `scored` is empty where no sequence has one."""
+    `score` asks for: `scored` is empty where no sequence has one. `swapped`: None for a step without offloads and
+    restores."""
 
     sampled: list[list[SampledToken]]
     seconds: float = field(default=0.0, compare=False)
     scored: list[list[TokenLogprob]] = field(default_factory=list)
+    swapped: SwapTimes | None = field(default=None, compare=False)

@@ -34,6 +34,7 @@ class CoreCollector(Collector):
         models = [(name, model) for name, stats in self.stats.items() for model in stats.models]
         yield from _queue_families(models)
         yield from _token_families(models)
+        yield from _swap_families(models)
         yield from _step_families(models)
         yield from _tuning_families(models)
         yield from _speculation_families(models)
@@ -82,6 +83,19 @@ def _speculation_families(models: Models) -> Iterator[Metric]:
         if stats.seconds:
             speedup.add_metric([name, core], stats.plain_seconds / stats.seconds)
     yield from (drafts, proposed, accepted, by_place, speedup)
+
+
+def _swap_families(models: Models) -> Iterator[Metric]:
+    yield _gauge("aio_host_cache_blocks", "KV blocks kept in host memory.", models, lambda m: m.swap.blocks_kept)
+    yield _counter("aio_swapped_out_blocks", "KV blocks copied to host memory.", models, lambda m: m.swap.out_blocks)
+    yield _counter("aio_swapped_in_blocks", "KV blocks copied back.", models, lambda m: m.swap.back_blocks)
+    yield _counter("aio_swap_refused_blocks", "KV blocks dropped, since copying costs more than computing.", models,
+                   lambda m: m.swap.refused_blocks)  # fmt: skip
+    yield _counter("aio_swapped_bytes", "Bytes copied either way.", models,
+                   lambda m: (m.swap.out_blocks + m.swap.back_blocks) * m.swap.block_bytes)  # fmt: skip
+    yield _counter("aio_swap_copying_seconds", "What copying took.", models, lambda m: m.swap.copying_seconds)
+    yield _counter("aio_swap_spared_seconds", "What computing the restored blocks would have taken.", models,
+                   lambda m: m.swap.spared_seconds)  # fmt: skip
 
 
 def _step_families(models: Models) -> Iterator[Metric]:

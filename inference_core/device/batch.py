@@ -8,7 +8,11 @@ import torch
 from inference_core.device.block_tables import TableUpdate
 from inference_core.device.step_inputs import Capacity, StepShape, fields_of
 
-_TORCH_DTYPES = {"int32": torch.int32, "int64": torch.int64, "float64": torch.float64}
+_TORCH_DTYPES = {"int32": torch.int32, "int64": torch.int64, "float32": torch.float32, "float64": torch.float64}
+_PER_DRAW = (
+    *("sample_rows", "temperature", "top_k", "top_p", "min_p", "seed", "position"),
+    *("edit_rows", "repetition", "presence", "frequency"),
+)
 
 
 @dataclass(slots=True, frozen=True)
@@ -34,6 +38,10 @@ class DeviceBatch:
     min_p: torch.Tensor
     seed: torch.Tensor
     position: torch.Tensor
+    edit_rows: torch.Tensor
+    repetition: torch.Tensor
+    presence: torch.Tensor
+    frequency: torch.Tensor
 
 
 class DeviceInputs:
@@ -61,10 +69,7 @@ class DeviceInputs:
         """Views for a step of this shape: the same addresses for the same shape, always."""
         a, tokens, sequences, sampled = self._arrays, shape.tokens, shape.sequences, shape.sampled
         per_token = {name: a[name][:tokens] for name in ("token_ids", "pending", "positions", "slots")}
-        per_row = {
-            name: a[name][:sampled]
-            for name in ("sample_rows", "temperature", "top_k", "top_p", "min_p", "seed", "position")
-        }
+        per_draw = {name: a[name][:sampled] for name in _PER_DRAW}
         return DeviceBatch(
             shape=shape,
             tables=self.tables,
@@ -72,5 +77,5 @@ class DeviceInputs:
             context_len=a["context_len"][:sequences],
             table_start=a["table_start"][:sequences],
             **per_token,
-            **per_row,
+            **per_draw,
         )

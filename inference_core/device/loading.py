@@ -1,7 +1,7 @@
 """Builds a Core on one CUDA device: weights, then what a step takes, then an arena of what is left."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -24,7 +24,7 @@ from inference_core.live_knobs import KnobsFile, LiveKnobs, changed_knobs
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.memory_plan import format_bytes
 from inference_core.model_config import ModelConfig
-from inference_core.protocol import Knobs, ModelInfo
+from inference_core.protocol import MOST_HOST_BLOCKS, Knobs, ModelInfo
 
 logger = logging.getLogger(__name__)
 Linears = Callable[[Checkpoint, DeviceScheme, torch.dtype, torch.device, Path], dict[str, Linear]]
@@ -82,7 +82,8 @@ def load_device_core(
     del rehearsals, placeholder
     arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=device)
     runners = {m.name: runner(m, decoders[m.name], arena, make_graphs()) for m in spec.models}
-    return Core(runners, arena_bytes=arena_bytes, slab_bytes=spec.slab_bytes, knobs=device_knobs(spec, knobs_file))
+    knobs = device_knobs(spec, {name: made.layout for name, made in runners.items()}, knobs_file)
+    return Core(runners, arena_bytes=arena_bytes, slab_bytes=spec.slab_bytes, knobs=knobs)
 
 
 def _weight_lines(spec: DeviceCoreSpec, runners: list[DeviceRunner]) -> list[str]:
@@ -101,12 +102,18 @@ def capacity_of(spec: DeviceCoreSpec) -> Capacity:
     )
 
 
-def device_knobs(spec: DeviceCoreSpec, file: Path | None = None) -> LiveKnobs:
-    """A step as large as memory was set aside for, unless the specification says less. `file`: see `KnobsFile`."""
+def device_knobs(spec: DeviceCoreSpec, layouts: Mapping[str, KVLayout], file: Path | None = None) -> LiveKnobs:
+    """A step as large as memory was set aside for, unless the specification says less; host memory for as many blocks
+    of each model's layout as it says. `file`: see `KnobsFile`."""
     most = {"max_num_batched_tokens": spec.max_num_batched_tokens, "max_num_seqs": spec.max_num_seqs}
     largest = msgspec.structs.replace(Knobs(), **most, prefill_chunk=spec.max_num_batched_tokens)
-    common = changed_knobs(largest, spec.knobs, largest)
-    start = {m.name: changed_knobs(common, m.knobs, common) for m in spec.models}
+    start: dict[str, Knobs] = {}
+    for m in spec.models:
+        kept = min(m.host_cache_bytes // layouts[m.name].block_bytes, MOST_HOST_BLOCKS)
+        own = (
+            common if "host_cache_blocks" in spec.knobs else changed_knobs(common, {"host_cache_blocks": kept}, common)
+        )
+        start[m.name] = changed_knobs(own, m.knobs, own)
     return LiveKnobs(start, None if file is None else KnobsFile(file), most)
 
 

@@ -12,15 +12,19 @@ from inference_core.device.batch import DeviceInputs
 from inference_core.device.block_tables import BlockTables
 from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.decoder import DeviceDecoder
+from inference_core.device.edited_rows import EditedRows, fits_tables
 from inference_core.device.graphs import Graphs
+from inference_core.device.log_probabilities import LogProbabilities
 from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
+from inference_core.device.swaps import DeviceSwaps
 from inference_core.errors import BadLogitsError
 from inference_core.grammar.masks import TokenMasks, begin_masks
+from inference_core.host_blocks import HostBlocks
 from inference_core.kv_layout import KVLayout
 from inference_core.protocol import ModelInfo
 from inference_core.runner import OverlappingRunner
 from inference_core.sampler import sample
-from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence, StepPlan, StepResult
+from inference_core.step_plan import SampledToken, SampleSpec, StepPlan, StepResult, SwapTimes
 from inference_core.triton_kernels import ops, sampling_ops  # noqa: F401  they register the custom ops
 
 # Rows of inputs and results that are in use at the same time: those of the step under way, and of the next one.
@@ -37,12 +41,23 @@ class _HostDraw:
     masks: TokenMasks | None
 
 
+@dataclass(slots=True, frozen=True)
+class _Launched:
+    """A step under way: how many rows it draws, what the host adds to them, and what its copies took."""
+
+    draws: int
+    host: _HostDraw
+    logprobs: LogProbabilities
+    swapped: Callable[[], SwapTimes | None]
+
+
 class DeviceRunner(OverlappingRunner):
     """A decoder over `arena` uint8 [bytes] on its device, cut into slabs of `slab_bytes`.
 
     Inputs travel in one copy from pinned memory, drawn tokens in one copy back; a token that the next step needs never
     leaves the device. Steps in which every sequence computes one token are padded to a size of `buckets` and repeated
-    as `graphs`. Penalties, biases, log-probabilities and grammars are the host's, which draws from a copy of those
+    as `graphs`, those in which logits are edited apart from the others. Sequences under a grammar,
+    and those that bias more tokens than a row of the edit tables holds, are drawn by the host, from a copy of those
     rows' logits.
     """
 
@@ -68,6 +83,8 @@ class DeviceRunner(OverlappingRunner):
         self._buckets = buckets
         longest = -(-info.max_context // layout.block_size)
         self._tables = BlockTables(layout, slab_bytes, rows=capacity.sequences, row_blocks=longest)
+        self._swaps = DeviceSwaps(HostBlocks(arena, self._tables.byte_offsets, layout.block_bytes), self.device)
+        self._edits = EditedRows(capacity.sequences, decoder.config.vocab_size, self.device)
         pinned = self.device.type == "cuda"
         self._memory = [torch.zeros(bytes_of(capacity), dtype=torch.uint8, pin_memory=pinned) for _ in range(_TURNS)]
         self._inputs = [StepInputs(capacity, memory.numpy()) for memory in self._memory]
@@ -81,36 +98,31 @@ class DeviceRunner(OverlappingRunner):
         self._turn = 0
 
     def draws_ahead(self, spec: SampleSpec) -> bool:
-        params = spec.params
-        return (
-            params.logprobs is None
-            and not params.logit_bias
-            and params.repetition_penalty == 1.0
-            and params.presence_penalty == 0.0
-            and params.frequency_penalty == 0.0
-            and spec.position >= params.min_tokens
-            and spec.matcher is None
-        )
+        return fits_tables(spec)
 
     def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
         began = time.perf_counter()
         self._turn = (self._turn + 1) % _TURNS
         try:
             with torch.inference_mode():
-                shape, sampled, host = self._launch(plan)
+                launched = self._launch(plan)
         except Exception:
-            self._tables.forget()
+            self._forget()
             raise
         finished = self._note()
         draws = [s.sample is not None for s in plan.sequences]
         result = self._results[self._turn]
 
         def land() -> StepResult:
-            finished()
-            tokens = [SampledToken(token) for token in result[:sampled].tolist()]
-            _draw_on_host(host, tokens, shape, self.config.vocab_size)
-            drawn = iter(tokens)
-            return StepResult([[next(drawn)] if draw else [] for draw in draws], time.perf_counter() - began)
+            try:
+                finished()
+                drawn = iter(_drawn_tokens(launched, result, self.config.vocab_size))
+            except Exception:
+                # The steps after this one have counted on what it drew.
+                self._forget()
+                raise
+            sampled_tokens = [[next(drawn)] if draw else [] for draw in draws]
+            return StepResult(sampled_tokens, time.perf_counter() - began, swapped=launched.swapped())
 
         return land
 
@@ -121,42 +133,72 @@ class DeviceRunner(OverlappingRunner):
         with torch.inference_mode():
             self._compute(largest)
 
-    def _launch(self, plan: StepPlan) -> tuple[StepShape, int, _HostDraw]:
+    def _launch(self, plan: StepPlan) -> _Launched:
         sequences = plan.sequences
+        draws = [(s.sequence_id, s.sample) for s in sequences if s.sample is not None]
         single = all(len(s.token_ids) == 1 and s.sample is not None for s in sequences)
         bucket = self._buckets.padded(len(sequences)) if single else None
         inputs, memory = self._inputs[self._turn], self._memory[self._turn]
-        shape = inputs.fill(sequences, self._tables, self._rows_of_last, renamed=bool(plan.copies), pad_to=bucket)
+        edits = self._edits.place(draws, self._rows_of_last)
+        shape = inputs.fill(
+            sequences,
+            self._tables,
+            self._rows_of_last,
+            renamed=bool(plan.copies),
+            pad_to=bucket,
+            edit_rows=None if edits is None else edits.rows,
+        )
+        swapped = self._swaps.begin(plan)
         if plan.copies:
             self._copy_blocks(plan.copies)
         self._device_inputs.memory.copy_(memory, non_blocking=True)
         self._device_inputs.apply_table_updates(shape.table_updates, inputs.apart)
         self._drawn_before.copy_(self._drawn)
+        if edits is not None:
+            self._edits.count(edits, self._drawn_before)
         if bucket is None:
             logits = self._compute(shape)
         else:
             # What a graph has captured is this shape without its counts: those are on the device.
-            logits = self._graphs.run(bucket, lambda: self._compute(_captured(shape, self.info.max_context)))
-        specs = [s.sample for s in sequences if s.sample is not None]
+            key = -bucket if shape.edited else bucket
+            logits = self._graphs.run(key, lambda: self._compute(_captured(shape, self.info.max_context)))
+        specs = [spec for _, spec in draws]
         self._results[self._turn][: len(specs)].copy_(self._drawn[: len(specs)], non_blocking=True)
-        self._rows_of_last = _rows(sequences)
-        return shape, len(specs), self._host_draw(specs, logits)
+        self._rows_of_last = {sequence_id: row for row, (sequence_id, _) in enumerate(draws)}
+        wanted = {
+            row: spec.params.logprobs
+            for row, spec in enumerate(specs)
+            if spec.params.logprobs is not None and fits_tables(spec)
+        }
+        logprobs = LogProbabilities(logits, self._drawn, wanted)
+        return _Launched(len(specs), self._host_draw(specs, logits), logprobs, swapped)
 
     def _compute(self, shape: StepShape) -> torch.Tensor:
-        """The step whose inputs are on the device: its logits, and its draws in `_drawn`. Doing it again changes
-        nothing, as capturing it needs."""
+        """The step whose inputs are on the device: its logits as the model gives them, and its draws in `_drawn`. Doing
+        it again changes nothing, as capturing it needs."""
         batch = self._device_inputs.batch(shape)
         pending = batch.pending
         known = self._drawn_before.index_select(0, pending.clamp(min=0))
         tokens = torch.where(pending >= 0, known.clamp(min=0), batch.token_ids.long())
-        logits = self._decoder.forward(tokens, batch).float()
+        raw = self._decoder.forward(tokens, batch)
+        logits = raw.float()
         if shape.sampled:
+            if shape.edited:
+                logits = logits.clone() if logits is raw else logits
+                tables, penalties = self._edits.tables, (batch.repetition, batch.presence, batch.frequency)
+                edits = (batch.edit_rows, tables.token_ids, tables.bias, tables.num_biased, tables.uses)
+                torch.ops.aio.edit_logits(logits, *edits, *penalties)
             laws = (batch.temperature, batch.top_k, batch.top_p, batch.min_p, batch.seed, batch.position)
             torch.ops.aio.draw_tokens(self._drawn[: shape.sampled], logits, *laws)
-        return logits
+        return raw
+
+    def _forget(self) -> None:
+        """What the device holds of tables and counts may be anything."""
+        self._tables.forget()
+        self._edits.forget()
 
     def _host_draw(self, specs: list[SampleSpec], logits: torch.Tensor) -> _HostDraw:
-        rows = [row for row, spec in enumerate(specs) if not self.draws_ahead(spec)]
+        rows = [row for row, spec in enumerate(specs) if not fits_tables(spec)]
         chosen = [msgspec.structs.replace(specs[row]) for row in rows]
         host = logits[rows].float().to("cpu", non_blocking=True) if rows else logits[:0]
         return _HostDraw(rows, chosen, host, begin_masks(chosen))
@@ -180,17 +222,16 @@ def _captured(shape: StepShape, longest_context: int) -> StepShape:
     return replace(shape, longest_query=1, longest_context=longest_context, table_updates=0)
 
 
-def _rows(sequences: list[ScheduledSequence]) -> dict[str, int]:
-    """Which row of a step's draws is whose."""
-    drawing = [s.sequence_id for s in sequences if s.sample is not None]
-    return {sequence_id: row for row, sequence_id in enumerate(drawing)}
-
-
-def _draw_on_host(host: _HostDraw, tokens: list[SampledToken], shape: StepShape, vocab_size: int) -> None:
-    """Put in what the host draws; raises `BadLogitsError` for rows that nothing could be drawn from."""
+def _drawn_tokens(launched: _Launched, result: torch.Tensor, vocab_size: int) -> list[SampledToken]:
+    """What a finished step drew, the host's part included; raises `BadLogitsError` for rows without a usable logit."""
+    tokens = [SampledToken(token) for token in result[: launched.draws].tolist()]
+    for row, logprob in launched.logprobs.by_row().items():
+        tokens[row] = SampledToken(tokens[row].token_id, logprob)
+    host = launched.host
     if host.rows:
         for row, token in zip(host.rows, sample(host.logits, host.specs, masks=host.masks), strict=True):
             tokens[row] = token
     bad = [row for row, token in enumerate(tokens) if token.token_id < 0]
     if bad:
         raise BadLogitsError(bad, vocab_size)
+    return tokens

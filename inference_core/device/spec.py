@@ -19,7 +19,8 @@ class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     `path`: see `ModelSpec`. `compute`: `dense` multiplies in the activations' dtype; `int4` keeps 4-bit tensors packed
     (W4A16); `int8`, `fp8` (a scale per output) and `fp8-blocks` (one per 128 x 128) round activations to 8 bits too,
     row by row. `kv_dtype`: how the cache holds keys and values. `max_context`: tokens of prompt and answer together;
-    None is what the model was trained for.
+    None is what the model was trained for. `host_cache_bytes`: host memory for blocks that the device has no room for
+    (the knob `host_cache_blocks` begins with it); it is taken as it is used.
     """
 
     name: str
@@ -29,6 +30,7 @@ class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     kv_dtype: KVDtype = "bfloat16"
     block_size: int = 16
     max_context: int | None = None
+    host_cache_bytes: Annotated[int, msgspec.Meta(ge=0)] = 4 * 2**30
     knobs: dict[str, KnobValue] = {}
 
 

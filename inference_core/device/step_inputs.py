@@ -1,6 +1,6 @@
 """The inputs of a step, packed into one buffer that travels to the device at once. No torch: bytes and places."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,8 @@ _INT32 = (1 << 31) - 1
 
 @dataclass(slots=True, frozen=True)
 class StepShape:
-    """What the host must know of a step to launch its kernels: counts, padding included, and upper bounds."""
+    """What the host must know of a step to launch its kernels: counts, padding included, and upper bounds; and whether
+    any logits are `edited` before they are drawn from."""
 
     tokens: int
     sequences: int
@@ -25,6 +26,7 @@ class StepShape:
     longest_query: int
     longest_context: int
     table_updates: int
+    edited: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,7 +44,9 @@ class StepInputs:
 
     Per sequence: `query_start` int32 [S + 1], `context_len`, `table_start` int32 [S]; how to draw: `temperature`,
     `top_p`, `min_p` float64 [S], `top_k` int32 [S], `seed`, `position` int64 [S]; `sample_rows` int32 [S]: the token
-    whose logits are drawn from. Per token: `token_ids`, `positions` int32 [T], `slots` int64 [T] (byte offset of the
+    whose logits are drawn from; where logits are edited, `edit_rows` int32 [S] (which row of the edit tables, or
+    `NO_ROW`) and `repetition`, `presence`, `frequency` float32 [S]. Per token: `token_ids`, `positions` int32 [T],
+    `slots` int64 [T] (byte offset of the
     block that takes it, `NO_SLOT` for padding), `pending` int32 [T] (the row of the last step's draws that is this
     token, or `NO_ROW`). `places`, `values` int64 [U]: see `TableUpdate`.
     """
@@ -62,10 +66,12 @@ class StepInputs:
         *,
         renamed: bool,
         pad_to: int | None = None,
+        edit_rows: Sequence[int] | None = None,
     ) -> StepShape:
         """Write a step's inputs. `rows_of_last`: which row of the last step drew for whom, for tokens that are pending.
 
         `pad_to`: sequences of one token each, of which those beyond the given ones compute nothing that counts.
+        `edit_rows`: for each draw its row of the edit tables, or `NO_ROW`; None if no logits are edited.
         `apart` holds the update of the tables if it is too large for its arrays.
         Raises ValueError for a step beyond the capacity, and what `BlockTables.update` raises.
         """
@@ -91,11 +97,14 @@ class StepInputs:
         a["context_len"][:count] = starts + lengths
         self._fill_tokens(sequences, lengths, tables, rows_of_last)
         sampled = self._fill_draws(sequences, ends)
+        if edit_rows is not None:
+            self._fill_edits(sequences, edit_rows)
         longest = int((starts + lengths).max(initial=0))
+        edited = edit_rows is not None
         if pad_to is not None:
             self._pad(count, pad_to)
-            return StepShape(pad_to, pad_to, pad_to, 1, longest, updates)
-        return StepShape(tokens, count, sampled, max(lengths, default=0), longest, updates)
+            return StepShape(pad_to, pad_to, pad_to, 1, longest, updates, edited)
+        return StepShape(tokens, count, sampled, max(lengths, default=0), longest, updates, edited)
 
     def fill_with_padding(self) -> StepShape:
         """The largest step of all, none of whose rows counts."""
@@ -105,7 +114,8 @@ class StepInputs:
             self.arrays[name][:] = value
         for name in ("context_len", "table_start", "sample_rows", "temperature"):
             self.arrays[name][:] = 0
-        return StepShape(tokens, sequences, sequences, tokens, 1, 0)
+        self.arrays["edit_rows"][:] = NO_ROW
+        return StepShape(tokens, sequences, sequences, tokens, 1, 0, edited=True)
 
     def _fill_tokens(
         self,
@@ -154,6 +164,15 @@ class StepInputs:
         a["position"][:rows] = [spec.position for spec in specs]
         return rows
 
+    def _fill_edits(self, sequences: list[ScheduledSequence], edit_rows: Sequence[int]) -> None:
+        a, rows = self.arrays, len(edit_rows)
+        params = [s.sample.params for s in sequences if s.sample is not None]
+        a["edit_rows"][:rows] = edit_rows
+        a["edit_rows"][rows:] = NO_ROW
+        a["repetition"][:rows] = [p.repetition_penalty for p in params]
+        a["presence"][:rows] = [p.presence_penalty for p in params]
+        a["frequency"][:rows] = [p.frequency_penalty for p in params]
+
     def _pad(self, count: int, pad_to: int) -> None:
         a = self.arrays
         for name, value in (("token_ids", 0), ("positions", 0), ("slots", NO_SLOT), ("pending", NO_ROW)):
@@ -181,6 +200,10 @@ _SEQUENCE_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
     ("min_p", np.float64),
     ("seed", np.int64),
     ("position", np.int64),
+    ("edit_rows", np.int32),
+    ("repetition", np.float32),
+    ("presence", np.float32),
+    ("frequency", np.float32),
 )
 _UPDATE_FIELDS: tuple[tuple[str, DTypeLike], ...] = (("places", np.int64), ("values", np.int64))
 _TOKEN_FIELDS: tuple[tuple[str, DTypeLike], ...] = (

@@ -6,6 +6,7 @@ import torch
 
 from inference_core.attention.backend import AttentionBackend
 from inference_core.attention.batches import BlockAddresses
+from inference_core.host_blocks import HostBlocks
 from inference_core.linear.linear import Linear
 from inference_core.model_config import ModelConfig
 from inference_core.models.decoder import DecoderLayer, Embedding
@@ -42,6 +43,7 @@ class CpuStage(Stage):
         self.attention = attention
         self._addresses = addresses
         self._group = group
+        self._host = HostBlocks(attention.arena, addresses.offsets, addresses.block_bytes)
 
     def _embed(self, sequences: list[ScheduledSequence]) -> torch.Tensor:
         """Each rank looks up the tokens of its own vocabulary rows and adds zeros for the others."""
@@ -99,3 +101,9 @@ class CpuStage(Stage):
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         self._addresses.copy(self.attention.arena, copies)
+
+    def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
+        self._host.offload(offloads)
+
+    def restore_blocks(self, restores: list[tuple[int, int]]) -> None:
+        self._host.restore(restores)

@@ -119,7 +119,7 @@ class DeviceShares(RankShares):
         return RankModel(stage, share, model.vocabulary_widths(spec.mesh.tensor))
 
     def knobs(self, file: Path | None) -> LiveKnobs:
-        return device_knobs(self._spec.core, file)
+        return device_knobs(self._spec.core, {m.spec.name: m.layout for m in self._models}, file)
 
     @property
     def slab_bytes(self) -> int:

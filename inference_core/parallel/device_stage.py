@@ -10,6 +10,7 @@ from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.decoder import DeviceDecoder
 from inference_core.device.graphs import Graphs
 from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
+from inference_core.host_blocks import HostBlocks
 from inference_core.kv_layout import KVLayout
 from inference_core.parallel.stage import Stage
 from inference_core.step_plan import ScheduledSequence
@@ -43,6 +44,7 @@ class DeviceStage(Stage):
         self.device = self._arena.device
         self._layout = layout
         self._tables = tables
+        self._host = HostBlocks(self._arena, tables.byte_offsets, layout.block_bytes)
         self._graphs = graphs
         self._buckets = buckets
         self._turns = [_Turn(capacity, self.device) for _ in range(turns)]
@@ -76,6 +78,19 @@ class DeviceStage(Stage):
         torch.ops.aio.copy_blocks(self._arena, pairs, self._layout.block_bytes)
         # The sequences' lists of blocks were changed in the middle.
         self._tables.forget()
+
+    def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
+        self._host.offload(offloads)
+        self._finish()
+
+    def restore_blocks(self, restores: list[tuple[int, int]]) -> None:
+        self._host.restore(restores)
+        self._finish()
+
+    def _finish(self) -> None:
+        """The leader measures how long its copies take."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
 
     def _send(self, sequences: list[ScheduledSequence], bucket: int | None) -> StepShape:
         """Bring a step's inputs to the device."""

@@ -17,8 +17,10 @@ from inference_core.parallel.messages import (
     CopyBlocks,
     Divided,
     Failed,
+    OffloadBlocks,
     Ready,
     Rehearse,
+    RestoreBlocks,
     Room,
     StepOrder,
     Stop,
@@ -79,6 +81,10 @@ def _serve(environment: RankEnvironment, store: Any, spec: AnyMeshSpec, cache_di
                 link.report(Room(environment.rank, rank.room(no_look)))
             case TakeArena():
                 rank.take_arena(order.arena_bytes)
+            case OffloadBlocks():
+                rank.runner.offload_blocks(order)
+            case RestoreBlocks():
+                rank.runner.restore_blocks(order)
             case UseThreads():
                 rank.shares.use_threads(order.threads)
             case Stop():

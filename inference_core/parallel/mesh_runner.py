@@ -12,7 +12,15 @@ from inference_core.logits_runner import LogitsRunner
 from inference_core.model_config import ModelConfig
 from inference_core.model_runner import sampled_rows
 from inference_core.parallel.control import Followers
-from inference_core.parallel.messages import CopyBlocks, Order, RunStep, Stop, UseThreads
+from inference_core.parallel.messages import (
+    CopyBlocks,
+    OffloadBlocks,
+    Order,
+    RestoreBlocks,
+    RunStep,
+    Stop,
+    UseThreads,
+)
 from inference_core.parallel.rank import Rank
 from inference_core.parallel.settling import settle
 from inference_core.parallel.table_deltas import SentTables
@@ -55,6 +63,12 @@ class Leader:
 
     def use_threads(self, threads: int) -> None:
         self._everywhere(UseThreads(threads), lambda: self._rank.shares.use_threads(threads))
+
+    def offload_blocks(self, order: OffloadBlocks) -> None:
+        self._everywhere(order, lambda: self._rank.runner.offload_blocks(order))
+
+    def restore_blocks(self, order: RestoreBlocks) -> None:
+        self._everywhere(order, lambda: self._rank.runner.restore_blocks(order))
 
     def stop(self) -> None:
         """Let all ranks end; a rank that has gone already is no error."""
@@ -115,3 +129,9 @@ class MeshRunner(LogitsRunner):
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         self._leader.copy_blocks(CopyBlocks(self.info.name, copies))
+
+    def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
+        self._leader.offload_blocks(OffloadBlocks(self.info.name, offloads))
+
+    def restore_blocks(self, restores: list[tuple[int, int]]) -> None:
+        self._leader.restore_blocks(RestoreBlocks(self.info.name, restores))

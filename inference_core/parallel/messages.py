@@ -49,6 +49,20 @@ class TakeArena(msgspec.Struct, frozen=True, tag="arena", array_like=True):
     arena_bytes: int
 
 
+class OffloadBlocks(msgspec.Struct, frozen=True, tag="offload", array_like=True):
+    """Copy whole KV blocks of `model` to host slots (block, slot), on every rank to its own."""
+
+    model: str
+    offloads: list[tuple[int, int]]
+
+
+class RestoreBlocks(msgspec.Struct, frozen=True, tag="restore", array_like=True):
+    """Copy host slots to whole KV blocks of `model` (slot, block)."""
+
+    model: str
+    restores: list[tuple[int, int]]
+
+
 class UseThreads(msgspec.Struct, frozen=True, tag="threads", array_like=True):
     """Give the kernels of each rank this many threads (0: its share of the CPUs)."""
 
@@ -59,7 +73,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop", array_like=True):
     """End the process in good order."""
 
 
-Order = StepOrder | CopyBlocks | Rehearse | TakeArena | UseThreads | Stop
+Order = StepOrder | CopyBlocks | OffloadBlocks | RestoreBlocks | Rehearse | TakeArena | UseThreads | Stop
 
 
 class Joined(msgspec.Struct, frozen=True, tag="joined"):

@@ -7,7 +7,7 @@ import torch
 
 from inference_core.parallel.collectives import PipelineLinks, TensorGroup
 from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.messages import CopyBlocks, RunStep
+from inference_core.parallel.messages import CopyBlocks, OffloadBlocks, RestoreBlocks, RunStep
 from inference_core.parallel.micro_batches import PipelineReport, micro_batch_count, micro_batches
 from inference_core.parallel.splits import RankShare
 from inference_core.parallel.stage import Stage
@@ -53,6 +53,12 @@ class RankRunner:
 
     def copy_blocks(self, order: CopyBlocks) -> None:
         self.models[order.model].stage.copy_blocks(order.copies)
+
+    def offload_blocks(self, order: OffloadBlocks) -> None:
+        self.models[order.model].stage.offload_blocks(order.offloads)
+
+    def restore_blocks(self, order: RestoreBlocks) -> None:
+        self.models[order.model].stage.restore_blocks(order.restores)
 
     def run(self, step: RunStep) -> torch.Tensor | None:
         """Compute the step; on the leader the logits float32 [rows, vocabulary], None on all other ranks."""

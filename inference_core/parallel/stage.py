@@ -36,3 +36,11 @@ class Stage(ABC):
     @abstractmethod
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         """Copy whole KV blocks (from, to)."""
+
+    @abstractmethod
+    def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
+        """Copy whole KV blocks to this rank's host slots (block, slot)."""
+
+    @abstractmethod
+    def restore_blocks(self, restores: list[tuple[int, int]]) -> None:
+        """Copy this rank's host slots to whole KV blocks (slot, block)."""

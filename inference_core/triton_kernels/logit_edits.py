@@ -1,58 +1,76 @@
-"""Bias, penalties and masks on the device, in place: only the logits of the tokens concerned are touched."""
+"""Bias, penalties and masks on the device, in place: rows that have none are left alone."""
 
 import torch
 import triton
 import triton.language as tl
 
-_EDITS = 256
+_BIASED = 128  # tokens of one pass
+_CHUNK = 2048  # tokens of one program
 
 
 @triton.jit
-def edit_logits_kernel(
-    logits,
-    start,
-    token_ids,
-    bias,
-    uses,
-    repetition,
-    presence,
-    frequency,
-    stride,
-    BLOCK: tl.constexpr,
-):
-    """One row: bias, then the repetition penalty on tokens of prompt or output, then presence and frequency."""
-    row = tl.program_id(0)
-    penalty = tl.load(repetition + row)
-    once, per_use = tl.load(presence + row), tl.load(frequency + row)
-    end = tl.load(start + row + 1)
-    for first in range(tl.load(start + row), end, BLOCK):
-        edit = first + tl.arange(0, BLOCK)
-        real = edit < end
-        place = logits + row.to(tl.int64) * stride + tl.load(token_ids + edit, mask=real, other=0)
-        count = tl.load(uses + edit, mask=real, other=-1)
-        value = tl.load(place, mask=real, other=0.0) + tl.load(bias + edit, mask=real, other=0.0)
-        repeated = tl.where(value < 0, value * penalty, tl.div_rn(value, penalty))
-        value = tl.where(count >= 0, repeated, value)
-        value = tl.where(count > 0, value - (once + per_use * count.to(tl.float32)), value)
-        tl.store(place, value, mask=real)
+def bias_rows_kernel(logits, rows, token_ids, biases, num_biased, stride, CAPACITY: tl.constexpr, BLOCK: tl.constexpr):
+    """One row's biases; its token ids are distinct."""
+    r = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows + r).to(tl.int64)
+    if row < 0:
+        return
+    count = tl.load(num_biased + row)
+    for first in range(0, count, BLOCK):
+        place = first + tl.arange(0, BLOCK)
+        real = place < count
+        at = logits + r * stride + tl.load(token_ids + row * CAPACITY + place, mask=real, other=0)
+        value = tl.load(at, mask=real, other=0.0) + tl.load(biases + row * CAPACITY + place, mask=real, other=0.0)
+        tl.store(at, value, mask=real)
+
+
+@triton.jit
+def penalise_rows_kernel(logits, rows, uses, repetition, presence, frequency, vocabulary, stride, BLOCK: tl.constexpr):
+    """One chunk of one row: the repetition penalty on tokens of prompt or output, then presence and frequency."""
+    r = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows + r).to(tl.int64)
+    if row < 0:
+        return
+    penalty, once, per_use = tl.load(repetition + r), tl.load(presence + r), tl.load(frequency + r)
+    if (penalty != 1.0) | (once != 0.0) | (per_use != 0.0):
+        token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        real = token < vocabulary
+        used = tl.load(uses + row * vocabulary + token, mask=real, other=0)
+        touched = used > 0
+        at = logits + r * stride + token
+        value = tl.load(at, mask=touched, other=0.0)
+        value = tl.where(value < 0, value * penalty, tl.div_rn(value, penalty))
+        times = used >> 1
+        value = tl.where(times > 0, value - (once + per_use * times.to(tl.float32)), value)
+        tl.store(at, value, mask=touched)
 
 
 def edit_logits(
     logits: torch.Tensor,
-    start: torch.Tensor,
+    rows: torch.Tensor,
     token_ids: torch.Tensor,
     bias: torch.Tensor,
+    num_biased: torch.Tensor,
     uses: torch.Tensor,
     repetition: torch.Tensor,
     presence: torch.Tensor,
     frequency: torch.Tensor,
 ) -> None:
-    """Edit logits float32 [R, V], unit stride along its rows, by the fields of a `LogitEdits`."""
-    if len(logits):
-        edit_logits_kernel[(len(logits),)](
-            *(logits, start, token_ids, bias, uses, repetition, presence, frequency, logits.stride(0)),
-            BLOCK=_EDITS,
-            num_warps=4,
-            # Every operation rounds by itself, as in `reference_sampler`.
-            enable_fp_fusion=False,
-        )
+    """Edit logits float32 [R, V], unit stride along its rows. Row r has row `rows[r]` int32 of the `EditTables`' arrays
+    (-1: it is left alone) and the penalties `repetition`, `presence`, `frequency` float32 [R]."""
+    if not len(logits):
+        return
+    vocabulary, stride = logits.shape[1], logits.stride(0)
+    bias_rows_kernel[(len(logits),)](
+        *(logits, rows, token_ids, bias, num_biased, stride),
+        CAPACITY=token_ids.shape[1],
+        BLOCK=_BIASED,
+        num_warps=4,
+    )
+    penalise_rows_kernel[(len(logits), triton.cdiv(vocabulary, _CHUNK))](
+        *(logits, rows, uses, repetition, presence, frequency, vocabulary, stride),
+        BLOCK=_CHUNK,
+        num_warps=4,
+        # Every operation rounds by itself, as in `reference_sampler`.
+        enable_fp_fusion=False,
+    )

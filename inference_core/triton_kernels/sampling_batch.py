@@ -1,18 +1,19 @@
 """What a step's draws depend on besides the logits, as flat arrays that a device can read.
 
-A row of logits is edited at few places: biased, penalised and masked token ids. They are named once per row, so that
-edits never meet, and flattened; the rest is a handful of numbers per row.
+A row of logits is edited at few places by biases and masks, which are named, and at more by penalties, for which a
+table counts what is in prompt and output; the rest is a handful of numbers per row.
 """
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from inference_core.errors import InvalidRequestError
+from inference_core.protocol import SamplingParams
 from inference_core.step_plan import SampleSpec
 
 _MASK = (1 << 64) - 1
@@ -20,20 +21,40 @@ _INT32 = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class LogitEdits:
-    """Edits [E] of all rows one after another; row r's are those from `start[r]` to `start[r + 1]`, ids distinct.
+class EditTables:
+    """What edits the logits of up to N sequences, a row each.
 
-    `start` int32 [R + 1], `token_ids` int32, `bias` float32 (-inf masks the token), `uses` int32: how often the token
-    is in the output, -1 where it is not even in the prompt. `repetition`, `presence`, `frequency`: float32 [R].
+    `token_ids` int32 and `bias` float32 [N, K]: of each row the first `num_biased` int32 [N] count, with distinct ids;
+    a bias of -inf masks its token. `uses` int32 [N, V]: twice how often a token is in the output, plus one if it is in
+    the prompt.
     """
 
-    start: torch.Tensor
     token_ids: torch.Tensor
     bias: torch.Tensor
+    num_biased: torch.Tensor
     uses: torch.Tensor
-    repetition: torch.Tensor
-    presence: torch.Tensor
-    frequency: torch.Tensor
+
+    @classmethod
+    def empty(cls, rows: int, most_biased: int, vocabulary: int, device: torch.device) -> "EditTables":
+        """N and K are `rows` and `most_biased`; nothing is edited."""
+        return cls(
+            torch.zeros(rows, most_biased, dtype=torch.int32, device=device),
+            torch.zeros(rows, most_biased, dtype=torch.float32, device=device),
+            torch.zeros(rows, dtype=torch.int32, device=device),
+            torch.zeros(rows, vocabulary, dtype=torch.int32, device=device),
+        )
+
+    def set_bias(self, row: int, bias: dict[int, float]) -> None:
+        """A row's biases from now on."""
+        # From pageable memory, which is staged before these calls return: they wait for no step under way.
+        count = len(bias)
+        self.token_ids[row, :count].copy_(torch.tensor(list(bias), dtype=torch.int32), non_blocking=True)
+        self.bias[row, :count].copy_(torch.tensor(list(bias.values()), dtype=torch.float32), non_blocking=True)
+        self.num_biased[row].fill_(count)
+
+    def set_uses(self, row: int, uses: NDArray[np.int32]) -> None:
+        """A row's counts [V]."""
+        self.uses[row].copy_(torch.from_numpy(uses), non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,53 +85,36 @@ def draw_laws(specs: Sequence[SampleSpec]) -> DrawLaws:
     )
 
 
-def logit_edits(specs: Sequence[SampleSpec], vocabulary: int) -> LogitEdits | None:
-    """On the CPU; None where no row is edited.
+def is_penalised(params: SamplingParams) -> bool:
+    """Whether what was drawn before changes the law."""
+    return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
 
-    Raises InvalidRequestError for a biased, stop or earlier token id outside the vocabulary.
+
+def row_bias(spec: SampleSpec, vocabulary: int) -> dict[int, float]:
+    """What is added to which logits before they are penalised; -inf where the token may not be drawn.
+
+    Raises InvalidRequestError for a biased or stop token id outside the vocabulary.
     """
-    rows = [_row_edits(spec, vocabulary) for spec in specs]
-    if not any(rows):
-        return None
-    ids = [token_id for row in rows for token_id in row]
-    edits = [edit for row in rows for edit in row.values()]
-    params = [spec.params for spec in specs]
-
-    def floats(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32)
-
-    return LogitEdits(
-        start=torch.from_numpy(np.cumsum([0, *map(len, rows)]).astype(np.int32)),
-        token_ids=torch.tensor(ids, dtype=torch.int32),
-        bias=floats([bias for bias, _ in edits]),
-        uses=torch.tensor([uses for _, uses in edits], dtype=torch.int32),
-        repetition=floats([p.repetition_penalty for p in params]),
-        presence=floats([p.presence_penalty for p in params]),
-        frequency=floats([p.frequency_penalty for p in params]),
-    )
-
-
-def _row_edits(spec: SampleSpec, vocabulary: int) -> dict[int, tuple[float, int]]:
-    """Token id -> (bias, uses) wherever the row is touched."""
     params = spec.params
-    bias, uses = dict(params.logit_bias), Counter[int]()
+    bias = dict(params.logit_bias)
     _check(bias, vocabulary, "logit_bias")
-    seen: set[int] = set()
-    if params.repetition_penalty != 1.0:
-        seen.update(spec.prompt_token_ids)
-        _check(seen, vocabulary, "prompt_token_ids")
-    if params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty:
-        uses.update(spec.output_token_ids)
-        _check(uses, vocabulary, "output_token_ids")
     if spec.position < params.min_tokens:
         _check(spec.eos_token_ids, vocabulary, "eos_token_ids")
         _check(params.stop_token_ids, vocabulary, "stop_token_ids")
         bias |= dict.fromkeys((*spec.eos_token_ids, *params.stop_token_ids), -math.inf)
-    touched = bias.keys() | seen | uses.keys()
-    return {i: (bias.get(i, 0.0), uses.get(i, 0 if i in seen else -1)) for i in touched}
+    return bias
 
 
-def _check(ids: Sequence[int] | set[int] | dict[int, float] | Counter[int], vocabulary: int, param: str) -> None:
+def row_uses(spec: SampleSpec, outputs: Sequence[int], vocabulary: int) -> NDArray[np.int32]:
+    """A row of `EditTables.uses` with these `outputs`. Raises InvalidRequestError for an id outside the vocabulary."""
+    _check(spec.prompt_token_ids, vocabulary, "prompt_token_ids")
+    _check(outputs, vocabulary, "output_token_ids")
+    uses = 2 * np.bincount(np.array(outputs, np.int64), minlength=vocabulary).astype(np.int32)
+    uses[spec.prompt_token_ids] += 1
+    return uses
+
+
+def _check(ids: Collection[int], vocabulary: int, param: str) -> None:
     for token_id in ids:
         if not 0 <= token_id < vocabulary:
             raise InvalidRequestError(

@@ -7,23 +7,6 @@ import torch
 
 from inference_core.triton_kernels import sampling_reference
 from inference_core.triton_kernels.registration import register
-from inference_core.triton_kernels.sampling_batch import DrawLaws, LogitEdits
-
-
-def sample(logits: torch.Tensor, edits: LogitEdits | None, laws: DrawLaws, drawn: torch.Tensor) -> None:
-    """Write token ids to drawn int64 [R] for logits float32 [R, V], which are edited in place.
-
-    -1 stands for rows where no token can be drawn (`BadLogitsError` elsewhere). All tensors on one device; nothing is
-    read back.
-    """
-    if edits is not None:
-        torch.ops.aio.edit_logits(
-            *(logits, edits.start, edits.token_ids, edits.bias, edits.uses),
-            *(edits.repetition, edits.presence, edits.frequency),
-        )
-    torch.ops.aio.draw_tokens(
-        *(drawn, logits, laws.temperature, laws.top_k, laws.top_p, laws.min_p, laws.seed, laws.position)
-    )
 
 
 def _edit_logits_cuda(logits: torch.Tensor, *edits: torch.Tensor) -> None:
@@ -38,9 +21,15 @@ def _draw_tokens_cuda(drawn: torch.Tensor, logits: torch.Tensor, *laws: torch.Te
     launch(drawn, logits, *laws)
 
 
+def _row_totals_cuda(best: torch.Tensor, totals: torch.Tensor, logits: torch.Tensor) -> None:
+    from inference_core.triton_kernels.row_totals import row_totals as launch
+
+    launch(best, totals, logits)
+
+
 register(
-    "edit_logits(Tensor(a!) logits, Tensor start, Tensor token_ids, Tensor bias, Tensor uses, Tensor repetition, "
-    "Tensor presence, Tensor frequency) -> ()",
+    "edit_logits(Tensor(a!) logits, Tensor rows, Tensor token_ids, Tensor bias, Tensor num_biased, Tensor uses, "
+    "Tensor repetition, Tensor presence, Tensor frequency) -> ()",
     cpu=sampling_reference.edit_logits,
     cuda=_edit_logits_cuda,
 )
@@ -49,4 +38,9 @@ register(
     "Tensor seed, Tensor position) -> ()",
     cpu=sampling_reference.draw_tokens,
     cuda=_draw_tokens_cuda,
+)
+register(
+    "row_totals(Tensor(a!) best, Tensor(b!) totals, Tensor logits) -> ()",
+    cpu=sampling_reference.row_totals,
+    cuda=_row_totals_cuda,
 )

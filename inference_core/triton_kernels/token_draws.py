@@ -234,7 +234,7 @@ def draw_tokens(
         return
     block = min(CHUNK, triton.next_power_of_2(vocabulary))
     chunks, capacity = triton.cdiv(vocabulary, block), min(_GATHERED, vocabulary)
-    powers = _powers(logits.device)
+    powers = weight_powers(logits.device)
 
     def scratch(width: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(rows, width, dtype=dtype, device=logits.device)
@@ -267,6 +267,6 @@ def draw_tokens(
 
 
 @functools.cache
-def _powers(device: torch.device) -> torch.Tensor:
+def weight_powers(device: torch.device) -> torch.Tensor:
     """The table of 2**(44 + j / 16) on the device, copied there once."""
     return torch.from_numpy(WEIGHT_POWERS).to(device)

@@ -152,11 +152,17 @@ def pair(request: pytest.FixtureRequest, weight_cache: Path) -> Pair:
     chunk=st.sampled_from([5, 16, 33, 256]),
     seats=st.sampled_from([1, 2, 5, 64]),
     caching=st.booleans(),
+    host=st.sampled_from([0, 3, 64]),
 )
 def test_every_request_is_told_what_it_is_told_alone(
-    pair: Pair, plan: list[Arrival], budget: int, chunk: int, seats: int, caching: bool
+    pair: Pair, plan: list[Arrival], budget: int, chunk: int, seats: int, caching: bool, host: int
 ) -> None:
-    knobs = {"max_num_batched_tokens": budget, "prefill_chunk": chunk, "max_num_seqs": seats}
+    knobs = {
+        "max_num_batched_tokens": budget,
+        "prefill_chunk": chunk,
+        "max_num_seqs": seats,
+        "host_cache_blocks": host,
+    }
     pair.cramped.core.set_knobs(knobs | {"prefix_caching": caching})
 
     together = pair.cramped.answers(plan)
@@ -167,7 +173,13 @@ def test_every_request_is_told_what_it_is_told_alone(
 def test_preempted_requests_and_those_that_find_their_prefix_are_told_the_same(pair: Pair) -> None:
     """The case that the random ones may miss: ten long requests, the last ones the most urgent, then all again."""
     pair.cramped.core.set_knobs(
-        {"max_num_batched_tokens": 96, "prefill_chunk": 40, "max_num_seqs": 64, "prefix_caching": True}
+        {
+            "max_num_batched_tokens": 96,
+            "prefill_chunk": 40,
+            "max_num_seqs": 64,
+            "prefix_caching": True,
+            "host_cache_blocks": 64,
+        }
     )
     plan = [Arrival(i, i % 2, priority=2 - i // 4, pause=1) for i in range(len(PROMPTS))]
     before = pair.cramped.core.stats().models[0]
@@ -178,3 +190,5 @@ def test_preempted_requests_and_those_that_find_their_prefix_are_told_the_same(p
     after = pair.cramped.core.stats().models[0]
     assert after.preemptions > before.preemptions
     assert after.prefix_hit_tokens > before.prefix_hit_tokens
+    # Copied back from host memory, since that takes less time than computing it again.
+    assert after.swap.back_blocks > before.swap.back_blocks

@@ -1,20 +1,47 @@
 """The device's runner gives the oracle's tokens: eager, captured, padded, overlapping and drawn on the host."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import torch
 from tiny_device import SLAB, SLABS, RecordingGraphs, TinyModels
 
 from inference_core.core import Core
+from inference_core.device import edited_rows
+from inference_core.device.graphs import Graphs, NoGraphs
+from inference_core.device.runner import DeviceRunner
 from inference_core.errors import BadLogitsError
-from inference_core.protocol import AddRequest, Knobs, SamplingParams
+from inference_core.protocol import AddRequest, Knobs, SamplingParams, TokenLogprob
 from inference_core.runner import ModelRunner
-from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence, StepPlan
+from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence, StepPlan, StepResult
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 WARM = SamplingParams(temperature=0.9, top_p=0.9, top_k=20, seed=3, max_tokens=12, ignore_eos=True)
 PENALISED = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, presence_penalty=1.5)
+REPETITIVE = SamplingParams(
+    temperature=0.8,
+    seed=5,
+    max_tokens=14,
+    ignore_eos=True,
+    repetition_penalty=1.3,
+    frequency_penalty=0.4,
+    logit_bias={3: 1.5, 4: -2.0},
+    stop_token_ids=(9,),
+    min_tokens=14,
+)
+NAMED = SamplingParams(temperature=0.9, seed=2, max_tokens=12, ignore_eos=True, logprobs=4, frequency_penalty=0.2)
+# More tokens are biased than a row of the tables on the device has room for.
+OVERFULL = SamplingParams(
+    temperature=0,
+    max_tokens=8,
+    ignore_eos=True,
+    logit_bias=dict.fromkeys(range(20), -1.0),
+    presence_penalty=1.0,
+    logprobs=1,
+)
 
 
 @pytest.fixture(scope="module")
@@ -22,24 +49,45 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
     return TinyModels(tmp_path_factory.mktemp("tiny"))
 
 
-def answers(runner: ModelRunner, prompts: list[list[int]], samplings: list[SamplingParams]) -> dict[str, list[int]]:
-    core = Core(
-        {"m": runner},
-        arena_bytes=SLABS * SLAB,
-        slab_bytes=SLAB,
-        knobs=Knobs(prefill_chunk=5, max_num_batched_tokens=32, max_num_seqs=8),
-        seed=0,
-    )
-    tokens: dict[str, list[int]] = {}
+Said = dict[str, list[tuple[int, TokenLogprob | None]]]
+
+
+def core_of(runner: ModelRunner, slabs: int = SLABS, **knobs: Any) -> Core:
+    given = {"prefill_chunk": 5, "max_num_batched_tokens": 32, "max_num_seqs": 8} | knobs
+    return Core({"m": runner}, arena_bytes=slabs * SLAB, slab_bytes=SLAB, knobs=Knobs(**given), seed=0)
+
+
+def answers(runner: ModelRunner, prompts: list[list[int]], samplings: list[SamplingParams]) -> Said:
+    return told(core_of(runner), prompts, samplings)
+
+
+def told(core: Core, prompts: list[list[int]], samplings: list[SamplingParams]) -> Said:
+    tokens: Said = {}
     for number, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True)):
         tokens[str(number)] = []
         core.add(AddRequest(request_id=str(number), model="m", prompt_token_ids=prompt, sampling=sampling))
     while core.has_work:
         for output in core.step():
-            assert output.finish_reason in (None, "length")
-            tokens[output.request_id] += output.token_ids
+            assert output.finish_reason in (None, "length", "stop"), output.error
+            logprobs = output.logprobs or [None] * len(output.token_ids)
+            tokens[output.request_id] += zip(output.token_ids, logprobs, strict=True)
         core.check_integrity()
     return tokens
+
+
+def assert_same(given: Said, expected: Said) -> None:
+    """The same tokens; log-probabilities of the same tokens, as alike as the logits of two implementations are."""
+    assert {name: [token for token, _ in said] for name, said in given.items()} == {
+        name: [token for token, _ in said] for name, said in expected.items()
+    }
+    for name, said in given.items():
+        for (_, one), (_, other) in zip(said, expected[name], strict=True):
+            if one is None or other is None:
+                assert one is other
+                continue
+            assert [i for i, _ in one.top] == [i for i, _ in other.top]
+            numbers = [other.logprob, *(x for _, x in other.top)]
+            assert [one.logprob, *(x for _, x in one.top)] == pytest.approx(numbers, abs=1e-3)
 
 
 PROMPTS = [[1, 2, 3], [4] * 20, [7, 8] * 9, [5], [9, 1, 9, 1, 3]]
@@ -49,20 +97,93 @@ PROMPTS = [[1, 2, 3], [4] * 20, [7, 8] * 9, [5], [9, 1, 9, 1, 3]]
 def test_a_core_on_the_device_says_what_the_oracle_says(weights: dict[str, bool], tmp_path: Path) -> None:
     models = TinyModels(tmp_path, **weights)
     samplings = [GREEDY] * len(PROMPTS)
-    assert answers(models.device_runner(), PROMPTS, samplings) == answers(models.oracle(), PROMPTS, samplings)
+    assert_same(answers(models.device_runner(), PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
 
 
 def test_captured_steps_hear_nothing_but_what_is_on_the_device(models: TinyModels) -> None:
     """AT-08: the first work of a batch size is repeated for all later ones, whoever is in them and how far."""
     graphs = RecordingGraphs()
     samplings = [GREEDY, WARM, GREEDY, WARM, GREEDY]
-    assert answers(models.device_runner(graphs), PROMPTS, samplings) == answers(models.oracle(), PROMPTS, samplings)
+    assert_same(answers(models.device_runner(graphs), PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
     assert graphs.replays > 5
 
 
-def test_what_the_device_cannot_draw_the_host_draws_beside_it(models: TinyModels) -> None:
-    samplings = [GREEDY, PENALISED, WARM, PENALISED, WARM]
-    assert answers(models.device_runner(), PROMPTS, samplings) == answers(models.oracle(), PROMPTS, samplings)
+class Launches:
+    """Counts the launches of a runner that knew not all of their tokens."""
+
+    def __init__(self, runner: DeviceRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.overlapped = 0
+        launch = runner.launch
+
+        def counted(plan: StepPlan) -> Callable[[], StepResult]:
+            self.overlapped += any(PENDING in s.token_ids for s in plan.sequences)
+            return launch(plan)
+
+        monkeypatch.setattr(runner, "launch", counted)
+
+
+@pytest.mark.parametrize("graphs", [NoGraphs, RecordingGraphs])
+@pytest.mark.parametrize(
+    "samplings",
+    [
+        [GREEDY, PENALISED, WARM, PENALISED, WARM],
+        [REPETITIVE, WARM, REPETITIVE, GREEDY, PENALISED],
+        [NAMED, REPETITIVE, GREEDY, NAMED, WARM],
+    ],
+    ids=["presence", "all edits", "log-probabilities"],
+)
+def test_edited_logits_and_log_probabilities_are_the_oracles_while_steps_overlap(
+    models: TinyModels, samplings: list[SamplingParams], graphs: type[Graphs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = models.device_runner(graphs())
+    launches = Launches(runner, monkeypatch)
+    assert_same(answers(runner, PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
+    assert launches.overlapped > 10
+
+
+def test_steps_without_edits_run_a_graph_without_them(models: TinyModels) -> None:
+    graphs = RecordingGraphs()
+    answers(models.device_runner(graphs), PROMPTS, [GREEDY] * len(PROMPTS))
+    assert all(key > 0 for key in graphs.captured)
+    answers(models.device_runner(graphs), PROMPTS[:1], [PENALISED])
+    assert min(graphs.captured) == -1
+
+
+def test_what_the_tables_have_no_room_for_the_host_draws_beside_it(
+    models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edited_rows, "MOST_BIASED", 8)
+    samplings = [GREEDY, OVERFULL, WARM, NAMED, REPETITIVE]
+    assert_same(answers(models.device_runner(), PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
+
+
+def test_counts_are_made_anew_after_a_step_that_failed(models: TinyModels, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = models.device_runner()
+    count, calls = runner._edits.count, iter(range(1000))
+
+    def failing(*arguments: Any) -> None:
+        count(*arguments)
+        if next(calls) in (3, 40):
+            raise RuntimeError("lost")
+
+    monkeypatch.setattr(runner._edits, "count", failing)
+    samplings = [REPETITIVE, PENALISED, NAMED, GREEDY, WARM]
+    assert_same(answers(runner, PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
+
+
+def test_sequences_that_take_turns_on_few_rows_of_the_tables_are_counted_right(models: TinyModels) -> None:
+    """Nine answers, of which eight run at a time, over the eight rows that the capacity sets aside."""
+    prompts = [[token, token + 1] for token in range(1, 19, 2)]
+    samplings = [msgspec.structs.replace(REPETITIVE, seed=i, max_tokens=3 + 2 * i, min_tokens=1) for i in range(9)]
+    assert_same(answers(models.device_runner(), prompts, samplings), answers(models.oracle(), prompts, samplings))
+
+
+def test_preempted_sequences_are_copied_out_and_back(models: TinyModels) -> None:
+    """KV-09: eight blocks for five answers of up to four blocks, against the oracle with room for all."""
+    samplings = [msgspec.structs.replace(s, max_tokens=40) for s in (GREEDY, WARM, REPETITIVE, NAMED, GREEDY)]
+    cramped = core_of(models.device_runner(), slabs=1, host_cache_blocks=64)
+    assert_same(told(cramped, PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
+    assert cramped.stats().models[0].swap.back_blocks > 0
 
 
 def decode(name: str, token: int, start: int, table: list[int]) -> ScheduledSequence:

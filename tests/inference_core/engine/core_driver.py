@@ -29,6 +29,7 @@ class FaultyRunner(HashModelRunner):
     poisoned: frozenset[str] = frozenset()
     failed_alone: frozenset[str] = frozenset()
     copied = 0
+    offloaded = restored = 0
 
     def run(self, plan: StepPlan) -> StepResult:
         self.plans = [*getattr(self, "plans", [])[-3:], plan]
@@ -46,6 +47,8 @@ class FaultyRunner(HashModelRunner):
             raise lasting or fault
         result = super().run(plan)
         self.copied += len(plan.copies)
+        self.offloaded += len(plan.offloads)
+        self.restored += len(plan.restores)
         if lasting is not None:
             raise lasting
         fault, self.fault = self.fault, None
@@ -135,6 +138,8 @@ class LateRunner(FaultyRunner, OverlappingRunner):
         for share in plan.sequences:
             assert share.sample is None or PENDING not in share.token_ids or self.draws_ahead(share.sample)
         job = _Job(self, StepPlan(plan.step, plan.model, [_copy(s) for s in plan.sequences], list(plan.copies)))
+        job.plan.offloads.extend(plan.offloads)
+        job.plan.restores.extend(plan.restores)
         self.device.add(job)
         return lambda: self.device.finish(job)
 
@@ -177,6 +182,7 @@ class CoreDriver:
         max_context: int = 200,
         seconds_per_step: float | Mapping[str, float] = 0.01,
         seconds_per_token: float = 0.0,
+        seconds_per_swap: float = 0.0,
         check: bool = True,
         seed: int = 0,
         overlap: bool = False,
@@ -206,6 +212,7 @@ class CoreDriver:
                 clock=self.clock,
                 seconds_per_step=cost(name),
                 seconds_per_token=seconds_per_token,
+                seconds_per_swap=seconds_per_swap,
             )
             for name, width in models.items()
         }

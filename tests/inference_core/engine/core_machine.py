@@ -33,6 +33,7 @@ knob_settings = st.builds(
     prefill_chunk=st.integers(1, 12),
     prefix_caching=st.sampled_from([True, True, True, False]),
     block_moves_per_step=st.sampled_from([0, 1, 64]),
+    host_cache_blocks=st.sampled_from([0, 2, 5, 30, 200]),
     batching=st.sampled_from(["continuous", "continuous", "dynamic", "static"]),
     max_queue_delay_ms=st.sampled_from([0.0, 30.0]),
     preferred_batch_sizes=st.sampled_from([[], [2, 4]]),

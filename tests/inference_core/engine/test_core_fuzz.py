@@ -28,6 +28,7 @@ def random_knobs(random: Random) -> Knobs:
         preferred_batch_sizes=random.choice([[], [3]]),
         max_join_penalty=random.choice([1.0, 2.0, 10.0]),
         block_moves_per_step=random.choice([0, 3, 64]),
+        host_cache_blocks=random.choice([0, 10, 300]),
         ageing_seconds=random.choice([0.1, 1.0, 10.0]),
         auto_tune=random.random() < 0.5,
         itl_objective_ms=random.choice([1.0, 15.0, 100.0]),
@@ -73,6 +74,7 @@ def test_ten_thousand_random_steps_neither_run_out_of_memory_nor_lose_a_token(
     totals = [driver.scheduler(model).totals for model in "abc"]
     # The run is of use only if it went where it hurts.
     assert refused > 0
+    assert all(driver.runners[model].restored > 10 for model in "abc")
     assert all(t.preemptions > 10 and t.prefix_hit_tokens > 1000 for t in totals)
     assert {output.finish_reason for output in driver.finished.values()} == {"stop", "length", "abort", "error"}
     driver.assert_all_free()

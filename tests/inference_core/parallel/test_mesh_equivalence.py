@@ -141,6 +141,19 @@ def test_copied_blocks_hold_the_same_keys_and_values_on_every_rank(
     assert torch.equal(moved, at_home)
 
 
+def test_blocks_come_back_from_host_memory_as_they_were_on_every_rank(
+    running: LocalMesh, prompts: list[list[int]]
+) -> None:
+    runner, prompt = running.mesh.runners["m"], prompts[1]
+    blocks = range(-(-len(prompt) // 16))
+    runner.logits([share("a", prompt[:-1], 0, 0)], [])
+    at_home = runner.logits([share("a", prompt[-1:], len(prompt) - 1, 0)], [0]).clone()
+    runner.offload_blocks([(block, 3 + block) for block in blocks])
+    runner.logits([share("b", prompt[::-1], 0, 0)], [])
+    runner.restore_blocks([(3 + block, block) for block in blocks])
+    assert torch.equal(runner.logits([share("a", prompt[-1:], len(prompt) - 1, 0)], [0]), at_home)
+
+
 def test_the_pipeline_reports_its_micro_batches_and_their_bubble(running: LocalMesh) -> None:
     mesh = running.mesh.rank
     before = (mesh.pipeline.steps, mesh.pipeline.micro_batches, mesh.pipeline.bubble_sum)

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from inference_core.device.log_probabilities import LogProbabilities
 from inference_core.protocol import SamplingParams
-from inference_core.reference_sampler import distribution, sample_row
+from inference_core.reference_sampler import distribution, sample_row, token_logprob, weights_of
 from inference_core.step_plan import SampleSpec
 from inference_core.triton_kernels import token_draws
 from inference_core.triton_kernels.logit_edits import edit_logits
-from inference_core.triton_kernels.sampling_batch import draw_laws, logit_edits
+from inference_core.triton_kernels.row_totals import row_totals
+from inference_core.triton_kernels.sampling_batch import EditTables, draw_laws, is_penalised, row_bias, row_uses
 from inference_core.triton_kernels.token_draws import draw_tokens
 
 VOCABULARY = 2500
@@ -29,11 +31,24 @@ def spec(seed: int = 0, position: int | None = None, **given: Any) -> SampleSpec
 def edited(logits: torch.Tensor, specs: list[SampleSpec], device: torch.device) -> torch.Tensor:
     """The logits as the kernel edits them, on the device."""
     rows = logits.clone().to(device)
-    edits = logit_edits(specs, logits.shape[1])
-    if edits is not None:
-        fields = (edits.start, edits.token_ids, edits.bias, edits.uses)
-        penalties = (edits.repetition, edits.presence, edits.frequency)
-        edit_logits(rows, *(field.to(device) for field in (*fields, *penalties)))
+    vocabulary = logits.shape[1]
+    tables = EditTables.empty(len(specs), vocabulary, vocabulary, device)
+    # Rows that nothing edits have no row of the tables, the others have them the other way round.
+    edited = [bool(row_bias(one, vocabulary)) or is_penalised(one.params) for one in specs]
+    places = [len(specs) - 1 - row if edited[row] else -1 for row in range(len(specs))]
+    for place, one in zip(places, specs, strict=True):
+        if place >= 0:
+            tables.set_bias(place, row_bias(one, vocabulary))
+            tables.set_uses(place, row_uses(one, one.output_token_ids, vocabulary))
+    fields = (tables.token_ids, tables.bias, tables.num_biased, tables.uses)
+    params = [one.params for one in specs]
+    columns = (
+        [p.repetition_penalty for p in params],
+        [p.presence_penalty for p in params],
+        [p.frequency_penalty for p in params],
+    )
+    penalties = (torch.tensor(column, dtype=torch.float32, device=device) for column in columns)
+    edit_logits(rows, torch.tensor(places, dtype=torch.int32, device=device), *fields, *penalties)
     return rows
 
 
@@ -182,3 +197,24 @@ def test_a_vocabulary_whose_weights_could_overflow_is_refused(device: torch.devi
     columns = (laws.temperature, laws.top_k, laws.top_p, laws.min_p, laws.seed, laws.position)
     with pytest.raises(ValueError, match="1 to 524287 are possible"):
         draw_tokens(one, torch.empty(1, 1 << 19, device=device), *(column.to(device) for column in columns))
+
+
+@pytest.mark.parametrize("vocabulary", [40, VOCABULARY])
+def test_log_probabilities_are_those_of_the_reference_bit_by_bit(vocabulary: int, device: torch.device) -> None:
+    logits = rows_of(3, seed=5, spread=2.0, vocabulary=vocabulary)
+    logits[1] = logits[1].round()
+    tokens = torch.tensor([7, 0, vocabulary - 1])
+    found = LogProbabilities(logits.to(device), tokens.to(device), {0: 20, 2: 0, 1: 5})
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    by_row = found.by_row()
+    for row, count in ((0, 20), (1, 5), (2, 0)):
+        assert by_row[row] == token_logprob(logits[row].numpy(), int(tokens[row]), count)
+
+
+def test_sums_of_weights_are_those_of_the_reference(device: torch.device) -> None:
+    logits = rows_of(2, seed=8, spread=9.0)
+    best, totals = torch.empty(2, device=device), torch.empty(2, dtype=torch.int64, device=device)
+    row_totals(best, totals, logits.to(device))
+    assert totals.tolist() == [int(weights_of(row, 1.0).sum()) for row in logits.numpy()]
+    assert best.tolist() == logits.amax(1).tolist()

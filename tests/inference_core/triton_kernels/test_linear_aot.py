@@ -11,6 +11,7 @@ import torch
 from inference_core.triton_kernels.int4_linear import int4_dequantize, int4_linear
 from inference_core.triton_kernels.logit_edits import edit_logits
 from inference_core.triton_kernels.row_quantization import quantize_groups, quantize_rows
+from inference_core.triton_kernels.row_totals import row_totals
 from inference_core.triton_kernels.scaled_linear import scaled_linear
 from inference_core.triton_kernels.token_draws import draw_tokens
 from tests.inference_core.triton_kernels.aot import E4M3, AotCase, check_usage, grid
@@ -50,7 +51,12 @@ def eight_bit(rows: int, dtype: torch.dtype, *, blocks: bool = False, inputs: in
 
 
 def edits() -> None:
-    edit_logits(meta(8, 128256), ints(9), ints(999), meta(999), ints(999), meta(8), meta(8), meta(8))
+    tables = (ints(8, 512), meta(8, 512), ints(8), ints(8, 128256))
+    edit_logits(meta(8, 128256), ints(8), *tables, meta(8), meta(8), meta(8))
+
+
+def totals() -> None:
+    row_totals(meta(8), longs(8), meta(8, 128256))
 
 
 def draws() -> None:
@@ -81,6 +87,7 @@ CASES = {
     "FP8 activations, groups": AotCase(lambda: quantize_groups(meta(64, 4096, dtype=torch.bfloat16), FP8), least=E4M3),
     "edits of logits": AotCase(edits),
     "draws": AotCase(draws),
+    "totals of rows": AotCase(totals),
 }
 
 

@@ -11,11 +11,11 @@ from inference_core.linear.linear import Linear
 from inference_core.protocol import SamplingParams
 from inference_core.reference_sampler import sample_row
 from inference_core.step_plan import SampleSpec
+from inference_core.triton_kernels import sampling_ops  # noqa: F401  it registers the ops
 from inference_core.triton_kernels.eight_bit import quantize_blocks, quantize_channels
 from inference_core.triton_kernels.int4_weight import Int4Weight, pack_int4
 from inference_core.triton_kernels.linear_reference import dequantized_int4, dequantized_operands
-from inference_core.triton_kernels.sampling_batch import DrawLaws, LogitEdits, draw_laws, logit_edits
-from inference_core.triton_kernels.sampling_ops import sample
+from inference_core.triton_kernels.sampling_batch import DrawLaws, EditTables, draw_laws, row_bias, row_uses
 from tests.inference_core.triton_kernels.int4_tensors import int4_tensor
 
 OUTPUTS, INPUTS = 12, 288
@@ -52,15 +52,18 @@ def logits() -> torch.Tensor:
     return torch.randn(2, 50, generator=torch.Generator().manual_seed(4))
 
 
-def edits() -> LogitEdits:
-    made = logit_edits(specs(), 50)
-    assert made is not None
-    return made
-
-
 def edit_arguments() -> tuple[Any, ...]:
-    e = edits()
-    return logits(), e.start, e.token_ids, e.bias, e.uses, e.repetition, e.presence, e.frequency
+    tables = EditTables.empty(2, 4, 50, torch.device("cpu"))
+    for row, one in enumerate(specs()):
+        tables.set_bias(row, row_bias(one, 50))
+        tables.set_uses(row, row_uses(one, one.output_token_ids, 50))
+    rows = torch.tensor([0, 1], dtype=torch.int32)
+    presence, zeros = torch.tensor([0.5, 0.0]), torch.zeros(2)
+    return logits(), rows, tables.token_ids, tables.bias, tables.num_biased, tables.uses, zeros + 1, presence, zeros
+
+
+def total_arguments() -> tuple[Any, ...]:
+    return torch.empty(2), torch.empty(2, dtype=torch.int64), logits()
 
 
 def draw_arguments() -> tuple[Any, ...]:
@@ -74,6 +77,7 @@ CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "eight_bit_linear": eight_bit_arguments,
     "edit_logits": edit_arguments,
     "draw_tokens": draw_arguments,
+    "row_totals": total_arguments,
 }
 
 
@@ -115,7 +119,9 @@ def test_a_layer_writes_or_adds_its_product(name: str, biased: bool, accumulate:
 
 
 def test_sampling_on_the_cpu_is_that_of_the_reference() -> None:
-    drawn = torch.empty(2, dtype=torch.int64)
-    sample(logits(), edits(), draw_laws(specs()), drawn)
+    edits, draws = edit_arguments(), draw_arguments()
+    torch.ops.aio.edit_logits(*edits)
+    drawn = draws[0]
+    torch.ops.aio.draw_tokens(drawn, edits[0], *draws[2:])
     expected = [sample_row(row, one) for row, one in zip(logits().numpy(), specs(), strict=True)]
     assert drawn.tolist() == [token.token_id for token in expected if token is not None]

@@ -1,42 +1,45 @@
-"""A step's sample specs as flat arrays: every touched token once per row, the rest untouched."""
+"""A sequence's sample spec as rows of tables: every touched token once, the rest untouched."""
 
 import math
 from typing import Any
 
 import pytest
+import torch
 
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import SamplingParams
 from inference_core.step_plan import SampleSpec
-from inference_core.triton_kernels.sampling_batch import draw_laws, logit_edits
+from inference_core.triton_kernels.sampling_batch import EditTables, draw_laws, is_penalised, row_bias, row_uses
 
 
 def spec(prompt: list[int], output: list[int], eos: tuple[int, ...] = (), **params: Any) -> SampleSpec:
     return SampleSpec(SamplingParams(**params), prompt, output, 3, len(output), eos)
 
 
-def test_rows_that_nothing_edits_need_no_arrays() -> None:
-    assert logit_edits([spec([1, 2], [3]), spec([1], [], temperature=0, top_k=4)], 10) is None
+def test_a_token_below_the_least_length_is_masked_whatever_its_bias() -> None:
+    given = spec([1], [4], (7,), logit_bias={5: 2.0, 7: 1.0}, min_tokens=2, stop_token_ids=(8,))
+    assert row_bias(given, 10) == {5: 2.0, 7: -math.inf, 8: -math.inf}
+    given.position = 2
+    assert row_bias(given, 10) == {5: 2.0, 7: 1.0}
 
 
-def test_every_touched_token_is_named_once_with_all_that_touches_it() -> None:
-    edits = logit_edits(
-        [
-            spec([1], [2]),
-            spec([1, 4, 4], [4, 5, 5], (7,), repetition_penalty=1.5, logit_bias={5: 2.0, 6: 1.0}, min_tokens=9),
-        ],
-        10,
-    )
-    assert edits is not None
-    assert edits.start.tolist() == [0, 0, 5]
-    named = zip(edits.token_ids.tolist(), edits.bias.tolist(), edits.uses.tolist(), strict=True)
-    assert sorted(named) == [(1, 0.0, 0), (4, 0.0, 1), (5, 2.0, 2), (6, 1.0, -1), (7, -math.inf, -1)]
+def test_uses_count_the_output_and_mark_the_prompt_once() -> None:
+    uses = row_uses(spec([1, 4, 4], []), [4, 5, 5], 10)
+    assert uses.tolist() == [0, 1, 0, 0, 2 + 1, 4, 0, 0, 0, 0]
 
 
-def test_penalties_on_the_output_do_not_touch_the_prompt() -> None:
-    edits = logit_edits([spec([1, 2, 3], [8], presence_penalty=1.0)], 10)
-    assert edits is not None
-    assert edits.token_ids.tolist() == [8]
+@pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
+def test_each_penalty_makes_the_law_depend_on_what_was_drawn(name: str) -> None:
+    assert is_penalised(SamplingParams(**{name: 0.5}))
+    assert not is_penalised(SamplingParams(logit_bias={1: 2.0}, min_tokens=3))
+
+
+def test_a_row_forgets_the_biases_of_the_sequence_before() -> None:
+    tables = EditTables.empty(2, 4, 10, torch.device("cpu"))
+    tables.set_bias(1, {3: 1.0, 4: 2.0})
+    tables.set_bias(1, {9: -math.inf})
+    assert tables.num_biased.tolist() == [0, 1]
+    assert (int(tables.token_ids[1, 0]), float(tables.bias[1, 0])) == (9, -math.inf)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +51,7 @@ def test_penalties_on_the_output_do_not_touch_the_prompt() -> None:
 )
 def test_a_token_outside_the_vocabulary_is_named(given: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"in {param} is not in the vocabulary"):
-        logit_edits([spec([1], [2], **given)], 10)
+        row_bias(spec([1], [2], **given), 10)
 
 
 def test_seeds_are_kept_modulo_two_to_the_64() -> None:
