@@ -109,10 +109,8 @@ def device_knobs(spec: DeviceCoreSpec, layouts: Mapping[str, KVLayout], file: Pa
     largest = msgspec.structs.replace(Knobs(), **most, prefill_chunk=spec.max_num_batched_tokens)
     start: dict[str, Knobs] = {}
     for m in spec.models:
-        kept = min(m.host_cache_bytes // layouts[m.name].block_bytes, MOST_HOST_BLOCKS)
-        own = (
-            common if "host_cache_blocks" in spec.knobs else changed_knobs(common, {"host_cache_blocks": kept}, common)
-        )
+        blocks = min(m.host_cache_bytes // layouts[m.name].block_bytes, MOST_HOST_BLOCKS)
+        own = changed_knobs(largest, {"host_cache_blocks": blocks} | spec.knobs, largest)
         start[m.name] = changed_knobs(own, m.knobs, own)
     return LiveKnobs(start, None if file is None else KnobsFile(file), most)
 
