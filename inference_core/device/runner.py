@@ -15,6 +15,7 @@ from inference_core.device.decoder import DeviceDecoder
 from inference_core.device.edited_rows import EditedRows, fits_tables
 from inference_core.device.graphs import Graphs
 from inference_core.device.log_probabilities import LogProbabilities
+from inference_core.device.prompt_scores import PromptScores, scored_rows
 from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
 from inference_core.device.swaps import DeviceSwaps
 from inference_core.errors import BadLogitsError
@@ -24,6 +25,7 @@ from inference_core.kv_layout import KVLayout
 from inference_core.protocol import ModelInfo
 from inference_core.runner import OverlappingRunner
 from inference_core.sampler import sample
+from inference_core.step_draft import MAX_SCORED_ROWS
 from inference_core.step_plan import SampledToken, SampleSpec, StepPlan, StepResult, SwapTimes
 from inference_core.triton_kernels import ops, sampling_ops  # noqa: F401  they register the custom ops
 
@@ -48,6 +50,7 @@ class _Launched:
     draws: int
     host: _HostDraw
     logprobs: LogProbabilities
+    scores: PromptScores | None
     swapped: Callable[[], SwapTimes | None]
 
 
@@ -117,12 +120,13 @@ class DeviceRunner(OverlappingRunner):
             try:
                 finished()
                 drawn = iter(_drawn_tokens(launched, result, self.config.vocab_size))
+                scored = [] if launched.scores is None else launched.scores.by_sequence()
             except Exception:
                 # The steps after this one have counted on what it drew.
                 self._forget()
                 raise
             sampled_tokens = [[next(drawn)] if draw else [] for draw in draws]
-            return StepResult(sampled_tokens, time.perf_counter() - began, swapped=launched.swapped())
+            return StepResult(sampled_tokens, time.perf_counter() - began, scored, launched.swapped())
 
         return land
 
@@ -130,8 +134,9 @@ class DeviceRunner(OverlappingRunner):
         """The largest step of the capacity, with padding alone: takes all the memory that a step can take at once."""
         largest = self._inputs[0].fill_with_padding()
         self._device_inputs.memory.copy_(self._memory[0])
+        scored = torch.zeros(MAX_SCORED_ROWS, dtype=torch.int32, device=self.device)
         with torch.inference_mode():
-            self._compute(largest)
+            self._compute(largest, scored)
 
     def _launch(self, plan: StepPlan) -> _Launched:
         sequences = plan.sequences
@@ -156,8 +161,9 @@ class DeviceRunner(OverlappingRunner):
         self._drawn_before.copy_(self._drawn)
         if edits is not None:
             self._edits.count(edits, self._drawn_before)
+        scored = scored_rows(sequences, self.device)
         if bucket is None:
-            logits = self._compute(shape)
+            logits = self._compute(shape, scored)
         else:
             # What a graph has captured is this shape without its counts: those are on the device.
             key = -bucket if shape.edited else bucket
@@ -171,20 +177,23 @@ class DeviceRunner(OverlappingRunner):
             if spec.params.logprobs is not None and fits_tables(spec)
         }
         logprobs = LogProbabilities(logits, self._drawn, wanted)
-        return _Launched(len(specs), self._host_draw(specs, logits), logprobs, swapped)
+        scores = None if scored is None else PromptScores(sequences, logits[len(logits) - len(scored) :])
+        return _Launched(len(specs), self._host_draw(specs, logits), logprobs, scores, swapped)
 
-    def _compute(self, shape: StepShape) -> torch.Tensor:
+    def _compute(self, shape: StepShape, scored: torch.Tensor | None = None) -> torch.Tensor:
         """The step whose inputs are on the device: its logits as the model gives them, and its draws in `_drawn`. Doing
-        it again changes nothing, as capturing it needs."""
+        it again changes nothing, as capturing it needs. The logits of the tokens `scored` int32 [E] come last."""
         batch = self._device_inputs.batch(shape)
+        if scored is not None:
+            batch = replace(batch, sample_rows=torch.cat([batch.sample_rows, scored]))
         pending = batch.pending
         known = self._drawn_before.index_select(0, pending.clamp(min=0))
         tokens = torch.where(pending >= 0, known.clamp(min=0), batch.token_ids.long())
         raw = self._decoder.forward(tokens, batch)
-        logits = raw.float()
+        logits = raw[: shape.sampled].float()
         if shape.sampled:
             if shape.edited:
-                logits = logits.clone() if logits is raw else logits
+                logits = logits.clone() if logits.data_ptr() == raw.data_ptr() else logits
                 tables, penalties = self._edits.tables, (batch.repetition, batch.presence, batch.frequency)
                 edits = (batch.edit_rows, tables.token_ids, tables.bias, tables.num_biased, tables.uses)
                 torch.ops.aio.edit_logits(logits, *edits, *penalties)

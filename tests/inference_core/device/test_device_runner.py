@@ -233,3 +233,30 @@ def test_blocks_move_before_anything_is_computed(models: TinyModels) -> None:
         copies = [(1, target)] if target != 1 else []
         results.append(runner.run(StepPlan(1, "m", [decode("a", 6, 16, [target, 3])], copies)).sampled)
     assert results[0] == results[1]
+
+
+def test_prompts_are_scored_as_the_oracle_scores_them(models: TinyModels) -> None:
+    scored = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, prompt_logprobs=2)
+    samplings = [GREEDY, scored, WARM, scored, scored]
+    device, oracle = (scores(runner, PROMPTS, samplings) for runner in (models.device_runner(), models.oracle()))
+    assert [len(device[str(i)]) for i in range(5)] == [0, 19, 0, 0, 4]
+    for number, expected in oracle.items():
+        assert [one.token_id for one in device[number]] == [one.token_id for one in expected]
+        assert [one.logprob for one in device[number]] == pytest.approx([one.logprob for one in expected], abs=1e-4)
+        assert [[i for i, _ in one.top] for one in device[number]] == [[i for i, _ in one.top] for one in expected]
+
+
+def scores(
+    runner: ModelRunner, prompts: list[list[int]], samplings: list[SamplingParams]
+) -> dict[str, list[TokenLogprob]]:
+    knobs = Knobs(prefill_chunk=5, max_num_batched_tokens=32, max_num_seqs=8)
+    core = Core({"m": runner}, arena_bytes=SLABS * SLAB, slab_bytes=SLAB, knobs=knobs, seed=0)
+    said: dict[str, list[TokenLogprob]] = {}
+    for number, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True)):
+        said[str(number)] = []
+        core.add(AddRequest(request_id=str(number), model="m", prompt_token_ids=prompt, sampling=sampling))
+    while core.has_work:
+        for output in core.step():
+            said[output.request_id] += output.prompt_logprobs or []
+        core.check_integrity()
+    return said
