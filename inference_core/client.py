@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 
-from inference_core.protocol import AddRequest, CoreStats, KnobsSet, KnobValue, ModelInfo, SequenceOutput
+from inference_core.protocol import AdapterInfo, AddRequest, CoreStats, KnobsSet, KnobValue, ModelInfo, SequenceOutput
 
 
 class CoreClient(ABC):
@@ -56,4 +56,18 @@ class CoreClient(ABC):
         """Change the named knobs of `model`, or of every model; see `SetKnobs`.
 
         Raises `InvalidRequestError` with the reason and the knob if refused; then nothing has changed.
+        """
+
+    @abstractmethod
+    async def load_adapter(self, model: str, name: str, path: str) -> list[AdapterInfo]:
+        """Serve the PEFT folder `path`, on the core's machine, as adapter `name` of `model`; the model's adapters then.
+
+        Raises `InvalidRequestError` with the reason and the parameter (`model`, `name` or `path`) if refused.
+        """
+
+    @abstractmethod
+    async def unload_adapter(self, model: str, name: str) -> list[AdapterInfo]:
+        """Take no more requests with that adapter, and forget it when the last has ended; the model's adapters now.
+
+        Raises `InvalidRequestError` if there is no such adapter.
         """

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,10 @@ from inference_core.errors import CoreError, IntegrityError, InvalidRequestError
 from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabulary_of_file
 from inference_core.grammar.matcher_seam import MakeMatcher
 from inference_core.live_knobs import LiveKnobs
+from inference_core.lora.slots import AdapterSlots
 from inference_core.model_turns import ModelTurns
 from inference_core.protocol import (
+    AdapterInfo,
     AddRequest,
     CoreStats,
     FinishReason,
@@ -78,7 +81,12 @@ class Core:
         self._arena = SlabArena(arena_bytes, slab_bytes)
         self._arena_bytes = arena_bytes
         self._schedulers = {
-            name: Scheduler(name, BlockPool(name, runner.layout, self._arena), self._knobs.of(name))
+            name: Scheduler(
+                name,
+                BlockPool(name, runner.layout, self._arena),
+                self._knobs.of(name),
+                AdapterSlots(runner.adapters),
+            )
             for name, runner in self._runners.items()
         }
         self._clock = clock
@@ -123,15 +131,13 @@ class Core:
 
         One with a grammar is queued by the first step that finds the grammar compiled, or refused by it.
         """
-        scheduler = self._schedulers.get(request.model)
-        if scheduler is None:
-            raise InvalidRequestError(
-                f"model {request.model!r} is unknown; loaded: {', '.join(self._runners)}", "model"
-            )
+        scheduler = self._scheduler(request.model)
         if request.request_id in self._requests or request.request_id in self._grammars:
             raise InvalidRequestError(f"request_id {request.request_id!r} is in use by a live request", "request_id")
         runner = self._runners[request.model]
         validate_request(request, runner.info, scheduler.pool, scheduler.knobs)
+        if request.adapter:
+            scheduler.adapters.require(request.adapter)
         if request.sampling.grammar is None:
             self._admit(request, None)
         else:
@@ -140,6 +146,7 @@ class Core:
     def _admit(self, request: AddRequest, make_matcher: MakeMatcher | None) -> None:
         scheduler, runner = self._schedulers[request.model], self._runners[request.model]
         now = self._clock()
+        adapter_digest = scheduler.adapters.require(request.adapter).digest if request.adapter else b""
         self._refuse_hopeless(request, scheduler, now)
         given = request.sampling.seed
         request_seed = self._random.getrandbits(63) if given is None else given
@@ -154,6 +161,7 @@ class Core:
                 max_context=runner.info.max_context,
                 leader=choices[0] if choices else None,
                 now=now,
+                adapter_digest=adapter_digest,
             )
             if make_matcher is not None:
                 sequence.sample_spec.matcher = make_matcher()
@@ -176,6 +184,13 @@ class Core:
         except CoreError as error:
             return [refusal(request.request_id, error)]
         return [output for index in compiled.aborted for output in self.abort(request.request_id, index)]
+
+    def _scheduler(self, model: str) -> Scheduler:
+        """Raises `InvalidRequestError` if there is no such model."""
+        scheduler = self._schedulers.get(model)
+        if scheduler is None:
+            raise InvalidRequestError(f"model {model!r} is unknown; loaded: {', '.join(self._runners)}", "model")
+        return scheduler
 
     def _refuse_hopeless(self, request: AddRequest, scheduler: Scheduler, now: float) -> None:
         """Raises `QueueFullError` if a strict deadline cannot be met even if all goes as predicted (SPEC BS-04)."""
@@ -280,6 +295,26 @@ class Core:
             scheduler.knobs = self._tuners[name].set_limits(self._knobs.of(name))
             if not scheduler.knobs.prefix_caching:
                 scheduler.pool.drop_cache()
+
+    def load_adapter(self, model: str, name: str, path: str) -> None:
+        """Serve the PEFT folder `path` as adapter `name` of `model`.
+
+        Raises `InvalidRequestError` for a model or name that cannot be had, `ModelFileError` for a bad folder.
+        """
+        self._scheduler(model).adapters.load(name, Path(path))
+
+    def unload_adapter(self, model: str, name: str) -> None:
+        """Take no more requests with that adapter, and drop it when the last one has ended.
+
+        Raises `InvalidRequestError` if there is no such adapter.
+        """
+        scheduler = self._scheduler(model)
+        scheduler.adapters.unload(name)
+        scheduler.forget_adapters()
+
+    def adapters(self, model: str) -> list[AdapterInfo]:
+        """The adapters of `model`. Raises `InvalidRequestError` if it is unknown."""
+        return self._scheduler(model).adapters.infos()
 
     def stats(self, query_id: str = "") -> CoreStats:
         """Counts and estimates at this moment. `blocks_total` is what the model would have in an arena of its own."""
@@ -425,6 +460,8 @@ class Core:
         request.live -= 1
         if not request.live:
             del self._requests[request_id]
+        if request.scheduler.adapters.has_leaving:
+            request.scheduler.forget_adapters()
 
     def _model_stats(self, name: str, scheduler: Scheduler, models_sharing: int) -> ModelStats:
         pool, totals, meter = scheduler.pool, scheduler.totals, self._meters[name]
@@ -448,6 +485,10 @@ class Core:
             knobs=self._knobs.of(name),
             tuning=self._tuners[name].tuning(),
             queue_alert=self._alerts[name].raised,
+            adapters=scheduler.adapters.infos(),
+            adapter_slots=scheduler.adapters.num_slots,
+            adapter_installs=scheduler.adapters.installs,
+            adapter_evictions=scheduler.adapters.evictions,
             step_seconds_counts=list(self._statistics[name].seconds_counts),
             step_seconds_sum=self._statistics[name].seconds_sum,
             batch_sizes=dict(self._statistics[name].batch_sizes),

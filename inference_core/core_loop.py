@@ -22,6 +22,8 @@ from inference_core.errors import (
 from inference_core.event_client import EventClient
 from inference_core.protocol import (
     AbortRequest,
+    AdapterInfo,
+    AdaptersSet,
     AddRequest,
     Command,
     CoreHealth,
@@ -31,10 +33,12 @@ from inference_core.protocol import (
     Knobs,
     KnobsSet,
     KnobValue,
+    LoadAdapter,
     ModelInfo,
     QueryStats,
     SequenceOutput,
     SetKnobs,
+    UnloadAdapter,
 )
 from inference_core.refusals import refusal
 from inference_core.watchdog import Watchdog
@@ -71,6 +75,12 @@ class SteppingCore(Protocol):
     def knobs(self) -> dict[str, Knobs]: ...
 
     def set_knobs(self, changes: Mapping[str, KnobValue], model: str | None, keep: bool) -> None: ...
+
+    def load_adapter(self, model: str, name: str, path: str) -> None: ...
+
+    def unload_adapter(self, model: str, name: str) -> None: ...
+
+    def adapters(self, model: str) -> list[AdapterInfo]: ...
 
     def close(self) -> None: ...
 
@@ -196,8 +206,10 @@ def _applied(core: SteppingCore, command: Command) -> list[Event]:
         return [] if command.index is None else [*ended]
     elif isinstance(command, QueryStats):
         return [core.stats(command.query_id)]
-    else:
+    elif isinstance(command, SetKnobs):
         return [_knobs_set(core, command)]
+    else:
+        return [_adapters_set(core, command)]
     return []
 
 
@@ -211,6 +223,19 @@ def _knobs_set(core: SteppingCore, command: SetKnobs) -> KnobsSet:
     else:
         answer.knobs = dict(core.knobs)
     return answer
+
+
+def _adapters_set(core: SteppingCore, command: LoadAdapter | UnloadAdapter) -> AdaptersSet:
+    try:
+        if isinstance(command, LoadAdapter):
+            core.load_adapter(command.model, command.name, command.path)
+        else:
+            core.unload_adapter(command.model, command.name)
+        return AdaptersSet(query_id=command.query_id, adapters=core.adapters(command.model))
+    except InvalidRequestError as error:
+        return AdaptersSet(query_id=command.query_id, adapters=[], error=str(error), error_param=error.param)
+    except ModelFileError as error:
+        return AdaptersSet(query_id=command.query_id, adapters=[], error=str(error), error_param="path")
 
 
 def why_dead(cause: BaseException, title: str = THE_CORE) -> str:

@@ -12,6 +12,8 @@ from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.mailbox import Mailbox
 from inference_core.protocol import (
     AbortRequest,
+    AdapterInfo,
+    AdaptersSet,
     AddRequest,
     Command,
     CoreHealth,
@@ -21,11 +23,15 @@ from inference_core.protocol import (
     Hello,
     KnobsSet,
     KnobValue,
+    LoadAdapter,
     ModelInfo,
     QueryStats,
     SequenceOutput,
     SetKnobs,
+    UnloadAdapter,
 )
+
+Answer = CoreStats | KnobsSet | AdaptersSet
 
 
 class EventClient(CoreClient):
@@ -41,7 +47,7 @@ class EventClient(CoreClient):
         self._serials = itertools.count()
         self._streams: dict[str, Mailbox[SequenceOutput | None]] = {}
         self._wire_ids: dict[str, str] = {}
-        self._answers: dict[str, asyncio.Future[CoreStats | KnobsSet]] = {}
+        self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._models: dict[str, ModelInfo] = {}
         self._hello: asyncio.Future[None] | None = None
         self._starting = asyncio.Lock()
@@ -140,12 +146,18 @@ class EventClient(CoreClient):
             raise InvalidRequestError(answer.error, answer.error_param)
         return answer
 
+    async def load_adapter(self, model: str, name: str, path: str) -> list[AdapterInfo]:
+        return _adapters(await self._ask(LoadAdapter(self._query_id(), model, name, path)))
+
+    async def unload_adapter(self, model: str, name: str) -> list[AdapterInfo]:
+        return _adapters(await self._ask(UnloadAdapter(self._query_id(), model, name)))
+
     def _query_id(self) -> str:
         return f"#{next(self._serials)}"
 
-    async def _ask(self, command: QueryStats | SetKnobs) -> CoreStats | KnobsSet:
+    async def _ask(self, command: QueryStats | SetKnobs | LoadAdapter | UnloadAdapter) -> Answer:
         self._require_core()
-        answer: asyncio.Future[CoreStats | KnobsSet] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[command.query_id] = answer
         try:
             self._send(command)
@@ -190,3 +202,10 @@ class EventClient(CoreClient):
         error = CoreGoneError(self._gone)
         error.__cause__ = self._cause
         return error
+
+
+def _adapters(answer: Answer) -> list[AdapterInfo]:
+    assert isinstance(answer, AdaptersSet)
+    if answer.error is not None:
+        raise InvalidRequestError(answer.error, answer.error_param)
+    return answer.adapters

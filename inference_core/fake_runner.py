@@ -6,6 +6,7 @@ For tests of everything above the runner: `hash_core` builds a real core over it
 from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -15,6 +16,8 @@ from inference_core.errors import BadLogitsError
 from inference_core.grammar.masks import TokenMask, begin_masks
 from inference_core.kv_layout import KVLayout
 from inference_core.live_knobs import LiveKnobs
+from inference_core.lora.adapter import Adapter
+from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import Knobs, ModelInfo, SamplingParams, TokenLogprob
 from inference_core.runner import ModelRunner
@@ -37,6 +40,30 @@ class VirtualClock:
         self.now += seconds
 
 
+class HashAdapterBank(AdapterBank):
+    """Adapters for hash models: any path is one, whose content is its name."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.num_slots = num_slots
+        self.installed: dict[int, Adapter] = {}
+
+    def read(self, folder: Path) -> Adapter:
+        return Adapter(folder, blake2b(str(folder).encode(), digest_size=RECORD_BYTES).digest(), [])
+
+    def install(self, slot: int, adapter: Adapter) -> None:
+        self.installed[slot] = adapter
+
+    def clear(self, slot: int) -> None:
+        del self.installed[slot]
+
+    def bytes_of(self, adapter: Adapter) -> int:
+        return 0
+
+    def digest_of(self, slot: int) -> bytes:
+        """What lies in `slot`; nothing for -1."""
+        return self.installed[slot].digest if slot >= 0 else b""
+
+
 class HashModelRunner(ModelRunner):
     """Writes and reads real bytes of an arena that several of these may share, as a real model's KV would lie there.
 
@@ -45,6 +72,7 @@ class HashModelRunner(ModelRunner):
     of all records, read back through the block table; with a temperature the seed enters too. A block that is used
     twice, a wrong table or a wrong prefix hit therefore changes tokens, and `expected_tokens` tells what they
     should have been. `width` is the size of a token in 16-byte records, for models of different block sizes.
+    An adapter enters every record that is computed with it; `adapter_slots` of them can be installed.
 
     Drafts are verified as a real model does it: their records are written before anyone knows whether they are right.
 
@@ -70,6 +98,7 @@ class HashModelRunner(ModelRunner):
         seconds_per_token: float = 0.0,
         seconds_per_swap: float = 0.0,
         model_path: str = "",
+        adapter_slots: int = 0,
     ) -> None:
         self.info = ModelInfo(
             name=name,
@@ -94,6 +123,7 @@ class HashModelRunner(ModelRunner):
             eos_token_ids=(vocab_size - 1,),
         )
         self.layout = KVLayout(num_layers=width, num_kv_heads=1, head_dim=2, block_size=block_size, dtype="float32")
+        self.adapters = self._bank = HashAdapterBank(adapter_slots)
         self.tokens_computed = 0
         self._memory = memory
         self._slab_bytes = slab_bytes
@@ -126,12 +156,20 @@ class HashModelRunner(ModelRunner):
         return StepResult(sampled, seconds, scored, swapped)
 
     def expected_tokens(
-        self, prompt: Iterable[int], count: int, sampling: SamplingParams = GREEDY, seed: int = 0
+        self,
+        prompt: Iterable[int],
+        count: int,
+        sampling: SamplingParams = GREEDY,
+        seed: int = 0,
+        adapter: bytes = b"",
     ) -> list[int]:
-        """The first `count` tokens after `prompt`, or fewer if a stop token ends them; computed without any cache."""
+        """The first `count` tokens after `prompt`, or fewer if a stop token ends them; computed without any cache.
+
+        `adapter`: the digest of the adapter that they go through.
+        """
         records, record = [], self._root
         for position, token in enumerate(prompt):
-            record = self._record(record, token, position)
+            record = self._record(record, token, position, adapter)
             records.append(record)
         stops = (() if sampling.ignore_eos else self.config.eos_token_ids) + sampling.stop_token_ids
         tokens: list[int] = []
@@ -142,15 +180,15 @@ class HashModelRunner(ModelRunner):
             if token in stops:
                 break
             tokens.append(token)
-            record = self._record(record, token, len(records))
+            record = self._record(record, token, len(records), adapter)
             records.append(record)
         return tokens
 
-    def expected_scores(self, prompt: list[int]) -> list[float]:
+    def expected_scores(self, prompt: list[int], adapter: bytes = b"") -> list[float]:
         """The log-probabilities of the prompt's tokens after its first; computed without any cache."""
         record, history, scores = self._root, b"", []
         for position, (token, following) in enumerate(pairwise(prompt)):
-            record = self._record(record, token, position)
+            record = self._record(record, token, position, adapter)
             history += record * self._width
             scores.append(self._score(history, following).logprob)
         return scores
@@ -168,12 +206,13 @@ class HashModelRunner(ModelRunner):
 
     def _write(self, sequence: ScheduledSequence) -> None:
         table, start = sequence.block_table, sequence.start
+        adapter = self._bank.digest_of(sequence.adapter)
         record = self._root
         if start:
             before = self._address(table, start - 1)
             record = bytes(self._memory[before : before + RECORD_BYTES])
         for position, token in enumerate(sequence.token_ids, start):
-            record = self._record(record, token, position)
+            record = self._record(record, token, position, adapter)
             address = self._address(table, position)
             self._memory[address : address + self.layout.bytes_per_token] = record * self._width
 
@@ -248,9 +287,9 @@ class HashModelRunner(ModelRunner):
         return b"".join(parts)
 
     @staticmethod
-    def _record(before: bytes, token: int, position: int) -> bytes:
+    def _record(before: bytes, token: int, position: int, adapter: bytes) -> bytes:
         key = token.to_bytes(4, "little") + position.to_bytes(4, "little")
-        return blake2b(before + key, digest_size=RECORD_BYTES).digest()
+        return blake2b(before + key + adapter, digest_size=RECORD_BYTES).digest()
 
     def _draw(self, history: bytes, seed: int | None, masked: tuple[int, ...]) -> int:
         """All probability lies on one token, a digest of `history`; masked tokens pass it on to the next id, as do
@@ -285,6 +324,7 @@ def hash_core(
     max_context: int = 4096,
     vocab_size: int = 1000,
     model_path: str = "",
+    adapter_slots: int = 0,
 ) -> Core:
     """A core of hash models `names`, 256 tokens of KV per slab by default; without a `clock`, on real time."""
     memory = bytearray(slabs * slab_bytes)
@@ -299,6 +339,7 @@ def hash_core(
             max_context=max_context,
             vocab_size=vocab_size,
             model_path=model_path,
+            adapter_slots=adapter_slots,
         )
         for name in names
     }

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from inference_core.errors import BadLogitsError
 from inference_core.step_plan import ScheduledSequence, ScoreSpec
 
@@ -34,10 +36,8 @@ def judge(part: Part, error: Exception) -> Verdict:
 def _halves(share: ScheduledSequence) -> tuple[ScheduledSequence, ScheduledSequence]:
     """A prompt chunk as two, to be run one after the other."""
     middle = len(share.token_ids) // 2
-    first = ScheduledSequence(share.sequence_id, share.token_ids[:middle], share.start, share.block_table, None)
-    second = ScheduledSequence(
-        share.sequence_id, share.token_ids[middle:], share.start + middle, share.block_table, share.sample
-    )
+    first = replace(share, token_ids=share.token_ids[:middle], sample=None)
+    second = replace(share, token_ids=share.token_ids[middle:], start=share.start + middle)
     if share.score is not None:
         targets, top = share.score.token_ids, share.score.top
         first.score = ScoreSpec(targets[:middle], top)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from inference_core.attention.reference import ReferenceAttention
 from inference_core.core import Core
-from inference_core.errors import MemoryPlanError, ModelFileError
+from inference_core.errors import InvalidRequestError, MemoryPlanError, ModelFileError
 from inference_core.kv_arena import allocate_arena
 from inference_core.kv_layout import CpuKVDtype, KVLayout
 from inference_core.linear.panels import BYTES_PER_WEIGHT, panel_kind
@@ -21,6 +21,8 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.logits_runner import LogitsRunner
+from inference_core.lora.packing import Storage
+from inference_core.lora.reference import TorchAdapterBank
 from inference_core.memory_plan import format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.model_runner import DecoderRunner
@@ -61,7 +63,7 @@ def load_core(
     drafts = {model.name: model.draft for model in spec.models if model.draft is not None}
     check_drafts(spec)
     runners = {name: runner_of(m, c, spec, arena, cache_dir) for name, (m, c) in opened.items()}
-    return Core(
+    core = Core(
         runners,
         arena_bytes=spec.arena_bytes,
         slab_bytes=spec.slab_bytes,
@@ -70,6 +72,18 @@ def load_core(
         use_threads=use_threads,
         drafts=drafts,
     )
+    load_adapters(core, spec)
+    return core
+
+
+def load_adapters(core: Core, spec: CoreSpec) -> None:
+    """Serve the adapters that `spec` names. Raises ModelFileError for one that cannot be served."""
+    for model in spec.models:
+        for name, folder in model.adapters.items():
+            try:
+                core.load_adapter(model.name, name, folder)
+            except InvalidRequestError as error:
+                raise ModelFileError(f"{model.name}: {error}") from error
 
 
 def use_threads(threads: int | None) -> None:
@@ -206,6 +220,10 @@ def runner_over(
     )
     # No position lies beyond what the arena holds, whatever length a file claims.
     cos_sin = rotary_table(config, min(max_context, core.arena_bytes // layout.bytes_per_token))
+    # Adapters lose no more than the weights that they are added to.
+    storage: Storage = "float32" if spec.compute == "float32" else "bfloat16"
     if cpu.AVAILABLE:
-        return NativeRunner(info, decoder, layout, arena, core.slab_bytes, cos_sin)
-    return DecoderRunner(info, decoder, layout, ReferenceAttention(config, layout, arena, cos_sin), core.slab_bytes)
+        return NativeRunner(info, decoder, layout, arena, core.slab_bytes, cos_sin, spec.max_adapters, storage)
+    bank = TorchAdapterBank(config, spec.max_adapters, storage) if spec.max_adapters else None
+    attention = ReferenceAttention(config, layout, arena, cos_sin)
+    return DecoderRunner(info, decoder, layout, attention, core.slab_bytes, bank)

@@ -8,6 +8,7 @@ from inference_core.attention.batches import BlockAddresses
 from inference_core.host_blocks import HostBlocks
 from inference_core.kv_layout import KVLayout
 from inference_core.logits_runner import LogitsRunner
+from inference_core.lora.reference import TorchAdapterBank
 from inference_core.models.decoder import Decoder
 from inference_core.protocol import ModelInfo
 from inference_core.step_plan import ScheduledSequence
@@ -17,13 +18,20 @@ class DecoderRunner(LogitsRunner):
     """A decoder over the shared arena. `slab_bytes` turns block ids into byte offsets (see `kv_layout`)."""
 
     def __init__(
-        self, info: ModelInfo, decoder: Decoder, layout: KVLayout, attention: AttentionBackend, slab_bytes: int
+        self,
+        info: ModelInfo,
+        decoder: Decoder,
+        layout: KVLayout,
+        attention: AttentionBackend,
+        slab_bytes: int,
+        adapters: TorchAdapterBank | None = None,
     ) -> None:
         self.info = info
         self.config = decoder.config
         self.layout = layout
         self.decoder = decoder
         self.attention = attention
+        self.adapters = self._bank = adapters
         self._addresses = BlockAddresses(layout.block_size, layout.block_bytes, slab_bytes)
         self._host = HostBlocks(attention.arena, self._addresses.offsets, layout.block_bytes)
 
@@ -31,7 +39,8 @@ class DecoderRunner(LogitsRunner):
         token_ids = [token for sequence in sequences for token in sequence.token_ids]
         wanted = sampled_rows(sequences) if rows is None else rows
         with torch.inference_mode():
-            return self.decoder.forward(token_ids, self._addresses.batch(sequences), self.attention, wanted)
+            adapted = None if self._bank is None else self._bank.rows(sequences)
+            return self.decoder.forward(token_ids, self._addresses.batch(sequences), self.attention, wanted, adapted)
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         self._addresses.copy(self.attention.arena, copies)

@@ -28,6 +28,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `float16` and `fp8` (E4M3) need CUDA, which has no `int8`.
     `max_context`: tokens of prompt and answer together; None is what the model was trained for.
     `draft`: another model of the core, with the same vocabulary, that may draft for this one (the knob `speculation`).
+    `max_adapters`: adapters that lie ready to be computed with at once; of more, those in use least recently make room.
+    `adapters`: PEFT folders by the names that they are served under from the start.
     `knobs`: live knobs (`protocol.Knobs`) that this model starts with, by name, where they differ from the core's.
     `quality`: the report without which the model is not served, and its bounds.
     """
@@ -39,6 +41,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     block_size: int = 16
     max_context: int | None = None
     draft: str | None = None
+    max_adapters: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 8
+    adapters: dict[str, str] = {}
     knobs: dict[str, KnobValue] = {}
     quality: QualityGate | None = None
 

@@ -6,6 +6,8 @@ from inference_core.attention.batches import BlockAddresses
 from inference_core.host_blocks import HostBlocks
 from inference_core.kv_layout import KVLayout
 from inference_core.logits_runner import LogitsRunner
+from inference_core.lora.native_bank import NativeAdapterBank
+from inference_core.lora.packing import Storage
 from inference_core.models.decoder import Decoder
 from inference_core.native.decoder import NativeDecoder, StepTimes
 from inference_core.protocol import ModelInfo
@@ -14,7 +16,10 @@ from inference_core.step_plan import ScheduledSequence
 
 class NativeRunner(LogitsRunner):
     """A decoder over the shared `arena` uint8 [bytes], cut into slabs of `slab_bytes`; `cos_sin` as `rotary_table`
-    makes it. `times`: where the last step's time went."""
+    makes it. `times`: where the last step's time went.
+
+    `adapter_slots`: how many adapters may lie ready at once, as `adapter_storage` numbers; 0 for a model without any.
+    """
 
     def __init__(
         self,
@@ -24,6 +29,8 @@ class NativeRunner(LogitsRunner):
         arena: torch.Tensor,
         slab_bytes: int,
         cos_sin: torch.Tensor,
+        adapter_slots: int = 0,
+        adapter_storage: Storage = "bfloat16",
     ) -> None:
         self.info = info
         self.config = decoder.config
@@ -32,6 +39,8 @@ class NativeRunner(LogitsRunner):
         self._decoder = NativeDecoder(decoder, layout, arena, slab_bytes, cos_sin)
         addresses = BlockAddresses(layout.block_size, layout.block_bytes, slab_bytes)
         self._host = HostBlocks(arena, addresses.offsets, layout.block_bytes)
+        if adapter_slots:
+            self.adapters = NativeAdapterBank(self._decoder, decoder.config, adapter_slots, adapter_storage)
 
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
         logits, self.times = self._decoder.decode(sequences, rows)

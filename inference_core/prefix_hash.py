@@ -19,9 +19,10 @@ except ImportError:
     _native = None
 
 
-def root_digest(salt: str) -> bytes:
-    """The parent of every first block under `salt` (tenant, adapter): other salts share no block."""
-    return blake2b(salt.encode(), digest_size=DIGEST_BYTES, person=b"aio-kv-root").digest()
+def root_digest(salt: str, adapter: bytes = b"") -> bytes:
+    """The parent of every first block under `salt` (the tenant) and `adapter` (at most 16 bytes, none: the base model):
+    others share no block."""
+    return blake2b(salt.encode(), digest_size=DIGEST_BYTES, person=b"aio-kv-root", salt=adapter).digest()
 
 
 def chain_digests(parent: bytes, token_ids: list[int], first: int, count: int, block_size: int) -> list[bytes]:

@@ -69,7 +69,9 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     `priority`: 0 interactive-critical, 1 normal, 2 batch; smaller goes first, waiting ages a request upwards.
     `deadline`: when the first token is due; orders requests of one priority. If `strict_deadline`, a late answer is
     worth nothing: the request is refused, or ended as "overloaded", once its first token cannot come in time.
-    `salt`: separates prefix-cache entries (tenant, adapter); equal salts may share blocks.
+    `salt`: separates prefix-cache entries (the tenant); equal salts may share blocks.
+    `adapter`: the name of a loaded adapter that the answer is computed with; "" for the model alone. Its content is
+    part of what separates prefix-cache entries.
     `speculate`: whether tokens of it may be drafted, as far as the model's knobs allow it (SPEC SD-06).
     """
 
@@ -84,6 +86,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     strict_deadline: bool = False
     salt: str = ""
     speculate: bool = True
+    adapter: str = ""
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
@@ -114,6 +117,23 @@ class SetKnobs(msgspec.Struct, frozen=True, tag="knobs"):
     changes: dict[str, KnobValue]
     model: str | None = None
     keep: bool = False
+
+
+class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):
+    """Read the PEFT folder `path`, on the core's machine, and serve it as `name`; answered by `AdaptersSet`."""
+
+    query_id: str
+    model: str
+    name: str
+    path: str
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload_adapter"):
+    """Refuse new requests with the adapter, and forget it when the last one has ended; answered by `AdaptersSet`."""
+
+    query_id: str
+    model: str
+    name: str
 
 
 class Knobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,7 +255,7 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0
 
 
-Command = AddRequest | AbortRequest | QueryStats | SetKnobs
+Command = AddRequest | AbortRequest | QueryStats | SetKnobs | LoadAdapter | UnloadAdapter
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -342,11 +362,29 @@ class SwapStats(msgspec.Struct, frozen=True, kw_only=True):
     back_seconds_per_block: float = 0.0
 
 
+class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A loaded adapter: `rank` is the largest of its layers', `bytes` what it takes in a slot.
+
+    `resident`: whether it lies in a slot; `running`: how many sequences run with it; `leaving`: whether it goes when
+    the last request with it ends.
+    """
+
+    name: str
+    path: str
+    rank: int
+    bytes: int
+    resident: bool
+    running: int
+    leaving: bool
+
+
 class ModelStats(msgspec.Struct, kw_only=True):
     """One model of a core, now: counts of sequences, blocks and totals since start.
 
     `step_seconds_counts`: steps by duration, in the buckets of `step_statistics`; `batch_sizes`: steps by the number of
     sequences in them.
+    `adapter_installs` and `adapter_evictions` count how often an adapter was put into one of the `adapter_slots`, and
+    how often another one had to leave it for that.
     """
 
     name: str
@@ -373,6 +411,10 @@ class ModelStats(msgspec.Struct, kw_only=True):
     repetitions_ended: int = 0
     speculation: SpeculationStats | None = None
     swap: SwapStats = SwapStats()
+    adapters: list[AdapterInfo] = []
+    adapter_slots: int = 0
+    adapter_installs: int = 0
+    adapter_evictions: int = 0
 
 
 class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):
@@ -392,6 +434,15 @@ class KnobsSet(msgspec.Struct, tag="knobs_set", kw_only=True):
     query_id: str
     before: dict[str, Knobs]
     knobs: dict[str, Knobs]
+    error: str | None = None
+    error_param: str | None = None
+
+
+class AdaptersSet(msgspec.Struct, tag="adapters_set", kw_only=True):
+    """The answer to `LoadAdapter` and `UnloadAdapter`: the adapters of the model now, and why it was refused, if so."""
+
+    query_id: str
+    adapters: list[AdapterInfo]
     error: str | None = None
     error_param: str | None = None
 
@@ -425,4 +476,4 @@ class CoreHealth(msgspec.Struct, tag="health", kw_only=True):
     stuck: str | None
 
 
-Event = SequenceOutput | CoreStats | KnobsSet | Hello | Goodbye | CoreHealth
+Event = SequenceOutput | CoreStats | KnobsSet | AdaptersSet | Hello | Goodbye | CoreHealth

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from inference_core.kv_layout import KVLayout
+from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import ModelInfo
 from inference_core.step_plan import DraftLaw, SampleSpec, StepPlan, StepResult
@@ -19,6 +20,8 @@ class ModelRunner(ABC):
     repeated, copies included and offloads excepted. If `run` raises, the core runs the halves of the step again, and
     their halves, and ends those sequences that fail alone; of a `BadLogitsError`, whose `rows` count the sampled
     sequences, it ends just those and runs the rest again.
+
+    `adapters`: where the adapters lie that scheduled sequences may name; None if the runner serves none.
     """
 
     info: ModelInfo
@@ -26,6 +29,7 @@ class ModelRunner(ABC):
     layout: KVLayout
     # Whether `run` verifies the drafts of a plan; only to a runner that does are any given.
     verifies_drafts: bool = False
+    adapters: AdapterBank | None = None
 
     @abstractmethod
     def run(self, plan: StepPlan) -> StepResult:

@@ -9,6 +9,7 @@ from inference_core.block_pool import BlockPool
 from inference_core.deadlines import Deadlines
 from inference_core.errors import IntegrityError, QueueFullError
 from inference_core.join_statistics import JoinStatistics
+from inference_core.lora.slots import NO_SLOT, AdapterSlots
 from inference_core.passenger import Passenger
 from inference_core.protocol import FinishReason, Knobs, SequenceOutput
 from inference_core.scheduling_order import Rank, aged_class, holding_rank, newcomer_claim, service_order
@@ -34,10 +35,11 @@ class Scheduler:
     Results may come late: `assume` lets planning go on while a step is under way, `settle` brings its tokens.
     """
 
-    def __init__(self, name: str, pool: BlockPool, knobs: Knobs) -> None:
+    def __init__(self, name: str, pool: BlockPool, knobs: Knobs, adapters: AdapterSlots | None = None) -> None:
         self.name = name
         self.pool = pool
         self.knobs = knobs
+        self.adapters = adapters or AdapterSlots(None)
         self.peers: list[Scheduler] = [self]
         self.waiting = WaitingQueue(knobs.ageing_seconds)
         self._seats = Seats(pool)
@@ -98,6 +100,11 @@ class Scheduler:
         sequence.forget_pending()
         sequence.sample_spec.matcher = None
         sequence.status = Status.FINISHED
+
+    def forget_adapters(self) -> None:
+        """Drop the adapters that were unloaded and that no live sequence has."""
+        live = (*self.running.values(), *self.waiting.values())
+        self.adapters.forget(sequence.adapter for sequence in live)
 
     # -- planning ------------------------------------------------------------------------------
 
@@ -208,7 +215,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
         """Start `sequence` if a seat and its blocks can be had, pushing out strictly lower classes if need be."""
-        if self._peer_queue_precedes(sequence, now):
+        if self._peer_queue_precedes(sequence, now) or not self.adapters.has_room(sequence.adapter):
             return False
         digests = sequence.shareable_digests(self.pool.block_size) if self.knobs.prefix_caching else []
         hits = self.pool.match(digests)
@@ -243,6 +250,7 @@ class Scheduler:
         )
         sequence.block_table = sequence.share.block_table = hits + self.pool.restore(kept, len(hits))
         sequence.num_computed_tokens = len(sequence.block_table) * self.pool.block_size
+        sequence.share.adapter = self.adapters.pin(sequence.adapter)
         self._seats.take(sequence)
         sequence.admissions += 1
         if sequence.admissions == 1:
@@ -361,6 +369,8 @@ class Scheduler:
         self.on_leave(sequence)
         self._seats.leave(sequence)
         self.pool.release(sequence.block_table)
+        self.adapters.unpin(sequence.adapter)
+        sequence.share.adapter = NO_SLOT
         sequence.block_table = sequence.share.block_table = []
         sequence.num_registered_blocks = 0
         sequence.num_computed_tokens = 0
@@ -552,5 +562,6 @@ class Scheduler:
                 raise IntegrityError(f"{sequence.id} ({sequence.status.value}) waits but holds {sequence.block_table}")
         self.pool.check_integrity(s.block_table for s in self.running.values())
         self.pool.host.check_integrity(set(self.waiting))
+        self.adapters.check_integrity(s.adapter for s in self.running.values())
         self.waiting.check_integrity()
         self.deadlines.check_integrity([*self.running.values(), *self.waiting.values()])

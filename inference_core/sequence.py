@@ -62,6 +62,7 @@ class Sequence:
     lagging_since: float | None
     share: ScheduledSequence
     sample_spec: SampleSpec
+    adapter: str = ""
     output_token_ids: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
     num_computed_tokens: int = 0
@@ -95,8 +96,10 @@ class Sequence:
         max_context: int,
         leader: Self | None,
         now: float,
+        adapter_digest: bytes = b"",
     ) -> Self:
-        """Choice `index` of a validated request. Choices after the first follow `leader`."""
+        """Choice `index` of a validated request. Choices after the first follow `leader`. `adapter_digest`
+        names the content of its adapter."""
         sampling = request.sampling
         ends = sampling.stop_token_ids if sampling.ignore_eos else eos_token_ids + sampling.stop_token_ids
         stop_ids = tuple(dict.fromkeys(ends))
@@ -119,13 +122,14 @@ class Sequence:
             strict_deadline=request.strict_deadline,
             arrival=request.arrival or now,
             leader=leader,
-            root=root_digest(request.salt),
+            root=root_digest(request.salt, adapter_digest),
             token_ids=request.prompt_token_ids.copy(),
             queued_since=now,
             lagging_since=now,
             share=ScheduledSequence(sequence_id, [], 0, table, None),
             sample_spec=SampleSpec(sampling, request.prompt_token_ids, outputs, seed, 0, stop_ids),
             output_token_ids=outputs,
+            adapter=request.adapter,
             block_table=table,
             speculate=request.speculate,
         )

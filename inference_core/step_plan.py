@@ -50,9 +50,9 @@ class ScheduledSequence(msgspec.Struct, eq=False):
 
     A runner that is given steps before the last one's tokens are known (`OverlappingRunner`) may find `PENDING` there.
     `block_table` covers every position up to `start + len(token_ids)`; it is the sequence's own list. `sample` is set
-    when the last of these tokens' logits are to be sampled, `score` where the prompt is to be scored. A sequence has
-    one such object, which is up to date from `schedule` until the next one: whoever keeps a plan for longer copies what
-    it needs.
+    when the last of these tokens' logits are to be sampled, `score` where the prompt is to be scored. `adapter`: the
+    slot of the adapter that the tokens go through (`lora.bank`), -1 for none. A sequence has one such object, which is
+    up to date from `schedule` until the next one: whoever keeps a plan for longer copies what it needs.
 
     The last `num_drafts` of the tokens are only proposed: `sample` says how to draw before the first of them, and the
     step goes on drawing for as long as they are accepted (`speculation.verification`). `draft_laws`: what each was
@@ -67,6 +67,7 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     score: ScoreSpec | None = None
     num_drafts: int = 0
     draft_laws: list[DraftLaw] | None = None
+    adapter: int = -1
 
     @property
     def drafts(self) -> list[int]:
@@ -76,7 +77,7 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     def without_drafts(self) -> "ScheduledSequence":
         """The same share of a step, with nothing to verify."""
         known = self.token_ids[: len(self.token_ids) - self.num_drafts]
-        return ScheduledSequence(self.sequence_id, known, self.start, self.block_table, self.sample, self.score)
+        return msgspec.structs.replace(self, token_ids=known, num_drafts=0, draft_laws=None)
 
 
 @dataclass(slots=True, frozen=True)

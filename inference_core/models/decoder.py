@@ -7,6 +7,7 @@ import torch
 
 from inference_core.attention.backend import AttentionBackend, AttentionBatch
 from inference_core.linear.linear import Linear
+from inference_core.lora.reference import AdaptedRows
 from inference_core.model_config import ModelConfig
 from inference_core.models.elementwise import rms_norm, silu_mul
 
@@ -43,13 +44,19 @@ class Decoder:
     head: Linear
 
     def forward(
-        self, token_ids: list[int], batch: AttentionBatch, attention: AttentionBackend, sample_rows: list[int]
+        self,
+        token_ids: list[int],
+        batch: AttentionBatch,
+        attention: AttentionBackend,
+        sample_rows: list[int],
+        adapted: AdaptedRows | None = None,
     ) -> torch.Tensor:
         """Compute T tokens and return logits float32 [len(sample_rows), vocabulary] of the rows asked for.
 
-        Only those rows pass through the vocabulary projection.
+        Only those rows pass through the vocabulary projection. `adapted`: which of the T go through which adapter.
         """
         config, tokens = self.config, len(token_ids)
+        adapted = adapted or AdaptedRows([])
         hidden = self.embedding.rows(token_ids)
         normed = torch.empty_like(hidden)
         qkv = torch.empty(tokens, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
@@ -59,13 +66,17 @@ class Decoder:
         for index, layer in enumerate(self.layers):
             rms_norm(hidden, layer.attention_norm, config.rms_eps, normed)
             layer.qkv.apply(normed, qkv)
+            adapted.add(index, "qkv", normed, qkv)
             attention.rope_and_write(qkv, index, batch, layer.q_norm, layer.k_norm)
             attention.attend(qkv, index, batch, mixed)
             layer.output.apply(mixed, hidden, accumulate=True)
+            adapted.add(index, "output", mixed, hidden)
             rms_norm(hidden, layer.mlp_norm, config.rms_eps, normed)
             layer.gate_up.apply(normed, gate_up)
+            adapted.add(index, "gate_up", normed, gate_up)
             silu_mul(gate_up, activated)
             layer.down.apply(activated, hidden, accumulate=True)
+            adapted.add(index, "down", activated, hidden)
         last = hidden[sample_rows]
         final = torch.empty_like(last)
         rms_norm(last, self.final_norm, config.rms_eps, final)

@@ -6,6 +6,7 @@
 
 #include "embedding_rows.h"
 #include "kernels.h"
+#include "low_rank.h"
 
 namespace aio {
 
@@ -50,11 +51,13 @@ struct DecoderWeights {
   Projection head;
   uint8_t* arena;
   const float* cos_sin;  // [max_position, head_dim]
+  std::vector<std::unique_ptr<Adapter>> adapters;  // by slot; null where a slot is free
 };
 
 // T tokens of S sequences; see `attention.backend.AttentionBatch`. `sample_rows` are the tokens whose logits are wanted.
+// `adapters` names each token's slot, -1 for none; it is empty for a decoder that never had an adapter.
 struct Batch {
-  std::vector<int32_t> token_ids, positions, table_start, query_start, context_len, sample_rows;
+  std::vector<int32_t> token_ids, positions, table_start, query_start, context_len, sample_rows, adapters;
   std::vector<int64_t> slots, block_offsets;
 
   int tokens() const { return int(token_ids.size()); }

@@ -8,6 +8,7 @@ import torch
 from inference_core.kv_layout import KVLayout
 from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
 from inference_core.linear.linear import Linear
+from inference_core.lora.packing import PackedAdapter
 from inference_core.models.decoder import Decoder, DecoderLayer
 from inference_core.models.weights import ROW_KINDS, PackedEmbedding
 from inference_core.native.cpu import KV_DTYPES, SCHEMES, extension
@@ -60,13 +61,22 @@ class NativeDecoder:
 
         `rows`: which tokens' logits, ascending, counting the tokens of all sequences one after another; None for the
         last token of each sequence that samples. The logits are valid until the next call.
-        Raises IndexError for a token, position, block or row out of range.
+        Raises IndexError for a token, position, block, row or adapter slot out of range.
         """
         wanted = sum(s.sample is not None for s in sequences) if rows is None else len(rows)
         if len(self._logits) < wanted:
             self._logits = torch.empty(wanted, self._vocab_size)
         times = extension().decode(self._handle, sequences, self._logits.data_ptr(), len(self._logits), rows)
         return self._logits[:wanted], StepTimes(*times)
+
+    def set_adapter(self, slot: int, packed: PackedAdapter | None) -> None:
+        """Let sequences whose `adapter` is `slot` go through `packed` from the next step on, or through none (None).
+
+        `packed` is to outlive the slot's use. Raises ValueError for another number of layers.
+        """
+        layers = None if packed is None else packed.layers
+        bfloat16 = packed is not None and packed.storage == "bfloat16"
+        extension().set_adapter(self._handle, slot, bfloat16, layers)
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         """Copy whole blocks (from, to), in order. Raises IndexError for a block outside the arena."""

@@ -34,6 +34,10 @@ class Reader {
     return item ? PyLong_AsLongLong(item) : -1;
   }
   int integer32() { return int(integer()); }
+  double real() {
+    PyObject* item = object();
+    return item ? PyFloat_AsDouble(item) : -1;
+  }
   template <typename T>
   const T* address() { return reinterpret_cast<const T*>(integer()); }
 
@@ -97,6 +101,43 @@ void read_layers(PyObject* description, std::vector<LayerWeights>& layers) {
   }
 }
 
+// [(down, up, inputs, outputs, rank, column, scale), ...]; counts the projection's ranks and their tiles.
+void read_low_ranks(PyObject* description, bool bfloat16, std::vector<LowRank>& parts, int& ranks, int& tiles) {
+  if (!description) return;
+  Reader list(description, "the adapted layers of a projection are a list");
+  while (list.ok() && !list.done()) {
+    Reader r(list.object(), "an adapted layer is a tuple");
+    LowRank low{};
+    low.bfloat16 = bfloat16;
+    low.down = r.address<uint8_t>();
+    low.up = r.address<uint8_t>();
+    low.k = r.integer32();
+    low.n = r.integer32();
+    low.rank = r.integer32();
+    low.column = r.integer32();
+    low.scale = float(r.real());
+    low.at = ranks;
+    ranks += low.rank;
+    tiles += rank_tiles(low.rank);
+    parts.push_back(low);
+  }
+}
+
+void read_adapter(PyObject* description, bool bfloat16, Adapter& adapter) {
+  Reader list(description, "an adapter's layers are a list");
+  while (list.ok() && !list.done()) {
+    Reader r(list.object(), "an adapter's layer is a tuple");
+    Adapter::Layer layer;
+    for (int p = 0; p < kAdaptedProjections; ++p) {
+      int ranks = 0, tiles = 0;
+      read_low_ranks(r.object(), bfloat16, layer.parts[p], ranks, tiles);
+      adapter.ranks = std::max(adapter.ranks, ranks);
+      adapter.tiles[p] = std::max(adapter.tiles[p], tiles);
+    }
+    adapter.layers.push_back(std::move(layer));
+  }
+}
+
 DecoderWeights* weights_of(PyObject* capsule) {
   return static_cast<DecoderWeights*>(PyCapsule_GetPointer(capsule, kCapsule));
 }
@@ -108,6 +149,7 @@ struct Names {
   PyObject* start = PyUnicode_InternFromString("start");
   PyObject* block_table = PyUnicode_InternFromString("block_table");
   PyObject* sample = PyUnicode_InternFromString("sample");
+  PyObject* adapter = PyUnicode_InternFromString("adapter");
 };
 
 // A new reference, released at the end of the scope.
@@ -137,6 +179,18 @@ bool block_offset(const Geometry& g, long long block, int64_t& offset) {
   return refuse(PyExc_IndexError, "block %lld is outside the arena of %lld bytes", block, (long long)g.arena_bytes);
 }
 
+// The slot of the sequence's adapter for each of its tokens; false for one that holds none.
+bool append_adapter(const DecoderWeights& w, PyObject* sequence, PyObject* name, Py_ssize_t tokens, Batch& batch) {
+  if (w.adapters.empty()) return true;
+  const Owned adapter(PyObject_GetAttr(sequence, name));
+  if (!adapter) return false;
+  const long long slot = PyLong_AsLongLong(adapter.get());
+  if (slot >= (long long)w.adapters.size() || (slot >= 0 && !w.adapters[size_t(slot)]))
+    return refuse(PyExc_IndexError, "slot %lld holds no adapter; there are %lld slots", slot, (long long)w.adapters.size());
+  batch.adapters.insert(batch.adapters.end(), size_t(tokens), int32_t(slot));
+  return true;
+}
+
 // Appends one ScheduledSequence to the batch; false with an exception set if it is not well formed.
 bool append(const DecoderWeights& w, PyObject* sequence, Batch& batch) {
   static const Names names;
@@ -156,6 +210,7 @@ bool append(const DecoderWeights& w, PyObject* sequence, Batch& batch) {
   if (end > (long long)blocks * g.block_size)
     return refuse(PyExc_IndexError, "tokens up to position %lld do not fit a table of %lld blocks", end, blocks);
 
+  if (!append_adapter(w, sequence, names.adapter, count, batch)) return false;
   const int table_start = int(batch.block_offsets.size());
   for (Py_ssize_t i = 0; i < blocks; ++i) {
     int64_t offset;
@@ -239,6 +294,28 @@ PyObject* decode(PyObject*, PyObject* const* values, Py_ssize_t count) {
     if (!done) return nullptr;
   }
   return Py_BuildValue("(dddddd)", times.embedding, times.linears, times.attention, times.rotary, times.rows, times.head);
+}
+
+PyObject* set_adapter(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 4, "set_adapter")) return nullptr;
+  Arguments v{values};
+  DecoderWeights* weights = weights_of(values[0]);
+  const int64_t slot = v.integer(1), bfloat16 = v.integer(2);
+  if (!weights || v.failed) return nullptr;
+  std::unique_ptr<Adapter> adapter;
+  if (values[3] != Py_None) {
+    adapter = std::make_unique<Adapter>();
+    read_adapter(values[3], bfloat16 != 0, *adapter);
+  }
+  if (PyErr_Occurred()) return nullptr;
+  if (slot < 0 || (adapter && adapter->layers.size() != weights->layers.size())) {
+    refuse(PyExc_ValueError, "slot %lld, or an adapter that has not the %lld layers of the decoder", slot,
+           (long long)weights->layers.size());
+    return nullptr;
+  }
+  if (size_t(slot) >= weights->adapters.size()) weights->adapters.resize(size_t(slot) + 1);
+  weights->adapters[size_t(slot)] = std::move(adapter);
+  Py_RETURN_NONE;
 }
 
 PyObject* copy_blocks(PyObject*, PyObject* const* values, Py_ssize_t count) {

@@ -12,6 +12,10 @@ PyObject* make_decoder(PyObject*, PyObject* const* values, Py_ssize_t count);
 // Writes the logits of `rows`, or of the rows that sample if it is None; `logits` has room for so many.
 PyObject* decode(PyObject*, PyObject* const* values, Py_ssize_t count);
 
+// set_adapter(decoder, slot, bfloat16, layers or None): what scheduled sequences with that slot go through from now on;
+// `layers` is PackedAdapter.layers of lora/packing.py, whose memory the caller keeps alive.
+PyObject* set_adapter(PyObject*, PyObject* const* values, Py_ssize_t count);
+
 // copy_blocks(decoder, [(from, to), ...])
 PyObject* copy_blocks(PyObject*, PyObject* const* values, Py_ssize_t count);
 

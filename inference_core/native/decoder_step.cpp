@@ -21,7 +21,7 @@ bool Projection::any_float() const {
 }
 
 void Batch::clear() {
-  for (auto* v : {&token_ids, &positions, &table_start, &query_start, &context_len, &sample_rows}) v->clear();
+  for (auto* v : {&token_ids, &positions, &table_start, &query_start, &context_len, &sample_rows, &adapters}) v->clear();
   slots.clear();
   block_offsets.clear();
 }
@@ -34,14 +34,22 @@ PhaseCounters counters;
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+// A projection of a layer whose inputs have been multiplied by the adapters' A, if any.
+struct Adapted {
+  size_t layer = 0;
+  AdaptedProjection projection = kQkv;
+  bool any = false;
+};
+
 class Step {
  public:
   Step(const DecoderWeights& w, const Batch& batch, float* logits, const KernelTable& kernels, int threads)
       : w_(w), g_(w.geometry), batch_(batch), logits_(logits), kernels_(kernels), threads_(threads), barrier_(threads) {
+    list_adapters();
     workspace.reserve(g_, size_t(batch.tokens()));
     size_t phases = 8 + w.head.parts.size();
     for (const LayerWeights& layer : w.layers)
-      phases += 8 + layer.qkv.parts.size() + layer.output.parts.size() + layer.gate_up.parts.size() + layer.down.parts.size();
+      phases += 12 + layer.qkv.parts.size() + layer.output.parts.size() + layer.gate_up.parts.size() + layer.down.parts.size();
     counters.reset(phases);
     list_units();
   }
@@ -60,11 +68,11 @@ class Step {
       embed();
       for (size_t i = 0; i < s.w_.layers.size(); ++i) {
         const bool last = i + 1 == s.w_.layers.size();
-        layer(s.w_.layers[i], int64_t(i) * s.g_.layer_bytes, last, last ? s.w_.head : s.w_.layers[i + 1].qkv);
+        layer(i, last, last ? s.w_.head : s.w_.layers[i + 1].qkv);
         if (!rows_) return;
       }
-      norm(s.w_.final_norm, s.w_.head);
-      linear(s.w_.head, workspace.normed, s.logits_, s.g_.vocab, false, nullptr);
+      norm(s.w_.final_norm, s.w_.head, false);
+      linear(s.w_.head, workspace.normed, s.logits_, s.g_.vocab, false, nullptr, nullptr);
       mark(s.times_.head);
     }
 
@@ -102,36 +110,94 @@ class Step {
       mark(s.times_.embedding);
     }
 
-    void layer(const LayerWeights& w, int64_t layer_offset, bool last, const Projection& following) {
+    void layer(size_t index, bool last, const Projection& following) {
       const Geometry& g = s.g_;
+      const LayerWeights& w = s.w_.layers[index];
+      const int64_t layer_offset = int64_t(index) * g.layer_bytes;
       const int qkv_width = (g.heads + 2 * g.kv_heads) * g.head_dim, mixed_width = g.heads * g.head_dim;
-      norm(w.attention_norm, w.qkv);
-      linear(w.qkv, workspace.normed, workspace.qkv.data(), qkv_width, false, &w.output);
+      norm(w.attention_norm, w.qkv, adapts(kQkv));
+      const Adapted qkv = shrink(index, kQkv, workspace.normed, w.qkv.k);
+      linear(w.qkv, workspace.normed, workspace.qkv.data(), qkv_width, false, &w.output, &qkv);
       mark(s.times_.linears);
       rotate_and_write(w, layer_offset, qkv_width);
       attend(layer_offset, last ? workspace.last_units : workspace.units);
       if (last) keep_sampled_rows(mixed_width);
       if (!rows_) return;
       quantize(workspace.mixed, mixed_width, w.output);
-      linear(w.output, workspace.mixed, workspace.hidden.data(), g.hidden, true, &w.gate_up);
+      const Adapted output = shrink(index, kOutput, workspace.mixed, w.output.k);
+      linear(w.output, workspace.mixed, workspace.hidden.data(), g.hidden, true, &w.gate_up, &output);
       mark(s.times_.linears);
-      norm(w.mlp_norm, w.gate_up);
-      gate_up(w);
-      linear(w.down, workspace.activated, workspace.hidden.data(), g.hidden, true, &following);
+      norm(w.mlp_norm, w.gate_up, adapts(kGateUp));
+      gate_up(w, shrink(index, kGateUp, workspace.normed, w.gate_up.k));
+      const Adapted down = shrink(index, kDown, workspace.activated, w.down.k);
+      linear(w.down, workspace.activated, workspace.hidden.data(), g.hidden, true, &following, &down);
       mark(s.times_.linears);
     }
 
-    // normed = RMSNorm(hidden), as `next` takes it.
-    void norm(const float* weight, const Projection& next) {
+    // normed = RMSNorm(hidden), as `next` takes it, and as adapters do.
+    void norm(const float* weight, const Projection& next, bool adapted) {
       const int d = s.g_.hidden;
       Activations& out = workspace.normed;
       share_rows([&](int first, int last) {
         const float* hidden = workspace.hidden.data();
         if (next.any_integer())
           s.kernels_.norm_quantize_rows(hidden, d, weight, d, s.g_.rms_eps, out.groups.data(), first, last);
-        if (next.any_float()) s.kernels_.rms_norm(hidden, d, weight, out.rows.data(), d, d, s.g_.rms_eps, first, last);
+        const auto normalise = [&](int begin, int end) {
+          s.kernels_.rms_norm(hidden, d, weight, out.rows.data(), d, d, s.g_.rms_eps, begin, end);
+        };
+        if (next.any_float())
+          normalise(first, last);
+        else if (adapted)
+          adapted_->for_rows(first, last, normalise);
       });
       mark(s.times_.rows);
+    }
+
+    bool adapts(AdaptedProjection p) const { return adapted_->touches(p); }
+
+    // The product of a projection's input with the adapters' A, for `expand` to go on with; all threads have met.
+    Adapted shrink(size_t layer, AdaptedProjection p, Activations& x, int width) {
+      const int tiles = adapted_->tiles[p];
+      if (!tiles) return {};
+      share(int(adapted_->chunks.size()) * tiles, 1, [&](int unit, int) {
+        const AdapterChunk& chunk = adapted_->chunks[size_t(unit / tiles)];
+        LowRankRows a = rows_of(chunk);
+        a.x = x.rows.data();
+        a.ldx = width;
+        int tile = unit % tiles;
+        for (const LowRank& low : chunk.adapter->layers[layer].parts[p]) {
+          if (tile < rank_tiles(low.rank)) {
+            s.kernels_.shrink_rows(low, a, tile);
+            break;
+          }
+          tile -= rank_tiles(low.rank);
+        }
+      });
+      s.barrier_.wait();
+      return {layer, p, true};
+    }
+
+    LowRankRows rows_of(const AdapterChunk& chunk) const {
+      LowRankRows a{};
+      a.rows = adapted_->rows.data() + chunk.first;
+      a.count = chunk.count;
+      a.shrunk = workspace.shrunk.data();
+      a.ld_shrunk = adapted_->ranks;
+      return a;
+    }
+
+    // Adds what the adapters give to columns [begin, end) of a projection's outputs y; begin is at a panel.
+    void expand(const Adapted& adapted, float* y, int64_t ldy, int begin, int end) const {
+      if (!adapted.any) return;
+      for (const AdapterChunk& chunk : adapted_->chunks) {
+        LowRankRows a = rows_of(chunk);
+        a.y = y;
+        a.ldy = ldy;
+        for (const LowRank& low : chunk.adapter->layers[adapted.layer].parts[adapted.projection]) {
+          const int first = std::max(begin, low.column) - low.column, last = std::min(end, low.column + low.n) - low.column;
+          if (first < last) s.kernels_.expand_rows(low, a, first / kLanes, ceil_div(last, kLanes));
+        }
+      }
     }
 
     void quantize(Activations& x, int width, const Projection& next) {
@@ -177,7 +243,8 @@ class Step {
       return part.panels + 2 * stream_begin(ceil_div(part.n, 2 * kLanes), index_) * part.panel_bytes;
     }
 
-    void linear(const Projection& p, Activations& x, float* y, int64_t ldy, bool accumulate, const Projection* next) {
+    void linear(const Projection& p, Activations& x, float* y, int64_t ldy, bool accumulate, const Projection* next,
+                const Adapted* adapted) {
       int column = 0;
       for (const LinearPart& part : p.parts) {
         LinearArgs a = arguments(p, part, x, y + column, ldy);
@@ -185,21 +252,25 @@ class Step {
         a.next = first_panel(next);
         const LinearKernel kernel = linear_kernel(s.kernels_, part.scheme);
         const int panels = ceil_div(part.n, kLanes);
-        share_units(ceil_div(panels, 2), [&](int first, int last) { kernel(a, 2 * first, std::min(2 * last, panels)); });
+        share_units(ceil_div(panels, 2), [&](int first, int last) {
+          kernel(a, 2 * first, std::min(2 * last, panels));
+          const int begin = 2 * kLanes * first, end = std::min(2 * kLanes * last, part.n);
+          if (adapted && begin < end) expand(*adapted, y, ldy, column + begin, column + end);
+        });
         column += part.n;
       }
       s.barrier_.wait();
     }
 
     // activated = silu(gate) * up, each thread on the columns that it has just computed.
-    void gate_up(const LayerWeights& w) {
+    void gate_up(const LayerWeights& w, const Adapted& adapted) {
       const int width = s.g_.intermediate;
       const Projection& p = w.gate_up;
       float* y = workspace.gate_up.data();
       const bool integers = w.down.any_integer();
       const bool aligned = width % kGroup == 0;
       if (!aligned) {
-        linear(p, workspace.normed, y, 2 * width, false, &w.down);
+        linear(p, workspace.normed, y, 2 * width, false, &w.down, &adapted);
         share_rows([&](int first, int last) {
           s.kernels_.silu_mul(y, workspace.activated.rows.data(), width, first, last, 0, width);
         });
@@ -220,10 +291,17 @@ class Step {
         gate.next = streams() ? up.panels + (up_panel + first * each) * up.panel_bytes : nullptr;
         gate_kernel(gate, first * each, last * each);
         up_kernel(up, up_panel + first * each, up_panel + last * each);
-        if (integers)
+        expand(adapted, y, 2 * width, first * kGroup, last * kGroup);
+        expand(adapted, y, 2 * width, width + first * kGroup, width + last * kGroup);
+        const auto activate = [&](int begin, int end) {
+          s.kernels_.silu_mul(y, workspace.activated.rows.data(), width, begin, end, first * kGroup, last * kGroup);
+        };
+        if (!integers) {
+          activate(0, rows_);
+        } else {
           s.kernels_.silu_quantize_rows(y, width, workspace.activated.groups.data(), 0, rows_, first, last);
-        else
-          s.kernels_.silu_mul(y, workspace.activated.rows.data(), width, 0, rows_, first * kGroup, last * kGroup);
+          if (adapts(kDown)) adapted_->for_rows(0, rows_, activate);
+        }
       });
       s.barrier_.wait();
     }
@@ -269,6 +347,7 @@ class Step {
           move_row(workspace.mixed.rows.data(), mixed_width, sampled[i], i);
         }
       rows_ = int(sampled.size());
+      adapted_ = &workspace.last_adapted;
       s.barrier_.wait();
     }
 
@@ -280,6 +359,7 @@ class Step {
     const int index_;
     int rows_;
     size_t phase_ = 0;
+    const AdapterRows* adapted_ = &workspace.adapted;
     Clock::time_point began_;
   };
 
@@ -303,6 +383,15 @@ class Step {
     a.block_size = g_.block_size;
     a.dtype = g_.kv_dtype;
     return a;
+  }
+
+  // Of all rows, and of those that are left in the last layer once its attention is done.
+  void list_adapters() {
+    workspace.adapted.list(batch_.adapters, w_.adapters);
+    std::vector<int32_t> sampled;
+    if (workspace.adapted.any())
+      for (const int32_t row : batch_.sample_rows) sampled.push_back(batch_.adapters[size_t(row)]);
+    workspace.last_adapted.list(sampled, w_.adapters);
   }
 
   // The last layer needs the queries of the sampled rows alone.

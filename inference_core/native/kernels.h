@@ -85,6 +85,30 @@ struct AttentionUnit {
   int64_t partial;   // floats from AttentionArgs::partials to the tile's first partial result
 };
 
+// What one linear layer gains from an adapter: y += scale * B (A x); see `lora/packing.py` for the layouts.
+constexpr int kRankTile = 4;
+struct LowRank {
+  const void* down;  // A in tiles of kRankTile ranks
+  const void* up;    // B in panels of 16 outputs
+  bool bfloat16;     // else float32
+  int k, n, rank;
+  int column;        // its first output among those of the projection
+  int at;            // its first rank among those of the projection
+  float scale;
+};
+
+// Rows of one adapter. The product with A waits in `shrunk` for the one with B.
+struct LowRankRows {
+  const int32_t* rows;
+  int count;
+  const float* x;    // [all rows, ldx]
+  int64_t ldx;
+  float* shrunk;     // [all rows, ld_shrunk]
+  int64_t ld_shrunk;
+  float* y;          // [all rows, ldy], the projection's
+  int64_t ldy;
+};
+
 enum Scheme { kInt4Int8 = 0, kInt4CentredInt8 = 1, kInt8Int8 = 2, kInt4Float = 3, kBf16 = 4, kFloat = 5 };
 inline bool takes_integers(Scheme scheme) { return scheme <= kInt8Int8; }
 
@@ -107,6 +131,9 @@ struct KernelTable {
                              int first, int last);
   void (*silu_quantize_rows)(const float* gate_up, int d, QuantizedGroup* out, int first, int last, int first_group,
                              int last_group);
+  // A x times the scale, of one tile of ranks; then y += B times that, in panels [first, last) of the layer's outputs.
+  void (*shrink_rows)(const LowRank&, const LowRankRows&, int tile);
+  void (*expand_rows)(const LowRank&, const LowRankRows&, int first_panel, int last_panel);
   void (*rope_and_write)(const RopeArgs&, int first, int last);
   // `next`, or null: the unit that this thread takes afterwards, so that its first blocks can be fetched ahead.
   void (*attend)(const AttentionArgs&, const AttentionUnit&, const AttentionUnit* next, float* scratch);

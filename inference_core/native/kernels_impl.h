@@ -5,6 +5,7 @@
 #include "float_linear.h"
 #include "integer_linear.h"
 #include "kv_write.h"
+#include "low_rank_kernels.h"
 #include "peak_kernels.h"
 #include "row_kernels.h"
 
@@ -24,6 +25,8 @@ static const KernelTable table = {
     silu_mul,
     norm_quantize_rows,
     silu_quantize_rows,
+    shrink_rows,
+    expand_rows,
     rope_and_write,
     attend,
     multiply_integers,

@@ -25,6 +25,8 @@ struct Workspace {
   AlignedBuffer<float> hidden, qkv, gate_up;
   Activations normed, mixed, activated;
   AttentionUnits units, last_units;
+  AdapterRows adapted, last_adapted;
+  AlignedBuffer<float> shrunk;
 
   void reserve(const Geometry& g, size_t tokens) {
     hidden.reserve(tokens * size_t(g.hidden));
@@ -33,6 +35,7 @@ struct Workspace {
     normed.reserve(tokens, size_t(g.hidden));
     mixed.reserve(tokens, size_t(g.heads * g.head_dim));
     activated.reserve(tokens, size_t(g.intermediate));
+    shrunk.reserve(tokens * size_t(adapted.ranks));
   }
 };
 

@@ -10,7 +10,7 @@ from inference_core.attention.backend import AttentionBackend
 from inference_core.attention.batches import BlockAddresses
 from inference_core.attention.cpu import CpuAttention
 from inference_core.attention.reference import ReferenceAttention
-from inference_core.errors import MemoryPlanError
+from inference_core.errors import MemoryPlanError, MeshError
 from inference_core.kv_arena import allocate_arena
 from inference_core.live_knobs import KnobsFile, LiveKnobs, start_knobs
 from inference_core.loaders.model_path import resolve_model_path
@@ -37,6 +37,8 @@ def divide_models(spec: MeshSpec, cache_dir: Path) -> list[DividedModel[ModelSpe
     MemoryPlanError."""
     divided = []
     for model in spec.core.models:
+        if model.adapters:
+            raise MeshError(f"{model.name}: adapters are not served over a mesh; leave them out, or serve without one")
         checkpoint = open_checkpoint(resolve_model_path(model.path), cache_dir)
         check_kernels(model, checkpoint.config)
         divided.append(divide_model(model, checkpoint, spec, layout_of, spec.core.slab_bytes))

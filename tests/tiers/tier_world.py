@@ -9,6 +9,7 @@ import msgspec
 
 from inference_core.client import CoreClient
 from inference_core.protocol import (
+    AdapterInfo,
     AddRequest,
     CoreStats,
     KnobsSet,
@@ -177,3 +178,9 @@ class ScriptedCore(CoreClient):
         self, changes: Mapping[str, KnobValue], model: str | None = None, *, keep: bool = False
     ) -> KnobsSet:
         return KnobsSet(query_id="", before={}, knobs={})
+
+    async def load_adapter(self, model: str, name: str, path: str) -> list[AdapterInfo]:
+        raise AssertionError
+
+    async def unload_adapter(self, model: str, name: str) -> list[AdapterInfo]:
+        raise AssertionError

@@ -132,6 +132,12 @@ class ScriptedClient(CoreClient):
     async def set_knobs(self, changes, model=None, *, keep=False):
         raise AssertionError
 
+    async def load_adapter(self, model, name, path):
+        raise AssertionError
+
+    async def unload_adapter(self, model, name):
+        raise AssertionError
+
     async def generate(self, request):
         self.open += 1
         self.most_open = max(self.most_open, self.open)

@@ -160,8 +160,8 @@ class LateRunner(FaultyRunner, OverlappingRunner):
 
 def _copy(share: ScheduledSequence) -> ScheduledSequence:
     sample = None if share.sample is None else msgspec.structs.replace(share.sample)
-    return ScheduledSequence(
-        share.sequence_id, list(share.token_ids), share.start, list(share.block_table), sample, share.score
+    return msgspec.structs.replace(
+        share, token_ids=list(share.token_ids), block_table=list(share.block_table), sample=sample
     )
 
 
@@ -187,6 +187,7 @@ class CoreDriver:
         seed: int = 0,
         overlap: bool = False,
         drafts: Mapping[str, str] | None = None,
+        adapter_slots: int = 0,
     ) -> None:
         models = models or {"m": 1}
         self.clock = VirtualClock()
@@ -213,6 +214,7 @@ class CoreDriver:
                 seconds_per_step=cost(name),
                 seconds_per_token=seconds_per_token,
                 seconds_per_swap=seconds_per_swap,
+                adapter_slots=adapter_slots,
             )
             for name, width in models.items()
         }
@@ -232,6 +234,7 @@ class CoreDriver:
             drafts=drafts,
         )
         self.requests: dict[str, AddRequest] = {}
+        self.adapters: dict[str, bytes] = {}
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.scores: dict[tuple[str, int], list[TokenLogprob]] = {}
         self.finished: dict[tuple[str, int], SequenceOutput] = {}
@@ -247,6 +250,7 @@ class CoreDriver:
             request_id=request_id, model=model, prompt_token_ids=list(prompt), sampling=sampling, **fields
         )
         self.core.add(request)
+        self.adapters[request_id] = self.adapter_digest(request)
         self.requests[request_id] = request
         for index in range(request.n):
             self.tokens[request_id, index] = []
@@ -300,7 +304,9 @@ class CoreDriver:
         room = runner.info.max_context - len(request.prompt_token_ids)
         seed = choice_seed(request.sampling.seed or 0, index)
         limit = min(request.sampling.max_tokens, room)
-        return runner.expected_tokens(request.prompt_token_ids, limit, request.sampling, seed)
+        return runner.expected_tokens(
+            request.prompt_token_ids, limit, request.sampling, seed, self.adapters[request.request_id]
+        )
 
     def _verify(self, request: AddRequest, output: SequenceOutput) -> None:
         tokens = self.tokens[output.request_id, output.index]
@@ -320,24 +326,29 @@ class CoreDriver:
         if request.sampling.prompt_logprobs is None or output.index:
             assert not scores
             return
-        truth = self.runners[request.model].expected_scores(prompt)
+        truth = self.runners[request.model].expected_scores(prompt, self.adapters[request.request_id])
         if output.finish_reason in ("abort", "error"):
             truth = truth[: len(scores)]
         assert [score.logprob for score in scores] == truth
         assert [score.token_id for score in scores] == prompt[1 : len(truth) + 1]
 
     def _longest_shared_prefix(self, request: AddRequest, index: int) -> int:
-        """The most tokens a cache may have provided: a prefix some other choice of this model and salt has had."""
+        """The most tokens a cache may have provided: a prefix that some other choice of this scope has had."""
         prompt = request.prompt_token_ids
         longest = 0
         for (request_id, other_index), tokens in self.tokens.items():
             other = self.requests[request_id]
-            if (request_id, other_index) != (request.request_id, index) and (other.model, other.salt) == (
-                request.model,
-                request.salt,
-            ):
+            if (request_id, other_index) != (request.request_id, index) and self._scope(other) == self._scope(request):
                 longest = max(longest, _common_prefix(prompt, other.prompt_token_ids + tokens))
         return min(longest, len(prompt) - 1) // BLOCK * BLOCK
+
+    def _scope(self, request: AddRequest) -> tuple[str, str, bytes]:
+        return request.model, request.salt, self.adapters[request.request_id]
+
+    def adapter_digest(self, request: AddRequest) -> bytes:
+        """Of the adapter that a request that was just added has; b"" for none."""
+        slots = self.scheduler(request.model).adapters
+        return slots.require(request.adapter).digest if request.adapter else b""
 
     def may_fail(self, output: SequenceOutput) -> bool:
         """Whether a step failed with this choice alone, it could not be drawn, or its strict deadline passed."""

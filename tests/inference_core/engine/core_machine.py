@@ -12,6 +12,8 @@ from inference_core.errors import BadLogitsError, QueueFullError
 from inference_core.protocol import Knobs, SamplingParams
 
 MAX_CONTEXT = 60
+# More than there are slots.
+ADAPTERS = ("x", "y", "z")
 # Prompts are put together from few pieces, so that they share prefixes, and equal blocks follow different ones.
 PIECES = [[1] * BLOCK, [2] * BLOCK, list(range(BLOCK)), [3], [4, 5]]
 prompts = st.lists(st.sampled_from(PIECES), min_size=1, max_size=8).map(lambda pieces: [t for p in pieces for t in p])
@@ -72,8 +74,13 @@ class CoreMachine(RuleBasedStateMachine):
             seconds_per_token=0.001,
             overlap=self.overlap,
             drafts=self.drafts,
+            adapter_slots=2,
         )
         self._speculate(self.ways[-1])
+        for model in self.models:
+            for adapter in ADAPTERS:
+                self.driver.core.load_adapter(model, adapter, f"{adapter}-1")
+        self.versions = 1
 
     @rule(
         model=st.integers(0, 9),
@@ -85,25 +92,54 @@ class CoreMachine(RuleBasedStateMachine):
         strict_deadline=st.booleans(),
         salt=st.sampled_from(["", "tenant"]),
         speculate=st.sampled_from([True, True, True, False]),
+        adapter=st.sampled_from(["", "", *ADAPTERS]),
     )
     def add(self, model: int, prompt: list[int], due: float | None, **fields: object) -> None:
         name = sorted(self.models)[model % len(self.models)]
         deadline = None if due is None else self.driver.clock() + due
+        if fields.get("adapter") not in self.adapters(name):
+            fields["adapter"] = ""
         try:
             self.driver.add(prompt, name, deadline=deadline, **fields)
         except QueueFullError:
             assert self.driver.scheduler(name).waiting or (due is not None and fields["strict_deadline"])
 
     @precondition(lambda self: self.driver.requests)
-    @rule(which=st.integers(0, 100), turn=st.lists(st.just(6), max_size=2), salt=st.sampled_from(["", "tenant"]))
-    def continue_conversation(self, which: int, turn: list[int], salt: str) -> None:
-        """A known prompt comes again, with what was answered so far, perhaps from another tenant."""
+    @rule(
+        which=st.integers(0, 100),
+        turn=st.lists(st.just(6), max_size=2),
+        salt=st.sampled_from(["", "tenant"]),
+        adapter=st.sampled_from(["", "", *ADAPTERS]),
+    )
+    def continue_conversation(self, which: int, turn: list[int], salt: str, adapter: str) -> None:
+        """A known prompt comes again, with what was answered so far, perhaps from another tenant or adapter."""
         known = sorted(self.driver.tokens)
         request_id, index = known[which % len(known)]
         request = self.driver.requests[request_id]
         prompt = request.prompt_token_ids + self.driver.tokens[request_id, index] + turn
         if len(prompt) < MAX_CONTEXT:
-            self.add(sorted(self.models).index(request.model), prompt, None, salt=salt, sampling=request.sampling)
+            self.add(
+                sorted(self.models).index(request.model),
+                prompt,
+                None,
+                salt=salt,
+                adapter=adapter,
+                sampling=request.sampling,
+            )
+
+    def adapters(self, model: str) -> list[str]:
+        """Those that new requests may have."""
+        return [info.name for info in self.driver.core.adapters(model) if not info.leaving]
+
+    @rule(model=st.integers(0, 9), adapter=st.sampled_from(ADAPTERS))
+    def replace_adapter(self, model: int, adapter: str) -> None:
+        """An adapter goes, at once or with its last request; a free name comes back with other content."""
+        name = sorted(self.models)[model % len(self.models)]
+        if adapter in self.adapters(name):
+            self.driver.core.unload_adapter(name, adapter)
+        if adapter not in [info.name for info in self.driver.core.adapters(name)]:
+            self.versions += 1
+            self.driver.core.load_adapter(name, adapter, f"{adapter}-{self.versions}")
 
     @rule(count=st.integers(10, 30))
     def step_often(self, count: int) -> None:
@@ -172,6 +208,7 @@ class CoreMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "driver"):
             self.driver.drain()
+            assert not any(info.running or info.leaving for m in self.models for info in self.driver.core.adapters(m))
             for key in self.driver.tokens:
                 assert key in self.driver.finished, f"{key} was lost"
             self.driver.assert_all_free()

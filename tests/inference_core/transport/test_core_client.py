@@ -205,6 +205,28 @@ async def test_a_knob_of_any_kind_crosses_the_transport(connect, value):
     assert core.changes == ({"knob": value}, None, False)
 
 
+async def test_adapters_come_and_go_over_the_transport(connect, ask):
+    client = await connect(lambda: hash_core("m", adapter_slots=1))
+
+    loaded = await client.load_adapter("m", "a", "folder")
+
+    assert [(i.name, i.path, i.resident) for i in loaded] == [("a", "folder", False)]
+    plain, adapted = await collect(client, ask("plain")), await collect(client, ask("adapted", adapter="a"))
+    assert [o.token_ids for o in plain] != [o.token_ids for o in adapted]
+    assert (await client.stats()).models[0].adapters[0].resident
+    assert await client.unload_adapter("m", "a") == []
+    assert (await collect(client, ask("late", adapter="a")))[0].error_param == "adapter"
+
+
+async def test_a_refused_adapter_raises_with_the_reason_and_the_parameter(connect):
+    client = await connect(lambda: hash_core("m", adapter_slots=1))
+
+    for change, param in [(client.load_adapter("n", "a", "f"), "model"), (client.unload_adapter("m", "a"), "name")]:
+        with pytest.raises(InvalidRequestError, match="is unknown") as caught:
+            await change
+        assert caught.value.param == param
+
+
 async def test_when_the_core_dies_everyone_learns_why(connect, ask):
     core = ScriptedCore()
     client = await connect(lambda: core)

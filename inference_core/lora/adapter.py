@@ -1,0 +1,75 @@
+"""A low-rank adapter as its folder holds it, and where in a model's fused projections each of its parts goes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from inference_core.loaders.packed_tensor import PackedTensor
+from inference_core.model_config import ModelConfig
+
+Projection = Literal["qkv", "output", "gate_up", "down"]
+PROJECTIONS: tuple[Projection, ...] = ("qkv", "output", "gate_up", "down")
+
+
+@dataclass(slots=True, frozen=True)
+class Place:
+    """A linear layer of every block: outputs `column` to `column + outputs` of a fused projection."""
+
+    parent: str
+    projection: Projection
+    column: int
+    inputs: int
+    outputs: int
+
+
+def places(config: ModelConfig) -> dict[str, Place]:
+    """The layers that an adapter may change, by transformers' names."""
+    hidden, wide = config.hidden_size, config.intermediate_size
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    return {
+        "q_proj": Place("self_attn", "qkv", 0, hidden, queries),
+        "k_proj": Place("self_attn", "qkv", queries, hidden, keys),
+        "v_proj": Place("self_attn", "qkv", queries + keys, hidden, keys),
+        "o_proj": Place("self_attn", "output", 0, queries, hidden),
+        "gate_proj": Place("mlp", "gate_up", 0, hidden, wide),
+        "up_proj": Place("mlp", "gate_up", wide, hidden, wide),
+        "down_proj": Place("mlp", "down", 0, wide, hidden),
+    }
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class LowRank:
+    """What one layer gains: y += scale * B (A x), with `down` = A [rank, inputs] and `up` = B [outputs, rank]."""
+
+    down: PackedTensor
+    up: PackedTensor
+    scale: float
+
+    @property
+    def rank(self) -> int:
+        return self.down.shape[0]
+
+    @property
+    def num_weights(self) -> int:
+        return self.rank * (self.down.shape[1] + self.up.shape[0])
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Adapter:
+    """A checked adapter, its tensors mapped from the file. `layers`: per block, by module name (`places`).
+
+    `digest`: 16 bytes over the content, so that what was computed with other weights is never taken for this one's.
+    """
+
+    path: Path
+    digest: bytes
+    layers: list[dict[str, LowRank]]
+
+    @property
+    def rank(self) -> int:
+        """The largest of its layers' ranks."""
+        return max((low.rank for layer in self.layers for low in layer.values()), default=0)
+
+    @property
+    def num_weights(self) -> int:
+        return sum(low.num_weights for layer in self.layers for low in layer.values())

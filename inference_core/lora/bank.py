@@ -1,0 +1,32 @@
+"""The seam between the slots that adapters are scheduled into and the runner that computes with them."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from inference_core.lora.adapter import Adapter
+
+
+class AdapterBank(ABC):
+    """Where a runner keeps the adapters that its steps go through, in slots 0 to `num_slots` - 1.
+
+    Contract: a scheduled sequence whose `adapter` is a slot goes through what was last installed there; slots change
+    between two steps only. Rows of other sequences are computed as if there were no adapters.
+    """
+
+    num_slots: int
+
+    @abstractmethod
+    def read(self, folder: Path) -> Adapter:
+        """The adapter in `folder`, checked against the runner's model. Raises ModelFileError."""
+
+    @abstractmethod
+    def install(self, slot: int, adapter: Adapter) -> None:
+        """Make `adapter` ready to compute with, in place of what `slot` held."""
+
+    @abstractmethod
+    def clear(self, slot: int) -> None:
+        """Free what `slot` holds."""
+
+    @abstractmethod
+    def bytes_of(self, adapter: Adapter) -> int:
+        """Bytes that `adapter` takes in a slot."""

@@ -1,0 +1,154 @@
+"""Which adapters a model knows, which of them lie in slots, and which of those are in use (SPEC LO-02)."""
+
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+
+from inference_core.errors import IntegrityError, InvalidRequestError
+from inference_core.lora.adapter import Adapter
+from inference_core.lora.bank import AdapterBank
+from inference_core.protocol import AdapterInfo
+
+NO_SLOT = -1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class AdapterSlots:
+    """Adapters by name. A loaded one lies mapped in host memory; to be computed with, it is installed in a slot of
+    `bank`, in place of the one that was used least recently and is not in use.
+
+    A running sequence pins its adapter: what is pinned is never evicted, so that the sequence at the head of the queue
+    waits if all slots are pinned by others. `bank` None: the model's runner serves no adapters.
+    """
+
+    def __init__(self, bank: AdapterBank | None) -> None:
+        self._bank = bank
+        self._known: dict[str, Adapter] = {}
+        self._leaving: set[str] = set()
+        # Least recently used first.
+        self._resident: OrderedDict[str, int] = OrderedDict()
+        self._free = list(reversed(range(bank.num_slots))) if bank is not None else []
+        self._pins: Counter[str] = Counter()
+        self.installs = 0
+        self.evictions = 0
+
+    @property
+    def num_slots(self) -> int:
+        return 0 if self._bank is None else self._bank.num_slots
+
+    @property
+    def has_leaving(self) -> bool:
+        """Whether an adapter is to be forgotten once the last request with it has ended."""
+        return bool(self._leaving)
+
+    def load(self, name: str, folder: Path) -> None:
+        """Read and check the adapter in `folder`, and serve it as `name` from now on.
+
+        Raises InvalidRequestError for a name that is not allowed or taken, ModelFileError for a bad folder.
+        """
+        if self._bank is None:
+            raise InvalidRequestError(
+                "this model serves no adapters: they run on the CPU, with max_adapters > 0", "model"
+            )
+        if not _NAME.fullmatch(name):
+            raise InvalidRequestError(
+                f"name is {name!r}; allowed are up to 64 letters, digits, '.', '_' and '-', a letter or digit first",
+                "name",
+            )
+        if name in self._known:
+            state = "is being unloaded; wait until its last request has ended" if name in self._leaving else "is loaded"
+            raise InvalidRequestError(f"adapter {name!r} {state}; unload it first, or choose another name", "name")
+        self._known[name] = self._bank.read(folder)
+
+    def unload(self, name: str) -> None:
+        """Refuse new requests with `name`; `forget` drops it when nobody uses it. Raises InvalidRequestError."""
+        self.require(name, "name")
+        self._leaving.add(name)
+
+    def forget(self, in_use: Iterable[str]) -> None:
+        """Drop the adapters that were unloaded and are not among those `in_use` by live requests."""
+        for name in self._leaving - set(in_use):
+            self._leaving.remove(name)
+            del self._known[name]
+            slot = self._resident.pop(name, None)
+            if slot is not None and self._bank is not None:
+                self._bank.clear(slot)
+                self._free.append(slot)
+
+    def require(self, name: str, param: str = "adapter") -> Adapter:
+        """The adapter of that name. Raises InvalidRequestError if new requests cannot have it."""
+        adapter = self._known.get(name)
+        if adapter is None or name in self._leaving:
+            state = "is unknown" if adapter is None else "is being unloaded"
+            loaded = ", ".join(sorted(self._known.keys() - self._leaving)) or "none"
+            raise InvalidRequestError(f"adapter {name!r} {state}; loaded: {loaded}", param)
+        return adapter
+
+    def has_room(self, name: str) -> bool:
+        """Whether a sequence with that adapter ("": none) could run now."""
+        if not name or name in self._resident or self._free:
+            return True
+        return any(not self._pins[resident] for resident in self._resident)
+
+    def pin(self, name: str) -> int:
+        """A sequence with that adapter runs: the slot that it lies in, or NO_SLOT for ""; there is room."""
+        if not name:
+            return NO_SLOT
+        slot = self._resident.get(name)
+        if slot is None:
+            slot = self._install(name)
+        self._resident.move_to_end(name)
+        self._pins[name] += 1
+        return slot
+
+    def unpin(self, name: str) -> None:
+        """A sequence with that adapter no longer runs."""
+        if name:
+            self._pins[name] -= 1
+            if not self._pins[name]:
+                del self._pins[name]
+                self._resident.move_to_end(name)
+
+    def infos(self) -> list[AdapterInfo]:
+        """Every known adapter, for operators."""
+        return [self._info(name, adapter) for name, adapter in sorted(self._known.items())]
+
+    def check_integrity(self, running: Iterable[str]) -> None:
+        """Pins are those of the adapters of `running` sequences; each slot is free or holds one known adapter.
+
+        Raises `IntegrityError`.
+        """
+        pinned = Counter(name for name in running if name)
+        if pinned != self._pins:
+            raise IntegrityError(f"adapters are pinned {dict(self._pins)} times, but run {dict(pinned)} times")
+        slots = sorted([*self._free, *self._resident.values()])
+        if slots != list(range(self.num_slots)):
+            raise IntegrityError(f"slots {slots} are free or held; there are {self.num_slots}")
+        if not pinned.keys() <= self._resident.keys() <= self._known.keys():
+            raise IntegrityError(f"{dict(pinned)} run, {dict(self._resident)} are resident, {list(self._known)} known")
+
+    def _install(self, name: str) -> int:
+        assert self._bank is not None
+        if self._free:
+            slot = self._free.pop()
+        else:
+            victim = next(resident for resident in self._resident if not self._pins[resident])
+            slot = self._resident.pop(victim)
+            self.evictions += 1
+        self._bank.install(slot, self._known[name])
+        self._resident[name] = slot
+        self.installs += 1
+        return slot
+
+    def _info(self, name: str, adapter: Adapter) -> AdapterInfo:
+        assert self._bank is not None
+        return AdapterInfo(
+            name=name,
+            path=str(adapter.path),
+            rank=adapter.rank,
+            bytes=self._bank.bytes_of(adapter),
+            resident=name in self._resident,
+            running=self._pins[name],
+            leaving=name in self._leaving,
+        )
