@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.classifier_in_force import ClassifierInForce
+from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
 from gateway.engine import Engine, running_engine
 from gateway.http import http_app
@@ -102,6 +103,7 @@ class Composition:
             keys=self.keys,
             admin_keys=self.admin_keys,
             core_knobs=CoreKnobs(engine.cores, database),
+            core_adapters=CoreAdapters(engine.cores),
             routing=routing,
             service=service,
             records=ledger,

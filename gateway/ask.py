@@ -19,7 +19,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     `arrival`: monotonic seconds; `created_at`: UTC epoch seconds. `quality_target`: share of answers that must be
     no worse than the strongest tier's, None for the server's own. `deadline_seconds`: the caller's bound on the time
     to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`: sampling
-    fields the caller left to the tier. `echo`, `include_stop` and the `reasoning_…` fields: see `GenerationRequest`.
+    fields the caller left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none. `echo`,
+    `include_stop` and the `reasoning_…` fields: see `GenerationRequest`.
     """
 
     request_id: str
@@ -50,11 +51,12 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     max_cost_usd: float | None = None
     deadline_seconds: float | None = None
     traceparent: str | None = None
+    adapter: str = ""
 
     @property
     def is_bound(self) -> bool:
-        """Whether tools or a grammar shape the answer, so that it cannot be held beside one that is free."""
-        return self.sampling.grammar is not None or self.tooling is not None
+        """Whether tools, a grammar or an adapter shape the answer: it cannot be held beside one that is free."""
+        return self.sampling.grammar is not None or self.tooling is not None or bool(self.adapter)
 
     @property
     def choices(self) -> int:
@@ -94,6 +96,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             deadline=self.arrival + seconds,
             strict_deadline=self.deadline_seconds is not None,
             salt=self.key_id or "",
+            adapter=self.adapter,
         )
 
     def recorded_messages(self) -> list[dict[str, str]] | None:

@@ -10,6 +10,7 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from gateway import __version__
+from gateway.api.adapters import load_adapter, show_adapters, unload_adapter
 from gateway.api.chat import chat_completions
 from gateway.api.completions import completions
 from gateway.api.docs_page import DocsPage
@@ -35,7 +36,15 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     )
     admin = Router(
         "/v1/admin",
-        route_handlers=[show_knobs, change_knobs, list_knob_changes, show_stats],
+        route_handlers=[
+            show_knobs,
+            change_knobs,
+            list_knob_changes,
+            show_stats,
+            show_adapters,
+            load_adapter,
+            unload_adapter,
+        ],
         guards=[admit_admin],
         tags=["admin"],
     )

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from litestar.connection import Request
 from litestar.datastructures import State
 
+from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
 from gateway.keys import ApiKeys
 from gateway.routing import RoutingService
@@ -42,6 +43,7 @@ class Parts:
     keys: ApiKeys
     admin_keys: ApiKeys
     core_knobs: CoreKnobs
+    core_adapters: CoreAdapters
     routing: RoutingService
     service: Service
     records: RecordStore

@@ -81,19 +81,35 @@ class RoutingService:
         return list(dict.fromkeys([AUTO, *tiers, *models]))
 
     def pinned_tier(self, model: str) -> int | None:
-        """The tier a model name asks for: the cheapest one that serves it, or None for `auto`.
+        """The tier a model name asks for, its adapter aside: the cheapest one that serves it, or None for `auto`.
 
         Raises `ApiError` 404 for a name that is not served.
         """
-        if model == AUTO:
+        base, _ = self.split_adapter(model)
+        if base == AUTO:
             return None
-        for spec in self.catalog.tiers:
-            if model in (f"tier-{spec.number}", spec.name, spec.model_name):
-                return spec.number
+        if (spec := self._named(base)) is not None:
+            return spec.number
         known = ", ".join(self.model_names())
         raise ApiError(
             404, f"The model {model!r} does not exist here; there are {known}.", param="model", code="model_not_found"
         )
+
+    def split_adapter(self, model: str) -> tuple[str, str]:
+        """The base of a model name and the adapter that it asks for, as in `tier-1:sql`; "" for none.
+
+        A tier of another server has no adapters here, and a name that is served as it stands has none in it.
+        """
+        base, colon, adapter = model.rpartition(":")
+        if not colon or not adapter or model == AUTO or self._named(model) is not None:
+            return model, ""
+        spec = self._named(base)
+        return (base, adapter) if spec is not None and spec.model is not None else (model, "")
+
+    def _named(self, model: str) -> TierSpec | None:
+        """The cheapest tier of that name, or with that model."""
+        tiers = self.catalog.tiers
+        return next((s for s in tiers if model in (f"tier-{s.number}", s.name, s.model_name)), None)
 
     def route(self, ask: Ask) -> Decision:
         """Choose a tier. Raises `ApiError`: 404 for an unknown model, 400 or 503 if no tier may answer."""

@@ -5,6 +5,8 @@ import logging
 from contextlib import suppress
 from typing import Protocol
 
+import msgspec
+
 from classifier.decision import Decision
 from gateway.answer import Answer
 from gateway.ask import Ask
@@ -52,6 +54,9 @@ class Service:
     def _begin(self, ask: Ask) -> Answer:
         if self._draining:
             raise ApiError(503, "The server is shutting down. Send the request elsewhere.", code="shutting_down")
+        _, adapter = self.routing.split_adapter(ask.requested_model)
+        if adapter:
+            ask = msgspec.structs.replace(ask, adapter=adapter)
         decision = self.routing.route(ask)
         answer = Answer(ask, decision, self.routing.tier(decision.tier), self)
         self._open.add(answer)

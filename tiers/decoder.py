@@ -182,6 +182,7 @@ class Decoder:
             deadline=request.deadline,
             strict_deadline=request.strict_deadline,
             salt=request.salt,
+            adapter=request.adapter,
         )
 
     def _refusal(self, request: GenerationRequest, output: SequenceOutput, *, started: bool) -> TierError:
@@ -226,4 +227,6 @@ def _request_error(request: GenerationRequest, message: str, param: str | None) 
     if param == "prompt_token_ids":
         param = "messages" if request.messages is not None else "prompt"
         message = message.replace("prompt_token_ids", param)
+    if param == "adapter":
+        param = "model"
     return TierRequestError(message, param)

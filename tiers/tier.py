@@ -43,6 +43,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     then `max_tokens` may be 0.
     `sampling.grammar` binds the answer, not the thoughts before it. `tooling`: tools that the answer may or must call.
     `response_format` is the caller's own wording of the grammar, for servers that take it.
+    `adapter`: a LoRA adapter loaded over the tier's model; "" for the model alone (see docs/lora.md).
     """
 
     request_id: str
@@ -57,6 +58,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float | None = None
     strict_deadline: bool = False
     salt: str = ""
+    adapter: str = ""
     reasoning_budget: int | None = None
     reasoning_effort: ReasoningEffort | None = None
     include_stop: bool = False

@@ -11,6 +11,7 @@ main = LazyGroup(
         "models": ("gateway.cli.models:models", "Show the catalogue: tiers, files, memory."),
         "kv-calc": ("gateway.cli.kv_calc:kv_calc", "Work out the memory of a KV cache."),
         "knobs": ("gateway.cli.knobs:knobs", "Show and change a running server's live knobs."),
+        "adapters": ("gateway.cli.adapters:adapters", "Load and unload a running server's LoRA adapters."),
         "quantize": ("gateway.cli.quantize:quantize", "Make a smaller copy of a model: INT4, INT8 or FP8."),
         "quality": ("gateway.cli.quality:quality", "Measure what a quantised model has lost."),
         "migrate": ("gateway.cli.migrate:migrate", "Bring the database schema up to date."),

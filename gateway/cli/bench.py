@@ -30,6 +30,7 @@ bench = LazyGroup(
         "scheduling": ("gateway.cli.bench_scheduling:scheduling", "What a step costs besides the model."),
         "step": ("gateway.cli.bench_step:step", "Where the time of one step of a model goes."),
         "speculation": ("gateway.cli.bench_speculation:speculation", "What drafted tokens are worth."),
+        "lora": ("gateway.cli.bench_lora:lora", "What it costs that streams go through different adapters."),
         "peers": ("gateway.cli.bench_peers:peers", "Other engines and ours under the same loads, in turn."),
         "report": ("gateway.cli.bench_report:report", "Tables and plots of kept measurements."),
         "start": ("gateway.cli.bench_start:start", "Time to ready and memory of server processes."),

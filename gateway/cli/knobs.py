@@ -41,7 +41,7 @@ def server_options(command: Command) -> Command:
 @json_option
 def show(url: str, key: str | None, as_json: bool) -> None:
     """Show every knob with its value for each model, what is allowed, and what it does."""
-    shown = _ask(url, key, "GET", "/knobs")
+    shown = ask_server(url, key, "GET", "/knobs")
     if as_json:
         echo_json(shown)
         return
@@ -81,7 +81,7 @@ def set_knobs(
     NAME=null puts a knob back to the value that its model was started with.
     """
     body = dict(map(_assignment, assignments)) | {"model": model, "core": core, "keep": keep, "reason": reason}
-    answer = _ask(url, key, "PATCH", "/knobs", body)
+    answer = ask_server(url, key, "PATCH", "/knobs", body)
     if as_json:
         echo_json(answer)
         return
@@ -102,7 +102,7 @@ def set_knobs(
 @json_option
 def history(limit: int, knob: str | None, url: str, key: str | None, as_json: bool) -> None:
     """Show the last changes, refused ones included."""
-    answer = _ask(url, key, "GET", "/knobs/changes", query={"limit": limit} | ({"knob": knob} if knob else {}))
+    answer = ask_server(url, key, "GET", "/knobs/changes", query={"limit": limit} | ({"knob": knob} if knob else {}))
     if as_json:
         echo_json(answer)
         return
@@ -121,7 +121,7 @@ def history(limit: int, knob: str | None, url: str, key: str | None, as_json: bo
     click.echo(table(["when", "who", "model", "knob", "from", "to", "why"], rows))
 
 
-def _ask(
+def ask_server(
     url: str, key: str | None, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None
 ) -> Any:
     """The server's answer. Raises `click.ClickException` with the server's own words, or why there are none."""

@@ -111,7 +111,7 @@ def laptop_hash_core(settings: Settings, paused: threading.Event | None = None) 
 
     def load() -> Any:
         live = LiveKnobs(dict.fromkeys(names, Knobs()), KnobsFile(settings.knobs_path))
-        core = hash_core(*names, slabs=256, max_context=8192, vocab_size=49152, knobs=live)
+        core = hash_core(*names, slabs=256, max_context=8192, vocab_size=49152, knobs=live, adapter_slots=2)
         return PausedCore(core, paused or threading.Event())
 
     return ThreadCoreClient(load)
