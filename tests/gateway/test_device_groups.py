@@ -109,6 +109,7 @@ def test_one_process_serves_the_cpus_core_and_the_groups(
     assert "card: usable: " in log
 
 
+@pytest.mark.slow  # four processes; `test_several_cores` does the same with hash models
 def test_a_killed_core_takes_down_only_its_tiers_until_it_is_started_again(
     tmp_path: Path, cache: Path, catalog: Path, alone: str
 ) -> None:
