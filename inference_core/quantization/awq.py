@@ -16,9 +16,10 @@ from inference_core.quantization.activation_statistics import output_error
 from inference_core.quantization.folding import fold, tied_to_values
 from inference_core.quantization.int4_files import awq_parts
 from inference_core.quantization.int4_grid import int4_grid
-from inference_core.quantization.int4_shapes import check_int4_shapes, group_size_for
+from inference_core.quantization.int4_method import Int4Method
+from inference_core.quantization.int4_shapes import group_size_for
 from inference_core.quantization.layer import ATTENTION_INPUT, SITES, LayerTensors
-from inference_core.quantization.method import QuantizationMethod, Statistics, StoredLinear
+from inference_core.quantization.method import Statistics, StoredLinear
 
 _STEPS = 10
 # Half of a span may be cut off at most, in steps of a twentieth.
@@ -82,20 +83,11 @@ def awq_config(group_size: int | None, *, symmetric: bool) -> dict[str, Any]:
     }
 
 
-class AWQ(QuantizationMethod):
+class AWQ(Int4Method):
     """4-bit weights in groups of `group_size` inputs (None: the greatest usual one that fits), in AutoAWQ's layout."""
 
     name = "awq"
     needs = "moments"
-    default_dtype = torch.float16
-
-    def __init__(self, group_size: int | None = None, *, symmetric: bool = False) -> None:
-        self.group_size = group_size
-        self.symmetric = symmetric
-
-    def check(self, config: ModelConfig) -> None:
-        self.group_size = group_size_for(config, self.group_size)
-        check_int4_shapes(config, self.group_size)
 
     def quantize(
         self, tensors: LayerTensors, statistics: Statistics, config: ModelConfig, dtype: torch.dtype
@@ -123,6 +115,3 @@ class AWQ(QuantizationMethod):
 
     def quantization_config(self) -> dict[str, Any]:
         return awq_config(self.group_size, symmetric=self.symmetric)
-
-    def settings(self) -> dict[str, Any]:
-        return {"group_size": self.group_size, "symmetric": self.symmetric}

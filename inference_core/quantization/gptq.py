@@ -14,9 +14,10 @@ from inference_core.errors import QuantizationError
 from inference_core.model_config import ModelConfig
 from inference_core.quantization.int4_files import gptq_parts
 from inference_core.quantization.int4_grid import TOP_CODE, Int4Grid, int4_grid
-from inference_core.quantization.int4_shapes import check_int4_shapes, group_size_for
+from inference_core.quantization.int4_method import Int4Method
+from inference_core.quantization.int4_shapes import group_size_for
 from inference_core.quantization.layer import SITES, LayerTensors
-from inference_core.quantization.method import QuantizationMethod, Statistics, StoredLinear
+from inference_core.quantization.method import Statistics, StoredLinear
 
 # Inputs whose errors are passed on one by one; later ones get those of a whole block in one product.
 _BLOCK = 128
@@ -71,12 +72,11 @@ def _inverse_factor(moments: torch.Tensor, damping: float) -> torch.Tensor:
         ) from error
 
 
-class GPTQ(QuantizationMethod):
+class GPTQ(Int4Method):
     """4-bit weights in groups of `group_size` inputs (None: the greatest usual one that fits), in AutoGPTQ's layout."""
 
     name = "gptq"
     needs = "moments"
-    default_dtype = torch.float16
 
     def __init__(
         self,
@@ -86,14 +86,9 @@ class GPTQ(QuantizationMethod):
         act_order: bool = True,
         damping: float = 0.01,
     ) -> None:
-        self.group_size = group_size
-        self.symmetric = symmetric
+        super().__init__(group_size, symmetric=symmetric)
         self.act_order = act_order
         self.damping = damping
-
-    def check(self, config: ModelConfig) -> None:
-        self.group_size = group_size_for(config, self.group_size)
-        check_int4_shapes(config, self.group_size)
 
     def quantize(
         self, tensors: LayerTensors, statistics: Statistics, config: ModelConfig, dtype: torch.dtype
@@ -125,9 +120,4 @@ class GPTQ(QuantizationMethod):
         }
 
     def settings(self) -> dict[str, Any]:
-        return {
-            "group_size": self.group_size,
-            "symmetric": self.symmetric,
-            "act_order": self.act_order,
-            "damping": self.damping,
-        }
+        return super().settings() | {"act_order": self.act_order, "damping": self.damping}

@@ -8,25 +8,17 @@ from inference_core.model_config import ModelConfig
 from inference_core.quantization.awq import awq_config
 from inference_core.quantization.int4_files import awq_parts
 from inference_core.quantization.int4_grid import int4_grid
-from inference_core.quantization.int4_shapes import check_int4_shapes, group_size_for
+from inference_core.quantization.int4_method import Int4Method
+from inference_core.quantization.int4_shapes import group_size_for
 from inference_core.quantization.layer import LINEARS, LayerTensors
-from inference_core.quantization.method import QuantizationMethod, Statistics, StoredLinear
+from inference_core.quantization.method import Statistics, StoredLinear
 
 
-class RoundToNearest(QuantizationMethod):
+class RoundToNearest(Int4Method):
     """4-bit weights in groups of `group_size` inputs (None: the greatest usual one that fits), in AutoAWQ's layout."""
 
     name = "rtn"
     needs = "nothing"
-    default_dtype = torch.float16
-
-    def __init__(self, group_size: int | None = None, *, symmetric: bool = False) -> None:
-        self.group_size = group_size
-        self.symmetric = symmetric
-
-    def check(self, config: ModelConfig) -> None:
-        self.group_size = group_size_for(config, self.group_size)
-        check_int4_shapes(config, self.group_size)
 
     def quantize(
         self, tensors: LayerTensors, statistics: Statistics, config: ModelConfig, dtype: torch.dtype
@@ -41,6 +33,3 @@ class RoundToNearest(QuantizationMethod):
 
     def quantization_config(self) -> dict[str, Any]:
         return awq_config(self.group_size, symmetric=self.symmetric)
-
-    def settings(self) -> dict[str, Any]:
-        return {"group_size": self.group_size, "symmetric": self.symmetric}
