@@ -50,15 +50,15 @@ def test_a_prompt_of_one_token_has_nothing_to_score() -> None:
 
 
 def test_a_preempted_prompt_says_nothing_twice_and_takes_from_the_cache_only_what_is_scored() -> None:
-    driver = CoreDriver(knobs=Knobs(prefill_chunk=8, max_num_seqs=1))
+    driver = CoreDriver(knobs=Knobs(prefill_chunk=7, max_num_seqs=1))
     driver.add(prompt(60), sampling=SCORED, priority=2)
     driver.step(3)
     driver.add(prompt(9, first=30), sampling=greedy(2), priority=0)
     driver.drain()
     assert driver.finished["r0", 0].preemptions == 1
     assert len(driver.scores["r0", 0]) == 59
-    # 24 scored tokens were cached; every other one was computed once.
-    assert driver.runners["m"].tokens_computed == 60 + 2 + 9 + 1
+    # 21 tokens were scored and 20 of them, five whole blocks, cached; all others but one were computed once.
+    assert driver.runners["m"].tokens_computed == 60 + 1 + 2 + 9 + 1
 
 
 def test_a_step_scores_no_more_rows_than_it_has_memory_for() -> None:
