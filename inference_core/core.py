@@ -92,7 +92,8 @@ class Core:
         self._clock = clock
         self._drafts = dict(drafts or {})
         self._speculators = {
-            name: Speculator(scheduler, self._drafters(name), clock) for name, scheduler in self._schedulers.items()
+            name: Speculator(scheduler, self._drafters(name), clock, verifies=self._runners[name].verifies_drafts)
+            for name, scheduler in self._schedulers.items()
         }
         for scheduler in self._schedulers.values():
             scheduler.peers = list(self._schedulers.values())

@@ -64,6 +64,7 @@ def _text(cost: "StructuredCost") -> str:
             f"structured  {_figure(cost.structured_tokens_per_second, 0)} tok/s, "
             f"{cost.structured_steps:.2f} steps per token",
             f"structured / free  {_figure(cost.ratio, 3)}",
+            f"a mask takes {cost.mask_microseconds:.0f} microseconds, beside the model",
         ]
     )
 

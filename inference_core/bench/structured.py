@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from itertools import count
 
 import msgspec
+import numpy as np
 
 from inference_core.bench.rounds import Spread, ratio, spread
 from inference_core.bench.workload import Prompts
 from inference_core.client import CoreClient
+from inference_core.grammar.compiler import GrammarCompiler
+from inference_core.grammar.masks import TokenMask
+from inference_core.grammar.vocabulary import token_trie
 from inference_core.protocol import AddRequest, Grammar, SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
 
@@ -47,7 +51,7 @@ class StructuredCost(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens per second of all streams together, free and structured, and structured by free within a round.
 
     `free_steps` and `structured_steps`: steps of the core per token of a stream; below 1 where forced tokens were
-    skipped ahead.
+    skipped ahead. `mask_microseconds`: the mean of computing a mask, on its thread beside the model (SPEC SO-02).
     """
 
     streams: int
@@ -58,6 +62,7 @@ class StructuredCost(msgspec.Struct, frozen=True, kw_only=True):
     ratio: Spread | None
     free_steps: float
     structured_steps: float
+    mask_microseconds: float
 
 
 async def structured_cost(
@@ -72,6 +77,7 @@ async def structured_cost(
     numbers = count()
     rates: dict[bool, list[float]] = {False: [], True: []}
     steps: dict[bool, int] = {False: 0, True: 0}
+    answers: list[list[int]] = []
 
     async def one(prompt: list[int], structured: bool) -> None:
         sampling = SamplingParams(
@@ -87,12 +93,14 @@ async def structured_cost(
             sampling=sampling,
             salt=f"{number}",  # no side finds in the cache what the other has computed
         )
-        drawn = 0
+        drawn: list[int] = []
         async with aclosing(client.generate(request)) as outputs:
             async for output in outputs:
-                drawn += len(output.token_ids)
-        if drawn != options.tokens:
-            raise RuntimeError(f"an answer of {drawn} tokens instead of {options.tokens}")
+                drawn += output.token_ids
+        if len(drawn) != options.tokens:
+            raise RuntimeError(f"an answer of {len(drawn)} tokens instead of {options.tokens}")
+        if structured:
+            answers.append(drawn)
 
     async def side(ids: list[list[int]], structured: bool) -> float:
         before, began = (await client.stats()).steps, time.perf_counter()
@@ -121,4 +129,20 @@ async def structured_cost(
         ratio=ratio(rates[True], rates[False]),
         free_steps=steps[False] / tokens,
         structured_steps=steps[True] / tokens,
+        mask_microseconds=_mask_seconds(tokenizer, client.models[model].vocab_size, answers[-options.streams :]) * 1e6,
     )
+
+
+def _mask_seconds(tokenizer: Tokenizer, vocab_size: int, answers: list[list[int]]) -> float:
+    compiler = GrammarCompiler(token_trie(tokenizer, vocab_size, tokenizer.eos_token_ids))
+    seconds = 0.0
+    for answer in answers:
+        matcher = compiler.compile(ORDERS)()
+        words = np.zeros((1, matcher.num_words), np.uint32)
+        for token in answer:
+            began = time.perf_counter()
+            matcher.fill(words)
+            TokenMask.of_words(words[0])
+            seconds += time.perf_counter() - began
+            matcher.accept(token)
+    return seconds / sum(map(len, answers))

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,10 +27,7 @@ class TokenMask(NamedTuple):
     @classmethod
     def of_words(cls, words: Words) -> "TokenMask":
         """From 32-bit words: bit `i % 32` of word `i // 32` is set if token `i` is allowed."""
-        bits = np.unpackbits(words.view(np.uint8), bitorder="little").view(np.bool_)
-        if 2 * np.count_nonzero(bits) < len(bits):
-            return cls(np.flatnonzero(bits), True)
-        return cls(np.flatnonzero(~bits), False)
+        return _unpacked(words.tobytes())
 
     def apply(self, row: npt.NDArray[np.float32]) -> None:
         """Set what is forbidden in a row of logits [vocabulary] to -inf."""
@@ -41,6 +38,15 @@ class TokenMask(NamedTuple):
         kept = row[ids]
         row.fill(-np.inf)
         row[ids] = kept
+
+
+@lru_cache(64)
+def _unpacked(words: bytes) -> TokenMask:
+    """Within a string, a number or white space the same few masks come again and again."""
+    bits = np.unpackbits(np.frombuffer(words, np.uint8), bitorder="little").view(np.bool_)
+    if 2 * np.count_nonzero(bits) < len(bits):
+        return TokenMask(np.flatnonzero(bits), True)
+    return TokenMask(np.flatnonzero(~bits), False)
 
 
 class TokenMasks:

@@ -12,18 +12,19 @@ from inference_core.speculation.acceptance import Acceptance
 from inference_core.speculation.draft_lengths import Candidate, draft_lengths
 from inference_core.speculation.drafter import Drafter
 from inference_core.speculation.step_costs import StepCosts
-from inference_core.step_plan import StepPlan
+from inference_core.step_plan import ScheduledSequence, StepPlan
 
 
 @dataclass(slots=True)
 class _Round:
-    """The step under way: its size without drafts, whether it only decodes, what drafting took, and who has drafts of
-    which promise."""
+    """The step under way: its size without drafts, whether it only decodes, what drafting took, and who has drafts: of
+    which promise, or because a grammar leaves no choice."""
 
     sequences: int
     decodes_only: bool
     draft_seconds: float = 0.0
     drafted: list[tuple[Sequence, int]] = field(default_factory=list)
+    forced: list[Sequence] = field(default_factory=list)
 
 
 class Speculator:
@@ -32,7 +33,8 @@ class Speculator:
     With `draft_control` "adaptive", drafts are made only where measured acceptance and measured time say that tokens
     come faster, with as many tokens for each sequence as pay; not beside prompts, which the budget is for then; and
     once in a while not at all, so that the time without drafts is known. With "fixed" every sequence has as many as
-    possible.
+    possible. Tokens that a grammar forces are drafted whatever the knob says, since none of them is in vain (SPEC
+    SO-02).
     """
 
     LEAST_GAIN = 0.03
@@ -40,8 +42,12 @@ class Speculator:
     _SEQUENCE_KEEP = 0.95
     _MODEL_KEEP = 0.999
 
-    def __init__(self, scheduler: Scheduler, drafters: dict[str, Drafter], clock: Callable[[], float]) -> None:
-        """`drafters` by the value of the knob `speculation` that puts them in force."""
+    def __init__(
+        self, scheduler: Scheduler, drafters: dict[str, Drafter], clock: Callable[[], float], *, verifies: bool = True
+    ) -> None:
+        """`drafters` by the value of the knob `speculation` that puts them in force. `verifies`: whether the model's
+        runner can tell whether drafts are right."""
+        self._verifies = verifies
         self._scheduler = scheduler
         self._drafters = drafters
         self._clock = clock
@@ -66,12 +72,17 @@ class Speculator:
         if name != self._in_force:
             self._switch_to(name)
         drafter = self._drafters.get(name)
-        if drafter is None:
+        bound = [s for s in plan.sequences if s.sample is not None and s.sample.matcher is not None]
+        if drafter is None and not bound:
             return
         self._round = _Round(len(plan.sequences), all(len(s.token_ids) == 1 and s.sample for s in plan.sequences))
         if plan.copies:
             return
         began = self._clock()
+        if bound and self._verifies:
+            self._skip_ahead(bound, knobs)
+        if drafter is None:
+            return
         wanted = (
             self._fixed(plan, drafter, knobs) if knobs.draft_control == "fixed" else self._paying(plan, drafter, knobs)
         )
@@ -90,7 +101,8 @@ class Speculator:
         if self._in_force not in self._drafters:
             return
         done, verify_seconds = self._round, seconds - self._round.draft_seconds
-        drafts = sum(s.share.num_drafts for s, _ in done.drafted)
+        verified = [*(s for s, _ in done.drafted), *done.forced]
+        drafts = sum(s.share.num_drafts for s in verified)
         plain_seconds = self._costs.seconds(done.sequences)
         if done.decodes_only:
             self._costs.observe(done.sequences + drafts, verify_seconds)
@@ -100,7 +112,7 @@ class Speculator:
                 self._record(sequence, promise, accepted, drafted)
                 self._count(accepted, drafted)
         if drafts and done.decodes_only and plain_seconds:
-            emitted = done.sequences + sum(s.num_accepted for s, _ in done.drafted)
+            emitted = done.sequences + sum(s.num_accepted for s in verified)
             self._stats.seconds += seconds
             self._stats.plain_seconds += plain_seconds * emitted / done.sequences
         elif not drafts:
@@ -129,6 +141,22 @@ class Speculator:
             drafter.check_integrity()
 
     # -- choice ----------------------------------------------------------------------------------
+
+    def _skip_ahead(self, bound: list[ScheduledSequence], knobs: Knobs) -> None:
+        """Draft what grammars force."""
+        for share in bound:
+            sequence = self._scheduler.running[share.sequence_id]
+            most = min(self._most_drafts(sequence, knobs), self._scheduler.draft_room)
+            if len(share.token_ids) > 1 or most < 1 or share.sample is None or share.sample.matcher is None:
+                continue
+            forced = share.sample.matcher.forced_tokens()[:most]
+            if forced:
+                self._scheduler.add_drafts(sequence, forced, None)
+                self._round.forced.append(sequence)
+
+    def _most_drafts(self, sequence: Sequence, knobs: Knobs) -> int:
+        """The last token of an answer is always the model's own."""
+        return min(knobs.max_draft_tokens, sequence.max_output_tokens - len(sequence.output_token_ids) - 1)
 
     def _fixed(self, plan: StepPlan, drafter: Drafter, knobs: Knobs) -> list[tuple[Sequence, int]]:
         room, wanted = self._scheduler.draft_room, []
@@ -169,8 +197,7 @@ class Speculator:
             if share.sample is None or len(share.token_ids) > 1:
                 continue
             sequence = running[share.sequence_id]
-            # The last token of an answer is always the model's own.
-            most = min(knobs.max_draft_tokens, sequence.max_output_tokens - len(sequence.output_token_ids) - 1)
+            most = self._most_drafts(sequence, knobs)
             if sequence.speculate and most > 0:
                 reaches.append((sequence, drafter.reach(sequence, knobs, most)))
         return reaches

@@ -201,7 +201,7 @@ def test_a_request_can_be_aborted_while_its_grammar_is_compiled_whole_or_by_choi
     assert world.ends["half", 0].finish_reason in ("stop", "length")
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(1, 3)), min_size=1, max_size=8), st.integers(2, 8)
 )
@@ -229,3 +229,40 @@ def test_a_grammar_decides_even_where_a_seed_and_a_bias_want_something_else() ->
     world.drain()
     assert world.text("r") in ("yes", "no")
     assert world.ends["r", 0].finish_reason == "stop"
+
+
+def test_forced_tokens_are_skipped_ahead_and_change_no_answer() -> None:
+    """SPEC SO-02: fewer forwards than tokens."""
+    slow, quick = World(max_draft_tokens=0), World(max_draft_tokens=8)
+    for world in (slow, quick):
+        for seed in range(4):
+            world.add(f"r{seed}", bound(seed), prompt=(seed + 1, 2))
+        world.drain()
+    assert quick.tokens == slow.tokens
+    tokens = max(len(tokens) for tokens in quick.tokens.values())
+    assert slow.core.stats().steps > tokens
+    assert quick.core.stats().steps < 0.9 * tokens
+
+
+@settings(max_examples=12)
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(1, 50), st.integers(0, 6)), min_size=1, max_size=6),
+    st.sampled_from(["off", "prompt_lookup"]),
+    st.integers(2, 8),
+    st.integers(1, 7),
+)
+def test_guesses_and_forced_tokens_together_change_no_answer(
+    requests: list[tuple[bool, int, int]], way: str, slabs: int, most: int
+) -> None:
+    plain = World(slabs=64, max_draft_tokens=0)
+    mixed = World(slabs=slabs, speculation=way, draft_control="fixed", max_draft_tokens=most, lookup_ngram=1)
+    for number, (has_grammar, max_tokens, pause) in enumerate(requests):
+        sampling = SamplingParams(temperature=1.0, seed=number, max_tokens=max_tokens)
+        sampling = bound(number, max_tokens) if has_grammar else sampling
+        for world in (plain, mixed):
+            world.add(f"r{number}", sampling, prompt=(number + 1, 5, 6, 5))
+        mixed.step(pause)
+    plain.drain()
+    mixed.drain()
+    assert mixed.tokens == plain.tokens
+    assert {k: e.finish_reason for k, e in mixed.ends.items()} == {k: e.finish_reason for k, e in plain.ends.items()}
