@@ -4,7 +4,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from inference_core.errors import InvalidRequestError
 from inference_core.protocol import (
+    AdapterInfo,
     AddRequest,
     CoreStats,
     Knobs,
@@ -57,6 +59,15 @@ class PacedCore:
 
     def set_knobs(self, changes: Mapping[str, KnobValue], model: str | None, keep: bool) -> None:
         """There is nothing to change."""
+
+    def load_adapter(self, model: str, name: str, path: str) -> None:
+        raise InvalidRequestError(f"{model} computes nothing and takes no adapters", "adapter")
+
+    def unload_adapter(self, model: str, name: str) -> None:
+        raise InvalidRequestError(f"{model} has no adapter {name!r}", "adapter")
+
+    def adapters(self, model: str) -> list[AdapterInfo]:
+        return []
 
     def close(self) -> None:
         """There is nothing to let go of."""
