@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from core_driver import BLOCK, CoreDriver
+from core_driver import BLOCK, CoreDriver, greedy
 from core_machine import CoreMachine, OneModelMachine, OverlappingMachine, SpeculatingMachine, ThreeModelMachine
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -184,7 +184,6 @@ def lend_without_return(patch: pytest.MonkeyPatch) -> None:
         (keep_cache_of_evicted, OneModelMachine),
         (overspend, OneModelMachine),
         (cache_last_token, OneModelMachine),
-        (keep_what_was_launched_after_a_fault, OverlappingMachine),
         (keep_pending_tokens, OverlappingMachine),
         (keep_the_blocks_of_drafts, SpeculatingMachine),
         (count_drafts_as_computed, SpeculatingMachine),
@@ -199,6 +198,17 @@ def test_a_broken_engine_fails_the_stateful_property(
     break_it(monkeypatch)
     with pytest.raises((IntegrityError, AssertionError, KeyError, IndexError, OverflowError)):
         run_state_machine_as_test(machine, settings=HUNT)
+
+
+def test_a_step_that_is_forgotten_after_a_fault_would_end_who_joined_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_what_was_launched_after_a_fault(monkeypatch)
+    driver = CoreDriver(overlap=True)
+    driver.add([1] * 5, sampling=greedy(10))
+    driver.step(3)
+    newcomer = driver.add([2] * 7, sampling=greedy(10))
+    driver.runners["m"].fault = RuntimeError("lost")
+    driver.drain()
+    assert driver.finished[newcomer, 0].finish_reason == "error"
 
 
 def load_without_checks() -> None:

@@ -73,6 +73,16 @@ def test_a_step_that_fails_under_way_costs_nobody_a_token() -> None:
     driver.assert_all_free()
 
 
+def test_who_joined_in_the_step_after_one_that_failed_loses_nothing() -> None:
+    driver = late_driver()
+    driver.add([1] * 5, sampling=greedy(10))
+    driver.step(3)
+    driver.add([2] * 7, sampling=greedy(10))
+    driver.runners["m"].fault = RuntimeError("lost")
+    driver.drain()
+    assert {output.finish_reason for output in driver.finished.values()} == {"length"}
+
+
 def test_who_makes_every_step_fail_ends_alone_and_steps_overlap_again_afterwards() -> None:
     driver = late_driver()
     for prompt in ([1] * 5, [2] * 7, [3] * 9):
