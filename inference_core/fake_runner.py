@@ -14,6 +14,7 @@ import numpy as np
 from inference_core.core import Core
 from inference_core.errors import BadLogitsError
 from inference_core.grammar.masks import TokenMask, begin_masks
+from inference_core.grammar.matcher_seam import Matcher
 from inference_core.kv_layout import KVLayout
 from inference_core.live_knobs import LiveKnobs
 from inference_core.lora.adapter import Adapter
@@ -162,10 +163,11 @@ class HashModelRunner(ModelRunner):
         sampling: SamplingParams = GREEDY,
         seed: int = 0,
         adapter: bytes = b"",
+        matcher: Matcher | None = None,
     ) -> list[int]:
         """The first `count` tokens after `prompt`, or fewer if a stop token ends them; computed without any cache.
 
-        `adapter`: the digest of the adapter that they go through.
+        `adapter`: the digest of the adapter that they go through; `matcher`: of their grammar, before its first token.
         """
         records, record = [], self._root
         for position, token in enumerate(prompt):
@@ -177,8 +179,14 @@ class HashModelRunner(ModelRunner):
             masked = stops if len(tokens) < sampling.min_tokens else ()
             history = b"".join(r * self._width for r in records)
             token = self._draw(history, seed if sampling.temperature > 0 else None, masked)
+            if matcher is not None:
+                words = np.zeros((1, matcher.num_words), np.uint32)
+                matcher.fill(words)
+                token = _next_allowed(TokenMask.of_words(words[0]), token, self.info.vocab_size)
             if token in stops:
                 break
+            if matcher is not None:
+                matcher.accept(token)
             tokens.append(token)
             record = self._record(record, token, len(records), adapter)
             records.append(record)

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from letters import know_grammars, matcher_of
 
 from inference_core.core import Core
-from inference_core.errors import BadLogitsError
+from inference_core.errors import BadLogitsError, QueueFullError
 from inference_core.fake_runner import GREEDY, HashModelRunner, VirtualClock
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput, TokenLogprob
 from inference_core.runner import OverlappingRunner
@@ -127,7 +128,7 @@ class LateRunner(FaultyRunner, OverlappingRunner):
     overlapped = 0
 
     def draws_ahead(self, spec: SampleSpec) -> bool:
-        return spec.params.presence_penalty == 0
+        return spec.params.presence_penalty == 0 and spec.matcher is None
 
     def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
         fault, self.fault_at_launch = self.fault_at_launch, None
@@ -233,6 +234,7 @@ class CoreDriver:
             seed=seed,
             drafts=drafts,
         )
+        know_grammars(self.core)
         self.requests: dict[str, AddRequest] = {}
         self.adapters: dict[str, bytes] = {}
         self.tokens: dict[tuple[str, int], list[int]] = {}
@@ -250,6 +252,10 @@ class CoreDriver:
             request_id=request_id, model=model, prompt_token_ids=list(prompt), sampling=sampling, **fields
         )
         self.core.add(request)
+        if sampling.grammar is not None:
+            # Compiled already, but queued by the next step only: it would come after what is added until then.
+            for refused in self.core._admit_compiled():
+                raise QueueFullError(str(refused.error))
         self.adapters[request_id] = self.adapter_digest(request)
         self.requests[request_id] = request
         for index in range(request.n):
@@ -305,7 +311,12 @@ class CoreDriver:
         seed = choice_seed(request.sampling.seed or 0, index)
         limit = min(request.sampling.max_tokens, room)
         return runner.expected_tokens(
-            request.prompt_token_ids, limit, request.sampling, seed, self.adapters[request.request_id]
+            request.prompt_token_ids,
+            limit,
+            request.sampling,
+            seed,
+            self.adapters[request.request_id],
+            matcher_of(request.sampling.grammar),
         )
 
     def _verify(self, request: AddRequest, output: SequenceOutput) -> None:

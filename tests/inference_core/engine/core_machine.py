@@ -7,9 +7,10 @@ import hypothesis.strategies as st
 import msgspec
 from core_driver import BLOCK, CoreDriver
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from letters import GRAMMARS
 
 from inference_core.errors import BadLogitsError, QueueFullError
-from inference_core.protocol import Knobs, SamplingParams
+from inference_core.protocol import Grammar, Knobs, SamplingParams
 
 MAX_CONTEXT = 60
 # More than there are slots.
@@ -93,14 +94,28 @@ class CoreMachine(RuleBasedStateMachine):
         salt=st.sampled_from(["", "tenant"]),
         speculate=st.sampled_from([True, True, True, False]),
         adapter=st.sampled_from(["", "", *ADAPTERS]),
+        grammar=st.sampled_from([None, None, None, *GRAMMARS]),
     )
-    def add(self, model: int, prompt: list[int], due: float | None, **fields: object) -> None:
+    def add(
+        self,
+        model: int,
+        prompt: list[int],
+        due: float | None,
+        sampling: SamplingParams,
+        grammar: Grammar | None = None,
+        **fields: object,
+    ) -> None:
+        if grammar is not None:
+            # What ends an answer is the grammar's to say.
+            sampling = msgspec.structs.replace(
+                sampling, grammar=grammar, min_tokens=0, ignore_eos=False, stop_token_ids=()
+            )
         name = sorted(self.models)[model % len(self.models)]
         deadline = None if due is None else self.driver.clock() + due
         if fields.get("adapter") not in self.adapters(name):
             fields["adapter"] = ""
         try:
-            self.driver.add(prompt, name, deadline=deadline, **fields)
+            self.driver.add(prompt, name, sampling, deadline=deadline, **fields)
         except QueueFullError:
             assert self.driver.scheduler(name).waiting or (due is not None and fields["strict_deadline"])
 
