@@ -6,9 +6,11 @@ from bisect import bisect_left, insort
 class StepCosts:
     """Seconds by rows, forgetting: exact up to 16 rows, in steps of an eighth of an octave above.
 
-    Between what was measured it is interpolated. Beyond, it goes on at the mean slope, or flat where there is none yet:
-    what looks cheap is tried, and then known. Below the least measured nothing is said. More rows never take less, and
-    at most in proportion longer; a measurement that says otherwise was disturbed.
+    A step is bound by memory first and by arithmetic later, so costs are flat and then rise. What was not measured is
+    therefore taken to go on as it rose before, flat where nothing was measured before, and at most to lie between its
+    neighbours: what may be cheap is tried, and then known. Beyond the most that was measured it goes on at the mean
+    slope; below the least nothing is said. More rows never take less, and at most in proportion longer; a measurement
+    that says otherwise was disturbed.
     """
 
     _WEIGHT = 0.1  # of the last measurement
@@ -49,10 +51,18 @@ class StepCosts:
         if place < len(known):
             high = known[place]
             share = (rows - low) / (high - low)
-            return self._seconds[low] * (1 - share) + self._seconds[high] * share
+            between = self._seconds[low] * (1 - share) + self._seconds[high] * share
+            return min(between, self._seconds[low] + self._slope_before(place - 1) * (rows - low))
         first, last = self._seconds[known[0]], self._seconds[low]
         slope = max(0.0, last - first) / (low - known[0]) if low > known[0] else 0.0
         return last + slope * (rows - low)
+
+    def _slope_before(self, place: int) -> float:
+        """Seconds per row from the measurement before the one at `place` to it; 0 if there is none."""
+        if place == 0:
+            return 0.0
+        before, here = self._rows[place - 1], self._rows[place]
+        return (self._seconds[here] - self._seconds[before]) / (here - before)
 
 
 def _rounded(rows: int) -> int:

@@ -6,11 +6,15 @@ from inference_core.speculation.acceptance import Acceptance
 from inference_core.speculation.step_costs import StepCosts
 
 
-def test_between_measurements_costs_are_interpolated():
+def test_between_measurements_costs_go_on_as_they_rose_but_not_above_their_neighbours():
     costs = StepCosts()
     costs.observe(2, 1.0)
-    costs.observe(6, 3.0)
-    assert costs.seconds(4) == pytest.approx(2.0)
+    costs.observe(12, 6.0)
+    assert costs.seconds(4) == 1.0
+    costs.observe(4, 1.2)
+    assert costs.seconds(6) == pytest.approx(1.4)
+    costs.observe(6, 2.5)
+    assert costs.seconds(8) == pytest.approx(2.5 + 3.5 / 3)
 
 
 def test_beyond_measurements_costs_go_on_as_they_rose():
