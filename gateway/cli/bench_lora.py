@@ -1,17 +1,16 @@
 """`aio bench lora`: what it costs when every stream goes through an adapter of its own."""
 
 import asyncio
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
+from gateway.cli.bench_rounds import figure, show_round
 from gateway.cli.options import cache_dir_option, catalog_option, json_option, settings_from
 
 if TYPE_CHECKING:
     from inference_core.bench.lora import LoraCost, LoraOptions
-    from inference_core.bench.rounds import Spread
 
 
 @click.command()
@@ -55,14 +54,11 @@ async def _run(settings: Any, model: str | None, options: "LoraOptions") -> "Lor
     path = resolve_model_path(spec.path)
     config = open_checkpoint(path, settings.cache_path).config
 
-    def show(done: int, total: int) -> None:
-        click.echo(f"round {done} of {total}", err=True, nl=not sys.stderr.isatty())
-        if sys.stderr.isatty():
-            click.echo("\r", err=True, nl=False)
-
     with tempfile.TemporaryDirectory() as folder:
         async with core_target(catalog.core, spec, settings.cache_path) as target:
-            return await lora_cost(target.client, load_tokenizer(path), spec.name, config, Path(folder), options, show)
+            return await lora_cost(
+                target.client, load_tokenizer(path), spec.name, config, Path(folder), options, show_round
+            )
 
 
 def _text(cost: "LoraCost") -> str:
@@ -70,12 +66,8 @@ def _text(cost: "LoraCost") -> str:
         [
             f"{cost.streams} streams of {cost.tokens} tokens, {cost.adapters} adapters of rank {cost.rank} "
             f"({cost.adapter_bytes / 2**20:.1f} MiB each), {cost.rounds} rounds of each: median (range)",
-            f"model alone    {_figure(cost.plain_tokens_per_second, 0)} tok/s",
-            f"with adapters  {_figure(cost.adapted_tokens_per_second, 0)} tok/s",
-            f"with / alone   {_figure(cost.ratio, 3)}",
+            f"model alone    {figure(cost.plain_tokens_per_second, 0)} tok/s",
+            f"with adapters  {figure(cost.adapted_tokens_per_second, 0)} tok/s",
+            f"with / alone   {figure(cost.ratio, 3)}",
         ]
     )
-
-
-def _figure(value: "Spread | None", digits: int) -> str:
-    return "-" if value is None else f"{value.median:.{digits}f} ({value.low:.{digits}f} to {value.high:.{digits}f})"

@@ -1,16 +1,15 @@
 """`aio bench structured`: what it costs to hold streams to a JSON schema."""
 
 import asyncio
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
+from gateway.cli.bench_rounds import figure, show_round
 from gateway.cli.options import cache_dir_option, catalog_option, json_option, settings_from
 
 if TYPE_CHECKING:
-    from inference_core.bench.rounds import Spread
     from inference_core.bench.structured import StructuredCost, StructuredOptions
 
 
@@ -47,27 +46,18 @@ async def _run(settings: Any, model: str | None, options: "StructuredOptions") -
     spec = model_of(catalog.core, model)
     tokenizer = load_tokenizer(resolve_model_path(spec.path))
 
-    def show(done: int, total: int) -> None:
-        click.echo(f"round {done} of {total}", err=True, nl=not sys.stderr.isatty())
-        if sys.stderr.isatty():
-            click.echo("\r", err=True, nl=False)
-
     async with core_target(catalog.core, spec, settings.cache_path) as target:
-        return await structured_cost(target.client, tokenizer, spec.name, options, show)
+        return await structured_cost(target.client, tokenizer, spec.name, options, show_round)
 
 
 def _text(cost: "StructuredCost") -> str:
     return "\n".join(
         [
             f"{cost.streams} streams of {cost.tokens} tokens, {cost.rounds} rounds of each: median (range)",
-            f"free        {_figure(cost.free_tokens_per_second, 0)} tok/s, {cost.free_steps:.2f} steps per token",
-            f"structured  {_figure(cost.structured_tokens_per_second, 0)} tok/s, "
+            f"free        {figure(cost.free_tokens_per_second, 0)} tok/s, {cost.free_steps:.2f} steps per token",
+            f"structured  {figure(cost.structured_tokens_per_second, 0)} tok/s, "
             f"{cost.structured_steps:.2f} steps per token",
-            f"structured / free  {_figure(cost.ratio, 3)}",
+            f"structured / free  {figure(cost.ratio, 3)}",
             f"a mask takes {cost.mask_microseconds:.0f} microseconds, beside the model",
         ]
     )
-
-
-def _figure(value: "Spread | None", digits: int) -> str:
-    return "-" if value is None else f"{value.median:.{digits}f} ({value.low:.{digits}f} to {value.high:.{digits}f})"

@@ -167,7 +167,7 @@ class DeviceRunner(OverlappingRunner):
         else:
             # What a graph has captured is this shape without its counts: those are on the device.
             key = -bucket if shape.edited else bucket
-            logits = self._graphs.run(key, lambda: self._compute(_captured(shape, self.info.max_context)))
+            logits = self._graphs.run(key, lambda: self._compute(shape.as_captured(self.info.max_context)))
         specs = [spec for _, spec in draws]
         self._results[self._turn][: len(specs)].copy_(self._drawn[: len(specs)], non_blocking=True)
         self._rows_of_last = {sequence_id: row for row, (sequence_id, _) in enumerate(draws)}
@@ -224,11 +224,6 @@ class DeviceRunner(OverlappingRunner):
         event = torch.cuda.Event()
         event.record()
         return lambda: event.synchronize()
-
-
-def _captured(shape: StepShape, longest_context: int) -> StepShape:
-    """The same for every step of its bucket: what differs between them is on the device, or bounded."""
-    return replace(shape, longest_query=1, longest_context=longest_context, table_updates=0)
 
 
 def _drawn_tokens(launched: _Launched, result: torch.Tensor, vocab_size: int) -> list[SampledToken]:

@@ -1,7 +1,7 @@
 """The inputs of a step, packed into one buffer that travels to the device at once. No torch: bytes and places."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -27,6 +27,10 @@ class StepShape:
     longest_context: int
     table_updates: int
     edited: bool = False
+
+    def as_captured(self, longest_context: int) -> "StepShape":
+        """The same for every step of its bucket: what differs between them is on the device, or bounded."""
+        return replace(self, longest_query=1, longest_context=longest_context, table_updates=0)
 
 
 @dataclass(slots=True, frozen=True)

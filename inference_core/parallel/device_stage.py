@@ -1,7 +1,5 @@
 """A stage on a device: the decoder of `device.decoder` over this rank's share, with its sums over the ranks."""
 
-from dataclasses import replace
-
 import torch
 
 from inference_core.device.batch import DeviceInputs
@@ -111,7 +109,7 @@ class DeviceStage(Stage):
     def _repeatable(self, shape: StepShape, bucket: int, *, first: bool) -> torch.Tensor:
         """The same for every step of `bucket` sequences; doing it again changes nothing, as capturing it needs."""
         longest = self._tables.row_blocks * self._tables.block_size
-        captured = replace(shape, longest_query=1, longest_context=longest, table_updates=0)
+        captured = shape.as_captured(longest)
         return self._forward(captured, None if first else self._received[:bucket].clone())
 
 
