@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from inference_core.evidence import Evidence, EvidenceRequest
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 ErrorKind = Literal["invalid", "overloaded", "internal"]
 KnobValue = bool | int | float | str | list[int] | None
@@ -73,6 +75,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     `adapter`: the name of a loaded adapter that the answer is computed with; "" for the model alone. Its content is
     part of what separates prefix-cache entries.
     `speculate`: whether tokens of it may be drafted, as far as the model's knobs allow it (SPEC SD-06).
+    `evidence`: what else to tell of the prompt and of the tokens drawn; None for nothing.
     """
 
     request_id: str
@@ -87,6 +90,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     salt: str = ""
     speculate: bool = True
     adapter: str = ""
+    evidence: EvidenceRequest | None = None
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
@@ -275,6 +279,7 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
     closes a request early (a stop string) knows them too. An error of one choice ends the whole request.
     `error_kind` says what the caller can do: change the request, try later or elsewhere, or report a bug.
     `prompt_logprobs` come chunk by chunk, in outputs of choice 0 without tokens, all before its first token.
+    `evidence`: what the request's `evidence` asks for of this output's tokens, and with the first the hidden state.
     """
 
     request_id: str
@@ -292,6 +297,7 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
     queue_seconds: float = 0.0
     preemptions: int = 0
     prompt_logprobs: list[TokenLogprob] | None = None
+    evidence: Evidence | None = None
 
 
 class Tuning(msgspec.Struct, kw_only=True):

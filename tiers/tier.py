@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from inference_core.evidence import Evidence, EvidenceRequest
 from inference_core.protocol import SamplingParams, TokenLogprob
 from tiers.tools.tool import ToolCall, ToolCallDelta, Tooling
 
@@ -44,6 +45,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     `sampling.grammar` binds the answer, not the thoughts before it. `tooling`: tools that the answer may or must call.
     `response_format` is the caller's own wording of the grammar, for servers that take it.
     `adapter`: a LoRA adapter loaded over the tier's model; "" for the model alone (see docs/lora.md).
+    `evidence`: what the tier's model is to tell of its computation, where it runs in process.
     """
 
     request_id: str
@@ -65,6 +67,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     echo: bool = False
     tooling: Tooling | None = None
     response_format: dict[str, Any] | None = None
+    evidence: EvidenceRequest | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +100,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     The last delta of a request, after every choice has finished, carries `usage` (its `index` is 0 and
     its text empty), and where the tier knows them the longest wait of a choice for its first step in seconds and
     the number of preemptions. `echo`: text and log-probabilities are the prompt's, the first delta of its choice.
-    `prompt_logprobs` pass from the decoder to a policy and leave no tier.
+    `prompt_logprobs` pass from the decoder to a policy and leave no tier. `evidence`, where it was asked for and the
+    tier's model runs in process: of the tokens of `token_ids`, and on the first delta of choice 0 the hidden state.
     """
 
     index: int = 0
@@ -112,6 +116,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     preemptions: int = 0
     echo: bool = False
     prompt_logprobs: list[TokenLogprob] | None = None
+    evidence: Evidence | None = None
 
 
 class TierLoad(msgspec.Struct, frozen=True, kw_only=True):
