@@ -10,10 +10,25 @@ from typing import Any
 import msgspec
 
 from inference_core.bench.allocation_study import AllocationFigures, CacheDemand, study_allocation
-from inference_core.bench.arm import ArmTask, Configuration, run_in_process
+from inference_core.bench.arm import ArmTask, LoadKind, run_in_process
 from inference_core.bench.measurement import Measurement, Row
 from inference_core.bench.mixed_load import mixed_jobs
 from inference_core.bench.rounds import Spread, ratio, spread
+from inference_core.bench.techniques import (
+    COMPUTES,
+    FEATURES,
+    FULL,
+    TECHNIQUES,
+    Arm,
+    DecodingFeature,
+    Technique,
+    alone,
+    arms,
+    changed,
+    in_full,
+    ladder,
+    of_feature,
+)
 from inference_core.kv_layout import KVLayout
 from inference_core.model_spec import ModelSpec
 
@@ -28,56 +43,15 @@ COLUMNS = (
     "peak_resident_mb",
 )
 
-BASELINE = Configuration(
-    native=False,
-    batching="static",
-    paging=False,
-    prefix_caching=False,
-    chunked_prefill=False,
-    compute="float32",
-    kv_dtype="bfloat16",
-)
-FULL = Configuration(kv_dtype="int8", speculation="prompt_lookup")
-
-
-@dataclass(frozen=True, slots=True)
-class Technique:
-    """A change of the configuration: what is set to have it, and to be without it in the full system.
-
-    `needs` is set beside it where it could not work alone. A technique that is `superseded` by another has no place in
-    the full system. `slow`: being without it is so slow that it is measured on the small load.
-    """
-
-    name: str
-    on: dict[str, Any]
-    off: dict[str, Any]
-    needs: dict[str, Any] | None = None
-    superseded: bool = False
-    slow: bool = False
-
-
-# In the order in which the ladder adds them.
-TECHNIQUES = (
-    Technique("native kernels", {"native": True}, {"native": False}, slow=True),
-    Technique("dynamic batching", {"batching": "dynamic"}, {"batching": "static"}, superseded=True),
-    Technique("continuous batching", {"batching": "continuous"}, {"batching": "dynamic"}),
-    # Without paging no two requests share memory.
-    Technique("paging", {"paging": True}, {"paging": False, "prefix_caching": False}),
-    Technique("prefix cache", {"prefix_caching": True}, {"prefix_caching": False}, needs={"paging": True}),
-    Technique("chunked prefill", {"chunked_prefill": True}, {"chunked_prefill": False}),
-    Technique("INT4 weights, INT8 activations", {"compute": "int4-int8"}, {"compute": "float32"}),
-    Technique("INT8 KV cache", {"kv_dtype": "int8"}, {"kv_dtype": "bfloat16"}),
-    Technique("prompt lookup", {"speculation": "prompt_lookup"}, {"speculation": "off"}),
-)
 _STUDIED = 512
-COMPUTES = ("float32", "bfloat16", "int4", "int4-int8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AblationOptions:
     """The mixed load has `requests` per configuration, `concurrency` of them in flight, and `arena_mb` of KV memory.
 
-    The small load, for what is slow, has `small_requests`, `small_concurrency` in flight. Raises `ValueError`.
+    The small load, for what is slow, has `small_requests`, `small_concurrency` in flight; of the load that copies, as
+    many requests come one after the other. Raises `ValueError`.
     """
 
     rounds: int = 3
@@ -95,26 +69,6 @@ class AblationOptions:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """A configuration under one of the two loads."""
-
-    configuration: Configuration
-    small: bool = False
-
-    @property
-    def label(self) -> str:
-        return f"{self.configuration.label}{' (small load)' if self.small else ''}"
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The same arm without and with a technique."""
-
-    without: Arm
-    having: Arm
-
-
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """Ratios with / without, by column: over the baseline alone, and in the full system.
 
@@ -127,6 +81,15 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     alone: dict[str, Spread | None]
     full: dict[str, Spread | None] | None
     interaction: float | None
+
+
+class FeatureEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """Ratios with / without a decoding feature in the full system, by column."""
+
+    feature: str
+    load: LoadKind
+    without: str
+    ratios: dict[str, Spread | None]
 
 
 class Rung(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,47 +116,9 @@ class AblationResults(msgspec.Struct, frozen=True, kw_only=True):
 
     ladder: list[Rung]
     effects: list[Effect]
+    features: list[FeatureEffect]
     computes: list[Variant]
     allocation: dict[str, AllocationFigures]
-
-
-def changed(configuration: Configuration, change: dict[str, Any] | None) -> Configuration:
-    return msgspec.structs.replace(configuration, **(change or {}))
-
-
-def ladder() -> list[tuple[str, Arm]]:
-    """The rungs from bottom to top. The lowest runs on both loads, since only the small one reaches below it."""
-    kernels, *rest = TECHNIQUES
-    base = changed(BASELINE, kernels.on)
-    rungs = [("torch, static batches", Arm(BASELINE, small=True)), (kernels.name, Arm(base, small=True))]
-    rungs.append(("the same on the mixed load", Arm(base)))
-    now = base
-    for technique in rest:
-        now = changed(now, technique.on)
-        rungs.append((technique.name, Arm(now)))
-    return rungs
-
-
-def alone(technique: Technique) -> Pair:
-    """Over the baseline with native kernels, but for what the technique needs; of the kernels, over the baseline."""
-    base = BASELINE if technique.slow else changed(BASELINE, TECHNIQUES[0].on)
-    base = changed(base, technique.needs)
-    return Pair(Arm(base, technique.slow), Arm(changed(base, technique.on), technique.slow))
-
-
-def in_full(technique: Technique) -> Pair | None:
-    """The full system without and with it."""
-    if technique.superseded:
-        return None
-    return Pair(Arm(changed(FULL, technique.off), technique.slow), Arm(FULL, technique.slow))
-
-
-def arms() -> list[Arm]:
-    """Every arm that a figure needs, once."""
-    pairs = [p for t in TECHNIQUES for p in (alone(t), in_full(t)) if p is not None]
-    wanted = [arm for _, arm in ladder()] + [arm for pair in pairs for arm in (pair.without, pair.having)]
-    wanted += [Arm(changed(FULL, {"compute": compute})) for compute in COMPUTES]
-    return list(dict.fromkeys(wanted))
 
 
 RunArm = Callable[[ArmTask], Awaitable[dict[str, Any]]]
@@ -224,8 +149,9 @@ async def ablate(
                 model=model,
                 cache_dir=str(cache_dir),
                 seed=options.seed + turn,
-                requests=options.small_requests if arm.small else options.requests,
-                concurrency=options.small_concurrency if arm.small else options.concurrency,
+                load=arm.load,
+                requests=options.requests if arm.load == "mixed" else options.small_requests,
+                concurrency={"mixed": options.concurrency, "small": options.small_concurrency, "copy": 1}[arm.load],
                 arena_bytes=options.arena_mb * 2**20,
                 slab_bytes=slab_bytes,
                 threads=threads,
@@ -262,6 +188,7 @@ def results_of(rows: Sequence[Row], allocation: dict[str, AllocationFigures]) ->
             for before, (name, arm) in zip([None, *(a for _, a in rungs)], rungs, strict=False)
         ],
         effects=[_effect(table, technique) for technique in TECHNIQUES],
+        features=[_feature(table, feature) for feature in FEATURES],
         computes=[_variant(table, compute) for compute in COMPUTES],
         allocation=allocation,
     )
@@ -274,6 +201,14 @@ def _effect(table: "_Table", technique: Technique) -> Effect:
     first, second = by_itself["out_tok_s"], full["out_tok_s"] if full else None
     interaction = second.median / first.median if first and second and first.median else None
     return Effect(technique=technique.name, small=technique.slow, alone=by_itself, full=full, interaction=interaction)
+
+
+def _feature(table: "_Table", feature: DecodingFeature) -> FeatureEffect:
+    pair = of_feature(feature)
+    ratios = table.ratios(pair.without, pair.having)
+    return FeatureEffect(
+        feature=feature.name, load=feature.load, without=pair.without.configuration.label, ratios=ratios
+    )
 
 
 def _variant(table: "_Table", compute: str) -> Variant:

@@ -6,8 +6,9 @@ from inference_core.bench.tables import markdown, middle, number, ranged, times
 
 
 def ablation_tables(results: AblationResults) -> str:
-    """The ladder, effects alone and in the full system, arithmetic, allocation."""
-    return "\n\n".join([_ladder(results), _effects(results), _computes(results), _allocation(results)])
+    """The ladder, effects alone and in the full system, decoding features, arithmetic, allocation."""
+    parts = (_ladder, _effects, _features, _computes, _allocation)
+    return "\n\n".join(part(results) for part in parts)
 
 
 def _ladder(results: AblationResults) -> str:
@@ -37,6 +38,20 @@ def _effects(results: AblationResults) -> str:
         for name in ("ttft_p50_ms", "ttft_p99_ms", "itl_p99_ms", "kv_mb_mean"):
             row += [_factor(effect.alone[name]), _factor(full.get(name))]
         rows.append(row)
+    return markdown(head, rows)
+
+
+def _features(results: AblationResults) -> str:
+    head = ["decoding feature", "load", "throughput, to the same without", "TTFT p50", "ITL p50", "ITL p99"]
+    rows = [
+        [
+            effect.feature,
+            "copying, one at a time" if effect.load == "copy" else effect.load,
+            times(effect.ratios["out_tok_s"]),
+            *(_factor(effect.ratios[name]) for name in ("ttft_p50_ms", "itl_p50_ms", "itl_p99_ms")),
+        ]
+        for effect in results.features
+    ]
     return markdown(head, rows)
 
 

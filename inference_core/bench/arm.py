@@ -10,6 +10,7 @@ import os
 import resource
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,19 +19,26 @@ from typing import Any, Literal
 import msgspec
 
 from inference_core.bench.contiguous import ContiguousArena
+from inference_core.bench.copy_load import copy_jobs
 from inference_core.bench.mixed_load import mixed_jobs
 from inference_core.bench.opening import core_target, layout_in
 from inference_core.bench.options import BenchOptions
 from inference_core.bench.report import Timing, summary
 from inference_core.bench.run import LoadRun, busy_share
+from inference_core.bench.structured import ORDERS
 from inference_core.bench.target import BenchTarget, CoreTarget
 from inference_core.bench.workload import Job, Load
 from inference_core.errors import CoreError
 from inference_core.kv_layout import KVDtype
+from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.opening import open_checkpoint
+from inference_core.lora.random_adapter import write_random_adapter
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
-from inference_core.protocol import Knobs
+from inference_core.protocol import AddRequest, Knobs, ModelStats
+from inference_core.tokenization.loading import load_tokenizer
 
 Batching = Literal["static", "dynamic", "continuous"]
+LoadKind = Literal["mixed", "small", "copy"]
 
 # The baselines as they are usually set up (SPEC BS-02, BS-03): batches of 8; or of 8, 16 or 32, within 2 ms.
 _BATCHING: dict[Batching, dict[str, Any]] = {
@@ -38,12 +46,17 @@ _BATCHING: dict[Batching, dict[str, Any]] = {
     "dynamic": {"max_queue_delay_ms": 2.0, "preferred_batch_sizes": [8, 16, 32]},
     "continuous": {},
 }
+ADAPTER_RANK = 8
 # Longer than any context: a prompt is computed in one step.
 _WHOLE_PROMPTS = {"prefill_chunk": 65_536, "max_num_batched_tokens": 65_536}
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
-    """Which techniques are on. `native` False computes with torch; `paging` False admits by contiguous reservation."""
+    """Which techniques are on. `native` False computes with torch; `paging` False admits by contiguous reservation.
+
+    Drafts of a model are those of the same weights in INT4. `structured` answers follow a JSON schema, and the
+    requests take turns among as many `adapters`.
+    """
 
     native: bool = True
     batching: Batching = "continuous"
@@ -52,7 +65,9 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     chunked_prefill: bool = True
     compute: Compute = "int4-int8"
     kv_dtype: KVDtype = "bfloat16"
-    speculation: Literal["off", "prompt_lookup"] = "off"
+    speculation: Literal["off", "prompt_lookup", "draft_model"] = "off"
+    structured: bool = False
+    adapters: int = 0
 
     def knobs(self) -> Knobs:
         """The live knobs of this configuration; nothing tunes them while it is measured."""
@@ -73,14 +88,17 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
             self.compute,
             f"kv-{self.kv_dtype}",
             *([self.speculation] if self.speculation != "off" else []),
+            *(["structured"] if self.structured else []),
+            *([f"{self.adapters}-adapters"] if self.adapters else []),
         ]
         return " ".join(words)
 
 
 class ArmTask(msgspec.Struct, frozen=True, kw_only=True):
-    """`configuration` of `model` under `requests` mixed jobs, `concurrency` in flight, in `arena_bytes` of KV."""
+    """`configuration` of `model` under `requests` jobs of a load, `concurrency` in flight, in `arena_bytes` of KV."""
 
     configuration: Configuration
+    load: LoadKind = "mixed"
     model: ModelSpec
     cache_dir: str
     seed: int
@@ -143,11 +161,32 @@ class ReservingTarget(BenchTarget):
             self._freed.set()
 
 
+class FeatureTarget(CoreTarget):
+    """Asks for answers to a JSON schema, and of one adapter after the other."""
+
+    structured = False
+    adapters: tuple[str, ...] = ()
+    _asked = 0
+
+    def _request(self, job: Job) -> AddRequest:
+        request = super()._request(job)
+        if self.structured:
+            sampling = msgspec.structs.replace(request.sampling, grammar=ORDERS, ignore_eos=False)
+            request = msgspec.structs.replace(request, sampling=sampling)
+        if self.adapters:
+            request = msgspec.structs.replace(request, adapter=self.adapters[self._asked % len(self.adapters)])
+            self._asked += 1
+        return request
+
+
 class _MemoryWatch:
     """Samples of what a core holds while a load runs."""
 
-    def __init__(self, target: CoreTarget, reserved: ContiguousArena | None, token_bytes: int, block_size: int) -> None:
+    def __init__(
+        self, target: CoreTarget, model: str, reserved: ContiguousArena | None, token_bytes: int, block_size: int
+    ) -> None:
         self._target = target
+        self._model = model
         self._reserved = reserved
         self._token_bytes = token_bytes
         self._block_size = block_size
@@ -164,9 +203,14 @@ class _MemoryWatch:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
+    async def stats(self) -> ModelStats:
+        """What the core says of the model now."""
+        models = (await self._target.client.stats()).models
+        return next(model for model in models if model.name == self._model)
+
     async def _sample(self, seconds: float) -> None:
         while True:
-            (model,) = (await self._target.client.stats()).models
+            model = await self.stats()
             paged = model.blocks_in_use * self._block_size
             tokens = paged if self._reserved is None else self._reserved.reserved
             self.running.append(model.running)
@@ -174,26 +218,59 @@ class _MemoryWatch:
             await asyncio.sleep(seconds)
 
 
+def _spec(task: ArmTask) -> ModelSpec:
+    chosen = task.configuration
+    return msgspec.structs.replace(
+        task.model, compute=chosen.compute, kv_dtype=chosen.kv_dtype, max_adapters=chosen.adapters, adapters={}
+    )
+
+
+@contextlib.asynccontextmanager
+async def _opened(task: ArmTask) -> AsyncIterator[CoreTarget]:
+    """The model of `task` on a core, with what its configuration needs beside it."""
+    chosen, cache_dir, spec, draft = task.configuration, Path(task.cache_dir), _spec(task), None
+    if chosen.speculation == "draft_model":
+        draft = msgspec.structs.replace(spec, name=f"{spec.name} draft", compute="int4-int8", draft=None)
+        spec = msgspec.structs.replace(spec, draft=draft.name)
+    core = CoreSpec(models=[spec], arena_bytes=task.arena_bytes, slab_bytes=task.slab_bytes, threads=task.threads)
+    async with core_target(core, spec, cache_dir, chosen.knobs(), draft=draft) as inner:
+        with tempfile.TemporaryDirectory() as folder:
+            target = FeatureTarget(inner.client, load_tokenizer(resolve_model_path(spec.path)), spec.name)
+            target.structured = chosen.structured
+            target.adapters = await _load_adapters(target, spec, cache_dir, Path(folder), chosen.adapters)
+            yield target
+
+
+async def _load_adapters(
+    target: CoreTarget, spec: ModelSpec, cache_dir: Path, folder: Path, count: int
+) -> tuple[str, ...]:
+    names = tuple(f"adapter-{number}" for number in range(count))
+    config = open_checkpoint(resolve_model_path(spec.path), cache_dir).config
+    for number, name in enumerate(names):
+        await asyncio.to_thread(write_random_adapter, folder / name, config, ADAPTER_RANK, number)
+        await target.client.load_adapter(spec.name, name, str(folder / name))
+    return names
+
+
 async def measure(task: ArmTask) -> dict[str, Any]:
     """The row of `task`, in this process: the columns of `report.summary`, then memory."""
     chosen = task.configuration
-    spec = msgspec.structs.replace(task.model, compute=chosen.compute, kv_dtype=chosen.kv_dtype)
-    core = CoreSpec(models=[spec], arena_bytes=task.arena_bytes, slab_bytes=task.slab_bytes, threads=task.threads)
-    layout = layout_in(spec, Path(task.cache_dir))
+    layout = layout_in(_spec(task), Path(task.cache_dir))
     arena = None if chosen.paging else ContiguousArena(task.arena_bytes // layout.bytes_per_token)
-    async with core_target(core, spec, Path(task.cache_dir), chosen.knobs()) as inner:
+    jobs_of = copy_jobs if task.load == "copy" else mixed_jobs
+    async with _opened(task) as inner:
         target = inner if arena is None else ReservingTarget(inner, arena)
         run = LoadRun(target, task.timeout)
-        await run.warm_up(mixed_jobs(task.seed + 500_000, 1))
+        await run.warm_up(jobs_of(task.seed + 500_000, 1))
         busy = await busy_share()
-        watch = _MemoryWatch(inner, arena, layout.bytes_per_token, layout.block_size)
-        load = Load({"concurrency": task.concurrency}, mixed_jobs(task.seed, task.requests), task.concurrency)
+        watch = _MemoryWatch(inner, task.model.name, arena, layout.bytes_per_token, layout.block_size)
+        load = Load({"concurrency": task.concurrency}, jobs_of(task.seed, task.requests), task.concurrency)
         began = time.perf_counter()
         async with watch.sampling():
             timings = await run.measured(load)
         wall = time.perf_counter() - began
-        (model,) = (await inner.client.stats()).models
-        weights = inner.client.models[spec.name].weight_bytes
+        model = await watch.stats()
+        weights = inner.client.models[task.model.name].weight_bytes
     row = summary(load.columns, timings, wall, BenchOptions(), {"api": target.api, "busy_before": busy})
     return row | {
         "running_mean": statistics.fmean(watch.running or [0.0]),

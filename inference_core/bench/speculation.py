@@ -7,11 +7,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from inference_core.bench.copy_load import copy_prompt
 from inference_core.bench.measurement import Measurement, Row
 from inference_core.bench.rounds import Spread, spread
 from inference_core.bench.run import busy_share
@@ -22,8 +22,6 @@ from inference_core.tokenization.tokenizer import Tokenizer
 
 Workload = Literal["copy", "open chat"]
 WORKLOADS: tuple[Workload, ...] = ("copy", "open chat")
-_PROSE = Path(__file__).parent / "prose.txt"
-_PASSAGE_WORDS = 120
 # What a model is asked when there is nothing to copy.
 _QUESTIONS = (
     "What should I look at when I buy a used bicycle?",
@@ -155,7 +153,6 @@ class _Bench:
         self._tokenizer = tokenizer
         self._model = model
         self._options = options
-        self._words = _PROSE.read_text(encoding="utf-8").split()
         self._numbers = itertools.count()
 
     async def switch(self, way: KnobValue) -> None:
@@ -191,10 +188,7 @@ class _Bench:
 
     def _request(self, workload: Workload, number: int) -> AddRequest:
         if workload == "copy":
-            first = number * 37 % (len(self._words) - _PASSAGE_WORDS)
-            passage = self._words[first : first + _PASSAGE_WORDS]
-            text = f"{' '.join(passage)}\n\nThe same text again, word for word:\n\n{' '.join(passage[:8])}"
-            prompt = self._tokenizer.encode(text, add_special_tokens=True)
+            prompt = self._tokenizer.encode(copy_prompt(number), add_special_tokens=True)
             sampling = SamplingParams(temperature=0.0, max_tokens=self._options.output_tokens, ignore_eos=True)
         else:
             question = _QUESTIONS[number % len(_QUESTIONS)]

@@ -5,20 +5,21 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from inference_core.bench.ablation import (
+from inference_core.bench.ablation import COLUMNS, AblationOptions, ablate
+from inference_core.bench.measurement import Measurement
+from inference_core.bench.techniques import (
     BASELINE,
-    COLUMNS,
     COMPUTES,
+    FEATURES,
     FULL,
     TECHNIQUES,
-    AblationOptions,
-    ablate,
+    Arm,
     alone,
     arms,
     in_full,
     ladder,
+    of_feature,
 )
-from inference_core.bench.measurement import Measurement
 from inference_core.kv_layout import KVLayout
 from inference_core.model_spec import ModelSpec
 
@@ -52,12 +53,22 @@ def test_only_what_is_slow_runs_on_torch_and_then_on_the_small_load():
     assert {arm.small for arm in arms() if not arm.configuration.native} == {True}
 
 
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda f: f"{f.name} {f.load}")
+def test_a_decoding_feature_is_compared_with_the_full_system_without_it_on_the_same_load(feature):
+    pair = of_feature(feature)
+
+    assert differences(pair.without, pair.having) == set(feature.on)
+    assert pair.without.load == pair.having.load == feature.load
+    assert differences(pair.having, Arm(FULL)) <= {*feature.on, *(feature.beside or {})}
+
+
 def speed_of(configuration):
     """Every technique doubles throughput but the prefix cache, which is worth 3 with paging and nothing else."""
     speed = 1.0 * 2**configuration.native * 2**configuration.paging * 2**configuration.chunked_prefill
     speed *= {"static": 1, "dynamic": 2, "continuous": 4}[configuration.batching]
     speed *= {"float32": 1, "bfloat16": 1.5, "int4": 1.6, "int4-int8": 2}[configuration.compute]
     speed *= 2 if configuration.kv_dtype == "int8" else 1
+    speed *= 0.5 if configuration.structured else 1
     return speed * (3 if configuration.prefix_caching else 1)
 
 
@@ -103,6 +114,8 @@ async def test_effects_are_ratios_within_rounds_alone_and_in_the_full_system():
     assert effects["continuous batching"].alone["out_tok_s"].median == pytest.approx(4)
     assert effects["continuous batching"].full["out_tok_s"].median == pytest.approx(2)
     assert effects["dynamic batching"].full is None
+    features = {effect.feature: effect.ratios["out_tok_s"].median for effect in results.features}
+    assert (features["JSON schema"], features["8 adapters of rank 8"]) == pytest.approx((0.5, 1))
     assert [v.ratios["out_tok_s"].median for v in results.computes] == pytest.approx([1, 1.5, 1.6, 2])
     assert [v.compute for v in results.computes] == list(COMPUTES)
 

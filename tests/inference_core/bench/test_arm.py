@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from word_tokenizer import WordTokenizer
 
-from inference_core.bench.ablation import BASELINE, FULL, TECHNIQUES, changed
 from inference_core.bench.arm import ArmError, ArmTask, Configuration, ReservingTarget, run_in_process
 from inference_core.bench.contiguous import ContiguousArena
 from inference_core.bench.report import Timing
 from inference_core.bench.target import CoreTarget
+from inference_core.bench.techniques import BASELINE, FULL, TECHNIQUES, changed
 from inference_core.bench.workload import Job
 from inference_core.live_knobs import changed_knobs
 from inference_core.model_spec import ModelSpec
