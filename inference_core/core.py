@@ -15,6 +15,7 @@ from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabul
 from inference_core.grammar.matcher_seam import MakeMatcher
 from inference_core.live_knobs import LiveKnobs
 from inference_core.lora.slots import AdapterSlots
+from inference_core.model_stats import model_stats
 from inference_core.model_turns import ModelTurns
 from inference_core.protocol import (
     AdapterInfo,
@@ -24,9 +25,7 @@ from inference_core.protocol import (
     Knobs,
     KnobValue,
     ModelInfo,
-    ModelStats,
     SequenceOutput,
-    SwapStats,
 )
 from inference_core.queue_alert import QueueAlert
 from inference_core.refusals import refusal
@@ -326,7 +325,19 @@ class Core:
             arena_bytes=self._arena_bytes,
             slab_bytes=self._arena.slab_bytes,
             slabs_free=self._arena.num_free,
-            models=[self._model_stats(name, scheduler, sharing) for name, scheduler in self._schedulers.items()],
+            models=[
+                model_stats(
+                    scheduler,
+                    self._meters[name],
+                    self._tuners[name],
+                    self._statistics[name],
+                    knobs=self._knobs.of(name),
+                    queue_alert=self._alerts[name].raised,
+                    speculation=self._speculators[name].stats(),
+                    models_sharing=sharing,
+                )
+                for name, scheduler in self._schedulers.items()
+            ],
         )
 
     def check_integrity(self) -> None:
@@ -463,55 +474,6 @@ class Core:
             del self._requests[request_id]
         if request.scheduler.adapters.has_leaving:
             request.scheduler.forget_adapters()
-
-    def _model_stats(self, name: str, scheduler: Scheduler, models_sharing: int) -> ModelStats:
-        pool, totals, meter = scheduler.pool, scheduler.totals, self._meters[name]
-        return ModelStats(
-            name=name,
-            running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
-            blocks_in_use=pool.num_referenced,
-            blocks_cached=pool.num_idle,
-            blocks_total=pool.capacity,
-            prompt_tokens=totals.prompt_tokens,
-            generated_tokens=totals.generated_tokens,
-            prefix_hit_tokens=totals.prefix_hit_tokens,
-            prefix_query_tokens=totals.prefix_query_tokens,
-            preemptions=totals.preemptions,
-            joins=scheduler.joins.rows(),
-            deadline_refusals=totals.deadline_refusals,
-            repetitions_ended=totals.repetitions_ended,
-            step_seconds_mean=meter.step_seconds,
-            predicted_wait_seconds=meter.predicted_wait(scheduler, models_sharing + (not scheduler.has_work)),
-            knobs=self._knobs.of(name),
-            tuning=self._tuners[name].tuning(),
-            queue_alert=self._alerts[name].raised,
-            adapters=scheduler.adapters.infos(),
-            adapter_slots=scheduler.adapters.num_slots,
-            adapter_installs=scheduler.adapters.installs,
-            adapter_evictions=scheduler.adapters.evictions,
-            step_seconds_counts=list(self._statistics[name].seconds_counts),
-            step_seconds_sum=self._statistics[name].seconds_sum,
-            batch_sizes=dict(self._statistics[name].batch_sizes),
-            speculation=self._speculators[name].stats(),
-            swap=_swap_stats(scheduler),
-        )
-
-
-def _swap_stats(scheduler: Scheduler) -> SwapStats:
-    pool, host = scheduler.pool, scheduler.pool.host
-    return SwapStats(
-        blocks_total=host.capacity,
-        blocks_kept=host.num_kept,
-        block_bytes=pool.block_bytes,
-        out_blocks=host.totals.out_blocks,
-        back_blocks=host.totals.back_blocks,
-        refused_blocks=host.totals.refused_blocks,
-        copying_seconds=host.totals.copying_seconds,
-        spared_seconds=host.totals.spared_seconds,
-        out_seconds_per_block=host.prices.out.seconds_per_block,
-        back_seconds_per_block=host.prices.back.seconds_per_block,
-    )
 
 
 @dataclass(slots=True)

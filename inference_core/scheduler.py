@@ -11,12 +11,13 @@ from inference_core.errors import IntegrityError, QueueFullError
 from inference_core.join_statistics import JoinStatistics
 from inference_core.lora.slots import NO_SLOT, AdapterSlots
 from inference_core.passenger import Passenger
-from inference_core.protocol import FinishReason, Knobs, SequenceOutput
+from inference_core.protocol import Knobs, SequenceOutput
 from inference_core.scheduling_order import Rank, aged_class, holding_rank, newcomer_claim, service_order
 from inference_core.seats import Seats
 from inference_core.sequence import Sequence, Status
+from inference_core.settlement import Settlement
 from inference_core.step_draft import SchedulerTotals, StepDraft
-from inference_core.step_plan import DraftLaw, SampledToken, StepPlan, StepResult
+from inference_core.step_plan import DraftLaw, StepPlan, StepResult
 from inference_core.waiting_queue import QueueEntry, WaitingQueue
 
 _turn = attrgetter("last_step", "number")
@@ -51,6 +52,7 @@ class Scheduler:
         self.reclaim: Callable[[], bool] = lambda: False
         # Told of every sequence that gives up its seat, before its blocks are free.
         self.on_leave: Callable[[Sequence], None] = lambda sequence: None
+        self._settlement = Settlement(pool, self._seats, self.totals, self.joins, self.deadlines, self.remove)
         self._batch = Batch()
         self._draft = StepDraft(0, 0)
 
@@ -81,7 +83,7 @@ class Scheduler:
             )
         for sequence in choices:
             self.waiting.push(sequence, now)
-            sequence.prompt_computed = self._prompt_is_shareable(sequence, 0)
+            sequence.prompt_computed = sequence.prompt_is_shareable(0, self.pool.block_size)
             self.deadlines.add(sequence)
 
     def remove(self, sequence: Sequence, now: float) -> None:
@@ -245,8 +247,8 @@ class Scheduler:
         sequence.queue_seconds += now - sequence.queued_since
         self.pool.acquire(hits)
         sequence.num_registered_blocks = len(hits)
-        sequence.prompt_computed = sequence.prompt_computed or self._prompt_is_shareable(
-            sequence, len(hits) * self.pool.block_size
+        sequence.prompt_computed = sequence.prompt_computed or sequence.prompt_is_shareable(
+            len(hits) * self.pool.block_size, self.pool.block_size
         )
         sequence.block_table = sequence.share.block_table = hits + self.pool.restore(kept, len(hits))
         sequence.num_computed_tokens = len(sequence.block_table) * self.pool.block_size
@@ -400,105 +402,15 @@ class Scheduler:
         share.num_drafts, share.draft_laws, sequence.num_accepted = len(token_ids), laws, 0
         self._draft.left -= len(token_ids)
 
-    def _settle_verified(
-        self, sequence: Sequence, computed: int, drawn: list[SampledToken], now: float
-    ) -> SequenceOutput:
-        """Take in the drafts that were accepted and the token after them; a stop within them ends it (SPEC SD-09)."""
-        kept: list[SampledToken] = []
-        reason: FinishReason | None = None
-        for token in drawn:
-            if kept:
-                # The token before was drafted, so it is computed already.
-                sequence.num_computed_tokens += 1
-                self._seats.expect((sequence,))
-            reason = sequence.receive(token.token_id)
-            if reason != "stop":
-                kept.append(token)
-            if reason is not None:
-                break
-        sequence.num_accepted = len(drawn) - 1
-        self.totals.generated_tokens += len(kept) - 1 + (reason == "stop")
-        self._take_back_drafted_blocks(sequence)
-        full = (computed + max(len(kept) - 1, 0)) // self.pool.block_size
-        if self.knobs.prefix_caching and full > sequence.num_registered_blocks:
-            self._register_full_blocks(sequence, full)
-        if reason is not None:
-            self.remove(sequence, now)
-        logprobs = [token.logprob for token in kept if token.logprob is not None]
-        stop = token.token_id if reason == "stop" else None
-        return sequence.output([t.token_id for t in kept], logprobs or None, reason, stop)
-
-    def _take_back_drafted_blocks(self, sequence: Sequence) -> None:
-        """Blocks that only rejected drafts were written to are free again (SPEC SD-08)."""
-        table = sequence.block_table
-        needed = self.pool.blocks_for(sequence.num_computed_tokens)
-        if len(table) > needed:
-            self.pool.release(table[needed:])
-            self._seats.promised_blocks += len(table) - needed
-            del table[needed:]
-
     # -- results -------------------------------------------------------------------------------
 
     def assume(self, passengers: list[Passenger], now: float) -> None:
         """A step is under way: go on as if it were done, with the tokens that it draws still pending."""
-        for sequence, computed, sampled, _ in passengers:
-            sequence.num_computed_tokens = computed
-            if sampled and sequence.lagging_since is not None:
-                self._catch_up(sequence, now)
-        self._seats.expect(sequence for sequence, _, sampled, _ in passengers if sampled)
+        self._settlement.assume(passengers, now)
 
     def settle(self, passengers: list[Passenger], result: StepResult, now: float) -> list[SequenceOutput]:
-        """Take in what an assumed step computed, in the order of steps. Those who have left since are passed over.
-
-        A finished sequence frees its blocks here, in its last step (SPEC KV-01).
-        """
-        scores = self._settle_scores(passengers, result) if result.scored else []
-        outputs = []
-        size, caching = self.pool.block_size, self.knobs.prefix_caching
-        running, finished = Status.RUNNING, Status.FINISHED
-        for (sequence, computed, sampled, admissions), drawn in zip(passengers, result.sampled, strict=True):
-            status = sequence.status
-            if status is finished:
-                continue
-            if status is running and sequence.admissions == admissions:
-                if caching and computed // size > sequence.num_registered_blocks:
-                    self._register_full_blocks(sequence, computed // size)
-                if not sequence.prompt_computed:
-                    sequence.prompt_computed = self._prompt_is_shareable(sequence, computed)
-            if not sampled:
-                continue
-            if sequence.share.num_drafts:
-                outputs.append(self._settle_verified(sequence, computed, drawn, now))
-                continue
-            token = drawn[0]
-            reason = sequence.receive(token.token_id)
-            if reason is not None:
-                outputs.append(self._finish(sequence, token, reason, now))
-                continue
-            outputs.append(
-                SequenceOutput(
-                    request_id=sequence.request_id,
-                    index=sequence.index,
-                    token_ids=[token.token_id],
-                    logprobs=None if token.logprob is None else [token.logprob],
-                    cached_tokens=sequence.cached_tokens,
-                    queue_seconds=sequence.queue_seconds,
-                )
-            )
-        self.totals.generated_tokens += len(outputs)
-        return scores + outputs if scores else outputs
-
-    def _settle_scores(self, passengers: list[Passenger], result: StepResult) -> list[SequenceOutput]:
-        """What a step says of the prompts that are to be scored."""
-        outputs = []
-        for (sequence, computed, *_), scored in zip(passengers, result.scored, strict=True):
-            if not scored or sequence.status is Status.FINISHED:
-                continue
-            output = sequence.output([])
-            output.prompt_logprobs = sequence.receive_scores(scored, computed)
-            if output.prompt_logprobs:
-                outputs.append(output)
-        return outputs
+        """Take in what an assumed step computed, in the order of steps. Those who have left since are passed over."""
+        return self._settlement.settle(passengers, result, now, prefix_caching=self.knobs.prefix_caching)
 
     def recall(self, passengers: list[Passenger], now: float, *, moved_blocks: bool) -> list[Sequence]:
         """A step that was planned has failed, or was never begun: who was to be in it waits again, to be recomputed.
@@ -519,35 +431,6 @@ class Scheduler:
         if moved_blocks:
             self.pool.drop_cache()
         return recalled
-
-    def _catch_up(self, sequence: Sequence, now: float) -> None:
-        """A sequence that lagged has its first token in sight, or is where it was before it was preempted."""
-        assert sequence.lagging_since is not None
-        sequence.lagged_seconds += now - sequence.lagging_since
-        sequence.lagging_since = None
-        sequence.share.score = None
-        self._seats.catch_up(sequence)
-        if not sequence.output_token_ids:
-            self.deadlines.remove(sequence)
-            if sequence.admissions == 1:
-                self.joins.record(sequence, now)
-
-    def _finish(self, sequence: Sequence, token: SampledToken, reason: FinishReason, now: float) -> SequenceOutput:
-        self.remove(sequence, now)
-        if reason == "stop":
-            return sequence.output([], finish_reason=reason, stop_token_id=token.token_id)
-        return sequence.output([token.token_id], None if token.logprob is None else [token.logprob], reason)
-
-    def _register_full_blocks(self, sequence: Sequence, full: int) -> None:
-        known = sequence.num_registered_blocks
-        sequence.extend_digests(full, self.pool.block_size)
-        self.pool.register(sequence.block_table[known:full], sequence.digests[known:full])
-        sequence.num_registered_blocks = full
-
-    def _prompt_is_shareable(self, sequence: Sequence, computed: int) -> bool:
-        """Whether every prompt block that other choices could take from the cache is among the `computed` tokens."""
-        size = self.pool.block_size
-        return computed >= (len(sequence.prompt_token_ids) - 1) // size * size
 
     # -- integrity -----------------------------------------------------------------------------
 

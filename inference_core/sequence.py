@@ -152,6 +152,10 @@ class Sequence:
             parent = self.digests[-1] if known else self.root
             self.digests += chain_digests(parent, self.token_ids, known, count - known, block_size)
 
+    def prompt_is_shareable(self, computed: int, block_size: int) -> bool:
+        """Whether every prompt block that other choices could take from the cache is among the `computed` tokens."""
+        return computed >= (len(self.prompt_token_ids) - 1) // block_size * block_size
+
     def waits_for_leader(self) -> bool:
         """Whether the first choice is still computing the prompt blocks that this one will share."""
         leader = self.leader

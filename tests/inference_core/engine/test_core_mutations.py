@@ -8,7 +8,7 @@ from core_machine import CoreMachine, OneModelMachine, OverlappingMachine, Specu
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from inference_core import prefix_hash, scheduler, sequence, step_executor
+from inference_core import prefix_hash, scheduler, sequence, settlement, step_executor
 from inference_core.block_pool import BlockPool
 from inference_core.errors import IntegrityError
 from inference_core.passenger import Passenger
@@ -143,7 +143,7 @@ def keep_pending_tokens(patch: pytest.MonkeyPatch) -> None:
 
 def keep_the_blocks_of_drafts(patch: pytest.MonkeyPatch) -> None:
     """What only rejected drafts were written to is not given back."""
-    patch.setattr(scheduler.Scheduler, "_take_back_drafted_blocks", lambda self, sequence: None)
+    patch.setattr(settlement.Settlement, "_take_back_drafted_blocks", lambda self, sequence: None)
 
 
 def count_drafts_as_computed(patch: pytest.MonkeyPatch) -> None:
