@@ -13,7 +13,6 @@ from classifier.registry import ArtefactRegistry
 from gateway.retries import background, until_it_works
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
-from quality.estimates import UpgradeRate
 from quality.experience import Encode
 from quality.job import RetrainJob
 from quality.judges.pairwise import PairwiseJudge
@@ -23,6 +22,7 @@ from quality.record import Record
 from quality.retrain import RetrainResult, RetrainSettings, Trigger, retrain
 from quality.retrain_runs import RetrainRuns
 from quality.sampling import SamplingSettings
+from quality.shift_detector import ShiftAlarm
 from quality.training_subprocess import OnProgress
 from tiers.catalog import Catalog
 from tiers.pricing import cost_usd
@@ -120,7 +120,7 @@ class QualityLoop:
     def _price(self, tier: int, usage: Usage) -> float:
         return cost_usd(self._catalog.tier(tier), usage)
 
-    async def on_alarm(self, rate: UpgradeRate) -> None:
+    async def on_alarm(self, alarm: ShiftAlarm) -> None:
         """Retrain in the background, unless that is being done already."""
         if self._retraining is None or self._retraining.done():
             self._retraining = asyncio.create_task(self._retrain_after_drift())

@@ -16,6 +16,8 @@ from quality.judges.calibration import Calibration
 from quality.judges.panel import Panel
 from quality.record import Record
 from quality.sampling import SamplingSettings, Spending, draw, eligible, uniform
+from quality.shift_detector import ShiftAlarm, ShiftSettings
+from quality.shift_watch import ShiftWatch
 from quality.verification import AttemptError, Price, Verifier, training_row
 from quality.verification_queue import Depth, Job, Ruling, VerificationQueue
 from quality.work_loop import WorkLoop
@@ -23,7 +25,7 @@ from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)
 
-OnAlarm = Callable[[UpgradeRate], Awaitable[None]]
+OnAlarm = Callable[[ShiftAlarm], Awaitable[None]]
 
 
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +33,7 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     sampling: SamplingSettings = SamplingSettings()
     upgrade: UpgradeSettings = UpgradeSettings()
+    shift: ShiftSettings = ShiftSettings()
     max_tokens: int = 1024
     max_attempts: int = 3
     lease_seconds: float = 600.0
@@ -41,7 +44,10 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the API shows. `dropped`: offers lost because the monitor fell behind by more than `max_offered`."""
+    """What the API shows. `dropped`: offers lost because the monitor fell behind by more than `max_offered`.
+
+    `upgrade_rates` are the sources' view (SPEC QM-04); alarms come of the `evidence_of_shift`, by stream.
+    """
 
     queue: Depth
     offered: int
@@ -50,6 +56,7 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     spending: Spending
     budget_usd: float
     upgrade_rates: list[UpgradeRate]
+    evidence_of_shift: dict[str, float]
     acceptance: dict[int, Share]
     calibrations: list[Calibration]
 
@@ -58,7 +65,7 @@ class Monitor:
     """Samples finished requests, verifies them with the strongest tier at batch priority, stores what it learns.
 
     `offer` is all that the request path calls; the rest happens in one task, which keeps its work in the database:
-    after a restart it goes on. `on_alarm` is awaited when a tier's upgrade rate begins to exceed the threshold.
+    after a restart it goes on. `on_alarm` is awaited when the sequential test finds more errors than are usual.
     """
 
     def __init__(
@@ -90,7 +97,7 @@ class Monitor:
         self._worker = WorkLoop("monitor worker", self._verify_one, settings.poll_seconds)
         self._spending: Spending | None = None
         self._spent_at = 0.0
-        self._alarmed: set[int] = set()
+        self._watch = ShiftWatch(engine, settings.shift)
         self._offered = self._sampled = self._dropped = 0
 
     async def start(self) -> None:
@@ -148,6 +155,7 @@ class Monitor:
             spending=spending,
             budget_usd=sampling.budget_share * spending.serving_usd,
             upgrade_rates=[await self.upgrade_rate(tier) for tier in (None, *sampling.tiers)],
+            evidence_of_shift=self._watch.evidence(),
             acceptance=await acceptance(self._engine),
             calibrations=list(self._verifier.panel.calibrations.values()),
         )
@@ -222,7 +230,7 @@ class Monitor:
         else:
             await self._queue.finish(job, ruling, row, self._clock())
             if ruling.label is not None:
-                await self._watch(job.tier)
+                await self._look_for_shifts()
 
     def _learn(self, job: Job, ruling: Ruling) -> Mapping[str, Any] | None:
         if self._encode is None or ruling.label is None:
@@ -233,12 +241,8 @@ class Monitor:
             raise AttemptError(f"the encoder failed: {error}", ruling.cost_usd) from error
         return training_row(job, ruling, encoded, len(self._tiers), self._clock())
 
-    async def _watch(self, tier: int) -> None:
-        rate = await self.upgrade_rate(tier)
-        if not rate.alarm:
-            self._alarmed.discard(tier)
-        elif tier not in self._alarmed:
-            self._alarmed.add(tier)
-            log.warning("tier %d: %s", tier, rate.reason)
+    async def _look_for_shifts(self) -> None:
+        for alarm in await self._watch.catch_up():
+            log.warning("%s: %s", alarm.stream, alarm.reason)
             if self._on_alarm is not None:
-                await self._on_alarm(rate)
+                await self._on_alarm(alarm)

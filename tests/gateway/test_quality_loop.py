@@ -8,7 +8,7 @@ from gateway.quality_loop import QualityLoop
 from gateway.settings import Settings
 from migrations.tables import audit_events
 from quality.database import migrate, open_database
-from quality.estimates import Share, UpgradeRate
+from quality.shift_detector import ShiftAlarm
 from tests.gateway.running_gateway import running_gateway, scripted_tiers
 from tiers.catalog_file import load_catalog
 
@@ -38,9 +38,7 @@ async def test_the_loop_schedules_retraining_and_an_alarm_starts_one(settings: S
         next_run = loop.job.next_run()
         assert next_run is not None
         assert (next_run.hour, next_run.minute, next_run.strftime("%a")) == (3, 0, "Sun")
-        await loop.on_alarm(
-            UpgradeRate(tier=1, needs_upgrade=Share(count=30, total=100, low=0.2, high=0.4), alarm=True, reason="test")
-        )
+        await loop.on_alarm(ShiftAlarm(stream="tier 1", evidence=2e4, answers=100, rate=0.5, allowed=0.2))
         await loop.retraining_ended()
         async with engine.connect() as connection:
             actions = (await connection.scalars(select(audit_events.c.action))).all()

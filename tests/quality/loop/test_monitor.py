@@ -7,10 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 from loop_world import ScriptedTier, ladder, price, record, rows, store_request, unavailable
+from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import training_rows, verifications
-from quality.estimates import UpgradeRate, UpgradeSettings, acceptance
+from migrations.tables import audit_events, classifier_versions, training_rows, verifications
+from quality.estimates import acceptance
 from quality.experience import Encode
 from quality.judges.calibration import calibrate
 from quality.judges.exact import ExactJudge
@@ -22,6 +23,8 @@ from quality.judges.similarity import SimilarityJudge
 from quality.monitor import Monitor, MonitorSettings
 from quality.record import Record
 from quality.sampling import SamplingSettings
+from quality.shift_detector import ShiftAlarm, ShiftSettings
+from quality.shift_watch import ShiftWatch
 from quality.verification import EncodedPrompt
 
 ALL = MonitorSettings(sampling=SamplingSettings(rate=1.0, budget_share=1e6), retry_seconds=0.0, max_attempts=3)
@@ -37,12 +40,12 @@ async def _monitor(
     verifier: ScriptedTier,
     settings: MonitorSettings = ALL,
     judges: Sequence[Judge] = (ExactJudge(), SimilarityJudge()),
-    alarms: list[UpgradeRate] | None = None,
+    alarms: list[ShiftAlarm] | None = None,
     encode: Encode = _encode,
 ) -> Monitor:
-    async def on_alarm(rate: UpgradeRate) -> None:
+    async def on_alarm(alarm: ShiftAlarm) -> None:
         if alarms is not None:
-            alarms.append(rate)
+            alarms.append(alarm)
 
     calibration = await calibrate(ExactJudge(), graded_pairs())
     panel = Panel(judges, {"exact": calibration})
@@ -300,18 +303,59 @@ async def test_a_restart_goes_on_with_what_was_queued_and_what_was_under_way(eng
 
 
 async def test_the_alarm_rings_once_when_a_tier_begins_to_disappoint(engine: AsyncEngine) -> None:
-    alarms: list[UpgradeRate] = []
-    settings = msgspec.structs.replace(ALL, upgrade=UpgradeSettings(window=20, min_sample=10))
+    alarms: list[ShiftAlarm] = []
+    # Tier 1 is predicted to be worse in 30%, and ten bad answers in a row are far from that.
+    settings = msgspec.structs.replace(ALL, shift=ShiftSettings(false_alarm_every=1000.0))
     monitor = await _monitor(engine, ScriptedTier(), settings, alarms=alarms)
     await monitor.start()
 
     good = [record(f"good-{i}") for i in range(9)]
-    bad = [record(f"bad-{i}", answer="8") for i in range(4)]
+    bad = [record(f"bad-{i}", answer="8") for i in range(10)]
     await _serve(monitor, engine, *good, *bad)
+    evidence = (await monitor.status()).evidence_of_shift
     await monitor.close()
 
     [alarm] = alarms
-    assert (alarm.tier, alarm.needs_upgrade.count, alarm.needs_upgrade.total) == (1, 2, 11)
+    assert alarm.stream == "tier 1, familiar prompts"
+    assert alarm.evidence >= 1000.0 > evidence[alarm.stream]
+    [stored] = [row for row in await rows(engine, audit_events) if row["action"] == "quality.alarm"]
+    assert stored["reason"] == alarm.reason
+
+
+async def test_a_monitor_that_starts_later_knows_the_verdicts_and_the_alarms_before_it(engine: AsyncEngine) -> None:
+    settings = msgspec.structs.replace(ALL, shift=ShiftSettings(false_alarm_every=1000.0))
+    bad = [record(f"bad-{i}", answer="8") for i in range(12)]
+    heard: list[list[ShiftAlarm]] = []
+    for served in (bad[:5], bad[5:], []):
+        alarms: list[ShiftAlarm] = []
+        heard.append(alarms)
+        monitor = await _monitor(engine, ScriptedTier(), settings, alarms=alarms)
+        await monitor.start()
+        await _serve(monitor, engine, *served)
+        await monitor.close()
+    watch = ShiftWatch(engine, settings.shift)
+
+    assert [len(alarms) for alarms in heard] == [0, 1, 0]
+    assert await watch.catch_up() == []
+    assert watch.evidence()
+
+
+async def test_after_a_promotion_only_new_verdicts_count(engine: AsyncEngine) -> None:
+    monitor = await _monitor(engine, ScriptedTier())
+    await monitor.start()
+    await _serve(monitor, engine, *(record(f"bad-{i}", answer="8") for i in range(4)))
+    watch = ShiftWatch(engine, ShiftSettings())
+    await watch.catch_up()
+    before = watch.evidence()
+
+    async with engine.begin() as connection:
+        version = {"version": "v2", "path": "", "status": "promoted", "reason": "", "metrics": {}, "created_at": 1.0}
+        await connection.execute(insert(classifier_versions).values(**version, promoted_at=1600.0))
+    await watch.catch_up()
+    await monitor.close()
+
+    assert before["tier 1, familiar prompts"] > 1
+    assert watch.evidence() == {}
 
 
 async def test_upgrade_rates_are_per_tier_and_over_all(engine: AsyncEngine) -> None:

@@ -1,0 +1,143 @@
+"""Have errors become more frequent? One e-detector per stream of verified answers, with a stated rate of false alarms.
+
+The Shiryaev-Roberts e-detector of Shin, Ramdas and Rinaldo ("E-detectors: a nonparametric framework for sequential
+change detection", 2023). It may be looked at after every answer, and no sample size is fixed beforehand (SPEC QM-04).
+"""
+
+import math
+from collections import deque
+
+import msgspec
+
+from quality.estimates import wilson_interval
+
+# By how much the log odds of an error may have risen. Evidence is the mean over all, so none costs more than a factor.
+SHIFTS = (0.5, 1.0, 2.0, 3.0)
+_FACTORS = tuple(math.exp(shift) for shift in SHIFTS)
+_LEAST, _MOST = 0.005, 0.95
+_Z99 = 2.3263478740408408
+_SHOWN = 100
+
+
+class ShiftSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`false_alarm_every`: verified answers, of all streams together, between two false alarms, on average at least.
+
+    `tolerance`: how far above its usual rate a stream may be and nobody minds. `reference`: answers from which a
+    stream's usual rate is learned; until then it is held against what was predicted. Raises `ValueError`.
+    """
+
+    false_alarm_every: float = 20_000.0
+    tolerance: float = 0.03
+    reference: int = 100
+
+    def __post_init__(self) -> None:
+        if not self.false_alarm_every >= 1.0:
+            raise ValueError(f"false_alarm_every is {self.false_alarm_every}; it must be at least 1")
+        if not 0.0 <= self.tolerance < 1.0:
+            raise ValueError(f"tolerance is {self.tolerance}; it must lie between 0 and 1")
+        if self.reference < 1:
+            raise ValueError(f"reference is {self.reference}; it must be at least 1")
+
+
+class ShiftAlarm(msgspec.Struct, frozen=True, kw_only=True):
+    """Errors in `stream` have become more frequent: `rate` of its last `answers`, where at most `allowed` was usual.
+
+    `evidence`: the e-detector's value, at least `ShiftSettings.false_alarm_every`.
+    """
+
+    stream: str
+    evidence: float
+    answers: int
+    rate: float
+    allowed: float
+
+    @property
+    def reason(self) -> str:
+        """For people."""
+        return (
+            f"{self.rate:.0%} of the last {self.answers} verified answers were worse than the strongest tier's, "
+            f"at most {self.allowed:.0%} are usual (evidence {self.evidence:.3g})"
+        )
+
+
+class EDetector:
+    """The evidence that the errors of one stream have become more frequent than allowed at some time in the past.
+
+    As long as each answer's error probability, given those before it, is at most the bound given with it, the expected
+    `evidence` is at most the number of answers. So, over any number of streams together, it takes on average at least c
+    answers until some stream's evidence is c.
+    """
+
+    def __init__(self) -> None:
+        self._sums = [0.0] * len(SHIFTS)
+
+    @property
+    def evidence(self) -> float:
+        """The Shiryaev-Roberts sum, averaged over `SHIFTS`."""
+        return sum(self._sums) / len(self._sums)
+
+    def observe(self, worse: bool, allowed: float) -> None:
+        """Take in an answer whose probability of being worse ought to be at most `allowed`, between 0 and 1."""
+        self._sums = [
+            (s + 1.0) * likelihood_ratio(worse, allowed, f) for s, f in zip(self._sums, _FACTORS, strict=True)
+        ]
+
+
+def likelihood_ratio(worse: bool, allowed: float, factor: float) -> float:
+    """Of odds that are `factor` times those of `allowed`, to those of `allowed`, for one answer.
+
+    Grows with `worse`, so that its mean, for an answer that is worse with probability p, is at most 1 for p <= allowed.
+    """
+    odds = factor * allowed / (1.0 - allowed)
+    shifted = odds / (1.0 + odds)
+    return shifted / allowed if worse else (1.0 - shifted) / (1.0 - allowed)
+
+
+class _Stream:
+    def __init__(self) -> None:
+        self.detector = EDetector()
+        self.recent: deque[bool] = deque(maxlen=_SHOWN)
+        self.answers = self.worse = self.looks = 0
+        self.usual: float | None = None
+
+
+class ShiftDetector:
+    """Streams of verified answers, by name, each against what is usual for it.
+
+    What is usual is the least 99% upper bound of the rate among a stream's first `reference`, twice as many, four times
+    as many... answers. A stream that is new is held against the predictions alone, so that a kind of question that
+    nobody has seen, and that the predictions are wrong about, is noticed at once.
+    """
+
+    def __init__(self, settings: ShiftSettings) -> None:
+        self.settings = settings
+        self._streams: dict[str, _Stream] = {}
+
+    def evidence(self) -> dict[str, float]:
+        """Every stream's evidence now."""
+        return {stream: state.detector.evidence for stream, state in self._streams.items()}
+
+    def observe(self, stream: str, worse: bool, predicted: float) -> ShiftAlarm | None:
+        """Take in a verified answer, `predicted` its probability of being worse; the alarm, if this one raises it.
+
+        After an alarm the stream starts from nothing, its usual rate included.
+        """
+        state = self._streams.setdefault(stream, _Stream())
+        usual = predicted if state.usual is None else state.usual
+        allowed = min(max(usual + self.settings.tolerance, _LEAST), _MOST)
+        state.detector.observe(worse, allowed)
+        state.recent.append(worse)
+        state.answers += 1
+        state.worse += worse
+        if state.answers == self.settings.reference << state.looks:
+            state.looks += 1
+            # Later looks see more, and never forgive what an earlier one has seen.
+            state.usual = min(state.usual or 1.0, wilson_interval(state.worse, state.answers, z=_Z99).high)
+        evidence = state.detector.evidence
+        if evidence < self.settings.false_alarm_every:
+            return None
+        del self._streams[stream]
+        recent = state.recent
+        return ShiftAlarm(
+            stream=stream, evidence=evidence, answers=len(recent), rate=sum(recent) / len(recent), allowed=allowed
+        )

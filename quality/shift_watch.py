@@ -1,0 +1,100 @@
+"""Follows the stored verdicts, whoever made them, and feeds them to the sequential test that asks for a retraining."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import RowMapping, and_, func, insert, or_, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import audit_events, classifier_versions, routing_decisions, verifications
+from quality.shift_detector import ShiftAlarm, ShiftDetector, ShiftSettings
+
+# At least so novel, a prompt counts among those that the classifier does not know yet.
+UNFAMILIAR = 0.95
+_ALARM = "quality.alarm"
+_BATCH = 1000
+
+
+class ShiftWatch:
+    """Streams are each tier's familiar and unfamiliar prompts; evidence starts anew when a classifier is promoted.
+
+    All is read back from the database: a restart forgets nothing, and a replica sees the verdicts of all. One that is
+    stored late, behind others that finished after it, is passed over; which ones are does not depend on what they say.
+    """
+
+    def __init__(self, engine: AsyncEngine, settings: ShiftSettings) -> None:
+        self.settings = settings
+        self._engine = engine
+        self._detector = ShiftDetector(settings)
+        self._begun = 0.0
+        self._cursor = (0.0, 0)
+
+    def evidence(self) -> dict[str, float]:
+        """By stream, as its alarm would name it."""
+        return {str(stream): value for stream, value in self._detector.evidence().items()}
+
+    async def catch_up(self) -> list[ShiftAlarm]:
+        """Take in the verdicts since the last call; the alarms that they raise and that no replica has stored yet."""
+        await self._begin_anew_after_a_promotion()
+        raised: list[ShiftAlarm] = []
+        while rows := await self._verdicts():
+            for row in rows:
+                alarm = self._observe(row)
+                if alarm is not None and await self._store(alarm, row):
+                    raised.append(alarm)
+        return raised
+
+    def _observe(self, row: RowMapping) -> ShiftAlarm | None:
+        self._cursor = (row["finished_at"], row["verification_id"])
+        kind = "unfamiliar" if row["novelty"] >= UNFAMILIAR else "familiar"
+        predicted = 1.0 - row["p_ok"][row["tier"] - 1]
+        return self._detector.observe(f"tier {row['tier']}, {kind} prompts", row["label"] == "worse", predicted)
+
+    async def _begin_anew_after_a_promotion(self) -> None:
+        async with self._engine.connect() as connection:
+            promoted = await connection.scalar(select(func.max(classifier_versions.c.promoted_at))) or 0.0
+        if promoted > self._begun:
+            self._detector = ShiftDetector(self.settings)
+            self._begun, self._cursor = promoted, (promoted, 0)
+
+    async def _verdicts(self) -> Sequence[RowMapping]:
+        """The next ones with a label, in the order in which they were finished."""
+        finished, number = verifications.c.finished_at, verifications.c.verification_id
+        query = (
+            select(
+                number,
+                finished,
+                verifications.c.tier,
+                verifications.c.label,
+                routing_decisions.c.p_ok,
+                routing_decisions.c.novelty,
+            )
+            .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
+            .where(
+                verifications.c.label.is_not(None),
+                or_(finished > self._cursor[0], and_(finished == self._cursor[0], number > self._cursor[1])),
+            )
+            .order_by(finished, number)
+            .limit(_BATCH)
+        )
+        async with self._engine.connect() as connection:
+            return (await connection.execute(query)).mappings().all()
+
+    async def _store(self, alarm: ShiftAlarm, row: RowMapping) -> bool:
+        """Write the alarm that this verdict raised, unless it is there: after a restart, or from another replica."""
+        subject = f"{alarm.stream}, verification {row['verification_id']}"
+        known = and_(audit_events.c.action == _ALARM, audit_events.c.subject == subject)
+        values: dict[str, Any] = {
+            "created_at": row["finished_at"],
+            "actor": "monitor",
+            "action": _ALARM,
+            "subject": subject,
+            "reason": alarm.reason,
+            "details": msgspec.to_builtins(alarm),
+        }
+        async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
+            if await connection.scalar(select(func.count()).select_from(audit_events).where(known)):
+                return False
+            await connection.execute(insert(audit_events).values(values))
+        return True

@@ -1,0 +1,107 @@
+"""The sequential test: its false alarms are as rare as stated, and it notices a shift after a few answers."""
+
+import random
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quality.shift_detector import EDetector, ShiftDetector, ShiftSettings, likelihood_ratio
+
+probability = st.floats(0.001, 0.999)
+
+
+@given(allowed=probability, share=st.floats(0.0, 1.0), factor=st.floats(1.0, 50.0))
+def test_an_answers_factor_has_a_mean_of_at_most_one_while_errors_are_as_rare_as_allowed(allowed, share, factor):
+    p = allowed * share
+
+    mean = p * likelihood_ratio(True, allowed, factor) + (1 - p) * likelihood_ratio(False, allowed, factor)
+
+    assert mean <= 1 + 1e-9
+
+
+def answers_until_alarm(rates, *, every, seed, most=100_000, **settings):
+    """Answers of several streams in turn, each with an error rate of its own, until one alarms."""
+    detector = ShiftDetector(ShiftSettings(false_alarm_every=every, **settings))
+    draw = random.Random(seed)
+    for number in range(most):
+        rate = rates[number % len(rates)]
+        if detector.observe(f"errors {rate}", draw.random() < rate, rate):
+            return number + 1
+    return most
+
+
+@pytest.mark.parametrize("rates", [[0.3], [0.05, 0.2, 0.5]])
+def test_false_alarms_are_at_least_as_far_apart_as_stated_over_all_streams_together(rates):
+    # At its hardest: no tolerance, errors exactly as frequent as predicted, and the usual rate never learned.
+    runs = [answers_until_alarm(rates, every=200, seed=s, tolerance=0.0, reference=10**9) for s in range(300)]
+
+    error = statistics.stdev(runs) / len(runs) ** 0.5
+    assert statistics.fmean(runs) > 200 - 3 * error
+
+
+def test_without_restarting_at_every_answer_the_evidence_would_be_a_plain_likelihood_ratio():
+    detector = EDetector()
+    detector.observe(False, 0.2)
+    first = detector.evidence
+    detector.observe(True, 0.2)
+
+    # It also counts a shift that began with the second answer.
+    assert first < 1 < detector.evidence
+
+
+@pytest.mark.parametrize(("before", "after", "at_most"), [(0.1, 0.9, 12), (0.2, 0.5, 80), (0.3, 0.5, 150)])
+def test_a_shift_is_noticed_after_a_few_answers(before, after, at_most):
+    delays = []
+    for seed in range(30):
+        detector = ShiftDetector(ShiftSettings(tolerance=0.0))
+        draw = random.Random(seed)
+        for _ in range(800):
+            assert detector.observe("tier 1", draw.random() < before, before) is None
+        delays.append(next(n for n in range(1, 5000) if detector.observe("tier 1", draw.random() < after, before)))
+
+    assert statistics.median(delays) <= at_most
+
+
+def test_predictions_that_are_a_little_wrong_from_the_start_are_no_shift():
+    # 20% where 15% was predicted; the first answers teach what is usual.
+    quiet = [answers_until_alarm([0.2], every=20_000, seed=s, most=1) for s in range(3)]
+    detector = ShiftDetector(ShiftSettings())
+    draw = random.Random(5)
+
+    alarms = [detector.observe("tier 2", draw.random() < 0.2, 0.15) for _ in range(20_000)]
+
+    assert quiet == [1, 1, 1]
+    assert not any(alarms)
+
+
+def test_a_new_stream_whose_predictions_are_wrong_alarms_before_it_has_a_usual_rate():
+    detector = ShiftDetector(ShiftSettings())
+    draw = random.Random(1)
+
+    alarms = [detector.observe("new prompts", draw.random() < 0.8, 0.2) for _ in range(100)]
+
+    alarm = next(a for a in alarms if a)
+    assert alarms.index(alarm) < 30
+    assert alarm.stream == "new prompts"
+    assert alarm.rate > 0.5 > alarm.allowed
+    assert alarm.evidence >= 20_000
+    assert "are usual" in alarm.reason
+
+
+def test_one_stream_says_nothing_of_another():
+    detector = ShiftDetector(ShiftSettings())
+    for _ in range(8):
+        detector.observe("tier 1", True, 0.1)
+    before = detector.evidence()
+
+    detector.observe("tier 2", False, 0.1)
+
+    assert detector.evidence()["tier 1"] == before["tier 1"] > detector.evidence()["tier 2"]
+
+
+@pytest.mark.parametrize("bad", [{"false_alarm_every": 0.5}, {"tolerance": 1.0}, {"tolerance": -0.1}, {"reference": 0}])
+def test_settings_out_of_range_are_refused_by_name(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        ShiftSettings(**bad)
