@@ -19,8 +19,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     `kind`: "prior" while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed.
     `novelty` in [0, 1]: share of training prompts that lie closer to their own neighbours than this one does.
     `contributions`: the features that moved the decision most, as (name, signed effect on the logit of p_ok of tier 1).
-    `p_correct[k-1]` = P(tier k's answer is correct); empty where the artefact has no such heads. `predicted_tokens`:
-    mean length of an answer in tokens; None without a head for it.
+    `p_correct[k-1]` = P(tier k's answer is correct); empty where the artefact has no such heads.
+    `predicted_tokens[k-1]`: how many tokens tier k is expected to bill for its answer, None where that is not known;
+    empty if for none.
     """
 
     p_ok: list[float]
@@ -29,7 +30,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     classifier_version: str
     contributions: list[tuple[str, float]] = []
     p_correct: list[float] = []
-    predicted_tokens: float | None = None
+    predicted_tokens: list[float | None] = []
 
 
 class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):

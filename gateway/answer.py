@@ -1,7 +1,8 @@
-"""An Answer: one Ask being answered by a tier, with one fall-over, exact accounting and exactly one Record."""
+"""An Answer: one Ask being answered by a tier, or a second one, with exact accounting and exactly one Record."""
 
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Literal, Protocol
 
@@ -9,80 +10,19 @@ import msgspec
 
 from classifier.decision import Decision
 from gateway.ask import Ask
+from gateway.choice import Choice
 from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
+from gateway.escalation import Escalation, Verdict
+from gateway.stamps import Stamps
 from gateway.tier_deltas import tier_deltas
-from quality.record import Attempt, Record, Timings
+from quality.record import Attempt, AttemptStatus, Record, Timings
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
-from tiers.tier import ChatMessage, Delta, TextLogprob, Tier, Usage
+from tiers.tier import ChatMessage, Delta, Tier, Usage
 from tiers.tier_spec import TierSpec
-from tiers.tools.tool import ToolCall, ToolCallDelta
 
 log = logging.getLogger(__name__)
 
 Status = Literal["ok", "error", "aborted"]
-
-
-class Choice(msgspec.Struct):
-    """What one choice has said so far, in pieces: joining at the end keeps long answers linear.
-
-    `echo`: the prompt that it repeats before its answer; `logprobs` are of both.
-    """
-
-    echo: str = ""
-    pieces: list[str] = []
-    thoughts: list[str] = []
-    logprobs: list[TextLogprob] = []
-    calls: list[list[ToolCallDelta]] = []
-    finish_reason: str | None = None
-
-    def add_calls(self, deltas: list[ToolCallDelta]) -> None:
-        """Take pieces of tool calls."""
-        for delta in deltas:
-            while len(self.calls) <= delta.index:
-                self.calls.append([])
-            self.calls[delta.index].append(delta)
-
-    @property
-    def tool_calls(self) -> list[ToolCall]:
-        """The calls of tools, each put together from its pieces."""
-        return [
-            ToolCall(
-                id="".join(piece.id for piece in pieces),
-                name="".join(piece.name for piece in pieces),
-                arguments="".join(piece.arguments for piece in pieces),
-            )
-            for pieces in self.calls
-        ]
-
-    @property
-    def text(self) -> str:
-        """The answer."""
-        return "".join(self.pieces)
-
-    @property
-    def reasoning(self) -> str:
-        """What was thought before it."""
-        return "".join(self.thoughts)
-
-
-class Stamps(msgspec.Struct):
-    """Monotonic seconds at which the stages of a request began and ended, for metrics and spans.
-
-    `gaps`: seconds between one delta with tokens and the next, with the number of tokens that the later one brought.
-    `tier_seconds`: time spent waiting for the tier; the rest of the request is ours. `queue_seconds` and
-    `preemptions` are what the tier says with the usage.
-    """
-
-    arrival: float
-    routed: float
-    attempted: float
-    first_delta: float | None = None
-    last_delta: float | None = None
-    finished: float = 0.0
-    tier_seconds: float = 0.0
-    gaps: list[tuple[float, int]] = []
-    queue_seconds: float = 0.0
-    preemptions: int = 0
 
 
 class Surroundings(Protocol):
@@ -100,6 +40,9 @@ class Surroundings(Protocol):
     def next_up(self, decision: Decision, tier: int) -> Tier | None:
         """The next allowed tier above `tier`, if there is one."""
 
+    def escalation(self, ask: Ask, decision: Decision, tier: int) -> Escalation | None:
+        """What judges an answer of `tier` while it is given; None where nothing does."""
+
     def finished(self, answer: "Answer", record: Record) -> None:
         """Called exactly once per opened answer."""
 
@@ -108,7 +51,8 @@ class Answer:
     """Iterate over it for the deltas; `aclose` it, always. After the end `record` holds the whole story.
 
     A streamed answer commits itself with its first delta; a whole one never does, so that a tier that fails late
-    is replaced too, because nothing has reached the caller. There is one fall-over per request (SPEC RT-11).
+    is replaced too, because nothing has reached the caller. There is one fall-over per request (SPEC RT-11), and one
+    escalation: by its own evidence an answer may be judged not good enough before anything of it has been let go.
     """
 
     def __init__(self, ask: Ask, decision: Decision, tier: Tier, surroundings: Surroundings) -> None:
@@ -122,8 +66,13 @@ class Answer:
         self.usage: Usage | None = None
         self.record: Record | None = None
         self._surroundings = surroundings
+        self._escalation = surroundings.escalation(ask, decision, tier.number)
         self._generations = ask.generations(surroundings.spec(tier.number))
+        if self._escalation is not None:
+            evidence = self._escalation.request
+            self._generations = [msgspec.structs.replace(one, evidence=evidence) for one in self._generations]
         self._deltas: AsyncGenerator[Delta, None] = tier_deltas(tier, self._generations, ask.n)
+        self._held: deque[Delta] = deque()
         self._generated = 0
         self._opening: Delta | None = None
 
@@ -171,8 +120,20 @@ class Answer:
 
     @property
     def p_ok(self) -> float:
-        """The predicted probability that the answering tier's answer is no worse than the strongest tier's."""
-        return self.decision.inputs.prediction.p_ok[self.tier.number - 1]
+        """P(the answer is no worse than the strongest tier's), by the last stage that looked at it."""
+        verdict = self.verdict
+        p_ok = self.decision.inputs.prediction.p_ok if verdict is None else verdict.p_ok
+        return p_ok[self.tier.number - 1]
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the answering tier's own evidence said of the answer, or that of the tier that it was taken from."""
+        return None if self._escalation is None else self._escalation.verdict
+
+    @property
+    def escalated_from(self) -> Attempt | None:
+        """The attempt whose evidence handed the answer on, if there was one."""
+        return next((attempt for attempt in self.attempts if attempt.status == "escalated"), None)
 
     @property
     def cost_usd(self) -> float:
@@ -184,28 +145,58 @@ class Answer:
         return (time.monotonic() - self.stamps.arrival - self.stamps.tier_seconds) * 1e3
 
     async def _next_delta(self) -> tuple[Delta, float]:
-        """The next delta and when it came, in monotonic seconds."""
+        """The next delta for the caller and when it may go, in monotonic seconds."""
         while True:
+            if self._held and not self._is_holding:
+                return self._held.popleft(), time.monotonic()
             began = time.monotonic()
             try:
                 delta = await anext(self._deltas)
                 if delta.finish_reason == "error":
                     raise TierError(f"tier {self.tier.number} ended a choice with an error")
-            except (StopAsyncIteration, TierRequestError):
+                self._generated += len(delta.token_ids)
+                self.usage = delta.usage or self.usage
+                verdict = None if self._escalation is None else self._escalation.take(delta)
+                if verdict is not None and verdict.escalate and await self._escalate(verdict):
+                    continue
+                self._held.append(delta)
+            except StopAsyncIteration:
+                if not self._held:
+                    raise
+                self._escalation = None
+            except TierRequestError:
                 raise
             except Exception as error:
                 await self._fall_over(error)
-            else:
-                return delta, time.monotonic()
             finally:
                 self.stamps.tier_seconds += time.monotonic() - began
+
+    @property
+    def _is_holding(self) -> bool:
+        return self._escalation is not None and self._escalation.holding
+
+    async def _escalate(self, verdict: Verdict) -> bool:
+        """Hand the answer to the next tier up, if there still is one."""
+        higher = self._surroundings.next_up(self.decision, self.tier.number)
+        if higher is None:
+            return False
+        await self._deltas.aclose()
+        self._close_attempt("escalated", None)
+        log.info(
+            "request %s: tier %d hands over to tier %d (%s)",
+            self.ask.request_id, self.tier.number, higher.number, verdict.reason,
+        )  # fmt: skip
+        self._go_on_with(higher)
+        return True
 
     async def _fall_over(self, error: Exception) -> None:
         """Go on with the next tier up, or raise `error` if that is not possible any more."""
         if not isinstance(error, TierError):
             log.error("tier %d failed in request %s", self.tier.number, self.ask.request_id, exc_info=error)
         committed = self.ask.stream and self.stamps.first_delta is not None
-        higher = None if committed or self.attempts else self._surroundings.next_up(self.decision, self.tier.number)
+        failed_before = any(attempt.status == "error" for attempt in self.attempts)
+        may_move = not committed and not failed_before
+        higher = self._surroundings.next_up(self.decision, self.tier.number) if may_move else None
         if higher is None:
             raise error
         await self._deltas.aclose()
@@ -214,42 +205,24 @@ class Answer:
             "request %s: tier %d failed (%s), tier %d takes over",
             self.ask.request_id, self.tier.number, type(error).__name__, higher.number,
         )  # fmt: skip
-        self.tier = higher
+        self._go_on_with(higher)
+
+    def _go_on_with(self, tier: Tier) -> None:
+        """Begin anew with `tier`, whose answer nothing judges any more."""
+        self.tier, self._escalation = tier, None
         self.choices = [Choice() for _ in range(self.ask.choices)]
-        self.stamps = Stamps(
-            arrival=self.stamps.arrival,
-            routed=self.stamps.routed,
-            attempted=time.monotonic(),
-            tier_seconds=self.stamps.tier_seconds,
-        )
+        self.stamps = self.stamps.again(time.monotonic())
+        self._held.clear()
         self._generated, self.usage = 0, None
-        self._generations = self.ask.generations(self._surroundings.spec(higher.number))
-        self._deltas = tier_deltas(higher, self._generations, self.ask.n)
+        self._generations = self.ask.generations(self._surroundings.spec(tier.number))
+        self._deltas = tier_deltas(tier, self._generations, self.ask.n)
 
     def _take(self, delta: Delta, now: float) -> None:
-        stamps = self.stamps
-        if stamps.last_delta is None:
-            stamps.first_delta = now
-        elif delta.token_ids:
-            stamps.gaps.append((now - stamps.last_delta, len(delta.token_ids)))
-        stamps.last_delta = now
-        self._generated += len(delta.token_ids)
+        self.stamps.take(now, len(delta.token_ids))
         if delta.usage is not None:
-            self.usage = delta.usage
-            stamps.queue_seconds, stamps.preemptions = delta.queue_seconds, delta.preemptions
+            self.stamps.queue_seconds, self.stamps.preemptions = delta.queue_seconds, delta.preemptions
             return
-        choice = self.choices[delta.index]
-        if delta.echo:
-            choice.echo = delta.text
-        elif delta.text:
-            choice.pieces.append(delta.text)
-        if delta.reasoning:
-            choice.thoughts.append(delta.reasoning)
-        if delta.logprobs and not delta.reasoning:
-            choice.logprobs += delta.logprobs
-        if delta.tool_calls:
-            choice.add_calls(delta.tool_calls)
-        choice.finish_reason = delta.finish_reason or choice.finish_reason
+        self.choices[delta.index].take(delta)
 
     def _give_up(self, status: Literal["error", "aborted"], error: Exception | None) -> None:
         if self.record is None:
@@ -257,12 +230,19 @@ class Answer:
             begun = self.ask.stream and self.stamps.first_delta is not None
             self._finish(status, 200 if begun else http_status, error)
 
-    def _close_attempt(self, status: Status, error: Exception | None) -> Usage:
-        usage = self.usage or self._used_so_far(error)
-        cost = self._surroundings.price(self.tier.number, usage)
-        shown = None if error is None else _shown(error)
+    def _close_attempt(self, status: AttemptStatus, error: Exception | None) -> Usage:
+        usage, verdict = self.usage or self._used_so_far(error), self.verdict
         self.attempts.append(
-            Attempt(tier=self.tier.number, model=self.tier.model, status=status, cost_usd=cost, error=shown)
+            Attempt(
+                tier=self.tier.number,
+                model=self.tier.model,
+                status=status,
+                cost_usd=self._surroundings.price(self.tier.number, usage),
+                error=None if error is None else _shown(error),
+                stage=None if verdict is None else verdict.stage,
+                p_ok=None if verdict is None else verdict.p_ok[self.tier.number - 1],
+                reason=None if verdict is None else verdict.reason,
+            )
         )
         return usage
 

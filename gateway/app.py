@@ -13,9 +13,11 @@ from gateway.classifier_in_force import ClassifierInForce
 from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
 from gateway.engine import Engine, running_engine
+from gateway.escalation_knobs import EscalationKnobs
 from gateway.http import http_app
 from gateway.keys import ApiKeys
 from gateway.parts import Parts
+from gateway.probes_in_force import ProbesInForce
 from gateway.quality_loop import QualityLoop, running_quality_loop
 from gateway.retries import background, until_it_works
 from gateway.routing import Classifier, RoutingService
@@ -97,7 +99,8 @@ class Composition:
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target)
         loop = await self._start_quality_loop(stack, database, engine, classifier)
         self.sinks.append(self.metrics.observe)
-        service = Service(routing, self.sinks)
+        probes = await self._start_probes(stack)
+        service = Service(routing, self.sinks, probes)
         return Parts(
             settings=settings,
             keys=self.keys,
@@ -155,6 +158,14 @@ class Composition:
         in_force.load()
         await stack.enter_async_context(background(in_force.follow(self.settings.artefact_poll_seconds)))
         return in_force
+
+    async def _start_probes(self, stack: AsyncExitStack) -> ProbesInForce:
+        settings = self.settings
+        knobs = EscalationKnobs(stage_2=settings.stage_2, stage_3=settings.stage_3, hold_tokens=settings.hold_tokens)
+        probes = ProbesInForce(settings.probes_path, self.catalog, knobs)
+        probes.load()
+        await stack.enter_async_context(background(probes.follow(settings.artefact_poll_seconds)))
+        return probes
 
     async def _start_quality_loop(
         self, stack: AsyncExitStack, database: AsyncEngine, engine: Engine, classifier: Classifier

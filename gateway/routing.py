@@ -125,7 +125,7 @@ class RoutingService:
         exclusions, too_long = self._exclusions(ask, pinned)
         inputs = PolicyInputs(
             prediction=prediction,
-            costs=predicted_costs(self.catalog, given.prompt_tokens, ask.max_tokens),
+            costs=predicted_costs(self.catalog, given.prompt_tokens, ask.max_tokens, prediction.predicted_tokens),
             rule=rule.rule,
             quality_target=rule.quality_target,
             lambda_=rule.lambda_,

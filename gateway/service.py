@@ -11,6 +11,8 @@ from classifier.decision import Decision
 from gateway.answer import Answer
 from gateway.ask import Ask
 from gateway.errors import ApiError
+from gateway.escalation import Escalation
+from gateway.probes_in_force import ProbesInForce
 from gateway.routing import RoutingService
 from quality.record import Record
 from tiers.tier import Tier, Usage
@@ -28,8 +30,9 @@ class RecordSink(Protocol):
 class Service:
     """Answers asks. Holds no request state but the count of those in flight, which a shutdown waits for."""
 
-    def __init__(self, routing: RoutingService, sinks: list[RecordSink]) -> None:
+    def __init__(self, routing: RoutingService, sinks: list[RecordSink], probes: ProbesInForce | None = None) -> None:
         self.routing = routing
+        self.probes = probes
         self._sinks = sinks
         self._open: set[Answer] = set()
         self._idle = asyncio.Event()
@@ -95,6 +98,10 @@ class Service:
     def next_up(self, decision: Decision, tier: int) -> Tier | None:
         """The next allowed tier above `tier`."""
         return self.routing.next_up(decision, tier)
+
+    def escalation(self, ask: Ask, decision: Decision, tier: int) -> Escalation | None:
+        """What judges an answer of `tier` while it is given."""
+        return None if self.probes is None else self.probes.escalation(ask, decision, tier, self.routing)
 
     def finished(self, answer: Answer, record: Record) -> None:
         """Account for an answer that has ended."""

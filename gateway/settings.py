@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from classifier.opening import FIRST_TOKENS
+
 Role = Literal["all", "gateway"]
 SpanExport = Literal["none", "console", "otlp"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -41,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `store_texts`: whether messages and answers are recorded (a request may still opt out with `store: false`).
     `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
     `artefact_poll_seconds`: how often a newly promoted classifier is looked for.
+    `stage_2`, `stage_3`, `hold_tokens`: what the live knobs of escalation start with (`EscalationKnobs`).
     """
 
     role: Role = "all"
@@ -63,6 +66,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     store_texts: bool = True
     drain_seconds: Annotated[int, Meta(ge=0)] = 30
     artefact_poll_seconds: Annotated[float, Meta(gt=0)] = 5.0
+    stage_2: bool = True
+    stage_3: bool = True
+    hold_tokens: Annotated[int, Meta(ge=0, le=FIRST_TOKENS)] = FIRST_TOKENS
     log_level: LogLevel = "info"
     trace_exporter: SpanExport = "none"
     otlp_endpoint: str = "http://127.0.0.1:4318"
@@ -96,6 +102,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def registry_path(self) -> Path:
         """Where retrained classifiers are kept and promoted."""
         return self.data_path / "classifier"
+
+    @property
+    def probes_path(self) -> Path:
+        """Where the probes of tiers are kept and promoted."""
+        return self.data_path / "probes"
 
     @property
     def journal_path(self) -> Path:

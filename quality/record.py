@@ -6,15 +6,24 @@ import msgspec
 
 from classifier.decision import Decision
 
+AttemptStatus = Literal["ok", "error", "aborted", "escalated"]
+
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier that was tried; failed attempts are billed for what they generated."""
+    """One tier that was tried; failed and escalated attempts are billed for what they generated.
+
+    Where the answer was judged by its own evidence: the last `stage` that was, P(no worse) of this very answer by it,
+    and the `reason` why it was escalated or not.
+    """
 
     tier: int
     model: str
-    status: Literal["ok", "error", "aborted"]
+    status: AttemptStatus
     cost_usd: float
     error: str | None = None
+    stage: Literal["prefill", "opening", "whole"] | None = None
+    p_ok: float | None = None
+    reason: str | None = None
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """The catalogue: which models there are and what the four tiers make of them, as typed data."""
 
 import hashlib
+from typing import Any
 
 import msgspec
 
@@ -71,10 +72,18 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def fingerprint(self) -> str:
         """Hash of all that decides which answers the tiers give (not of prices): labels are valid for one of these."""
+        return _hash([self._answering(tier) for tier in self.tiers])
+
+    def tier_fingerprint(self, number: int) -> str:
+        """Hash of what decides which answers one tier gives, wherever it stands: probes are valid for one of these."""
+        return _hash(self._answering(self.tier(number))[1:])
+
+    def _answering(self, tier: TierSpec) -> list[Any]:
         models = {m.name: [m.path, m.compute] for m in self.core.models}
         models |= {m.name: [m.path, m.weights] for group in self.gpu_groups for m in group.models}
-        answers = [
-            [t.number, models.get(t.model_name), t.remote and [t.remote.base_url, t.remote.model], t.policy]
-            for t in self.tiers
-        ]
-        return hashlib.sha256(msgspec.json.encode(answers)).hexdigest()[:16]
+        remote = tier.remote and [tier.remote.base_url, tier.remote.model]
+        return [tier.number, models.get(tier.model_name), remote, tier.policy]
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:16]

@@ -25,16 +25,20 @@ def request_cost_usd(price: Price, prompt_tokens: int, completion_tokens: int) -
     return float(micro.quantize(Decimal(1), rounding=ROUND_HALF_UP) / 1_000_000)
 
 
-def predicted_costs(catalog: Catalog, prompt_tokens: int, max_tokens: int | None) -> list[float]:
+def predicted_costs(
+    catalog: Catalog, prompt_tokens: int, max_tokens: int | None, answer_tokens: Sequence[float | None] = ()
+) -> list[float]:
     """Predicted US dollars of answering with tier 1, 2, …, before anything is generated; unrounded.
 
-    Output is taken as the tier's expected answer, or what `max_tokens` lets it bill where that is less. The result is
-    strictly increasing whatever the prices: a tier costs at least `COST_STEP_USD` more than the one below
-    (cumulative maximum), which is what lets a higher quality target never lower a tier (SPEC RT-05).
+    Output is taken as `answer_tokens` where that is predicted (by tier; None where not), else as the tier's expected
+    answer; or as what `max_tokens` lets it bill, where that is less. The result is strictly increasing whatever the
+    prices: a tier costs at least `COST_STEP_USD` more than the one below (cumulative maximum), which is what lets a
+    higher quality target never lower a tier (SPEC RT-05).
     """
     costs: list[float] = []
-    for tier in catalog.tiers:
-        output = tier.expected_answer_tokens
+    for place, tier in enumerate(catalog.tiers):
+        predicted = answer_tokens[place] if place < len(answer_tokens) else None
+        output: float = tier.expected_answer_tokens if predicted is None else predicted
         if max_tokens is not None:
             output = min(output, max_tokens * tier.samples_per_choice)
         micro = tier.price.input_usd_per_million * prompt_tokens + tier.price.output_usd_per_million * output

@@ -57,6 +57,8 @@ def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
         "x-aio-p-ok": f"{answer.p_ok:.4f}",
         "x-aio-overhead-ms": f"{answer.overhead_ms():.3f}",
     }
+    if answer.escalated_from is not None:
+        headers["x-aio-escalated-from"] = str(answer.escalated_from.tier)
     if whole:
         headers["x-aio-cost-usd"] = f"{answer.cost_usd:.6f}"
     return headers

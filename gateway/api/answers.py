@@ -4,8 +4,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.answer import Answer, Choice
+from gateway.answer import Answer
 from gateway.api.logprobs import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
+from gateway.choice import Choice
 from tiers.tier import Usage
 
 
@@ -158,6 +159,7 @@ def usage_body(usage: Usage | None) -> UsageBody:
 
 def routed(answer: Answer) -> Routed:
     """How the answer came about."""
+    before = answer.escalated_from
     return Routed(
         decision_id=answer.ask.request_id,
         tier=answer.tier.number,
@@ -165,5 +167,5 @@ def routed(answer: Answer) -> Routed:
         p_ok=answer.p_ok,
         cost_usd=answer.cost_usd,
         overhead_ms=round(answer.overhead_ms(), 3),
-        reason=answer.decision.reason,
+        reason=answer.decision.reason if before is None else f"{answer.decision.reason}; {before.reason}",
     )

@@ -89,6 +89,9 @@ class Metrics:
         self._success = self._counter("vllm:request_success", "Finished requests.", ["model_name", "finished_reason"])
         self._requests = self._counter("aio_requests", "Requests by tier and status.", ["tier", "status"])
         self._attempts = self._counter("aio_attempts", "Tiers tried, fall-overs included.", ["tier", "status"])
+        self._judged = self._counter(
+            "aio_judged_answers", "Answers judged by their own evidence.", ["tier", "stage", "verdict"]
+        )
         self._cost = self._counter("aio_cost_usd", "Cost of answers in US dollars.", ["tier"])
         self._baseline = self._counter("aio_baseline_cost_usd", "What the strongest tier would have cost.", ["tier"])
         self._prompt_tokens = self._counter("aio_prompt_tokens", "Prompt tokens of answers.", ["tier"])
@@ -127,6 +130,9 @@ class Metrics:
         for attempt in record.attempts:
             self._attempts.labels(str(attempt.tier), attempt.status).inc()
             self._cost.labels(str(attempt.tier)).inc(attempt.cost_usd)
+            if attempt.stage is not None:
+                verdict = "escalated" if attempt.status == "escalated" else "kept"
+                self._judged.labels(str(attempt.tier), attempt.stage, verdict).inc()
         self._baseline.labels(tier).inc(record.baseline_cost_usd)
         self._cost_sum += record.cost_usd
         self._baseline_sum += record.baseline_cost_usd

@@ -1,8 +1,10 @@
 """A tier that says what a test tells it to, one delta per word, and remembers what happened to it."""
 
 import asyncio
+import struct
 from collections.abc import AsyncGenerator, Callable
 
+from inference_core.evidence import Evidence, TokenEvidence
 from tiers.errors import TierError
 from tiers.tier import Delta, GenerationRequest, TextLogprob, Tier, TierLoad, Usage
 from tiers.tools.tool import ToolCallDelta
@@ -14,7 +16,8 @@ class ScriptedTier(Tier):
     """Answers with `words`, and `calls` if there are any; `fail_at` raises `error` instead of the word of that number.
 
     A word in bytes is a token that is no text by itself. `likelihoods`: choice i says `#i` at its end, with that
-    log-probability of every word.
+    log-probability of every word. `state` and `sureness` (a log-probability per word, the last one for all further
+    words) are its evidence, for requests that ask for any.
 
     `hold_at`: waits before that word until `go` is set; `holding` is set when it gets there.
     `ended` is set when a generation ended or was closed; `closed_early` counts those that were closed.
@@ -29,6 +32,8 @@ class ScriptedTier(Tier):
         """Back to the first script, with nothing remembered."""
         self.words: tuple[str | bytes, ...] = WORDS
         self.likelihoods: tuple[float, ...] = ()
+        self.state: tuple[float, ...] = ()
+        self.sureness: tuple[float, ...] = (-0.1,)
         self.reasoning: tuple[str, ...] = ()
         self.calls: tuple[ToolCallDelta, ...] = ()
         self.fail_at: int | None = None
@@ -96,7 +101,16 @@ class ScriptedTier(Tier):
         logprob = self.likelihoods[index] if self.likelihoods else -0.25
         logprobs = _logprobs(request, text, raw, logprob)
         mark = f"#{index}" if self.likelihoods and place + 1 == len(self.words) else ""
-        return Delta(index=index, text=text + mark, token_ids=[place], logprobs=logprobs)
+        evidence = self._evidence(request, place)
+        return Delta(index=index, text=text + mark, token_ids=[place], logprobs=logprobs, evidence=evidence)
+
+    def _evidence(self, request: GenerationRequest, place: int) -> Evidence | None:
+        if request.evidence is None:
+            return None
+        state = struct.pack(f"<{len(self.state)}f", *self.state) if place == 0 else b""
+        logprob = self.sureness[min(place, len(self.sureness) - 1)]
+        tokens = [TokenEvidence(logprob, -logprob, 1.0)] if request.evidence.tokens else []
+        return Evidence(state=state, tokens=tokens)
 
     def _reasoning(self, request: GenerationRequest) -> list[Delta]:
         thoughts = [(index, thought) for index in range(request.n) for thought in self.reasoning]

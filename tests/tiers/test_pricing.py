@@ -56,6 +56,19 @@ def test_a_small_max_tokens_bounds_the_prediction() -> None:
     assert all(s < w for s, w in zip(short, long, strict=True))
 
 
+def test_a_predicted_length_takes_the_place_of_the_usual_one_where_there_is_one() -> None:
+    catalog = load_catalog("laptop")
+    usual, predicted = (
+        predicted_costs(catalog, 200, None),
+        predicted_costs(catalog, 200, None, [10.0, None, None, 40.0]),
+    )
+    assert predicted[0] == pytest.approx((200 * 0.125 + 10 * 0.375) / 1e6)
+    assert predicted[1:3] == usual[1:3]
+    # A dearer tier costs more whatever is predicted.
+    assert predicted[2] < predicted[3] < usual[3]
+    assert predicted_costs(catalog, 200, 4, [10.0])[0] == pytest.approx((200 * 0.125 + 4 * 0.375) / 1e6)
+
+
 def test_a_majority_tier_is_predicted_to_bill_all_its_samples() -> None:
     assert predicted_costs(load_catalog("laptop"), 0, 16)[2] == pytest.approx(5 * 16 * 11.25 / 1e6)
 

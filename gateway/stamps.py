@@ -1,0 +1,35 @@
+"""When the stages of a request began and ended."""
+
+import msgspec
+
+
+class Stamps(msgspec.Struct):
+    """Monotonic seconds at which the stages of a request began and ended, for metrics and spans.
+
+    `gaps`: seconds between one delta with tokens and the next, with the number of tokens that the later one brought.
+    `tier_seconds`: time spent waiting for the tier; the rest of the request is ours. `queue_seconds` and
+    `preemptions` are what the tier says with the usage. A delta that was held back counts from when it was let go.
+    """
+
+    arrival: float
+    routed: float
+    attempted: float
+    first_delta: float | None = None
+    last_delta: float | None = None
+    finished: float = 0.0
+    tier_seconds: float = 0.0
+    gaps: list[tuple[float, int]] = []
+    queue_seconds: float = 0.0
+    preemptions: int = 0
+
+    def take(self, now: float, tokens: int) -> None:
+        """A delta with so many tokens came `now`."""
+        if self.last_delta is None:
+            self.first_delta = now
+        elif tokens:
+            self.gaps.append((now - self.last_delta, tokens))
+        self.last_delta = now
+
+    def again(self, now: float) -> "Stamps":
+        """Of the same request, which another tier begins to answer `now`."""
+        return Stamps(arrival=self.arrival, routed=self.routed, attempted=now, tier_seconds=self.tier_seconds)

@@ -1,0 +1,277 @@
+"""An answer whose own evidence speaks against it goes to the next tier before the caller has seen any of it."""
+
+import asyncio
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.answer import Answer
+from gateway.ask import Ask
+from gateway.escalation_knobs import EscalationKnobs
+from gateway.probes_in_force import ProbesInForce
+from gateway.routing import RoutingService
+from gateway.service import Service
+from inference_core.protocol import SamplingParams
+from quality.record import Record
+from tests.gateway.known_probes import BAD_STATE, GOOD_STATE, known_probes
+from tests.gateway.running_gateway import scripted_tiers
+from tests.gateway.scripted_classifier import ScriptedClassifier
+from tiers.catalog_file import load_catalog
+from tiers.errors import TierError
+from tiers.tier import ChatMessage, Delta, TierLoad
+
+CATALOG = load_catalog("laptop")
+UNSURE, SURE = -4.0, -0.1
+LONG = tuple(f" w{i}" for i in range(12))
+
+
+class World:
+    """A service with probes of tier 1 over scripted tiers; tier 1 says twelve words, tier 2 its usual five."""
+
+    def __init__(self, **knobs: object) -> None:
+        self.tiers = scripted_tiers()
+        self.tiers[0].words, self.tiers[0].state = LONG, GOOD_STATE
+        self.classifier = ScriptedClassifier()
+        self.classifier.p_ok = (0.999, 0.9, 0.9, 1.0)
+        routing = RoutingService(CATALOG, {tier.number: tier for tier in self.tiers}, self.classifier, None)
+        self.probes = ProbesInForce(Path("none"), CATALOG, msgspec.convert(knobs, EscalationKnobs))
+        self.probes.use(known_probes(CATALOG))
+        self.records: list[Record] = []
+        self.service = Service(routing, [lambda answer, record: self.records.append(record)], self.probes)
+
+    async def answer(self, *, stream: bool = True, **fields: object) -> Answer:
+        ask = Ask(
+            request_id="chatcmpl-1",
+            api="chat",
+            sampling=SamplingParams(),
+            arrival=time.monotonic(),
+            created_at=time.time(),
+            stream=stream,
+            **{"requested_model": "auto", "messages": [ChatMessage(role="user", content="Say hello.")]} | fields,  # type: ignore[arg-type]
+        )
+        return await (self.service.start(ask) if stream else self.service.complete(ask))
+
+    async def streamed(self, **fields: object) -> str:
+        return "".join([delta.text async for delta in await self.answer(**fields)])
+
+    def attempts(self) -> list[tuple[int, str, str | None]]:
+        return [(attempt.tier, attempt.status, attempt.stage) for attempt in self.records[-1].attempts]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_state_that_promises_nothing_escalates_right_after_prefill(stream: bool) -> None:
+    world = World()
+    world.tiers[0].state = BAD_STATE
+    answer = await world.answer(stream=stream)
+    said = "".join([delta.text async for delta in answer]) if stream else answer.choices[0].text
+    assert said == "Hello there, how are you?"
+    assert world.attempts() == [(1, "escalated", "prefill"), (2, "ok", None)]
+    # One word was drawn with the state, and none after it.
+    assert world.tiers[0].closed_early == 1
+    assert "stage 2, after prefill: P(no worse) of this answer is 0.018" in str(world.records[0].attempts[0].reason)
+    assert answer.escalated_from is not None
+
+
+async def test_an_unsure_opening_escalates_a_stream_and_nothing_of_it_is_seen() -> None:
+    world = World()
+    world.tiers[0].sureness = (UNSURE,)
+    assert await world.streamed() == "Hello there, how are you?"
+    assert world.attempts() == [(1, "escalated", "opening"), (2, "ok", None)]
+    record = world.records[0]
+    # 2 words of the caller and 4 of the template, and the 8 tokens held; then 6 and 5 at tier 2's prices.
+    assert [attempt.cost_usd for attempt in record.attempts] == [0.000004, 0.000013]
+    assert record.cost_usd == pytest.approx(0.000017)
+    assert (record.tier, record.completion_tokens, record.status) == (2, 5, "ok")
+
+
+async def test_a_sure_stream_is_held_for_no_more_than_hold_tokens_and_delivered_whole() -> None:
+    world = World(hold_tokens=4)
+    world.tiers[0].hold_at = 4
+    answer = await world.answer()  # returns although the fifth word has not been drawn
+    assert not world.tiers[0].go.is_set()
+    world.tiers[0].go.set()
+    assert "".join([delta.text async for delta in answer]) == "".join(LONG)
+    assert world.attempts() == [(1, "ok", "opening")]
+    assert answer.p_ok == pytest.approx(1 / (1 + 2.718281828**-3.6), abs=1e-3)
+
+
+async def test_a_stream_is_not_let_go_before_its_opening_is_judged() -> None:
+    world = World(hold_tokens=4)
+    world.tiers[0].hold_at = 3
+    opening = asyncio.create_task(world.answer())
+    await world.tiers[0].holding.wait()
+    await asyncio.sleep(0)
+    assert not opening.done()
+    world.tiers[0].go.set()
+    await (await opening).aclose()
+
+
+async def test_a_whole_answer_is_judged_whole() -> None:
+    world = World()
+    world.tiers[0].sureness = (*[SURE] * 8, *[-12.0] * 4)
+    answer = await world.answer(stream=False)
+    assert answer.choices[0].text == "Hello there, how are you?"
+    assert world.attempts() == [(1, "escalated", "whole"), (2, "ok", None)]
+    # The whole first answer is billed: 6 tokens in, 12 out.
+    assert world.records[0].attempts[0].cost_usd == 0.000005
+
+
+async def test_a_stream_that_ends_while_it_is_held_is_judged_whole() -> None:
+    world = World()
+    world.tiers[0].words = ("a", "b")
+    world.tiers[0].sureness = (UNSURE,)
+    assert await world.streamed() == "Hello there, how are you?"
+    assert world.attempts()[0] == (1, "escalated", "whole")
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"stage_2": False, "stage_3": False}, {"stage_2": False, "hold_tokens": 0}, {"stage_3": False}]
+)
+async def test_a_stage_that_is_switched_off_escalates_nothing(knobs: dict[str, object]) -> None:
+    world = World(**knobs)
+    world.tiers[0].state = BAD_STATE if not knobs.get("stage_2", True) else GOOD_STATE
+    world.tiers[0].sureness = (UNSURE,)
+    assert await world.streamed() == "".join(LONG)
+    assert [attempt[:2] for attempt in world.attempts()] == [(1, "ok")]
+
+
+async def test_knobs_change_while_serving() -> None:
+    world = World(stage_2=False, stage_3=False)
+    world.tiers[0].state = BAD_STATE
+    assert await world.streamed() == "".join(LONG)
+    assert world.tiers[0].requests[-1].evidence is None  # what nobody looks at is not asked for
+    world.probes.knobs = EscalationKnobs(stage_3=False)
+    assert await world.streamed() == "Hello there, how are you?"
+
+
+@pytest.mark.parametrize(
+    "fields", [{"requested_model": "tier-1"}, {"n": 2}, {"max_cost_usd": 0.00009}, {"best_of": 2}, {"adapter": "sql"}]
+)
+async def test_requests_that_leave_no_choice_are_not_judged(fields: dict[str, object]) -> None:
+    world = World()
+    world.tiers[0].state, world.tiers[0].sureness = BAD_STATE, (UNSURE,)
+    await (await world.answer(stream=False, **fields)).aclose()
+    assert world.attempts() == [(1, "ok", None)]
+    assert world.tiers[0].requests[0].evidence is None
+
+
+async def test_a_deadline_that_the_next_tier_cannot_keep_keeps_the_answer() -> None:
+    world = World()
+    world.tiers[0].sureness, world.tiers[0].hold_at = (UNSURE,), 2
+    reading = asyncio.create_task(world.streamed(deadline_seconds=5.0))
+    await world.tiers[0].holding.wait()
+    world.tiers[1].health = TierLoad(predicted_wait_seconds=9.0)
+    world.tiers[0].go.set()
+    assert await reading == "".join(LONG)
+    assert world.attempts() == [(1, "ok", "opening")]
+    assert "tier 2's queue takes 9000 ms, the deadline leaves" in str(world.records[0].attempts[0].reason)
+
+
+async def test_two_answers_that_cost_more_than_the_maximum_are_not_bought() -> None:
+    world = World()
+    world.tiers[0].sureness = (UNSURE,)
+    # Tier 2 alone is predicted at $0.00038, with tier 1's whole answer at $0.00045.
+    answer = await world.answer(stream=False, max_cost_usd=0.0004)
+    assert answer.tier.number == 1
+    assert "above the maximum" in str(world.records[0].attempts[0].reason)
+
+
+async def test_a_gain_that_is_not_worth_the_price_is_not_bought() -> None:
+    world = World()
+    world.classifier.p_ok = (0.99, 0.0185, 0.0185, 1.0)
+    world.tiers[0].state = BAD_STATE  # 0.0180, and tier 2's 0.0005 more cost 0.05 x 3% of the dearest
+    assert await world.streamed() == "".join(LONG)
+    world.classifier.p_ok = (0.99, 0.03, 0.03, 1.0)
+    assert await world.streamed() == "Hello there, how are you?"
+
+
+async def test_the_second_answer_is_not_judged_again() -> None:
+    world = World()
+    world.tiers[0].state = BAD_STATE
+    await world.streamed()
+    assert world.tiers[1].requests[0].evidence is None
+    assert not world.tiers[2].requests
+
+
+async def test_a_tier_that_fails_after_an_escalation_is_still_replaced_once() -> None:
+    world = World()
+    world.tiers[0].state = BAD_STATE
+    world.tiers[1].fail_at = 0
+    assert await world.streamed() == "Hello there, how are you?"
+    assert world.attempts() == [(1, "escalated", "prefill"), (2, "error", None), (3, "ok", None)]
+
+
+async def test_a_caller_who_leaves_while_the_stream_is_held_frees_the_work_and_is_billed_for_it() -> None:
+    world = World()
+    world.tiers[0].hold_at = 3
+    opening = asyncio.create_task(world.answer())
+    await world.tiers[0].holding.wait()
+    opening.cancel()
+    with suppress(asyncio.CancelledError):
+        await opening
+    assert world.tiers[0].closed_early == 1
+    assert [attempt.status for attempt in world.records[0].attempts] == ["aborted"]
+    assert world.records[0].completion_tokens == 3
+    assert world.service.in_flight == 0
+
+
+async def test_a_state_of_another_model_judges_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.tiers[0].state = (-1.0, 0.0, 0.0)
+    assert await world.streamed() == "".join(LONG)
+    assert "a hidden state of 3 numbers came and its probe reads 2" in caplog.text
+
+
+async def test_probes_of_another_model_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.probes.use(known_probes(CATALOG, fingerprint="another"))
+    world.tiers[0].state = BAD_STATE
+    assert await world.streamed() == "".join(LONG)
+    assert "is not what answers there now" in caplog.text
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    stream=st.booleans(),
+    hold=st.integers(0, 8),
+    words=st.lists(st.text("ab ", min_size=1, max_size=3), max_size=14),
+    state=st.sampled_from([(), GOOD_STATE, BAD_STATE]),
+    sureness=st.lists(st.sampled_from([SURE, UNSURE]), min_size=1, max_size=10),
+    fail_at=st.none() | st.integers(0, 12),
+    read=st.integers(0, 30),
+)
+async def test_what_is_heard_is_one_tiers_answer_from_its_beginning_and_in_order(
+    stream: bool,
+    hold: int,
+    words: list[str],
+    state: tuple[float, ...],
+    sureness: list[float],
+    fail_at: int | None,
+    read: int,
+) -> None:
+    world = World(hold_tokens=hold)
+    first = world.tiers[0]
+    first.words, first.state, first.sureness, first.fail_at = tuple(words), state, tuple(sureness), fail_at
+    heard: list[Delta] = []
+    answer: Answer | None = None
+    with suppress(TierError):
+        answer = await world.answer(stream=stream)
+        while stream and len(heard) < read and (delta := await anext(answer, None)) is not None:
+            heard.append(delta)
+    if answer is not None:
+        await answer.aclose()
+    assert world.service.in_flight == 0
+    (record,) = world.records
+    text = "".join(delta.text for delta in heard) if stream else (record.answer or "")
+    own = "".join(words) if record.tier == 1 else "Hello there, how are you?"
+    assert own.startswith(text)
+    if record.status == "ok":
+        assert text == own or (stream and len(heard) == read)
+    assert all(tier.ended.is_set() for tier in world.tiers if tier.requests)
+    assert [a.status for a in record.attempts].count("escalated") <= 1
+    assert record.cost_usd == pytest.approx(sum(attempt.cost_usd for attempt in record.attempts))
