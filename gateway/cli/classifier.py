@@ -6,14 +6,15 @@ from typing import Any
 import click
 
 from gateway.cli.group import LazyGroup
-from gateway.cli.options import catalog_option, data_dir_option, json_option, settings_from, staged_progress
+from gateway.cli.options import data_dir_option, json_option, settings_from, staged_progress
 
 classifier = LazyGroup(
     name="classifier",
     help="Train and evaluate the outcome model behind routing.",
     commands={
         "train": ("gateway.cli.classifier:train", "Train on the public outcomes, evaluate, promote unless refused."),
-        "evaluate": ("gateway.cli.classifier:evaluate", "Measure a version on the test split."),
+        "evaluate": ("gateway.cli.classifier_evaluation:evaluate", "Measure a version beside simple predictors."),
+        "card": ("gateway.cli.classifier_evaluation:card", "Write the model card from a measurement."),
     },
 )
 
@@ -56,27 +57,3 @@ def train(
         click.echo(f"{outcome.folder}: {'promoted' if outcome.promoted else 'not promoted'}")
     if outcome.refusals:
         raise SystemExit(1)
-
-
-@click.command()
-@click.argument("artefact", type=click.Path(exists=True, file_okay=False, path_type=Path), required=False)
-@data_option
-@catalog_option
-@data_dir_option
-@json_option
-def evaluate(artefact: Path | None, data: Path | None, as_json: bool, **given: Any) -> None:
-    """Measure ARTEFACT (by default the version that serves) on the test split of the public outcomes."""
-    from classifier.training.evaluate_command import evaluate_command
-
-    folder = artefact or _serving(settings_from(**given).registry_path)
-    outcome = evaluate_command(folder, data=data)
-    click.echo(outcome.json if as_json else outcome.text)
-    if outcome.refusals:
-        raise SystemExit(1)
-
-
-def _serving(root: Path) -> Path:
-    from classifier.artefact import default_artefact
-    from classifier.registry import POINTER, ArtefactRegistry
-
-    return ArtefactRegistry(root).current() if (root / POINTER).is_file() else default_artefact()

@@ -1,0 +1,79 @@
+"""What each group of features costs: CPU microseconds of one prompt at a time, on this machine."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from classifier.features import surface_features
+from classifier.outcome_model import EncodedTurn, OutcomeModel
+from classifier.routing_input import RoutingInput, routing_input_of_text
+from classifier.tokens import tokenise
+from classifier.training.baselines import dense_features
+from classifier.training.predictors import PredictorUnavailableError
+
+PROMPTS = 300
+WARM_UP = 20
+
+
+class FeatureCost(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU microseconds per prompt of one group. `served`: part of the shipped decision."""
+
+    group: str
+    served: bool
+    median_us: float
+    p99_us: float
+
+
+def feature_costs(model: OutcomeModel, prompts: Sequence[str], train: Sequence[str] = ()) -> list[FeatureCost]:
+    """Costs of the shipped groups, and of the baselines' features fitted on `train` prompts (left out without)."""
+    sample = [prompts[i] for i in np.random.default_rng(0).permutation(len(prompts))[:PROMPTS]]
+    inputs = [routing_input_of_text(text) for text in sample]
+    turns = [model.encode(one) for one in inputs]
+    tokens = [tokenise(one.turn) for one in inputs]
+    groups: list[tuple[str, Callable[[int], object]]] = [
+        ("cut and count (routing input)", lambda i: routing_input_of_text(sample[i])),
+        ("words (tokenise)", lambda i: tokenise(inputs[i].turn)),
+        ("surface features", lambda i: surface_features(inputs[i].turn, tokens[i], inputs[i].turn_chars)),
+        (
+            f"embedding and word logits ({model.encoder.name})",
+            lambda i: model.encoder.encode(inputs[i].turn, tokens[i]),
+        ),
+        ("neighbours and novelty", lambda i: model.memory.look_up_one(turns[i].embedding)),
+        ("heads and calibration", _heads(model, turns)),
+        ("all of a prediction", _all(model, inputs)),
+    ]
+    found = [_cost(name, True, run, len(sample)) for name, run in groups]
+    if train:
+        for features in dense_features():
+            try:
+                features.fit(train)
+            except PredictorUnavailableError:
+                continue
+            found.append(_cost(f"baseline: {features.name}", False, lambda i, f=features: f.compute([sample[i]]), 60))  # type: ignore[misc]
+    return found
+
+
+def _heads(model: OutcomeModel, turns: Sequence[EncodedTurn]) -> Callable[[int], object]:
+    nearby = [model.memory.look_up_one(turn.embedding) for turn in turns]
+    return lambda i: model.prediction(turns[i], nearby[i])
+
+
+def _all(model: OutcomeModel, inputs: Sequence[RoutingInput]) -> Callable[[int], object]:
+    return lambda i: model.predict(inputs[i])
+
+
+def _cost(name: str, served: bool, run: Callable[[int], object], count: int) -> FeatureCost:
+    spent = []
+    for i in [*range(min(WARM_UP, count)), *range(count)]:
+        start = time.thread_time_ns()
+        run(i)
+        spent.append((time.thread_time_ns() - start) / 1e3)
+    measured = spent[-count:]
+    return FeatureCost(
+        group=name,
+        served=served,
+        median_us=round(float(np.median(measured)), 1),
+        p99_us=round(float(np.quantile(measured, 0.99)), 1),
+    )
