@@ -82,6 +82,7 @@ class QualityLoop:
                 panel=panel,
                 encode=self._encode,
                 on_alarm=self.on_alarm,
+                samples=lambda tier: self._catalog.tier(tier).samples_per_choice,
             )
         await self.monitor.start()
         await self.job.start()
@@ -105,7 +106,7 @@ class QualityLoop:
         if self.monitor is None:
             return
         try:
-            for tier in self.monitor.settings.sampling.tiers:
+            for tier in self.monitor.judged_tiers:
                 rate = await self.monitor.upgrade_rate(tier)
                 if rate.needs_upgrade.total:
                     share = rate.needs_upgrade.count / rate.needs_upgrade.total
@@ -115,7 +116,8 @@ class QualityLoop:
 
     def _sampling(self) -> SamplingSettings:
         settings = self._settings
-        return SamplingSettings(rate=settings.sampling_rate, budget_share=settings.verification_budget)
+        cheap, dear = settings.sampling_rate, settings.sampling_rate / 5
+        return SamplingSettings(rates=(cheap, cheap, dear, dear), budget_share=settings.verification_budget)
 
     def _price(self, tier: int, usage: Usage) -> float:
         return cost_usd(self._catalog.tier(tier), usage)

@@ -15,7 +15,7 @@ from quality.experience import Encode
 from quality.judges.calibration import Calibration
 from quality.judges.panel import Panel
 from quality.record import Record
-from quality.sampling import SamplingSettings, Spending, draw, eligible, uniform
+from quality.sampling import Purpose, SamplingSettings, Spending, draw, may_be_drawn
 from quality.shift_detector import ShiftAlarm, ShiftSettings
 from quality.shift_watch import ShiftWatch
 from quality.verification import AttemptError, Price, Verifier, training_row
@@ -78,13 +78,14 @@ class Monitor:
         panel: Panel,
         encode: Encode | None = None,
         on_alarm: OnAlarm | None = None,
+        samples: Callable[[int], int] = lambda tier: 1,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.settings = settings
         self._engine = engine
         self._tiers = sorted(tiers, key=lambda tier: tier.number)
         self._price = price
-        self._verifier = Verifier(self._tiers[-1], panel, price, max_tokens=settings.max_tokens)
+        self._verifier = Verifier(self._tiers, panel, price, max_tokens=settings.max_tokens, samples=samples)
         self._encode = encode
         self._on_alarm = on_alarm
         self._clock = clock
@@ -120,14 +121,19 @@ class Monitor:
         """Consider `record` for verification; microseconds, no I/O, never fails (SPEC QM-01)."""
         self._offered += 1
         sampling = self.settings.sampling
-        # The ceiling first: the affordable rate is at most as high, so nothing that it would draw is lost here.
-        if eligible(record, sampling) is not None or uniform(record.request_id, sampling.key) >= sampling.rate:
+        # The ceilings first: the affordable rates are at most as high, so nothing that they would draw is lost here.
+        if not may_be_drawn(record, sampling):
             return
         if len(self._offers) >= self.settings.max_offered:
             self._dropped += 1
             return
         self._offers.append(record)
         self._intake.nudge()
+
+    @property
+    def judged_tiers(self) -> list[int]:
+        """Those below the strongest: whose answers are compared with its own."""
+        return [tier.number for tier in self._tiers[:-1]]
 
     async def drain(self) -> None:
         """Wait until every offer is decided and every verification that can be made now is made."""
@@ -154,7 +160,7 @@ class Monitor:
             dropped=self._dropped,
             spending=spending,
             budget_usd=sampling.budget_share * spending.serving_usd,
-            upgrade_rates=[await self.upgrade_rate(tier) for tier in (None, *sampling.tiers)],
+            upgrade_rates=[await self.upgrade_rate(tier) for tier in (None, *self.judged_tiers)],
             evidence_of_shift=self._watch.evidence(),
             acceptance=await acceptance(self._engine),
             calibrations=list(self._verifier.panel.calibrations.values()),
@@ -163,10 +169,12 @@ class Monitor:
     async def _take_offer(self) -> bool:
         if not self._offers:
             return False
-        record = self._offers[0]
+        record, sampling = self._offers[0], self.settings.sampling
         spending = await self._recent_spending()
-        decided = draw(record, spending, self._likely_bound(record), self.settings.sampling)
-        if decided.sampled and await self._queue.add(record, decided.probability, self._clock()):
+        decided = draw(
+            record, spending, self._likely_bound(record, "sample"), sampling, self._likely_bound(record, "probe")
+        )
+        if decided.sampled and await self._queue.add(record, decided, self._clock()):
             self._sampled += 1
             self._worker.nudge()
         # Only now, so that a failing database loses no offer.
@@ -180,17 +188,18 @@ class Monitor:
             self._spending, self._spent_at = await self._queue.spending(now), now
         return self._spending
 
-    def _likely_bound(self, record: Record) -> float:
+    def _likely_bound(self, record: Record, purpose: Purpose) -> float:
         usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=self.settings.max_tokens)
-        return self._price(self._verifier.tier.number, usage)
+        asked = [tier.number for tier in self._tiers] if purpose == "probe" else [self._verifier.tier.number]
+        return sum(self._price(number, usage) for number in asked)
 
     async def _verify_one(self) -> bool:
         """Whether something was done, so that there may be more to do."""
         now = self._clock()
         await self._queue.sweep(now, now - self.settings.expire_seconds)
-        load = self._verifier.tier.load()
+        loads = [tier.load() for tier in self._tiers]
         # Batch priority yields inside our cores; a remote tier knows no priorities, so do not join its queue.
-        if not load.healthy or load.waiting > 0:
+        if not loads[-1].healthy or any(load.waiting > 0 for load in loads):
             return False
         job = await self._queue.next_job(now)
         if job is None:
@@ -216,8 +225,8 @@ class Monitor:
         try:
             # Not beyond the lease: from then on somebody else may be at it, and a starved answer must not hold us up.
             async with asyncio.timeout(self.settings.lease_seconds):
-                ruling = await self._verifier.verify(job)
-            row = self._learn(job, ruling)
+                rulings = await self._verifier.verify(job)
+            row = self._learn(job, rulings)
         except AttemptError as error:
             await self._fail(job, error)
         except TimeoutError:
@@ -228,18 +237,18 @@ class Monitor:
             await asyncio.shield(self._queue.give_back(job, "the monitor was stopped", bound_usd, now, now))
             raise
         else:
-            await self._queue.finish(job, ruling, row, self._clock())
-            if ruling.label is not None:
+            await self._queue.finish(job, rulings, row, self._clock())
+            if any(ruling.label is not None for ruling in rulings):
                 await self._look_for_shifts()
 
-    def _learn(self, job: Job, ruling: Ruling) -> Mapping[str, Any] | None:
-        if self._encode is None or ruling.label is None:
+    def _learn(self, job: Job, rulings: Sequence[Ruling]) -> Mapping[str, Any] | None:
+        if self._encode is None or all(ruling.label is None for ruling in rulings):
             return None
         try:
             encoded = self._encode(job.messages)
         except Exception as error:
-            raise AttemptError(f"the encoder failed: {error}", ruling.cost_usd) from error
-        return training_row(job, ruling, encoded, len(self._tiers), self._clock())
+            raise AttemptError(f"the encoder failed: {error}", sum(ruling.cost_usd for ruling in rulings)) from error
+        return training_row(job, rulings, encoded, len(self._tiers), self._clock())
 
     async def _look_for_shifts(self) -> None:
         for alarm in await self._watch.catch_up():

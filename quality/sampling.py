@@ -1,4 +1,4 @@
-"""Which answers are verified: a repeatable draw by request id, under a ceiling and a budget."""
+"""Which answers are verified: repeatable draws by request id, under ceilings and within a budget."""
 
 import hashlib
 from typing import Literal
@@ -9,44 +9,80 @@ from quality.record import Record
 
 _PERSON = b"aio-sampling-v1"
 
+Purpose = Literal["sample", "downgrade", "probe"]
+"""Is a cheap answer good enough; would a cheaper tier have done; what does every tier say?"""
+
 
 class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Live knobs of sampling (SPEC QM-01, QM-10).
+    """Live knobs of sampling (SPEC QM-01, QM-08, QM-10).
 
-    `rate` is a ceiling; `budget_share` bounds what verification may cost as a share of the trailing day's serving
-    cost. `key` separates deployments, so that nobody can choose request ids that are never sampled.
+    `rates[k-1]`: ceiling for the answers of tier k; of tiers below `downgrade_from` it is asked whether they are good
+    enough, of the others whether the tier below would have been. The answers of the surest decisions get
+    `least_attention` of their ceiling, the most doubtful ones all. `probe_rate`: ceiling for requests that every tier
+    answers. `budget_share` bounds what all of it may cost, as a share of the trailing day's serving cost, and
+    `probe_share` of that is for probes. `key` separates deployments, so that nobody can choose request ids that are
+    never sampled. Raises `ValueError`.
     """
 
-    rate: float = 0.05
-    tiers: tuple[int, ...] = (1, 2)
+    rates: tuple[float, ...] = (0.05, 0.05, 0.01, 0.01)
+    downgrade_from: int = 3
+    least_attention: float = 0.25
+    probe_rate: float = 0.01
     budget_share: float = 0.05
+    probe_share: float = 0.5
     window_seconds: float = 86_400.0
     key: str = ""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.rate <= 1.0:
-            raise ValueError(f"sampling rate is {self.rate}; it must lie between 0 and 1")
+        for name, value in (("rates", rate) for rate in self.rates):
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"{name} has {value}; a sampling rate must lie between 0 and 1")
+        for name in ("least_attention", "probe_rate", "probe_share"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must lie between 0 and 1")
         if self.budget_share < 0.0:
             raise ValueError(f"verification budget share is {self.budget_share}; it must not be negative")
         if self.window_seconds <= 0.0:
             raise ValueError(f"budget window is {self.window_seconds} seconds; it must be positive")
 
+    def rate(self, tier: int) -> float:
+        """The ceiling for the answers of `tier`."""
+        return self.rates[tier - 1] if tier <= len(self.rates) else 0.0
+
+    def purpose(self, tier: int) -> Purpose:
+        """Why an answer of `tier` is sampled."""
+        return "downgrade" if tier >= self.downgrade_from else "sample"
+
+    def share(self, purpose: Purpose) -> float:
+        """Of the serving cost, what may be spent on `purpose`: probes have a part of their own."""
+        return self.budget_share * (self.probe_share if purpose == "probe" else 1.0 - self.probe_share)
+
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
-    """US dollars and counts of the trailing window; `committed_usd` is spent plus reserved by what is under way."""
+    """US dollars and counts of the trailing window; `committed_usd` is spent plus reserved by what is under way.
+
+    `answered`: consenting answered chats by tier. Of probes apart: `probe_usd`, committed, and `probes`; the others,
+    `committed_usd` and `verifications`, are without them.
+    """
 
     serving_usd: float = 0.0
-    eligible_requests: int = 0
+    answered: dict[int, int] = {}
     committed_usd: float = 0.0
     verifications: int = 0
+    probe_usd: float = 0.0
+    probes: int = 0
+
+    def committed(self, purpose: Purpose) -> float:
+        return self.probe_usd if purpose == "probe" else self.committed_usd
 
 
 class Draw(msgspec.Struct, frozen=True, kw_only=True):
-    """The fate of one request. `probability` is the chance it had of being drawn, for weighting (Horvitz-Thompson)."""
+    """The fate of one request. `probability` is the chance it had of being drawn for `purpose` (Horvitz-Thompson)."""
 
     sampled: bool
     probability: float
     reason: Literal["drawn", "not drawn", "tier", "not a chat", "no consent", "not answered", "no budget"]
+    purpose: Purpose = "sample"
 
 
 def uniform(request_id: str, key: str = "") -> float:
@@ -57,28 +93,49 @@ def uniform(request_id: str, key: str = "") -> float:
     return int.from_bytes(digest.digest(), "big") / 2**64
 
 
-def admits(spending: Spending, bound_usd: float, share: float) -> bool:
+def may_be_drawn(record: Record, settings: SamplingSettings) -> bool:
+    """Whether the ceilings alone leave a chance, so that the rest is worth looking at; microseconds."""
+    return eligible(record) is None and (
+        uniform(record.request_id, settings.key) < settings.rate(record.tier)
+        or uniform(record.request_id, f"{settings.key}/probe") < settings.probe_rate
+    )
+
+
+def admits(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> bool:
     """Whether a verification that costs at most `bound_usd` fits: what is committed never passes the budget."""
-    return spending.committed_usd + bound_usd <= share * spending.serving_usd
+    return spending.committed(purpose) + bound_usd <= settings.share(purpose) * spending.serving_usd
 
 
-def affordable_rate(spending: Spending, bound_usd: float, settings: SamplingSettings) -> float:
-    """The rate at which verifying eligible requests would use the budget up and no more, at most the ceiling.
+def thinning(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> float:
+    """The share of the ceilings at which verifying would use the budget up and no more, at most 1.
 
     The price of one verification is the window's mean, or `bound_usd` while nothing has been verified. Thinning the
     draw evenly keeps the sample representative; a bare cap would verify the first requests of each day only.
     """
-    price = spending.committed_usd / spending.verifications if spending.verifications else bound_usd
-    if price <= 0.0 or spending.eligible_requests == 0:
-        return settings.rate
-    budget = settings.budget_share * spending.serving_usd
-    return min(settings.rate, budget / (spending.eligible_requests * price))
+    count = spending.probes if purpose == "probe" else spending.verifications
+    price = spending.committed(purpose) / count if count else bound_usd
+    if purpose == "probe":
+        wanted = settings.probe_rate * sum(spending.answered.values())
+    else:
+        wanted = sum(settings.rate(tier) * number for tier, number in spending.answered.items())
+    budget, asked = settings.share(purpose) * spending.serving_usd, wanted * price
+    return 1.0 if asked <= budget else budget / asked
 
 
-def eligible(record: Record, settings: SamplingSettings) -> Draw | None:
+def attention(record: Record, least: float) -> float:
+    """What share of its tier's ceiling an answer gets, from `least` to 1: more, the less sure the decision was.
+
+    Doubt is the variance of the predicted outcome, over its largest value, and the prompt's novelty.
+    """
+    prediction = record.decision.inputs.prediction
+    # The strongest tier is sure of itself; in doubt is whether the one below would have done.
+    p = prediction.p_ok[min(record.tier, max(len(prediction.p_ok) - 1, 1)) - 1]
+    doubt = (4.0 * p * (1.0 - p) + min(max(prediction.novelty, 0.0), 1.0)) / 2.0
+    return least + (1.0 - least) * doubt
+
+
+def eligible(record: Record) -> Draw | None:
     """The reason why `record` can never be drawn, or None if it can."""
-    if record.tier not in settings.tiers:
-        return Draw(sampled=False, probability=0.0, reason="tier")
     if record.api != "chat":
         # A raw continuation has no question that another answer could be better at.
         return Draw(sampled=False, probability=0.0, reason="not a chat")
@@ -90,14 +147,34 @@ def eligible(record: Record, settings: SamplingSettings) -> Draw | None:
     return None
 
 
-def draw(record: Record, spending: Spending, bound_usd: float, settings: SamplingSettings) -> Draw:
-    """Decide on `record`; the same request id with the same spending always gets the same answer."""
-    refused = eligible(record, settings)
+def draw(
+    record: Record, spending: Spending, bound_usd: float, settings: SamplingSettings, probe_usd: float | None = None
+) -> Draw:
+    """Decide on `record`; the same request id with the same spending always gets the same answer.
+
+    `bound_usd` and `probe_usd`: the most that verifying this answer and probing this request can cost.
+    """
+    refused = eligible(record)
     if refused is not None:
         return refused
+    probe = _drawn(record, "probe", settings.probe_rate, spending, probe_usd or bound_usd, settings)
+    if probe.sampled:
+        return probe
+    rate = settings.rate(record.tier)
+    if rate <= 0.0:
+        return Draw(sampled=False, probability=0.0, reason="tier")
+    ceiling = rate * attention(record, settings.least_attention)
+    return _drawn(record, settings.purpose(record.tier), ceiling, spending, bound_usd, settings)
+
+
+def _drawn(
+    record: Record, purpose: Purpose, ceiling: float, spending: Spending, bound_usd: float, settings: SamplingSettings
+) -> Draw:
     # The store lags behind serving: while it knows of no request yet, only the claim can tell what is affordable.
-    if spending.eligible_requests and not admits(spending, bound_usd, settings.budget_share):
-        return Draw(sampled=False, probability=0.0, reason="no budget")
-    rate = affordable_rate(spending, bound_usd, settings)
-    sampled = uniform(record.request_id, settings.key) < rate
-    return Draw(sampled=sampled, probability=rate, reason="drawn" if sampled else "not drawn")
+    if spending.answered and not admits(spending, bound_usd, purpose, settings):
+        return Draw(sampled=False, probability=0.0, reason="no budget", purpose=purpose)
+    rate = ceiling * thinning(spending, bound_usd, purpose, settings)
+    # Probes are uniformly random and independent of everything else, the other draws included.
+    key = f"{settings.key}/probe" if purpose == "probe" else settings.key
+    sampled = uniform(record.request_id, key) < rate
+    return Draw(sampled=sampled, probability=rate, reason="drawn" if sampled else "not drawn", purpose=purpose)

@@ -1,6 +1,6 @@
-"""One verification: the strongest tier answers the same prompt, the panel compares, a label may become a row."""
+"""One verification: tiers answer the same prompt, the panel compares with the strongest's, labels become a row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from inference_core.protocol import SamplingParams
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Finding, Panel
+from quality.sampling import Purpose
 from quality.verification_queue import Job, Ruling
 from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
 
@@ -15,15 +16,18 @@ Price = Callable[[int, Usage], float]
 """US dollars that a tier (by number) bills for some usage."""
 
 BATCH_PRIORITY = 2
-_NOTHING = Usage(prompt_tokens=0, completion_tokens=0)
 
 
-class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """The verifier's answer. A cut-off one is no reference."""
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier's answer."""
 
     text: str
     finish_reason: FinishReason | None
-    usage: Usage
+
+    @property
+    def is_whole(self) -> bool:
+        """A cut-off or empty answer is no reference, and no match for one."""
+        return self.finish_reason == "stop" and bool(self.text.strip())
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,65 +47,114 @@ class AttemptError(Exception):
 
 
 class Verifier:
-    """Runs jobs on `tier` at batch priority, greedily, so that a repeated verification gives the same reference.
+    """Runs jobs on `tiers`, cheapest first, at batch priority and greedily, so that a repeated verification gives the
+    same answers. The strongest tier's answer is the reference.
 
-    `max_tokens` bounds a reference answer, reasoning included, and with it the cost of a job.
+    `max_tokens` bounds an answer, reasoning included, and with it the cost of a job. `samples`: of how many sequences a
+    tier's answer, by number, may be billed.
     """
 
-    def __init__(self, tier: Tier, panel: Panel, price: Price, *, max_tokens: int) -> None:
-        self.tier = tier
+    def __init__(
+        self,
+        tiers: Sequence[Tier],
+        panel: Panel,
+        price: Price,
+        *,
+        max_tokens: int,
+        samples: Callable[[int], int] = lambda tier: 1,
+    ) -> None:
         self.panel = panel
+        self._tiers = {tier.number: tier for tier in tiers}
+        self._strongest = tiers[-1].number
         self._price = price
         self._max_tokens = max_tokens
+        self._samples = samples
+
+    @property
+    def tier(self) -> Tier:
+        """The strongest, which every job asks."""
+        return self._tiers[self._strongest]
+
+    def judged(self, purpose: Purpose, served: int) -> list[int]:
+        """The tiers whose answers a job judges; the first one's ruling is the job's own row (DESIGN §5).
+
+        An answer of the strongest tier is the reference itself, so that the one below it is judged.
+        """
+        below = min(served, self._strongest - 1)
+        if purpose == "probe":
+            return [below, *(number for number in self._tiers if number not in (below, self._strongest))]
+        if purpose == "downgrade" and served == below and below > 1:
+            return [below - 1, below]
+        return [below]
 
     def bound_usd(self, job: Job) -> float:
-        """The most that `job` can cost: a reference of full length, and the pairwise judge if it sits on the panel.
+        """The most that `job` can cost: all answers at full length, and the pairwise judge if it sits on the panel.
 
-        Raises `AttemptError` for texts that the tier cannot take.
+        Raises `AttemptError` for texts that a tier cannot take.
         """
         try:
-            return self._bound_of(job)
+            asked = {self._strongest, *self.judged(job.purpose, job.served_tier)} - {job.served_tier}
+            generating = sum(
+                self._bound(number, self._request(job, number), self._max_tokens * self._samples(number))
+                for number in asked
+            )
+            return generating + self._judging_bound(job) * len(self.judged(job.purpose, job.served_tier))
         except Exception as error:
             raise AttemptError(f"{type(error).__name__}: {error}", 0.0) from error
 
-    def _bound_of(self, job: Job) -> float:
-        bound = self._bound(self._request(job), self._max_tokens)
+    def _judging_bound(self, job: Job) -> float:
+        bound = 0.0
         for judge in self.panel.judges:
             if isinstance(judge, PairwiseJudge):
-                # The reference is not there yet: a token has at most a handful of characters, a clip has a length.
+                # The answers are not all there yet: a token has at most a handful of characters, a clip has a length.
                 longest = "x " * self._max_tokens
-                for request in judge.requests(prompt_text(job.messages), job.answer, longest):
-                    bound += self._bound(request, judge.max_tokens)
+                for request in judge.requests(prompt_text(job.messages), longest, longest):
+                    bound += self._bound(self._strongest, request, judge.max_tokens)
         return bound
 
-    async def verify(self, job: Job) -> Ruling:
-        """Answer, compare, rule. Raises `AttemptError`."""
-        spent = 0.0
+    async def verify(self, job: Job) -> list[Ruling]:
+        """Answer, compare, rule: a ruling per judged tier, the job's own first. Raises `AttemptError`."""
+        bill: list[float] = []
+        rulings: list[Ruling] = []
         try:
-            reference = await self._answer(job)
-            spent = self._cost(reference.usage)
-            if reference.finish_reason != "stop" or not reference.text.strip():
-                return self._ruling(reference, None, "the verifier's own answer is empty or was cut off", spent)
-            finding = await self.panel.judge(
-                prompt=prompt_text(job.messages), answer=job.answer, reference_answer=reference.text
-            )
+            reference = await self._answer(job, self._strongest, bill)
+            for number in self.judged(job.purpose, job.served_tier):
+                finding, reason = await self._judge(job, number, reference, bill)
+                # The reference is on the bill of the first.
+                cost = sum(bill) - sum(ruling.cost_usd for ruling in rulings)
+                rulings.append(self._ruling(number, reference, finding, reason, cost))
         except Exception as error:
             # Whatever went wrong (a tier, a judge, a bug in one), the job is retried and then given up.
-            raise AttemptError(f"{type(error).__name__}: {error}", spent) from error
-        spent += sum(self._cost(usage) for usage in finding.usage)
-        return self._ruling(reference, finding, finding.reason, spent)
+            raise AttemptError(f"{type(error).__name__}: {error}", sum(bill)) from error
+        return rulings
 
-    async def _answer(self, job: Job) -> Reference:
-        text, finish_reason, usage = "", None, _NOTHING
-        async for delta in self.tier.generate(self._request(job)):
+    async def _judge(self, job: Job, number: int, reference: Reply, bill: list[float]) -> tuple[Finding | None, str]:
+        """The panel's word on a tier's answer, or None and why there is none."""
+        if not reference.is_whole:
+            return None, "the verifier's own answer is empty or was cut off"
+        answer = await self._answer(job, number, bill)
+        if not answer.is_whole:
+            return None, f"the answer of tier {number} is empty or was cut off"
+        prompt = prompt_text(job.messages)
+        finding = await self.panel.judge(prompt=prompt, answer=answer.text, reference_answer=reference.text)
+        bill += [self._price(self._strongest, usage) for usage in finding.usage]
+        return finding, finding.reason
+
+    async def _answer(self, job: Job, number: int, bill: list[float]) -> Reply:
+        """The answer of a tier: the one that was served, or another."""
+        if number == job.served_tier:
+            return Reply(text=job.answer, finish_reason="stop")
+        text, finish_reason = "", None
+        async for delta in self._tiers[number].generate(self._request(job, number)):
             text += delta.text
             finish_reason = delta.finish_reason or finish_reason
-            usage = delta.usage or usage
-        return Reference(text=text, finish_reason=finish_reason, usage=usage)
+            if delta.usage is not None:
+                bill.append(self._price(number, delta.usage))
+        return Reply(text=text, finish_reason=finish_reason)
 
-    def _request(self, job: Job) -> GenerationRequest:
+    def _request(self, job: Job, number: int) -> GenerationRequest:
         return GenerationRequest(
-            request_id=f"verify-{job.verification_id}-{job.attempts}",
+            request_id=f"verify-{job.verification_id}-{job.attempts}-{number}",
             messages=[msgspec.convert(message, ChatMessage) for message in job.messages],
             sampling=SamplingParams(temperature=0.0),
             max_tokens=self._max_tokens,
@@ -109,9 +162,11 @@ class Verifier:
             salt=f"quality/{job.key_id or ''}",
         )
 
-    def _ruling(self, reference: Reference, finding: Finding | None, reason: str, cost_usd: float) -> Ruling:
+    def _ruling(self, number: int, reference: Reply, finding: Finding | None, reason: str, cost_usd: float) -> Ruling:
         return Ruling(
-            verifier_tier=self.tier.number,
+            tier=number,
+            model=self._tiers[number].model,
+            verifier_tier=self._strongest,
             verifier_model=self.tier.model,
             label=_label(finding) if finding is not None else None,
             judge=finding.judge if finding is not None else None,
@@ -122,12 +177,9 @@ class Verifier:
             cost_usd=cost_usd,
         )
 
-    def _bound(self, request: GenerationRequest, max_tokens: int) -> float:
-        prompt_tokens = self.tier.count_prompt_tokens(request)
-        return self._cost(Usage(prompt_tokens=prompt_tokens, completion_tokens=max_tokens))
-
-    def _cost(self, usage: Usage) -> float:
-        return self._price(self.tier.number, usage)
+    def _bound(self, number: int, request: GenerationRequest, max_tokens: int) -> float:
+        prompt_tokens = self._tiers[number].count_prompt_tokens(request)
+        return self._price(number, Usage(prompt_tokens=prompt_tokens, completion_tokens=max_tokens))
 
 
 def prompt_text(messages: list[dict[str, str]]) -> str:
@@ -136,23 +188,27 @@ def prompt_text(messages: list[dict[str, str]]) -> str:
     return asked[-1] if asked else messages[-1]["content"]
 
 
-def training_row(job: Job, ruling: Ruling, encoded: EncodedPrompt, tiers: int, now: float) -> dict[str, Any] | None:
-    """The row of `training_rows` that `ruling` teaches for `tiers` tiers, or None if it has no label.
+def training_row(
+    job: Job, rulings: Sequence[Ruling], encoded: EncodedPrompt, tiers: int, now: float
+) -> dict[str, Any] | None:
+    """The row of `training_rows` that `rulings` teach for `tiers` tiers, or None if none of them has a label.
 
-    Only the judged tier's outcome is known; the strongest tier is no worse than itself. `correct` stays empty,
+    Only the judged tiers' outcomes are known; the strongest tier is no worse than itself. `correct` stays empty,
     because agreeing with the strongest tier is not being right. The weight is the judge's informedness (Youden's J).
     """
-    if ruling.label is None or ruling.judge_reliability is None:
-        return None
     no_worse: list[bool | None] = [None] * tiers
     weights = [0.0] * tiers
-    no_worse[job.tier - 1] = ruling.label != "worse"
-    weights[job.tier - 1] = 2 * ruling.judge_reliability - 1
+    for ruling in rulings:
+        if ruling.label is not None and ruling.judge_reliability is not None:
+            no_worse[ruling.tier - 1] = ruling.label != "worse"
+            weights[ruling.tier - 1] = 2 * ruling.judge_reliability - 1
+    if not any(weights):
+        return None
     no_worse[-1] = True
     return {
         "request_id": job.request_id,
         "key_id": job.key_id,
-        "source": "verification",
+        "source": "probe" if job.purpose == "probe" else "verification",
         **msgspec.structs.asdict(encoded),
         "no_worse": no_worse,
         "correct": None,

@@ -1,37 +1,42 @@
 """The queue of verifications: rows in the database that survive restarts, with leases and reserved money."""
 
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, and_, func, insert, or_, select, text, update
+from sqlalchemy import ColumnElement, Select, and_, distinct, func, insert, or_, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables import erasures, requests, training_rows, verifications
 from quality.record import Record
-from quality.sampling import SamplingSettings, Spending, admits
+from quality.sampling import Draw, Purpose, SamplingSettings, Spending, admits
 
+# What the rows of one request's rulings have in common.
+_SHARED = ("request_id", "key_id", "sampled_probability", "sampled_reason", "attempts", "created_at")
 _CLAIM_LOCK = 0x41494F03  # PostgreSQL advisory lock number: "AIO", 3
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One pending verification with the texts it needs, as stored by the ledger."""
+    """One pending verification with the texts it needs, as stored by the ledger; `served_tier` gave `answer`."""
 
     verification_id: int
     request_id: str
     key_id: str | None
-    tier: int
+    purpose: Purpose
+    served_tier: int
     messages: list[dict[str, str]]
     answer: str
     attempts: int
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
-    """What a finished verification writes; `label` None with a reason where nothing may be learned."""
+    """What a finished verification says of one tier; `label` None with a reason where nothing may be learned."""
 
+    tier: int
+    model: str
     verifier_tier: int
     verifier_model: str
     label: Literal["no_worse", "worse", "tie"] | None
@@ -69,15 +74,18 @@ class VerificationQueue:
         self._max_attempts = max_attempts
         self.owner = f"monitor-{uuid.uuid4().hex}"
 
-    async def add(self, record: Record, probability: float, now: float) -> bool:
-        """Make `record` wait for its verification; False if it did already or its user's data was erased."""
+    async def add(self, record: Record, drawn: Draw, now: float) -> bool:
+        """Make `record` wait for its verification; False if it did already or its user's data was erased.
+
+        Until it is known what other tiers have to be judged, the row is the served tier's.
+        """
         row = {
             "request_id": record.request_id,
             "key_id": record.key_id,
             "tier": record.tier,
             "model": record.model,
-            "sampled_probability": probability,
-            "sampled_reason": "sample",
+            "sampled_probability": drawn.probability,
+            "sampled_reason": drawn.purpose,
             "status": "pending",
             "cost_usd": 0.0,
             "reserved_usd": 0.0,
@@ -99,7 +107,8 @@ class VerificationQueue:
             verifications.c.verification_id,
             verifications.c.request_id,
             verifications.c.key_id,
-            verifications.c.tier,
+            verifications.c.sampled_reason.label("purpose"),
+            requests.c.tier.label("served_tier"),
             requests.c.messages,
             requests.c.answer,
             verifications.c.attempts,
@@ -119,7 +128,7 @@ class VerificationQueue:
         """Take the lease of `job` and reserve `bound_usd` for it, if both are to be had."""
         async with self._exclusive() as connection:
             spending = await self._spending(connection, now)
-            if not admits(spending, bound_usd, self.sampling.budget_share):
+            if not admits(spending, bound_usd, job.purpose, self.sampling):
                 return "no budget"
             taken = await connection.execute(
                 update(verifications)
@@ -138,16 +147,18 @@ class VerificationQueue:
             )
             return "claimed" if taken.rowcount else "taken"
 
-    async def finish(self, job: Job, ruling: Ruling, training_row: Mapping[str, Any] | None, now: float) -> bool:
-        """Write the ruling and what may be learned from it, at once; False if the lease was lost meanwhile."""
-        fields = msgspec.structs.asdict(ruling)
-        cost_usd = fields.pop("cost_usd")
+    async def finish(
+        self, job: Job, rulings: Sequence[Ruling], training_row: Mapping[str, Any] | None, now: float
+    ) -> bool:
+        """Write a row per ruling and what may be learned from them, at once; False if the lease was lost meanwhile."""
+        own, *others = map(msgspec.structs.asdict, rulings)
+        cost_usd = own.pop("cost_usd")
         async with self._engine.begin() as connection:
             done = await connection.execute(
                 update(verifications)
                 .where(self._held(job))
                 .values(
-                    **fields,
+                    **own,
                     status="done",
                     cost_usd=verifications.c.cost_usd + cost_usd,
                     reserved_usd=0.0,
@@ -159,6 +170,12 @@ class VerificationQueue:
             )
             if not done.rowcount:
                 return False
+            drawn = select(verifications).where(verifications.c.verification_id == job.verification_id)
+            row = (await connection.execute(drawn)).mappings().one()
+            for fields in others:
+                shared = {name: row[name] for name in _SHARED}
+                done_at = {"status": "done", "reserved_usd": 0.0, "finished_at": now}
+                await connection.execute(insert(verifications).values(**shared, **done_at, **fields))
             if training_row is not None:
                 await connection.execute(insert(training_rows).values(dict(training_row)))
             return True
@@ -226,24 +243,33 @@ class VerificationQueue:
 
     async def _spending(self, connection: AsyncConnection, now: float) -> Spending:
         since = now - self.sampling.window_seconds
-        may_be_drawn = and_(
-            requests.c.tier.in_(self.sampling.tiers),
-            requests.c.api == "chat",
-            requests.c.status == "ok",
-            requests.c.messages.is_not(None),
+        consenting = and_(requests.c.api == "chat", requests.c.status == "ok", requests.c.messages.is_not(None))
+        serving = (
+            select(requests.c.tier, func.sum(requests.c.cost_usd), func.count().filter(consenting))
+            .where(requests.c.created_at > since)
+            .group_by(requests.c.tier)
         )
-        serving = select(func.coalesce(func.sum(requests.c.cost_usd), 0.0), func.count().filter(may_be_drawn)).where(
-            requests.c.created_at > since
+        probe = verifications.c.sampled_reason == "probe"
+        verifying = (
+            select(
+                probe,
+                func.sum(verifications.c.cost_usd + verifications.c.reserved_usd),
+                func.count(distinct(verifications.c.request_id)).filter(verifications.c.status == "done"),
+            )
+            .where(or_(verifications.c.finished_at.is_(None), verifications.c.finished_at > since))
+            .group_by(probe)
         )
-        committed = verifications.c.cost_usd + verifications.c.reserved_usd
-        in_window = or_(verifications.c.finished_at.is_(None), verifications.c.finished_at > since)
-        verifying = select(
-            func.coalesce(func.sum(committed), 0.0), func.count().filter(verifications.c.status == "done")
-        ).where(in_window)
-        serving_usd, eligible = (await connection.execute(serving)).one()
-        committed_usd, count = (await connection.execute(verifying)).one()
+        served = (await connection.execute(serving)).all()
+        spent = {bool(is_probe): (usd, count) for is_probe, usd, count in await connection.execute(verifying)}
+        committed_usd, count = spent.get(False, (0.0, 0))
+        probe_usd, probes = spent.get(True, (0.0, 0))
         return Spending(
-            serving_usd=serving_usd, eligible_requests=eligible, committed_usd=committed_usd, verifications=count
+            serving_usd=sum(usd for _, usd, _ in served),
+            answered={tier: answered for tier, _, answered in served if answered},
+            committed_usd=committed_usd,
+            verifications=count,
+            probe_usd=probe_usd,
+            probes=probes,
         )
 
     def _free(self, now: float) -> ColumnElement[bool]:

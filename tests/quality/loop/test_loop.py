@@ -17,7 +17,9 @@ from quality.retrain import retrain
 from quality.sampling import SamplingSettings
 from quality.task_set import check, tasks
 
-EVERYTHING = MonitorSettings(sampling=SamplingSettings(rate=1.0, budget_share=1e6))
+EVERYTHING = MonitorSettings(
+    sampling=SamplingSettings(rates=(1.0,) * 4, least_attention=1.0, probe_rate=0.0, budget_share=1e6)
+)
 
 
 async def test_from_served_requests_to_a_decided_candidate(engine: AsyncEngine, tmp_path: Path) -> None:

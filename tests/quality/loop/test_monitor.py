@@ -26,8 +26,10 @@ from quality.sampling import SamplingSettings
 from quality.shift_detector import ShiftAlarm, ShiftSettings
 from quality.shift_watch import ShiftWatch
 from quality.verification import EncodedPrompt
+from tiers.tier import Tier
 
-ALL = MonitorSettings(sampling=SamplingSettings(rate=1.0, budget_share=1e6), retry_seconds=0.0, max_attempts=3)
+EVERY = SamplingSettings(rates=(1.0,) * 4, least_attention=1.0, probe_rate=0.0, budget_share=1e6)
+ALL = MonitorSettings(sampling=EVERY, retry_seconds=0.0, max_attempts=3)
 
 
 def _encode(messages: list[dict[str, str]]) -> EncodedPrompt:
@@ -42,6 +44,7 @@ async def _monitor(
     judges: Sequence[Judge] = (ExactJudge(), SimilarityJudge()),
     alarms: list[ShiftAlarm] | None = None,
     encode: Encode = _encode,
+    tiers: Sequence[Tier] | None = None,
 ) -> Monitor:
     async def on_alarm(alarm: ShiftAlarm) -> None:
         if alarms is not None:
@@ -51,7 +54,7 @@ async def _monitor(
     panel = Panel(judges, {"exact": calibration})
     return Monitor(
         engine,
-        ladder(verifier),
+        tiers or ladder(verifier),
         settings,
         price=price,
         panel=panel,
@@ -105,6 +108,56 @@ async def test_verification_costs_what_the_tier_billed(engine: AsyncEngine) -> N
 
     [verdict] = await rows(engine, verifications)
     assert verdict["cost_usd"] == pytest.approx(4 * (5 + 5) / 1000)
+
+
+async def test_a_probe_asks_every_other_tier_and_teaches_all_outcomes(engine: AsyncEngine) -> None:
+    settings = msgspec.structs.replace(ALL, sampling=msgspec.structs.replace(EVERY, probe_rate=1.0))
+    tiers = [ScriptedTier(1, reply=lambda request: "8"), ScriptedTier(2), ScriptedTier(3), ScriptedTier()]
+    monitor = await _monitor(engine, tiers[-1], settings, tiers=tiers)
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1", tier=2))
+    await monitor.close()
+
+    found = {row["tier"]: row["label"] for row in await rows(engine, verifications)}
+    assert found == {1: "worse", 2: "no_worse", 3: "no_worse"}
+    assert [len(tier.seen) for tier in tiers] == [1, 0, 1, 1]
+    [learned] = await rows(engine, training_rows)
+    assert (learned["source"], learned["no_worse"]) == ("probe", [False, True, True, True])
+    assert all(learned["weights"][:3])
+
+
+@pytest.mark.parametrize(
+    ("served", "asked", "judged"),
+    [(4, [0, 0, 1, 0], {3: "worse"}), (3, [0, 1, 0, 1], {2: "no_worse", 3: "no_worse"})],
+)
+async def test_a_dear_answer_is_compared_with_the_tier_below_to_find_what_was_overpaid(
+    engine: AsyncEngine, served: int, asked: list[int], judged: dict[int, str]
+) -> None:
+    tiers = [ScriptedTier(1), ScriptedTier(2), ScriptedTier(3, reply=lambda request: "8"), ScriptedTier()]
+    monitor = await _monitor(engine, tiers[-1], tiers=tiers)
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1", tier=served))
+    await monitor.close()
+
+    found = await rows(engine, verifications)
+    assert {row["tier"]: row["label"] for row in found} == judged
+    assert {row["sampled_reason"] for row in found} == {"downgrade"}
+    assert [len(tier.seen) for tier in tiers] == asked
+
+
+async def test_what_a_probe_costs_is_billed_once_and_its_bound_covers_it(engine: AsyncEngine) -> None:
+    settings = msgspec.structs.replace(ALL, sampling=msgspec.structs.replace(EVERY, probe_rate=1.0))
+    monitor = await _monitor(engine, ScriptedTier(), settings)
+    await monitor.start()
+
+    await _serve(monitor, engine, record("req-1", tier=2, prompt="What is 3 + 4"))
+    await monitor.close()
+
+    found = await rows(engine, verifications)
+    # Tiers 1, 3 and 4 answered with 5 tokens each after 5 of the prompt; the second tier's answer was there.
+    assert sum(row["cost_usd"] for row in found) == pytest.approx((1 + 3 + 4) * (5 + 5) / 1000)
 
 
 async def test_an_open_question_is_stored_without_a_label_and_says_why(engine: AsyncEngine) -> None:
@@ -208,7 +261,9 @@ async def test_records_without_texts_are_never_verified(engine: AsyncEngine) -> 
 
 async def test_a_spent_budget_stops_sampling(engine: AsyncEngine) -> None:
     # A reference answer may cost up to 4 * (10 + 1024) / 1000 dollars; 5% of one dollar does not pay for that.
-    monitor = await _monitor(engine, ScriptedTier(), MonitorSettings(sampling=SamplingSettings(rate=1.0)))
+    monitor = await _monitor(
+        engine, ScriptedTier(), MonitorSettings(sampling=msgspec.structs.replace(EVERY, budget_share=0.05))
+    )
     await monitor.start()
 
     await _serve(monitor, engine, record("req-1"))

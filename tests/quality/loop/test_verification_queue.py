@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,12 +14,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import erasures, training_rows, verifications
 from quality.database import migrate, open_database
-from quality.sampling import SamplingSettings
+from quality.sampling import Draw, SamplingSettings
 from quality.verification_queue import Job, Ruling, VerificationQueue
 
 LEASE = 100.0
 NOW = 2000.0
+DRAWN = Draw(sampled=True, probability=0.05, reason="drawn")
 RULING = Ruling(
+    tier=1,
+    model="model-1",
     verifier_tier=4,
     verifier_model="model-4",
     label="no_worse",
@@ -33,13 +37,13 @@ RULING = Ruling(
 
 def _queue(engine: AsyncEngine, share: float = 1e9, max_attempts: int = 3) -> VerificationQueue:
     return VerificationQueue(
-        engine, SamplingSettings(budget_share=share), lease_seconds=LEASE, max_attempts=max_attempts
+        engine, SamplingSettings(budget_share=share, probe_share=0.0), lease_seconds=LEASE, max_attempts=max_attempts
     )
 
 
 async def _waiting_job(queue: VerificationQueue, engine: AsyncEngine, request_id: str = "req-1") -> Job:
     await store_request(engine, record(request_id, created_at=NOW))
-    await queue.add(record(request_id), 0.05, NOW)
+    await queue.add(record(request_id), DRAWN, NOW)
     job = await queue.next_job(NOW)
     assert job is not None
     return job
@@ -48,13 +52,14 @@ async def _waiting_job(queue: VerificationQueue, engine: AsyncEngine, request_id
 async def test_a_job_comes_back_with_the_texts_of_its_request(any_engine: AsyncEngine) -> None:
     job = await _waiting_job(_queue(any_engine), any_engine)
 
-    assert (job.request_id, job.tier, job.answer, job.attempts) == ("req-1", 1, "7", 0)
+    assert (job.request_id, job.served_tier, job.answer, job.attempts) == ("req-1", 1, "7", 0)
+    assert job.purpose == "sample"
     assert job.messages[0]["role"] == "user"
 
 
 async def test_a_job_waits_until_the_ledger_has_stored_its_request(engine: AsyncEngine) -> None:
     queue = _queue(engine)
-    await queue.add(record("req-1"), 0.05, NOW)
+    await queue.add(record("req-1"), DRAWN, NOW)
 
     assert await queue.next_job(NOW) is None
     await store_request(engine, record("req-1"))
@@ -64,8 +69,8 @@ async def test_a_job_waits_until_the_ledger_has_stored_its_request(engine: Async
 async def test_a_request_is_queued_once(any_engine: AsyncEngine) -> None:
     queue = _queue(any_engine)
 
-    assert await queue.add(record("req-1"), 0.05, NOW)
-    assert not await queue.add(record("req-1"), 0.05, NOW)
+    assert await queue.add(record("req-1"), DRAWN, NOW)
+    assert not await queue.add(record("req-1"), DRAWN, NOW)
     assert len(await rows(any_engine, verifications)) == 1
 
 
@@ -73,8 +78,8 @@ async def test_an_erased_users_request_is_not_queued(engine: AsyncEngine) -> Non
     async with engine.begin() as connection:
         await connection.execute(insert(erasures).values(key_id="alice", erased_at=1500.0))
 
-    assert not await _queue(engine).add(record("req-1", created_at=1400.0), 0.05, NOW)
-    assert await _queue(engine).add(record("req-2", created_at=1600.0), 0.05, NOW)
+    assert not await _queue(engine).add(record("req-1", created_at=1400.0), DRAWN, NOW)
+    assert await _queue(engine).add(record("req-2", created_at=1600.0), DRAWN, NOW)
 
 
 async def test_of_two_workers_that_want_a_job_one_gets_it(any_engine: AsyncEngine) -> None:
@@ -118,9 +123,9 @@ async def test_a_worker_that_lost_its_lease_writes_nothing(engine: AsyncEngine) 
         "created_at": NOW,
     }
 
-    assert not await slow.finish(job, RULING, learned, NOW + LEASE + 1)
+    assert not await slow.finish(job, [RULING], learned, NOW + LEASE + 1)
     assert await rows(engine, training_rows) == []
-    assert await quick.finish(again, RULING, learned, NOW + LEASE + 1)
+    assert await quick.finish(again, [RULING], learned, NOW + LEASE + 1)
     assert len(await rows(engine, training_rows)) == 1
 
 
@@ -129,7 +134,7 @@ async def test_a_finished_job_holds_the_ruling_and_all_that_was_spent(engine: As
     job = await _waiting_job(queue, engine)
     await queue.claim(job, 0.75, NOW)
 
-    await queue.finish(job, RULING, None, NOW + 5)
+    await queue.finish(job, [RULING], None, NOW + 5)
 
     [row] = await rows(engine, verifications)
     assert (row["status"], row["label"], row["judge"], row["verifier_answer"]) == ("done", "no_worse", "exact", "7")
@@ -158,7 +163,7 @@ async def test_sweeping_fails_what_nobody_will_finish(engine: AsyncEngine) -> No
     queue = _queue(engine, max_attempts=1)
     job = await _waiting_job(queue, engine)
     await queue.claim(job, 0.1, NOW)
-    await queue.add(record("never-stored"), 0.05, NOW - 500)
+    await queue.add(record("never-stored"), DRAWN, NOW - 500)
 
     assert await queue.sweep(NOW + 1, expire_before=NOW - 100) == 1
     assert await queue.sweep(NOW + LEASE, expire_before=NOW - 100) == 1
@@ -179,7 +184,7 @@ async def test_workers_that_claim_at_once_share_one_budget(any_engine: AsyncEngi
     queue = _queue(any_engine, share=0.1)
     for i in range(4):
         await store_request(any_engine, record(f"req-{i}", created_at=NOW))
-        await queue.add(record(f"req-{i}"), 0.05, NOW + i)
+        await queue.add(record(f"req-{i}"), DRAWN, NOW + i)
     jobs = []
     for row in await rows(any_engine, verifications):
         base = await queue.next_job(NOW + 10)
@@ -200,15 +205,47 @@ async def test_workers_that_claim_at_once_share_one_budget(any_engine: AsyncEngi
     assert sorted(claims) == ["claimed", "claimed", "no budget", "no budget"]
 
 
+async def test_a_probe_leaves_a_row_per_judged_tier_and_counts_once_in_a_budget_of_its_own(
+    any_engine: AsyncEngine,
+) -> None:
+    settings = SamplingSettings(budget_share=1.0, probe_share=0.5)
+    queue = VerificationQueue(any_engine, settings, lease_seconds=LEASE, max_attempts=3)
+    await store_request(any_engine, record("req-1", tier=2, created_at=NOW))
+    await queue.add(record("req-1", tier=2), msgspec.structs.replace(DRAWN, purpose="probe"), NOW)
+    job = await queue.next_job(NOW)
+    assert job is not None
+    assert await queue.claim(job, 0.6, NOW) == "no budget"
+    assert await queue.claim(job, 0.5, NOW) == "claimed"
+    rulings = [
+        msgspec.structs.replace(RULING, tier=tier, model=f"model-{tier}", cost_usd=cost)
+        for tier, cost in ((2, 0.2), (1, 0.05), (3, 0.1))
+    ]
+
+    assert await queue.finish(job, rulings, None, NOW + 5)
+    spending = await queue.spending(NOW + 5)
+
+    found = sorted(await rows(any_engine, verifications), key=lambda row: row["tier"])
+    assert [(row["tier"], row["model"], row["status"]) for row in found] == [
+        (1, "model-1", "done"),
+        (2, "model-2", "done"),
+        (3, "model-3", "done"),
+    ]
+    assert {(row["sampled_reason"], row["sampled_probability"], row["finished_at"]) for row in found} == {
+        ("probe", 0.05, NOW + 5)
+    }
+    assert (spending.committed_usd, spending.verifications, spending.probes) == (0.0, 0, 1)
+    assert spending.probe_usd == pytest.approx(0.35)
+
+
 async def test_spending_outside_the_window_is_forgotten(engine: AsyncEngine) -> None:
     queue = _queue(engine)
     job = await _waiting_job(queue, engine)
     await queue.claim(job, 0.5, NOW)
-    await queue.finish(job, RULING, None, NOW)
+    await queue.finish(job, [RULING], None, NOW)
 
     today, next_week = await queue.spending(NOW), await queue.spending(NOW + 7 * 86_400)
 
-    assert (today.serving_usd, today.committed_usd, today.verifications, today.eligible_requests) == (1.0, 0.5, 1, 1)
+    assert (today.serving_usd, today.committed_usd, today.verifications, today.answered) == (1.0, 0.5, 1, {1: 1})
     assert (next_week.serving_usd, next_week.committed_usd, next_week.verifications) == (0.0, 0.0, 0)
 
 
@@ -242,7 +279,7 @@ async def _play(engine: AsyncEngine, steps: list[tuple[str, float]], share: floa
         if step == "serve":
             served = record(f"req-{number}", created_at=now, cost_usd=size)
             await store_request(engine, served)
-            await queue.add(served, 0.05, now)
+            await queue.add(served, DRAWN, now)
         elif step == "claim":
             job = await queue.next_job(now)
             bound = size / 10
@@ -254,7 +291,7 @@ async def _play(engine: AsyncEngine, steps: list[tuple[str, float]], share: floa
         elif held and step == "finish":
             job, bound = held.pop()
             spent = Ruling(**{**{f: getattr(RULING, f) for f in RULING.__struct_fields__}, "cost_usd": bound * size})
-            await queue.finish(job, spent, None, now)
+            await queue.finish(job, [spent], None, now)
         elif held:
             job, bound = held.pop()
             await queue.give_back(job, "fault", bound * size, now, now)
