@@ -40,6 +40,11 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     `lambda_`: exchange rate between P(worse answer) and cost relative to the dearest tier.
     `predicted_waits[k-1]`: seconds that tier k's queue was predicted to take; too long a wait is an exclusion.
     `tau`: threshold of the simple rule. `quality_target` is what the caller asked for, for the record.
+
+    From `novelty_threshold` on a prompt is far from verified experience and gets `safe_tier` at least; None: no such
+    rule. `previous_tier` gave the conversation's last answer; `reuse_usd[k-1]` is what tier k saves of its cost by
+    having read the conversation's beginning already; `in_tool_loop`: the turn brings results of calls that the
+    previous tier made. `canary`: the prediction is that of a version on trial.
     """
 
     prediction: Prediction
@@ -53,6 +58,12 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     max_cost_usd: float | None = None
     exclusions: list[Exclusion] = []
     predicted_waits: list[float] = []
+    novelty_threshold: float | None = None
+    safe_tier: int | None = None
+    previous_tier: int | None = None
+    reuse_usd: list[float] = []
+    in_tool_loop: bool = False
+    canary: bool = False
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

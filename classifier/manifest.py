@@ -31,6 +31,13 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
     default_quality_target: float
 
 
+class NoveltyFallback(msgspec.Struct, frozen=True, kw_only=True):
+    """From novelty `threshold` on (in [0, 1]) a prompt is far from verified experience and gets `tier` at least."""
+
+    threshold: float
+    tier: int
+
+
 class TrainingWindow(msgspec.Struct, frozen=True, kw_only=True):
     """When the outcomes were collected (ISO 8601; None where the source does not say) and where they come from."""
 
@@ -45,6 +52,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     `heads`: names of the outcomes in the tensors' order ("no_worse_1", …, "correct_1", …). `catalogue_fingerprint`:
     of the models whose outcomes were measured; predictions for any other catalogue are a prior. `files`: name →
     SHA-256. `groups`: names of the clusters that `base.safetensors` numbers. `metrics`: the report as data.
+    `fallback`: None is `classifier.fallback`'s usual one.
     """
 
     schema_version: int
@@ -64,3 +72,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     curves: Curves
     metrics: dict[str, Any]
     files: dict[str, str]
+    fallback: NoveltyFallback | None = None

@@ -1,12 +1,15 @@
 """Which tier answers: pure functions from calibrated probabilities, predicted costs and constraints to a Decision.
 
 The lambda rule minimises `(1 - p_ok[k]) + lambda * cost[k] / cost[-1]`; the tau rule takes the cheapest tier with
-`p_ok >= tau`, else the strongest (DESIGN §4, RT-05). Ties go to the cheaper tier.
+`p_ok >= tau`, else the strongest (DESIGN §4, RT-05). Ties go to the cheaper tier. Constraints rule tiers out;
+`classifier.caution` then holds some of the rest back. Neither looks at lambda or tau, so that a higher quality target
+chooses among the same tiers and never lowers one.
 """
 
 import math
 from itertools import pairwise
 
+from classifier.caution import held_back
 from classifier.decision import Decision, Exclusion, PolicyInputs
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 
@@ -21,13 +24,19 @@ def decide(inputs: PolicyInputs) -> Decision:
     """
     _check(inputs)
     barred = barred_tiers(inputs)
-    allowed = [k for k in range(1, len(inputs.costs) + 1) if k not in barred]
+    tiers = range(1, len(inputs.costs) + 1)
+    allowed = [k for k in tiers if k not in barred]
     if not allowed:
         raise NoTierAllowedError([Exclusion(tier=k, reason=barred[k]) for k in sorted(barred)])
-    exact = {k: _lambda_score(inputs, k) if inputs.rule == "lambda" else _tau_score(inputs, k) for k in allowed}
-    tier = min(allowed, key=lambda k: (exact[k], k))
-    scores = [exact[k] / SCALE**2 if k in exact else None for k in range(1, len(inputs.costs) + 1)]
-    return Decision(tier=tier, reason=_reason(inputs, tier, barred), scores=scores, inputs=inputs)
+    held = held_back(inputs, allowed)
+    exact = {
+        k: _lambda_score(inputs, k) if inputs.rule == "lambda" else _tau_score(inputs, k)
+        for k in allowed
+        if k not in held
+    }
+    tier = min(exact, key=lambda k: (exact[k], k))
+    scores = [exact[k] / SCALE**2 if k in exact else None for k in tiers]
+    return Decision(tier=tier, reason=_reason(inputs, tier, barred, held), scores=scores, inputs=inputs)
 
 
 def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
@@ -59,12 +68,14 @@ def _tau_score(inputs: PolicyInputs, tier: int) -> int:
     return (share if reached else 2 * SCALE - share) * SCALE
 
 
-def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str]) -> str:
+def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[int, str]) -> str:
     if inputs.pinned_tier == tier:
         return f"pinned to tier {tier}"
     p_ok = inputs.prediction.p_ok[tier - 1]
     share = inputs.costs[tier - 1] / inputs.costs[-1]
-    if inputs.rule == "lambda":
+    if held and len(barred) + len(held) == len(inputs.costs) - 1:
+        why = f"tier {tier} is the only one left, with P(no worse) {p_ok:.3f}"
+    elif inputs.rule == "lambda":
         why = (
             f"tier {tier} has the least expected loss: P(worse) {1 - p_ok:.3f} + lambda {inputs.lambda_:.3g} "
             f"x cost share {share:.3f}"
@@ -76,8 +87,9 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str]) -> str:
     source = {"measured": "", "prior": " (prior: this catalogue has no measured outcomes)"}.get(
         inputs.prediction.kind, " (heuristic: the classifier failed)"
     )
-    ruled_out = "".join(f"; not tier {k}: {barred[k]}" for k in sorted(barred))
-    return f"{why}{source}{ruled_out}"
+    canary = f" (version {inputs.prediction.classifier_version} on trial)" if inputs.canary else ""
+    ruled_out = barred | held
+    return f"{why}{source}{canary}" + "".join(f"; not tier {k}: {ruled_out[k]}" for k in sorted(ruled_out))
 
 
 def _check(inputs: PolicyInputs) -> None:
@@ -95,9 +107,12 @@ def _check(inputs: PolicyInputs) -> None:
         raise PolicyInputsError(f"lambda is {inputs.lambda_}; it must be finite and at least 0.")
     if not 0.0 <= inputs.tau <= 1.0:
         raise PolicyInputsError(f"tau is {inputs.tau}; it must lie in [0, 1].")
+    if inputs.reuse_usd and len(inputs.reuse_usd) != tiers:
+        raise PolicyInputsError(f"reuse_usd has {len(inputs.reuse_usd)} tiers and costs {tiers}; give one for each.")
     for exclusion in inputs.exclusions:
         if not 1 <= exclusion.tier <= tiers:
             raise PolicyInputsError(f"exclusion of tier {exclusion.tier}; allowed are 1 to {tiers}.")
-    for name, tier in (("pinned_tier", inputs.pinned_tier), ("min_tier", inputs.min_tier)):
+    for name in ("pinned_tier", "min_tier", "safe_tier", "previous_tier"):
+        tier = getattr(inputs, name)
         if tier is not None and not 1 <= tier <= tiers:
             raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")

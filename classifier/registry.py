@@ -5,17 +5,28 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from classifier.errors import ArtefactError
 
 POINTER = "current.json"
 
 
-class ArtefactRegistry:
-    """A folder with one folder per version, and `current.json`: {"current": version, "previous": version or null}.
+class Canary(msgspec.Struct, frozen=True, kw_only=True):
+    """A version on trial beside the current one: it decides about a `share` of the requests, in (0, 1)."""
 
-    The pointer is swapped atomically; readers see the old version or the new one. One writer at a time (the quality
-    job holds a lease).
+    version: str
+    share: float
+
+
+class ArtefactRegistry:
+    """A folder with one folder per version, and `current.json`: {"current": version, "previous": version or null,
+    "canary": {"version": …, "share": …} or null}.
+
+    The pointer is swapped atomically; readers see the old state or the new one. One writer at a time (the quality
+    job holds a lease). A promotion or a rollback ends a canary: it was on trial against what served before.
     """
 
     def __init__(self, root: Path) -> None:
@@ -30,7 +41,20 @@ class ArtefactRegistry:
 
     def previous(self) -> str | None:
         """The version that `rollback` would restore."""
-        return self._pointer().get("previous")
+        version: str | None = self._pointer().get("previous")
+        return version
+
+    def canary(self) -> Canary | None:
+        """The version on trial, if there is one. Raises `ArtefactError` for a pointer that makes no sense."""
+        given = self._pointer().get("canary")
+        if given is None:
+            return None
+        try:
+            canary = msgspec.convert(given, Canary)
+        except msgspec.ValidationError as error:
+            raise ArtefactError(f"{self.root / POINTER}: canary: {error}.") from error
+        _check_share(canary.share)
+        return canary
 
     def versions(self) -> list[str]:
         """All complete versions, by name."""
@@ -44,12 +68,35 @@ class ArtefactRegistry:
         return folder
 
     def promote(self, version: str) -> Path:
-        """Make `version` current and remember the one before it; promoting the current version changes nothing."""
+        """Make `version` current and remember the one before it; promoting the current version only ends a canary."""
         folder = self.folder(version)
-        before = self._pointer().get("current")
+        pointer = self._pointer()
+        before = pointer.get("current")
         if before != version:
             self._write({"current": version, "previous": before})
+        elif pointer.get("canary") is not None:
+            self._write({"current": version, "previous": pointer.get("previous")})
         return folder
+
+    def start_canary(self, version: str, share: float) -> Path:
+        """Put `version` on trial for a `share` of the requests. Raises `ArtefactError` if it is the current one."""
+        _check_share(share)
+        folder, pointer = self.folder(version), self._pointer()
+        if pointer.get("current") is None:
+            raise ArtefactError(f"{self.root / POINTER} names no current version to try {version} beside; promote one.")
+        if pointer["current"] == version:
+            raise ArtefactError(f"{version} serves already; a canary must be another version.")
+        self._write({**pointer, "canary": {"version": version, "share": share}})
+        return folder
+
+    def stop_canary(self) -> str | None:
+        """End the trial; returns the version that was on it."""
+        pointer = self._pointer()
+        canary = pointer.get("canary")
+        if canary is None:
+            return None
+        self._write({**pointer, "canary": None})
+        return str(canary.get("version"))
 
     def seed(self, shipped: Path) -> Path:
         """Give an empty registry the version in `shipped` as its first; returns the current one's folder.
@@ -58,16 +105,21 @@ class ArtefactRegistry:
         """
         if (self.root / POINTER).is_file():
             return self.current()
-        target = self.root / shipped.name
+        self.add(shipped)
+        return self.promote(shipped.name)
+
+    def add(self, artefact: Path) -> Path:
+        """Copy the version in the folder `artefact` here, whole or not at all, if it is not here yet."""
+        target = self.root / artefact.name
         if not target.is_dir():
-            incoming = self.root / f".seed-{shipped.name}-{time.time_ns()}"
-            shutil.copytree(shipped, incoming)
+            incoming = self.root / f".seed-{artefact.name}-{time.time_ns()}"
+            shutil.copytree(artefact, incoming)
             try:
                 incoming.rename(target)
             except OSError:
                 # Another process was first; versions never differ in content.
                 shutil.rmtree(incoming)
-        return self.promote(shipped.name)
+        return target
 
     def rollback(self) -> Path:
         """Make the previous version current again (and the other way round). Raises `ArtefactError` without one."""
@@ -79,7 +131,7 @@ class ArtefactRegistry:
         self._write({"current": previous, "previous": pointer.get("current")})
         return folder
 
-    def _pointer(self) -> dict[str, str | None]:
+    def _pointer(self) -> dict[str, Any]:
         path = self.root / POINTER
         try:
             pointer = json.loads(path.read_bytes())
@@ -91,7 +143,7 @@ class ArtefactRegistry:
             raise ArtefactError(f"{path} holds {type(pointer).__name__}; it must be an object.")
         return pointer
 
-    def _write(self, pointer: dict[str, str | None]) -> None:
+    def _write(self, pointer: dict[str, Any]) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
         temporary = self.root / f".{POINTER}.{os.getpid()}"
         with temporary.open("w") as file:
@@ -100,3 +152,8 @@ class ArtefactRegistry:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.root / POINTER)
+
+
+def _check_share(share: float) -> None:
+    if not 0.0 < share < 1.0:
+        raise ArtefactError(f"a canary's share is {share}; it must lie between 0 and 1. Promote the version instead.")

@@ -5,17 +5,21 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from classifier.appeals import without_appeals
+
 HEAD_WORDS = 192
 TAIL_WORDS = 64
 # A word is seldom longer; bounds the work on text without spaces (base64, Chinese).
 CHARS_PER_WORD = 8
 CHARS_PER_TOKEN = 4
+TOKENS_PER_MESSAGE = 4  # of a chat template
 
 
 class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
     """One request as the outcome model sees it (DESIGN §4).
 
-    `turn`: last user turn, cut by `cut_turn`; `turn_chars`: its length in characters before the cut.
+    `turn`: last user turn without words to the router (`classifier.appeals`), cut by `cut_turn`; `turn_chars`: its
+    length in characters before the cut.
     `app`: hash of the system prompt ("" without one), which tells applications apart and keeps their text out.
     `prompt_tokens`: estimate over all messages; `max_tokens` None means unlimited.
     `previous_tiers`: tiers that answered this conversation so far, oldest first.
@@ -69,14 +73,14 @@ def routing_input(
     """
     system = "\n".join(m["content"] for m in messages if m["role"] in ("system", "developer"))
     user = [m["content"] for m in messages if m["role"] == "user"]
-    turn = user[-1] if user else ""
+    turn = without_appeals(user[-1]) if user else ""
     return RoutingInput(
         turn=cut_turn(turn),
         turn_chars=len(turn),
         app=hashlib.blake2b(system.encode(errors="replace"), digest_size=8).hexdigest() if system else "",
         user_turns=len(user),
         assistant_turns=sum(m["role"] == "assistant" for m in messages),
-        prompt_tokens=sum(len(m["content"]) for m in messages) // CHARS_PER_TOKEN + 4 * len(messages),
+        prompt_tokens=sum(len(m["content"]) for m in messages) // CHARS_PER_TOKEN + TOKENS_PER_MESSAGE * len(messages),
         max_tokens=max_tokens,
         has_tools=has_tools,
         has_schema=has_schema,

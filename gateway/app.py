@@ -9,7 +9,7 @@ from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.classifier_in_force import ClassifierInForce
+from gateway.classifier_in_force import ClassifierInForce, Serving
 from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
 from gateway.engine import Engine, running_engine
@@ -20,7 +20,9 @@ from gateway.parts import Parts
 from gateway.probes_in_force import ProbesInForce
 from gateway.quality_loop import QualityLoop, running_quality_loop
 from gateway.retries import background, until_it_works
-from gateway.routing import Classifier, RoutingService
+from gateway.routing import RoutingService
+from gateway.routing_knobs import RoutingKnobFile
+from gateway.routing_model import Classifier
 from gateway.service import RecordSink, Service
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
@@ -96,7 +98,8 @@ class Composition:
         engine = await stack.enter_async_context(running_engine(settings, self.catalog, self._tiers, self._cores))
         self._warn_of_worthless_tiers()
         classifier = await self._start_classifier(stack)
-        routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target)
+        knobs = await self._start_routing_knobs(stack)
+        routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs)
         loop = await self._start_quality_loop(stack, database, engine, classifier)
         self.sinks.append(self.metrics.observe)
         probes = await self._start_probes(stack)
@@ -150,11 +153,22 @@ class Composition:
             stack.callback(traces.close)
             self.sinks.append(traces.observe)
 
+    async def _start_routing_knobs(self, stack: AsyncExitStack) -> RoutingKnobFile:
+        knobs = RoutingKnobFile(self.settings.routing_knobs_path)
+        await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
+        return knobs
+
     async def _start_classifier(self, stack: AsyncExitStack) -> Classifier:
         if self._classifier is not None:
             return self._classifier
         root = self.settings.registry_path
-        in_force = ClassifierInForce(root, self.catalog.fingerprint, self.metrics.show_classifier)
+        in_force = ClassifierInForce(
+            root,
+            self.catalog.fingerprint,
+            self._show_classifier,
+            tiers=len(self.catalog.tiers),
+            must_be_measured=self.settings.classifier_must_be_measured,
+        )
         in_force.load()
         await stack.enter_async_context(background(in_force.follow(self.settings.artefact_poll_seconds)))
         return in_force
@@ -166,6 +180,10 @@ class Composition:
         probes.load()
         await stack.enter_async_context(background(probes.follow(settings.artefact_poll_seconds)))
         return probes
+
+    def _show_classifier(self, serving: Serving) -> None:
+        trial = None if serving.canary is None else serving.canary.version
+        self.metrics.show_classifier(serving.current.version, trial, serving.share)
 
     async def _start_quality_loop(
         self, stack: AsyncExitStack, database: AsyncEngine, engine: Engine, classifier: Classifier

@@ -19,8 +19,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     `arrival`: monotonic seconds; `created_at`: UTC epoch seconds. `quality_target`: share of answers that must be
     no worse than the strongest tier's, None for the server's own. `deadline_seconds`: the caller's bound on the time
     to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`: sampling
-    fields the caller left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none. `echo`,
-    `include_stop` and the `reasoning_…` fields: see `GenerationRequest`.
+    fields the caller left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none.
+    `conversation`: the caller's own id of it, None if it has to be recognised. `echo`, `include_stop` and the
+    `reasoning_…` fields: see `GenerationRequest`.
     """
 
     request_id: str
@@ -52,6 +53,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     deadline_seconds: float | None = None
     traceparent: str | None = None
     adapter: str = ""
+    conversation: str | None = None
 
     @property
     def is_bound(self) -> bool:

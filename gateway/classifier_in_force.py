@@ -1,94 +1,140 @@
-"""The outcome model in force: loaded at start, replaced in one assignment when another version is promoted."""
+"""The classifier in force, and a canary beside it: loaded at start, replaced in one assignment when the registry's
+pointer names others."""
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from classifier.artefact import default_artefact, load_artefact
-from classifier.curve import quality_to_lambda, quality_to_tau
+import msgspec
+
+from classifier.acceptance import accepted_artefact
+from classifier.artefact import default_artefact
 from classifier.decision import Prediction
 from classifier.errors import ArtefactError
 from classifier.outcome_model import OutcomeModel
 from classifier.registry import POINTER, ArtefactRegistry
 from classifier.routing_input import RoutingInput
+from gateway.loaded_version import LoadedVersion
 from gateway.routing_rule import RoutingRule
 
 log = logging.getLogger(__name__)
 
-MAX_REMEMBERED_RULES = 1024
+_PERSON = b"aio-canary-v1"
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """What serves: `current`, and a `canary` for a `share` of the requests. Replaced whole, so that whoever holds it
+    sees versions that belong together."""
+
+    current: LoadedVersion
+    canary: LoadedVersion | None = None
+    share: float = 0.0
+
+    def version_for(self, request_id: str) -> LoadedVersion:
+        """The version that decides about a request: the same one whenever and wherever it is asked."""
+        if self.canary is None or canary_draw(request_id) >= self.share:
+            return self.current
+        return self.canary
 
 
 class ClassifierInForce:
     """Serves the registry's current version, or the one that ships with the package while nothing was promoted.
 
-    A version that cannot be loaded changes nothing: the one before it goes on, and the log says why. Without any, every
-    call raises `ArtefactError` and routing falls back on its heuristic. `on_change` is called with each new version.
+    A version that is not accepted changes nothing: the one before it goes on, and `refusal` and the log say why; a
+    canary that is not accepted gets no requests. Without any version every call raises `ArtefactError`, and routing
+    falls back on its heuristic. `on_change` is called with what serves, after each change.
     """
 
-    def __init__(self, root: Path, catalogue_fingerprint: str, on_change: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        catalogue_fingerprint: str,
+        on_change: Callable[[Serving], None] = lambda serving: None,
+        *,
+        tiers: int | None = None,
+        must_be_measured: bool = False,
+    ) -> None:
         self._registry = ArtefactRegistry(root)
-        self._fingerprint = catalogue_fingerprint
+        self._fingerprint, self._tiers, self._must_be_measured = catalogue_fingerprint, tiers, must_be_measured
         self._on_change = on_change
-        self._model: OutcomeModel | None = None
-        self._problem = "no artefact was loaded yet"
-        self._rules: dict[float | None, RoutingRule] = {}
+        self._serving: Serving | None = None
         self._seen: tuple[int, int] | None = None
+        self.refusal = "no artefact was loaded yet"
+
+    @property
+    def serving(self) -> Serving:
+        """What serves now. Raises `ArtefactError` if nothing does."""
+        if self._serving is None:
+            raise ArtefactError(self.refusal)
+        return self._serving
 
     @property
     def model(self) -> OutcomeModel:
-        """The loaded artefact. Raises `ArtefactError` if there is none."""
-        if self._model is None:
-            raise ArtefactError(self._problem)
-        return self._model
+        """The current version's model. Raises `ArtefactError` if there is none."""
+        return self.serving.current.model
+
+    def model_for(self, request_id: str) -> LoadedVersion:
+        """The version that decides about this request."""
+        return self.serving.version_for(request_id)
 
     def predict(self, given: RoutingInput) -> Prediction:
-        """P(no worse) of every tier."""
-        return self.model.predict(given)
+        """The current version's prediction."""
+        return self.serving.current.predict(given)
 
     def rule_for(self, quality_target: float | None) -> RoutingRule:
-        """The artefact's default rule at a target, read off its own cost-quality curve; None is its own target."""
-        rule = self._rules.get(quality_target)
-        if rule is None:
-            rule = self._rules[quality_target] = _read_rule(self.model, quality_target)
-            if len(self._rules) > MAX_REMEMBERED_RULES:
-                self._rules.clear()
-        return rule
+        """The current version's rule."""
+        return self.serving.current.rule_for(quality_target)
 
     def load(self) -> None:
-        """Load what is current now; never raises."""
+        """Load what the pointer names now; never raises."""
         self._seen = self._pointer_state()
-        try:
-            folder = self._registry.current() if self._seen else default_artefact()
-            model = load_artefact(folder, self._fingerprint)
-        except (ArtefactError, OSError) as error:
-            self._problem = str(error)
-            log.error("the classifier stays %s: %s", self._model.version if self._model else "missing", error)
-            return
-        self._put_in_force(model)
+        self._put_in_force(*self._read())
 
     async def follow(self, seconds: float) -> None:
         """Look at the registry's pointer every `seconds` and load what it names when it has changed."""
         while True:
             await asyncio.sleep(seconds)
             if self._pointer_state() != self._seen:
-                await self._reload()
+                self._seen = self._pointer_state()
+                self._put_in_force(*await asyncio.to_thread(self._read))
 
-    async def _reload(self) -> None:
-        self._seen = self._pointer_state()
+    def _read(self) -> tuple[Serving | None, list[str]]:
+        """What the pointer names, with the reasons of refusals; what serves already is not loaded again."""
+        problems: list[str] = []
+        current = self._serving.current if self._serving is not None else None
         try:
-            model = await asyncio.to_thread(lambda: load_artefact(self._registry.current(), self._fingerprint))
+            folder = self._registry.current() if self._pointer_state() else default_artefact()
+            current = LoadedVersion(self._accepted(folder))
         except (ArtefactError, OSError) as error:
-            log.error("the promoted classifier is not used: %s", error)
-        else:
-            self._put_in_force(model)
+            problems.append(f"the classifier stays {current.version if current else 'missing'}: {error}")
+        if current is None:
+            return None, problems
+        canary, share = None, 0.0
+        try:
+            given = self._registry.canary() if self._pointer_state() else None
+            if given is not None and given.version != current.version:
+                model = self._accepted(self._registry.folder(given.version))
+                canary, share = LoadedVersion(model, on_trial=True), given.share
+        except (ArtefactError, OSError) as error:
+            problems.append(f"the canary gets no requests: {error}")
+        return Serving(current, canary, share), problems
 
-    def _put_in_force(self, model: OutcomeModel) -> None:
-        """Runs on the event loop, where no routing is under way: a request sees the old version or the new one."""
-        if self._model is None or model.version != self._model.version:
-            log.info("classifier %s (%s) is in force", model.version, model.kind)
-        self._model, self._rules = model, {}
-        self._on_change(model.version)
+    def _accepted(self, folder: Path) -> OutcomeModel:
+        return accepted_artefact(folder, self._fingerprint, tiers=self._tiers, must_be_measured=self._must_be_measured)
+
+    def _put_in_force(self, serving: Serving | None, problems: list[str]) -> None:
+        """One assignment: a request holds the old versions or the new ones, whichever thread routes it."""
+        self.refusal = "; ".join(problems)
+        for problem in problems:
+            log.error("%s", problem)
+        if serving is None:
+            return
+        self._serving = serving
+        trial = f", {serving.canary.version} on trial for {serving.share:.1%}" if serving.canary is not None else ""
+        log.info("classifier %s (%s) is in force%s", serving.current.version, serving.current.model.kind, trial)
+        self._on_change(serving)
 
     def _pointer_state(self) -> tuple[int, int] | None:
         try:
@@ -98,12 +144,7 @@ class ClassifierInForce:
         return state.st_mtime_ns, state.st_ino
 
 
-def _read_rule(model: OutcomeModel, quality_target: float | None) -> RoutingRule:
-    curves = model.manifest.curves
-    target = curves.default_quality_target if quality_target is None else quality_target
-    return RoutingRule(
-        rule=curves.default_rule,
-        quality_target=target,
-        lambda_=quality_to_lambda(model, target),
-        tau=quality_to_tau(model, target),
-    )
+def canary_draw(request_id: str) -> float:
+    """A number in [0, 1) that depends on the request's id alone; a canary has those below its share."""
+    digest = hashlib.blake2b(request_id.encode(errors="replace"), digest_size=8, person=_PERSON)
+    return int.from_bytes(digest.digest(), "big") / 2**64

@@ -3,18 +3,21 @@
 import logging
 import time
 from collections.abc import Mapping
-from typing import Protocol
 
 import msgspec
 
-from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
+from classifier.decision import Decision, Exclusion, PolicyInputs
 from classifier.errors import NoTierAllowedError
 from classifier.heuristic import heuristic_prediction
+from classifier.manifest import NoveltyFallback
 from classifier.policy import barred_tiers, decide
 from classifier.routing_input import RoutingInput, routing_input
 from gateway.ask import Ask
+from gateway.conversations import Conversations, History, circumstances
 from gateway.errors import ApiError, bad_request
-from gateway.routing_rule import RoutingRule, heuristic_rule
+from gateway.routing_knobs import RoutingKnobFile
+from gateway.routing_model import Classifier, RoutingModel, Verdict
+from gateway.routing_rule import heuristic_rule
 from tiers.catalog import Catalog
 from tiers.pricing import cost_usd, predicted_costs
 from tiers.tier import Tier, Usage
@@ -30,16 +33,6 @@ TEMPLATE_TOKENS = 64
 TEMPLATE_TOKENS_FOR_TOOLS = 2048
 
 
-class Classifier(Protocol):
-    """The outcome model in force."""
-
-    def predict(self, given: RoutingInput) -> Prediction:
-        """P(no worse) of every tier."""
-
-    def rule_for(self, quality_target: float | None) -> RoutingRule:
-        """The rule that meets a quality target; None is the artefact's own."""
-
-
 class RoutingService:
     """Decides which tier answers; owns the mapping from tier numbers to tiers."""
 
@@ -49,11 +42,14 @@ class RoutingService:
         tiers: Mapping[int, Tier],
         classifier: Classifier,
         quality_target: float | None,
+        knobs: RoutingKnobFile | None = None,
     ) -> None:
         self.catalog = catalog
         self.tiers = dict(tiers)
         self.classifier = classifier
         self.quality_target = quality_target
+        self.knobs = knobs or RoutingKnobFile()
+        self.conversations = Conversations()
         # Logged once per kind of failure, not once per request.
         self._classifier_failure = ""
 
@@ -119,13 +115,16 @@ class RoutingService:
                 "A prompt of token ids belongs to one model's vocabulary: name that model or a tier, not 'auto'.",
                 "model",
             )
-        given = routing_input_of(ask)
-        target = self.quality_target if ask.quality_target is None else ask.quality_target
-        prediction, rule = self._predict(given, target)
+        history = self._history(ask)
+        given = routing_input_of(ask, history.tiers)
+        verdict = self._verdict(ask, given)
+        rule = verdict.rule
         exclusions, too_long = self._exclusions(ask, pinned)
         inputs = PolicyInputs(
-            prediction=prediction,
-            costs=predicted_costs(self.catalog, given.prompt_tokens, ask.max_tokens, prediction.predicted_tokens),
+            prediction=verdict.prediction,
+            costs=predicted_costs(
+                self.catalog, given.prompt_tokens, ask.max_tokens, verdict.prediction.predicted_tokens
+            ),
             rule=rule.rule,
             quality_target=rule.quality_target,
             lambda_=rule.lambda_,
@@ -135,6 +134,10 @@ class RoutingService:
             max_cost_usd=ask.max_cost_usd,
             exclusions=exclusions,
             predicted_waits=[tier.load().predicted_wait_seconds for tier in self.tiers.values()],
+            novelty_threshold=None if verdict.fallback is None else verdict.fallback.threshold,
+            safe_tier=None if verdict.fallback is None else min(verdict.fallback.tier, self.strongest),
+            canary=verdict.on_trial,
+            **circumstances(history, self.catalog, given.prompt_tokens),
         )
         try:
             return decide(inputs)
@@ -148,15 +151,37 @@ class RoutingService:
         higher = next(allowed, None)
         return None if higher is None else self.tiers[higher]
 
-    def _predict(self, given: RoutingInput, target: float | None) -> tuple[Prediction, RoutingRule]:
-        """The classifier's word, or the length heuristic's where it fails (SPEC RT-13)."""
+    def remember(self, ask: Ask, tier: int) -> None:
+        """Note that `tier` answered `ask`, for the conversation's next turn."""
+        if self.knobs.in_force.conversations:
+            self.conversations.seconds = self.knobs.in_force.conversation_seconds
+            self.conversations.remember(ask, tier)
+
+    def _verdict(self, ask: Ask, given: RoutingInput) -> Verdict:
+        """The classifier's word, all of it by one version, or the length heuristic's where it fails (SPEC RT-13)."""
+        target = self.quality_target if ask.quality_target is None else ask.quality_target
         try:
-            return self.classifier.predict(given), self.classifier.rule_for(target)
+            model = self.classifier.model_for(ask.request_id)
+            return Verdict(model.predict(given), model.rule_for(target), self._fallback(given, model), model.on_trial)
         except Exception as error:
             if str(error) != self._classifier_failure:
                 self._classifier_failure = str(error)
                 log.error("the classifier failed, the length heuristic routes: %s", error, exc_info=error)
-            return heuristic_prediction(given, self.strongest), heuristic_rule(target)
+            return Verdict(heuristic_prediction(given, self.strongest), heuristic_rule(target))
+
+    def _fallback(self, given: RoutingInput, model: RoutingModel) -> NoveltyFallback | None:
+        """The operator's word, else the version's. In a turn without words there is nothing that could be novel."""
+        knobs = self.knobs.in_force
+        if not knobs.novelty_fallback or not given.turn.strip():
+            return None
+        own = model.fallback()
+        return NoveltyFallback(
+            threshold=own.threshold if knobs.novelty_threshold is None else knobs.novelty_threshold,
+            tier=knobs.safe_tier or own.tier,
+        )
+
+    def _history(self, ask: Ask) -> History:
+        return self.conversations.history(ask) if self.knobs.in_force.conversations else History()
 
     def _exclusions(self, ask: Ask, pinned: int | None) -> tuple[list[Exclusion], list[int]]:
         """Tiers that cannot take the request now, and those among them whose context is too short for it."""
@@ -192,11 +217,17 @@ class RoutingService:
         return ApiError(503, str(error), code="no_tier_available")
 
 
-def routing_input_of(ask: Ask) -> RoutingInput:
+def routing_input_of(ask: Ask, previous_tiers: tuple[int, ...] = ()) -> RoutingInput:
     """What the classifier sees of an ask; of several prompts, the longest."""
     if ask.messages is not None:
         messages = [{"role": message.role, "content": message.content} for message in ask.messages]
-        return routing_input(messages, max_tokens=ask.max_tokens)
+        return routing_input(
+            messages,
+            max_tokens=ask.max_tokens,
+            has_tools=ask.tooling is not None,
+            has_schema=ask.sampling.grammar is not None,
+            previous_tiers=previous_tiers,
+        )
     longest = max(ask.prompts or [""], key=len)
     if isinstance(longest, str):
         return routing_input([{"role": "user", "content": longest}], max_tokens=ask.max_tokens)

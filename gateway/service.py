@@ -105,6 +105,8 @@ class Service:
 
     def finished(self, answer: Answer, record: Record) -> None:
         """Account for an answer that has ended."""
+        if record.status == "ok":
+            self.routing.remember(answer.ask, record.tier)
         self._open.discard(answer)
         if not self._open:
             self._idle.set()

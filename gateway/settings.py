@@ -44,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
     `artefact_poll_seconds`: how often a newly promoted classifier is looked for.
     `stage_2`, `stage_3`, `hold_tokens`: what the live knobs of escalation start with (`EscalationKnobs`).
+    `classifier_must_be_measured`: refuse classifiers whose outcomes are those of other models than the catalogue's.
     """
 
     role: Role = "all"
@@ -69,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stage_2: bool = True
     stage_3: bool = True
     hold_tokens: Annotated[int, Meta(ge=0, le=FIRST_TOKENS)] = FIRST_TOKENS
+    classifier_must_be_measured: bool = False
     log_level: LogLevel = "info"
     trace_exporter: SpanExport = "none"
     otlp_endpoint: str = "http://127.0.0.1:4318"
@@ -97,6 +99,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def knobs_path(self) -> Path:
         """Where changed knobs that shall outlast the core's process are kept."""
         return self.data_path / "knobs.json"
+
+    @property
+    def routing_knobs_path(self) -> Path:
+        """Where changed knobs of routing are kept, for all gateway processes of this folder."""
+        return self.data_path / "routing_knobs.json"
 
     @property
     def registry_path(self) -> Path:

@@ -1,6 +1,7 @@
 """The x-aio request headers (what the caller wants of routing) and response headers (what became of it)."""
 
 import math
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -8,14 +9,18 @@ import msgspec
 from gateway.answer import Answer
 from gateway.errors import bad_request
 
+_CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
+
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """`x-aio-quality`, `x-aio-min-tier`, `x-aio-max-cost` (US dollars), `x-aio-deadline-ms` (to the first token)."""
+    """`x-aio-quality`, `x-aio-min-tier`, `x-aio-max-cost` (US dollars), `x-aio-deadline-ms` (to the first token),
+    `x-aio-conversation` (the caller's own id of the conversation)."""
 
     quality_target: float | None = None
     min_tier: int | None = None
     max_cost_usd: float | None = None
     deadline_seconds: float | None = None
+    conversation: str | None = None
 
 
 def wishes_of(headers: Mapping[str, str], tiers: int) -> Wishes:
@@ -29,6 +34,7 @@ def wishes_of(headers: Mapping[str, str], tiers: int) -> Wishes:
         min_tier=None if min_tier is None else int(min_tier),
         max_cost_usd=_number(headers, "x-aio-max-cost", 0, 1e6),
         deadline_seconds=None if deadline_ms is None else deadline_ms / 1e3,
+        conversation=_conversation(headers.get("x-aio-conversation")),
     )
 
 
@@ -47,6 +53,17 @@ def _number(headers: Mapping[str, str], name: str, least: float, most: float) ->
     return value
 
 
+def _conversation(given: str | None) -> str | None:
+    if given is None or _CONVERSATION.match(given):
+        return given
+    raise bad_request(
+        f"Invalid header x-aio-conversation: {given[:64]!r}; allowed are 1 to 128 letters, digits, dots, colons, "
+        "underscores and hyphens.",
+        "x-aio-conversation",
+        "invalid_value",
+    )
+
+
 def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
     """What became of the request; the cost is known, and given, on whole answers only."""
     headers = {
@@ -55,6 +72,7 @@ def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
         "x-aio-tier": str(answer.tier.number),
         "x-aio-model": answer.tier.model,
         "x-aio-p-ok": f"{answer.p_ok:.4f}",
+        "x-aio-classifier": answer.decision.inputs.prediction.classifier_version,
         "x-aio-overhead-ms": f"{answer.overhead_ms():.3f}",
     }
     if answer.escalated_from is not None:

@@ -12,6 +12,7 @@ import msgspec
 
 from classifier.decision import Prediction
 from classifier.features import LEXICON, surface_features
+from classifier.manifest import NoveltyFallback
 from classifier.outcome_model import EncodedTurn
 from classifier.policy import decide
 from classifier.routing_input import CHARS_PER_TOKEN, RoutingInput
@@ -78,7 +79,7 @@ def route(prompts: int, tokens: int, seed: int, as_json: bool, **given: Any) -> 
     """
     settings = settings_from(**given)
     catalog = load_catalog(settings.catalog)
-    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint, lambda version: None)
+    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint)
     classifier.load()
     # Without tiers: none is down and none has a queue, so that nothing waits.
     service = RoutingService(catalog, {}, classifier, settings.quality_target)
@@ -134,6 +135,8 @@ def _time_stages(classifier: ClassifierInForce, service: RoutingService, asks: S
 class TimedClassifier:
     """A classifier whose stages end laps of its stopwatch: what `OutcomeModel.predict` does, step by step."""
 
+    on_trial = False
+
     def __init__(self, classifier: ClassifierInForce) -> None:
         self.watch = Stopwatch()
         self._classifier = classifier
@@ -158,6 +161,14 @@ class TimedClassifier:
     def rule_for(self, quality_target: float | None) -> RoutingRule:
         """The rule that meets a quality target."""
         return self._classifier.rule_for(quality_target)
+
+    def fallback(self) -> NoveltyFallback:
+        """The version's own."""
+        return self._classifier.serving.current.fallback()
+
+    def model_for(self, request_id: str) -> "TimedClassifier":
+        """Itself."""
+        return self
 
 
 class Stopwatch:

@@ -64,7 +64,7 @@ def _decide(
     from tiers.tier import ChatMessage
 
     catalog = load_catalog(settings.catalog)
-    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint, lambda version: None)
+    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint)
     classifier.load()
     # Without tiers: nobody is down and nothing is queued, so that the prompt alone decides.
     routing = RoutingService(catalog, {}, classifier, settings.quality_target)

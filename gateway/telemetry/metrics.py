@@ -118,6 +118,10 @@ class Metrics:
         self.classifier = Gauge(
             "aio_classifier_info", "1 for the version in force.", ["version"], registry=self.registry
         )
+        self.canary = Gauge(
+            "aio_classifier_canary_share", "Share of requests that a version on trial decides about.", ["version"],
+            registry=self.registry,
+        )  # fmt: skip
         self._cost_sum = 0.0
         self._baseline_sum = 0.0
 
@@ -142,10 +146,13 @@ class Metrics:
             self._success.labels(model, record.finish_reason or "stop").inc()
             self._observe_tokens(answer, record)
 
-    def show_classifier(self, version: str) -> None:
-        """Name the classifier version in force."""
+    def show_classifier(self, version: str, canary: str | None = None, share: float = 0.0) -> None:
+        """Name the classifier version in force, and the one on trial for a `share` of the requests."""
         self.classifier.clear()
         self.classifier.labels(version).set(1)
+        self.canary.clear()
+        if canary is not None:
+            self.canary.labels(canary).set(share)
 
     async def read_cores(self, cores: Mapping[str, CoreClient]) -> None:
         """Take a snapshot of every core; a core that is gone leaves no stale figures behind."""

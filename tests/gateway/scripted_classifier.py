@@ -1,12 +1,15 @@
 """A classifier that predicts what a test tells it to."""
 
 from classifier.decision import Prediction
+from classifier.manifest import NoveltyFallback
 from classifier.routing_input import RoutingInput
 from gateway.routing_rule import RoutingRule
 
 
 class ScriptedClassifier:
-    """Predicts `p_ok` for every prompt; `error` is raised instead if it is set."""
+    """Predicts `p_ok` and `novelty` for every prompt; `error` is raised instead if it is set."""
+
+    on_trial = False
 
     def __init__(self) -> None:
         self.reset()
@@ -14,15 +17,22 @@ class ScriptedClassifier:
     def reset(self) -> None:
         """Back to the first script: every tier is good enough, so that the cheapest wins."""
         self.p_ok: tuple[float, ...] = (0.999, 0.999, 0.999, 1.0)
+        self.novelty = 0.1
         self.error: Exception | None = None
         self.seen: list[RoutingInput] = []
+
+    def model_for(self, request_id: str) -> "ScriptedClassifier":
+        return self
 
     def predict(self, given: RoutingInput) -> Prediction:
         self.seen.append(given)
         if self.error is not None:
             raise self.error
-        return Prediction(p_ok=list(self.p_ok), kind="measured", novelty=0.1, classifier_version="scripted")
+        return Prediction(p_ok=list(self.p_ok), kind="measured", novelty=self.novelty, classifier_version="scripted")
 
     def rule_for(self, quality_target: float | None) -> RoutingRule:
         target = 0.95 if quality_target is None else quality_target
         return RoutingRule(rule="lambda", quality_target=target, lambda_=1 - target, tau=target)
+
+    def fallback(self) -> NoveltyFallback:
+        return NoveltyFallback(threshold=0.98, tier=4)

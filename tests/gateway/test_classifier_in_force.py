@@ -2,17 +2,38 @@
 
 import asyncio
 import shutil
+import threading
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from classifier.artefact import default_artefact, load_manifest
+from classifier.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.errors import ArtefactError
 from classifier.registry import ArtefactRegistry
 from classifier.routing_input import routing_input_of_text
+from gateway.ask import Ask
 from gateway.classifier_in_force import ClassifierInForce
+from gateway.routing import RoutingService
+from inference_core.protocol import SamplingParams
+from tiers.catalog_file import load_catalog
+from tiers.tier import ChatMessage
 
+CATALOG = load_catalog("laptop")
 PROMPT = routing_input_of_text("Why is the sky blue?")
+
+
+def ask(request_id: str) -> Ask:
+    return Ask(
+        request_id=request_id,
+        api="chat",
+        requested_model="auto",
+        sampling=SamplingParams(),
+        arrival=time.monotonic(),
+        created_at=time.time(),
+        messages=[ChatMessage(role="user", content="Why is the sky blue?")],
+    )
 
 
 @pytest.fixture
@@ -21,7 +42,7 @@ def changes() -> list[str]:
 
 
 def in_force(root: Path, changes: list[str]) -> ClassifierInForce:
-    classifier = ClassifierInForce(root, "some catalogue", changes.append)
+    classifier = ClassifierInForce(root, "some catalogue", lambda serving: changes.append(serving.current.version))
     classifier.load()
     return classifier
 
@@ -50,7 +71,9 @@ def test_a_higher_target_gives_a_stricter_rule(tmp_path: Path, changes: list[str
 
 async def test_a_promotion_is_picked_up_while_serving(tmp_path: Path) -> None:
     loaded: asyncio.Queue[str] = asyncio.Queue()
-    classifier = ClassifierInForce(tmp_path, "some catalogue", loaded.put_nowait)
+    classifier = ClassifierInForce(
+        tmp_path, "some catalogue", lambda serving: loaded.put_nowait(serving.current.version)
+    )
     classifier.load()
     version = await loaded.get()
     following = asyncio.create_task(classifier.follow(0.001))
@@ -71,7 +94,7 @@ async def test_a_broken_promotion_leaves_the_old_version_serving(
     (tmp_path / version / "model.safetensors").write_bytes(b"broken")
     registry.promote(version)
     following = asyncio.create_task(classifier.follow(0.001))
-    while "not used" not in caplog.text:  # noqa: ASYNC110 - the log is the only sign of it
+    while "stays" not in caplog.text:  # noqa: ASYNC110 - the log is the only sign of it
         await asyncio.sleep(0)
     following.cancel()
     assert classifier.predict(PROMPT).classifier_version == version
@@ -83,3 +106,101 @@ def test_without_any_artefact_every_call_says_why(tmp_path: Path, changes: list[
     with pytest.raises(ArtefactError, match="v9"):
         classifier.predict(PROMPT)
     assert changes == []
+
+
+def descendant(registry: ArtefactRegistry, version: str) -> None:
+    """A copy of the shipped artefact under another name, as its child."""
+    shipped = default_artefact()
+    manifest = msgspec.structs.replace(load_manifest(shipped), version=version, parent=shipped.name)
+    save_artefact(registry.root, manifest, load_model_tensors(shipped), load_base(shipped))
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> ArtefactRegistry:
+    """A registry with the shipped version in force and its child on trial for a third of the requests."""
+    registry = seeded(tmp_path)
+    registry.promote(load_manifest(default_artefact()).version)
+    descendant(registry, "v1-child")
+    registry.start_canary("v1-child", 1 / 3)
+    return registry
+
+
+def test_a_canary_decides_about_its_share_and_the_same_requests_every_time(
+    trial: ArtefactRegistry, changes: list[str]
+) -> None:
+    classifier = in_force(trial.root, changes)
+    ids = [f"chatcmpl-{i}" for i in range(1000)]
+    mine = [i for i in ids if classifier.model_for(i).on_trial]
+    assert 280 < len(mine) < 390
+    again = in_force(trial.root, changes)
+    assert [i for i in ids if again.model_for(i).on_trial] == mine, "every gateway process draws alike"
+    trial.start_canary("v1-child", 2 / 3)
+    more = in_force(trial.root, changes)
+    assert set(mine) <= {i for i in ids if more.model_for(i).on_trial}, "a larger share keeps its requests"
+
+
+def test_a_canarys_decisions_carry_its_version_and_say_so(trial: ArtefactRegistry, changes: list[str]) -> None:
+    classifier = in_force(trial.root, changes)
+    service = RoutingService(CATALOG, {}, classifier, None)
+    decisions = [service.route(ask(f"chatcmpl-{i}")) for i in range(60)]
+    versions = {d.inputs.canary: d.inputs.prediction.classifier_version for d in decisions}
+    assert versions == {False: default_artefact().name, True: "v1-child"}
+    assert all(("v1-child on trial" in d.reason) == d.inputs.canary for d in decisions)
+
+
+def test_a_canary_that_is_refused_gets_no_requests_and_the_reason_is_kept(
+    trial: ArtefactRegistry, changes: list[str]
+) -> None:
+    (trial.root / "v1-child" / "model.safetensors").write_bytes(b"broken")
+    classifier = in_force(trial.root, changes)
+    assert not any(classifier.model_for(f"r{i}").on_trial for i in range(100))
+    assert "the canary gets no requests" in classifier.refusal
+
+
+def test_an_artefact_of_another_catalogue_is_refused_where_a_prior_is_not_wanted(tmp_path: Path) -> None:
+    classifier = ClassifierInForce(tmp_path, "some catalogue", must_be_measured=True)
+    classifier.load()
+    with pytest.raises(ArtefactError, match="a prior is not wanted here"):
+        classifier.predict(PROMPT)
+
+
+def test_swaps_under_load_show_no_error_and_no_mixed_version(tmp_path: Path) -> None:
+    """Routes from several threads while versions are promoted and rolled back: every rule belongs to its version."""
+    registry = seeded(tmp_path)
+    first = load_manifest(default_artefact()).version
+    registry.promote(first)
+    descendant(registry, "v1-child")
+    curves = load_manifest(default_artefact()).curves
+    stricter = msgspec.structs.replace(curves, default_quality_target=0.5)
+    other = msgspec.structs.replace(load_manifest(tmp_path / "v1-child"), version="v1-other", curves=stricter)
+    save_artefact(tmp_path, other, load_model_tensors(default_artefact()), load_base(default_artefact()))
+    classifier = ClassifierInForce(tmp_path, "some catalogue", tiers=4)
+    classifier.load()
+    service = RoutingService(CATALOG, {}, classifier, None)
+    targets = {first: curves.default_quality_target, "v1-child": curves.default_quality_target, "v1-other": 0.5}
+    stop, seen, errors = threading.Event(), {first}, list[str]()
+
+    def route() -> None:
+        number = 0
+        while not stop.is_set() or (number < 20_000 and len(seen) < len(targets)):
+            decision = service.route(ask(f"{threading.get_ident()}-{number}"))
+            version = decision.inputs.prediction.classifier_version
+            seen.add(version)
+            if decision.inputs.quality_target != targets.get(version):
+                errors.append(f"{version} with the target {decision.inputs.quality_target}")
+            number += 1
+
+    threads = [threading.Thread(target=route) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for version in (first, "v1-other"):
+        registry.promote(version)
+        classifier.load()
+    registry.start_canary("v1-child", 0.5)
+    classifier.load()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert seen == set(targets)
+    assert service._classifier_failure == ""

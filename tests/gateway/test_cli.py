@@ -78,7 +78,7 @@ def test_the_route_bench_times_every_stage_of_decisions_with_or_without_the_data
 
 
 def test_the_route_bench_steps_predict_what_the_classifier_predicts(tmp_path: Path) -> None:
-    classifier = ClassifierInForce(tmp_path, "", lambda version: None)
+    classifier = ClassifierInForce(tmp_path, "")
     classifier.load()
     given = routing_input_of_text("Explain why the sky is blue, step by step.")
     timed = TimedClassifier(classifier)

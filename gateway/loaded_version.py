@@ -1,0 +1,53 @@
+"""One loaded version of the classifier with its rules: a decision is made with one of these, and never with two."""
+
+from classifier.curve import quality_to_lambda, quality_to_tau
+from classifier.decision import Prediction
+from classifier.fallback import fallback_of
+from classifier.manifest import NoveltyFallback
+from classifier.outcome_model import OutcomeModel
+from classifier.routing_input import RoutingInput
+from gateway.routing_rule import RoutingRule
+
+MAX_REMEMBERED_RULES = 1024
+
+
+class LoadedVersion:
+    """A version in force, or `on_trial` beside it. Immutable but for the rules that it has read off its curve."""
+
+    def __init__(self, model: OutcomeModel, *, on_trial: bool = False) -> None:
+        self.model, self.on_trial = model, on_trial
+        self._fallback = fallback_of(model.manifest)
+        self._rules: dict[float | None, RoutingRule] = {}
+
+    @property
+    def version(self) -> str:
+        """The artefact's name."""
+        return self.model.version
+
+    def predict(self, given: RoutingInput) -> Prediction:
+        """P(no worse) of every tier."""
+        return self.model.predict(given)
+
+    def rule_for(self, quality_target: float | None) -> RoutingRule:
+        """The artefact's default rule at a target, read off its own cost-quality curve; None is its own target."""
+        rule = self._rules.get(quality_target)
+        if rule is None:
+            if len(self._rules) >= MAX_REMEMBERED_RULES:
+                self._rules.clear()
+            rule = self._rules[quality_target] = _read_rule(self.model, quality_target)
+        return rule
+
+    def fallback(self) -> NoveltyFallback:
+        """The artefact's own fallback for novel prompts."""
+        return self._fallback
+
+
+def _read_rule(model: OutcomeModel, quality_target: float | None) -> RoutingRule:
+    curves = model.manifest.curves
+    target = curves.default_quality_target if quality_target is None else quality_target
+    return RoutingRule(
+        rule=curves.default_rule,
+        quality_target=target,
+        lambda_=quality_to_lambda(model, target),
+        tau=quality_to_tau(model, target),
+    )

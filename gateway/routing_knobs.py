@@ -1,0 +1,115 @@
+"""The live knobs of routing: kept in one small file of the data folder that every gateway process follows."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from gateway.errors import bad_request
+from inference_core.loaders.atomic_file import atomic_file
+
+log = logging.getLogger(__name__)
+
+
+class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator may change while serving; the bounds are enforced and the descriptions shown."""
+
+    novelty_threshold: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Novelty from which a prompt gets the safe tier, 0 to 1; null is the classifier's own."),
+    ] = None
+    safe_tier: Annotated[
+        Annotated[int, Meta(ge=1, le=4)] | None,
+        Meta(description="The least tier of novel prompts, 1 to 4; null is the classifier's own."),
+    ] = None
+    novelty_fallback: Annotated[bool, Meta(description="Whether novel prompts get the safe tier at all.")] = True
+    conversations: Annotated[
+        bool, Meta(description="Whether a tool loop keeps its tier and a conversation moves down only if that pays.")
+    ] = True
+    conversation_seconds: Annotated[
+        float, Meta(ge=1, le=86_400, description="Seconds for which a conversation's tier is remembered.")
+    ] = 3600.0
+
+
+KNOB_NAMES = RoutingKnobs.__struct_fields__
+
+
+class RoutingKnobFile:
+    """The knobs in force, from `path`; None keeps them in memory alone.
+
+    A file that cannot be used changes nothing: the knobs before it stay, and the log says why.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._seen: tuple[int, int] | None = None
+        self.in_force = RoutingKnobs()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed; never raises."""
+        state = self._state()
+        if self._path is None or state is None or state == self._seen:
+            return
+        self._seen = state
+        try:
+            self.in_force = _checked(msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any]))
+        except Exception as error:
+            log.error("routing knobs stay as they are: %s: %s", self._path, error)
+
+    async def follow(self, seconds: float) -> None:
+        """Look at the file every `seconds`."""
+        while True:
+            await asyncio.sleep(seconds)
+            self.refresh()
+
+    def change(self, changes: Mapping[str, Any]) -> tuple[RoutingKnobs, RoutingKnobs]:
+        """Put `changes` in force, all or none, here at once and in other processes soon; (before, after).
+
+        None puts a knob back to its default. Raises `ApiError` 400 naming the knob, and OSError if the file cannot
+        be written; then nothing has changed.
+        """
+        before = self.in_force
+        after = _checked(msgspec.structs.asdict(before) | dict(changes))
+        if self._path is not None:
+            with atomic_file(self._path) as file:
+                file.write(msgspec.json.format(msgspec.json.encode(after), indent=2) + b"\n")
+            self._seen = self._state()
+        self.in_force = after
+        return before, after
+
+    def _state(self) -> tuple[int, int] | None:
+        try:
+            state = self._path.stat() if self._path is not None else None
+        except OSError:
+            return None
+        return None if state is None else (state.st_mtime_ns, state.st_ino)
+
+
+def knob_schemas() -> dict[str, dict[str, Any]]:
+    """By knob its JSON schema: type, bounds, default and description."""
+    properties: dict[str, dict[str, Any]] = msgspec.json.schema(RoutingKnobs)["$defs"]["RoutingKnobs"]["properties"]
+    return properties
+
+
+def _checked(values: Mapping[str, Any]) -> RoutingKnobs:
+    for name in values:
+        if name not in KNOB_NAMES:
+            raise bad_request(
+                f"{name} is no routing knob; there are {', '.join(KNOB_NAMES)}.", name, "unknown_parameter"
+            )
+    defaults = msgspec.structs.asdict(RoutingKnobs())
+    given = {name: defaults[name] if value is None else value for name, value in values.items()}
+    for name, value in given.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise bad_request(f"{name} is {value}; it must be finite.", name, "invalid_value")
+        try:
+            msgspec.convert({name: value}, RoutingKnobs)
+        except msgspec.ValidationError as error:
+            raise bad_request(f"{name} is {value!r}: {error}.", name, "invalid_value") from None
+    return msgspec.convert(given, RoutingKnobs)

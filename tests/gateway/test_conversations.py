@@ -1,0 +1,214 @@
+"""Which tiers a conversation had: recognised without a client's help, for a while, and by its caller alone."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.ask import Ask
+from gateway.conversations import TIERS_KEPT, Conversations, circumstances
+from inference_core.protocol import SamplingParams
+from tests.gateway.running_gateway import RunningGateway
+from tiers.catalog_file import load_catalog
+from tiers.tier import ChatMessage
+from tiers.tools.tool import ToolCall
+
+CATALOG = load_catalog("laptop")
+HELLO = ("user", "Tell me of the sea.")
+ANSWER = ("assistant", "It is wide.")
+MORE = ("user", "Go on.")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def ask(*turns: tuple[str, str], **fields: Any) -> Ask:
+    return Ask(
+        request_id="chatcmpl-1",
+        api="chat",
+        requested_model="auto",
+        sampling=SamplingParams(),
+        arrival=0.0,
+        created_at=0.0,
+        messages=[ChatMessage(role=role, content=content) for role, content in turns],
+        **fields,
+    )
+
+
+def test_the_next_turn_finds_the_tier_of_the_last_one_even_if_the_answer_was_edited() -> None:
+    known = Conversations()
+    known.remember(ask(HELLO), 3)
+    assert known.history(ask(HELLO, ANSWER, MORE)).tiers == (3,)
+    assert known.history(ask(HELLO, ("assistant", "Something else."), MORE)).tiers == (3,)
+
+
+def test_a_conversation_with_another_beginning_is_another_one() -> None:
+    known = Conversations()
+    known.remember(ask(HELLO), 3)
+    assert known.history(ask(("user", "Tell me of the sky."), ANSWER, MORE)).tiers == ()
+    assert known.history(ask(("system", "Be brief."), HELLO, ANSWER, MORE)).tiers == ()
+    assert known.history(ask(HELLO)).tiers == (), "a first turn goes on with nothing"
+
+
+def test_tiers_are_kept_in_order_and_only_the_newest() -> None:
+    known, turns = Conversations(), [HELLO]
+    for tier in (1, 2, 4, 3, 1, 2, 4, 3, 2):
+        known.remember(ask(*turns), tier)
+        turns += [ANSWER, MORE]
+    assert known.history(ask(*turns)).tiers == (2, 4, 3, 1, 2, 4, 3, 2)
+    assert len(known.history(ask(*turns)).tiers) == TIERS_KEPT
+
+
+def test_a_conversation_is_forgotten_after_its_time() -> None:
+    clock = Clock()
+    known = Conversations(seconds=60, clock=clock)
+    known.remember(ask(HELLO), 3)
+    clock.now += 60
+    assert known.history(ask(HELLO, ANSWER, MORE)).tiers == (3,)
+    clock.now += 1
+    assert known.history(ask(HELLO, ANSWER, MORE)).tiers == ()
+    known.remember(ask(("user", "Another.")), 1)
+    assert len(known) == 1
+
+
+def test_memory_is_bounded_and_the_oldest_goes_first() -> None:
+    known = Conversations(most=3)
+    asks = [ask(("user", f"Question {i}.")) for i in range(5)]
+    for one in asks:
+        known.remember(one, 2)
+    assert len(known) == 3
+    found = [known.history(ask(("user", f"Question {i}."), ANSWER, MORE)).tiers for i in range(5)]
+    assert found == [(), (), (2,), (2,), (2,)]
+
+
+def test_one_callers_conversation_says_nothing_about_anothers() -> None:
+    known = Conversations()
+    known.remember(ask(HELLO, key_id="ada"), 4)
+    known.remember(ask(HELLO, key_id="ada", conversation="c1"), 4)
+    assert known.history(ask(HELLO, ANSWER, MORE, key_id="bob")).tiers == ()
+    assert known.history(ask(MORE, key_id="bob", conversation="c1")).tiers == ()
+
+
+def test_the_callers_own_id_is_enough_where_the_messages_were_rewritten() -> None:
+    known = Conversations()
+    known.remember(ask(HELLO, conversation="c1"), 4)
+    assert known.history(ask(("user", "Summary of what was said."), ANSWER, MORE, conversation="c1")).tiers == (4,)
+    assert known.history(ask(HELLO, ANSWER, MORE, conversation="c2")).tiers == (4,), "known by its messages"
+
+
+def test_a_turn_that_brings_results_of_tools_is_a_loop() -> None:
+    known = Conversations()
+    assert known.history(ask(HELLO, ANSWER, ("tool", "42"))).in_tool_loop
+    assert not known.history(ask(HELLO, ANSWER, ("tool", "42"), ANSWER, MORE)).in_tool_loop
+
+
+def test_calls_of_tools_are_part_of_what_a_conversation_is_known_by() -> None:
+    known = Conversations()
+
+    def with_call(arguments: str) -> Ask:
+        call = ToolCall(id="1", name="f", arguments=arguments)
+        called = ChatMessage(role="assistant", content="", tool_calls=(call,))
+        turns = [*(ask(HELLO).messages or []), called, ChatMessage(role="tool", content="42", tool_call_id="1")]
+        return msgspec.structs.replace(ask(), messages=turns)
+
+    known.remember(with_call("{}"), 3)
+    further = [ChatMessage(role="assistant", content="It is 42."), ChatMessage(role="user", content="Why?")]
+    for arguments, tiers in (("{}", (3,)), ('{"x":1}', ())):
+        first = with_call(arguments)
+        assert (
+            known.history(msgspec.structs.replace(first, messages=[*(first.messages or []), *further])).tiers == tiers
+        )
+
+
+def test_what_a_tier_has_read_is_worth_its_price_to_all_tiers_of_its_model() -> None:
+    known = Conversations()
+    known.remember(ask(HELLO), 2)
+    history = known.history(ask(HELLO, ("assistant", "word " * 800), MORE))
+    found = circumstances(history, CATALOG, prompt_tokens=10_000)
+    assert found["previous_tier"] == 2
+    expected = [
+        CATALOG.tier(k).price.input_usd_per_million * history.tokens / 1e6 * (CATALOG.tier(k).model == "smollm2-bf16")
+        for k in (1, 2, 3, 4)
+    ]
+    assert found["reuse_usd"] == pytest.approx(expected)
+    assert found["reuse_usd"][0] == 0 < found["reuse_usd"][1]
+    assert circumstances(known.history(ask(HELLO)), CATALOG, 10) == {}
+
+
+# -- over HTTP -------------------------------------------------------------------------------------
+
+
+async def answered(gateway: RunningGateway, turns: list[dict[str, Any]], **headers: str) -> int:
+    answer = await gateway.http.post("/v1/chat/completions", json={"model": "auto", "messages": turns}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return int(answer.headers["x-aio-tier"])
+
+
+def turns_of(*turns: tuple[str, str]) -> list[dict[str, Any]]:
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_tool_loop_keeps_its_tier_over_http(gateway: RunningGateway) -> None:
+    gateway.classifier.p_ok = (0.1, 0.2, 0.3, 1.0)
+    first = turns_of(("user", "Look it up."))
+    assert await answered(gateway, first) == 4
+    gateway.classifier.p_ok = (0.999, 0.999, 0.999, 1.0)
+    looped = [*first, CALL, {"role": "tool", "tool_call_id": "c1", "content": "42"}]
+    assert await answered(gateway, looped) == 4
+    assert gateway.classifier.seen[-1].previous_tiers == (4,)
+    further = [*looped, *turns_of(("assistant", "It is 42."), ("user", "Thanks."))]
+    assert await answered(gateway, further) == 1, "the loop is over, and little has been read"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_conversation_id_is_followed_and_a_bad_one_refused(gateway: RunningGateway) -> None:
+    gateway.classifier.p_ok = (0.1, 0.2, 0.3, 1.0)
+    await answered(gateway, turns_of(("user", "One thing.")), **{"x-aio-conversation": "conv-7"})
+    await answered(gateway, turns_of(("user", "Another thing.")), **{"x-aio-conversation": "conv-7"})
+    assert gateway.classifier.seen[-1].previous_tiers == (4,)
+    body = {"model": "auto", "messages": turns_of(("user", "Hi"))}
+    refused = await gateway.http.post("/v1/chat/completions", json=body, headers={"x-aio-conversation": "a b"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "x-aio-conversation"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_failing_tier_of_a_tool_loop_is_replaced_by_the_next_one_up(gateway: RunningGateway) -> None:
+    gateway.classifier.p_ok = (0.1, 0.9999, 0.3, 1.0)
+    first = turns_of(("user", "Look that up."))
+    assert await answered(gateway, first) == 2
+    gateway.tier(2).fail_at = 0
+    assert await answered(gateway, [*first, CALL, {"role": "tool", "tool_call_id": "c1", "content": "1"}]) == 3
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_novel_prompt_gets_the_safe_tier_over_http_and_the_knobs_can_say_otherwise(
+    gateway: RunningGateway,
+) -> None:
+    gateway.classifier.novelty = 0.99
+    prompt = turns_of(("user", "Zxqv wvut."))
+    assert await answered(gateway, prompt) == 4
+    knobs = gateway.parts.routing.knobs
+    try:
+        knobs.change({"safe_tier": 2})
+        assert await answered(gateway, prompt) == 2
+        knobs.change({"novelty_threshold": 0.995})
+        assert await answered(gateway, prompt) == 1
+        knobs.change({"novelty_threshold": 0.5, "novelty_fallback": False})
+        assert await answered(gateway, prompt) == 1
+    finally:
+        knobs.change(dict.fromkeys(("safe_tier", "novelty_threshold", "novelty_fallback")))
+    assert await answered(gateway, turns_of(("user", "Use tier 4."))) == 1, "without its appeal nothing is left"
