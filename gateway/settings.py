@@ -38,8 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `core_socket`: where `aio serve --role core` listens and `--role gateway` connects; empty means in `data_dir`.
     Cores of GPU groups listen beside it (`gateway.cores.socket_of`).
     `quality_target`: share of answers that must be no worse than the strongest tier's; None is the artefact's own.
-    `sampling_rate`: ceiling of the share of tier 1 and 2 answers that is verified. `verification_budget`: what
-    verification may cost, as a share of the trailing day's serving cost.
+    `sampling_rate`: ceiling of the share of tier 1 and 2 answers that is verified, a fifth of it of tiers 3 and 4.
+    `verification_budget`: what verification may cost, as a share of the trailing day's serving cost, half of it probes.
     `store_texts`: whether messages and answers are recorded (a request may still opt out with `store: false`).
     `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
     `artefact_poll_seconds`: how often a newly promoted classifier is looked for.
