@@ -29,7 +29,8 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.traces import Traces, span_exporter
 from inference_core.client import CoreClient
 from quality.database import migrate, open_database
-from quality.experience import encoder_of
+from quality.experience import Encode, encoder_of
+from quality.feedback import FeedbackDesk
 from quality.ledger import Ledger
 from quality.tier_worth import ReportFileError, stored_report, warnings_of
 from tiers.catalog_file import load_catalog
@@ -100,7 +101,8 @@ class Composition:
         classifier = await self._start_classifier(stack)
         knobs = await self._start_routing_knobs(stack)
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs)
-        loop = await self._start_quality_loop(stack, database, engine, classifier)
+        encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ClassifierInForce) else None
+        loop = await self._start_quality_loop(stack, database, engine, encode)
         self.sinks.append(self.metrics.observe)
         probes = await self._start_probes(stack)
         service = Service(routing, self.sinks, probes)
@@ -113,6 +115,7 @@ class Composition:
             routing=routing,
             service=service,
             records=ledger,
+            feedback=FeedbackDesk(database, encode, len(self.catalog.tiers)),
             metrics=self.metrics,
             fingerprint=f"fp_{self.catalog.fingerprint}",
             created=int(time.time()),
@@ -186,12 +189,10 @@ class Composition:
         self.metrics.show_classifier(serving.current.version, trial, serving.share)
 
     async def _start_quality_loop(
-        self, stack: AsyncExitStack, database: AsyncEngine, engine: Engine, classifier: Classifier
+        self, stack: AsyncExitStack, database: AsyncEngine, engine: Engine, encode: Encode | None
     ) -> QualityLoop | None:
         if not self.settings.monitor:
             return None
-        in_force = classifier if isinstance(classifier, ClassifierInForce) else None
-        encode = None if in_force is None else encoder_of(lambda: in_force.model)
         loop = QualityLoop(self.settings, self.catalog, database, engine.tiers, encode)
         await stack.enter_async_context(running_quality_loop(loop))
         # An answer that had to be a call, or to obey a grammar, is no fair match for a free one.

@@ -14,6 +14,7 @@ from gateway.api.adapters import load_adapter, show_adapters, unload_adapter
 from gateway.api.chat import chat_completions
 from gateway.api.completions import completions
 from gateway.api.docs_page import DocsPage
+from gateway.api.feedback import give_feedback
 from gateway.api.guard import admit, admit_admin
 from gateway.api.health import live, metrics, ready
 from gateway.api.knobs import change_knobs, list_knob_changes, show_knobs
@@ -31,7 +32,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     """The application; `lifespan` puts `Parts` into its state before the first request."""
     v1 = Router(
         "/v1",
-        route_handlers=[chat_completions, completions, list_models, show_model, route, show_record],
+        route_handlers=[chat_completions, completions, list_models, show_model, route, show_record, give_feedback],
         guards=[admit],
     )
     admin = Router(

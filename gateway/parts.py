@@ -14,6 +14,7 @@ from gateway.routing import RoutingService
 from gateway.service import Service
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
+from quality.feedback import FeedbackDesk
 from quality.record import Record
 
 HttpRequest = Request[Any, Any, State]
@@ -47,6 +48,7 @@ class Parts:
     routing: RoutingService
     service: Service
     records: RecordStore
+    feedback: FeedbackDesk
     metrics: Metrics
     fingerprint: str
     created: int

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from math import sqrt
 
 import msgspec
-from sqlalchemy import case, func, select
+from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import verifications
+from migrations.tables import requests, verifications
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ async def recent_verdicts(engine: AsyncEngine, tier: int | None, limit: int) -> 
     """The last `limit` labels (of `tier`, or of all), newest first: True is no worse than the strongest tier's."""
     query = (
         select(verifications.c.label)
-        .where(verifications.c.label.is_not(None))
+        .where(*_sampled_as_served())
         .order_by(verifications.c.finished_at.desc(), verifications.c.verification_id.desc())
         .limit(limit)
     )
@@ -91,13 +91,24 @@ async def recent_verdicts(engine: AsyncEngine, tier: int | None, limit: int) -> 
 
 
 async def acceptance(engine: AsyncEngine, since: float = 0.0) -> dict[int, Share]:
-    """Per tier, the share of labelled answers since `since` (epoch seconds) that were no worse (Wilson interval)."""
+    """Per tier, the share of labelled answers since `since` (epoch seconds) that were no worse (Wilson interval).
+
+    Of answers as they were served and drawn at random: what another tier would have said, and what users say of their
+    own accord, is not of the same population.
+    """
     good = func.sum(case((verifications.c.label != "worse", 1), else_=0))
     query = (
         select(verifications.c.tier, good, func.count())
-        .where(verifications.c.label.is_not(None), verifications.c.finished_at >= since)
+        .where(*_sampled_as_served(), verifications.c.finished_at >= since)
         .group_by(verifications.c.tier)
         .order_by(verifications.c.tier)
     )
     async with engine.connect() as connection:
         return {tier: wilson_interval(int(count), total) for tier, count, total in await connection.execute(query)}
+
+
+def _sampled_as_served() -> tuple[ColumnElement[bool], ...]:
+    """A label of the tier that answered, whose request was drawn."""
+    served = select(requests.c.tier).where(requests.c.request_id == verifications.c.request_id).scalar_subquery()
+    drawn = verifications.c.sampled_reason.in_(("sample", "downgrade", "probe"))
+    return verifications.c.label.is_not(None), drawn, verifications.c.tier == served

@@ -73,8 +73,10 @@ class ShiftWatch:
             .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
             .where(
                 verifications.c.label.is_not(None),
-                # What a tier would have said where another was chosen is no error of the routing.
+                # What a tier would have said where another was chosen is no error of the routing, and those who
+                # complain do not do so at random.
                 verifications.c.tier == routing_decisions.c.tier,
+                verifications.c.sampled_reason != "feedback",
                 or_(finished > self._cursor[0], and_(finished == self._cursor[0], number > self._cursor[1])),
             )
             .order_by(finished, number)

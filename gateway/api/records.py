@@ -19,6 +19,11 @@ async def show_record(request: HttpRequest, request_id: FromPath[str]) -> Respon
 
     503 while the database is away and the journal no longer has the record.
     """
+    return Response(await record_of_caller(request, request_id), media_type="application/json")
+
+
+async def record_of_caller(request: HttpRequest, request_id: str) -> Record:
+    """The caller's own request of this id. Raises `ApiError`: 404 without one, 503 while the database is away."""
     try:
         record = await parts_of(request).records.find(request_id)
     except (SQLAlchemyError, OSError) as error:
@@ -28,4 +33,4 @@ async def show_record(request: HttpRequest, request_id: FromPath[str]) -> Respon
         raise ApiError(
             404, f"No request {request_id[:128]!r} is recorded.", param="request_id", code="request_not_found"
         )
-    return Response(record, media_type="application/json")
+    return record

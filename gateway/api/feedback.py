@@ -1,0 +1,52 @@
+"""`POST /v1/feedback`: what users say of answers that they got."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import post
+from litestar.response import Response
+from msgspec import Meta
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.api.generating import read_body
+from gateway.api.operations import describe
+from gateway.api.records import record_of_caller
+from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest, parts_of
+from quality.feedback import Feedback, FeedbackTaken
+
+_RATINGS = {"up": 1.0, "down": 0.0}
+
+
+class FeedbackGiven(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """On the answer with this id: a thumb, a score from 0 to 1, or what it should have said."""
+
+    request_id: Annotated[str, Meta(min_length=1, max_length=128)]
+    rating: Literal["up", "down"] | None = None
+    score: Annotated[float, Meta(ge=0, le=1)] | None = None
+    correction: Annotated[str, Meta(min_length=1, max_length=65_536)] | None = None
+    comment: Annotated[str, Meta(max_length=8192)] | None = None
+
+
+_decoder = msgspec.json.Decoder(FeedbackGiven)
+
+
+@post("/feedback", status_code=200, operation_class=describe(FeedbackGiven, FeedbackTaken), summary="Rate an answer")
+async def give_feedback(request: HttpRequest) -> Response[Any]:
+    """Stored at once, and learned from by the next training; a later word on the same answer replaces the one before.
+
+    503 while the database is away.
+    """
+    given = await read_body(request, _decoder)
+    if given.rating is not None and given.score is not None:
+        raise bad_request("Give a rating or a score, not both.", "score")
+    if given.rating is None and given.score is None and given.correction is None:
+        raise bad_request("Say something: a rating (up or down), a score from 0 to 1, or a correction.", "rating")
+    record = await record_of_caller(request, given.request_id)
+    score = given.score if given.rating is None else _RATINGS[given.rating]
+    feedback = Feedback(score=score, correction=given.correction, comment=given.comment)
+    try:
+        taken = await parts_of(request).feedback.take(record, feedback)
+    except (SQLAlchemyError, OSError) as error:
+        raise ApiError(503, "The database is away. Try again later.", code="database_unavailable") from error
+    return Response(taken, media_type="application/json")
