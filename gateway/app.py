@@ -116,6 +116,8 @@ class Composition:
             service=service,
             records=ledger,
             feedback=FeedbackDesk(database, encode, len(self.catalog.tiers)),
+            database=database,
+            quality_loop=loop,
             metrics=self.metrics,
             fingerprint=f"fp_{self.catalog.fingerprint}",
             created=int(time.time()),

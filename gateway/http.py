@@ -19,6 +19,15 @@ from gateway.api.guard import admit, admit_admin
 from gateway.api.health import live, metrics, ready
 from gateway.api.knobs import change_knobs, list_knob_changes, show_knobs
 from gateway.api.models import list_models, show_model
+from gateway.api.quality_lists import (
+    list_artefacts,
+    list_retrainings,
+    list_transitions,
+    list_verifications,
+    retrain_now,
+    show_estimates,
+    show_verification,
+)
 from gateway.api.records import show_record
 from gateway.api.route import route
 from gateway.api.stats import show_stats
@@ -49,9 +58,23 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
         guards=[admit_admin],
         tags=["admin"],
     )
+    quality = Router(
+        "/admin/api",
+        route_handlers=[
+            list_verifications,
+            show_verification,
+            list_artefacts,
+            list_transitions,
+            list_retrainings,
+            retrain_now,
+            show_estimates,
+        ],
+        guards=[admit_admin],
+        tags=["quality"],
+    )
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
     return Litestar(
-        route_handlers=[v1, admin, live, ready, metrics],
+        route_handlers=[v1, admin, quality, live, ready, metrics],
         lifespan=[lifespan],
         state=State(),
         exception_handlers={Exception: envelope_response},

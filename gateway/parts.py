@@ -6,10 +6,12 @@ from typing import Any, Protocol
 
 from litestar.connection import Request
 from litestar.datastructures import State
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
 from gateway.keys import ApiKeys
+from gateway.quality_loop import QualityLoop
 from gateway.routing import RoutingService
 from gateway.service import Service
 from gateway.settings import Settings
@@ -49,6 +51,8 @@ class Parts:
     service: Service
     records: RecordStore
     feedback: FeedbackDesk
+    database: AsyncEngine
+    quality_loop: QualityLoop | None
     metrics: Metrics
     fingerprint: str
     created: int

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -23,6 +24,7 @@ from quality.retrain import RetrainResult, RetrainSettings, Trigger, retrain
 from quality.retrain_runs import RetrainRuns
 from quality.sampling import SamplingSettings
 from quality.shift_detector import ShiftAlarm
+from quality.store import record_audit
 from quality.training_subprocess import OnProgress
 from tiers.catalog import Catalog
 from tiers.pricing import cost_usd
@@ -124,20 +126,32 @@ class QualityLoop:
 
     async def on_alarm(self, alarm: ShiftAlarm) -> None:
         """Retrain in the background, unless that is being done already."""
-        if self._retraining is None or self._retraining.done():
-            self._retraining = asyncio.create_task(self._retrain_after_drift())
+        self._begin_retraining("drift")
+
+    async def retrain_now(self, actor: str, reason: str) -> bool:
+        """Write down who wants it and why, and retrain in the background; False if that is being done already."""
+        await record_audit(
+            self._engine, at=time.time(), actor=actor, action="retrain.ordered", subject="classifier", reason=reason
+        )
+        return self._begin_retraining("button")
+
+    def _begin_retraining(self, trigger: Trigger) -> bool:
+        if self._retraining is not None and not self._retraining.done():
+            return False
+        self._retraining = asyncio.create_task(self._retrain(trigger))
+        return True
 
     async def retraining_ended(self) -> None:
-        """Wait for the retraining that the last alarm began."""
+        """Wait for the retraining that the last alarm or order began."""
         if self._retraining is not None:
             await asyncio.shield(self._retraining)
 
-    async def _retrain_after_drift(self) -> None:
+    async def _retrain(self, trigger: Trigger) -> None:
         try:
-            await run_retraining(self._settings, self._catalog, self._engine, "drift")
+            await run_retraining(self._settings, self._catalog, self._engine, trigger)
         except Exception:
             # The run has its own row with the reason; serving and monitoring go on.
-            log.exception("the retraining that an alarm asked for failed")
+            log.exception("the retraining (%s) failed", trigger)
 
     async def _retrain_by_cron(self) -> RetrainResult:
         return await run_retraining(self._settings, self._catalog, self._engine, "cron")

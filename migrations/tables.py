@@ -139,6 +139,9 @@ verifications = Table(
     Index(None, "tier", "created_at"),
     Index(None, "status", "created_at"),
     Index(None, "key_id", "created_at"),
+    Index(None, "label", "created_at"),
+    Index(None, "judge", "created_at"),
+    Index(None, "sampled_reason", "created_at"),
 )
 
 training_rows = Table(
@@ -195,6 +198,8 @@ retrain_runs = Table(
     Column("created_at", Double, nullable=False),
     Column("finished_at", Double),
     Index(None, "created_at"),
+    Index(None, "status", "created_at"),
+    Index(None, "trigger", "created_at"),
     # At most one row is running: a second runner's INSERT fails, whatever its clock says.
     Index(
         "uq_retrain_runs_running",
@@ -250,6 +255,7 @@ audit_events = Table(
     Column("details", Json),
     Index(None, "created_at"),
     Index(None, "action", "created_at"),
+    Index(None, "actor", "created_at"),
 )
 
 # A user's data is gone up to `erased_at`; whatever is still on its way from a journal is dropped on arrival.

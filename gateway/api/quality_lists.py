@@ -1,0 +1,129 @@
+"""`/admin/api`: what the quality loop has seen, estimated and decided; and "retrain now"."""
+
+from collections.abc import Awaitable
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from litestar import get, post
+from litestar.params import FromPath
+from litestar.response import Response
+from msgspec import Meta
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.api.generating import read_body
+from gateway.api.knobs import KEYLESS_ACTOR
+from gateway.api.operations import describe
+from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest, parts_of
+from quality.listings import ARTEFACTS, RETRAININGS, TRANSITIONS, VERIFICATIONS
+from quality.monitor import MonitorStatus
+from quality.pages import Listing, Page, PageError
+
+T = TypeVar("T")
+_BOUNDS: dict[str, type[float] | type[int] | type[str]] = {"since": float, "until": float, "cursor": str, "limit": int}
+
+
+class RetrainOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why somebody wants it now; written down."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class RetrainStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """`started` is false where one was under way in this process already."""
+
+    started: bool
+
+
+class VerificationShown(msgspec.Struct, frozen=True, kw_only=True):
+    """All columns of the row."""
+
+    verification: dict[str, Any]
+
+
+_decoder = msgspec.json.Decoder(RetrainOrder)
+
+
+@get("/verifications", operation_class=describe(None, Page), summary="List verifications")
+async def list_verifications(request: HttpRequest) -> Response[Any]:
+    """Newest first. Query: `tier`, `status`, `label`, `judge`, `sampled_reason`, `key_id`; `since` and `until` in epoch
+    seconds; `limit`; `cursor`, the `next` of the page before."""
+    return await _page(request, VERIFICATIONS)
+
+
+@get("/verifications/{number:int}", operation_class=describe(None, VerificationShown), summary="Show a verification")
+async def show_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
+    """The whole of it, the verifier's answer included."""
+    row = await _reached(VERIFICATIONS.one(parts_of(request).database, number))
+    if row is None:
+        raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
+    return Response(VerificationShown(verification=row), media_type="application/json")
+
+
+@get("/artefacts", operation_class=describe(None, Page), summary="List classifier versions")
+async def list_artefacts(request: HttpRequest) -> Response[Any]:
+    """Newest first, with what became of each and why. Query: `status`, and as for verifications."""
+    return await _page(request, ARTEFACTS)
+
+
+@get("/transitions", operation_class=describe(None, Page), summary="List audit events")
+async def list_transitions(request: HttpRequest) -> Response[Any]:
+    """Promotions, refusals, alarms and others, newest first. Query: `action`, `actor`, and as for verifications."""
+    return await _page(request, TRANSITIONS)
+
+
+@get("/retrainings", operation_class=describe(None, Page), summary="List retraining runs")
+async def list_retrainings(request: HttpRequest) -> Response[Any]:
+    """Newest first, with progress, candidate and judgement. Query: `status`, `trigger`, and as for verifications."""
+    return await _page(request, RETRAININGS)
+
+
+@get("/estimates", operation_class=describe(None, MonitorStatus), summary="Show the estimates of quality")
+async def show_estimates(request: HttpRequest) -> Response[Any]:
+    """By tier with intervals, the evidence that errors have become more frequent, what verification costs, and how far
+    the judges can be trusted."""
+    loop = parts_of(request).quality_loop
+    if loop is None or loop.monitor is None:
+        raise ApiError(409, "The quality monitor does not run in this server.", code="monitor_off")
+    return Response(await _reached(loop.monitor.status()), media_type="application/json")
+
+
+@post("/retrainings", status_code=202, operation_class=describe(RetrainOrder, RetrainStarted), summary="Retrain now")
+async def retrain_now(request: HttpRequest) -> Response[Any]:
+    """Begin in the background; the list of runs says how it goes. One run at a time over all replicas."""
+    order = await read_body(request, _decoder)
+    loop = parts_of(request).quality_loop
+    if loop is None:
+        raise ApiError(409, "The quality monitor does not run in this server.", code="monitor_off")
+    actor = request.state["key_id"] or KEYLESS_ACTOR
+    started = await _reached(loop.retrain_now(actor, order.reason))
+    return Response(RetrainStarted(started=started), status_code=202, media_type="application/json")
+
+
+async def _page(request: HttpRequest, listing: Listing) -> Response[Any]:
+    given = dict(request.query_params)
+    chosen = {name: _value(name, given.pop(name), listing.kind(name)) for name in listing.filters if name in given}
+    bounds = {name: _value(name, given.pop(name), kind) for name, kind in _BOUNDS.items() if name in given}
+    if given:
+        allowed = ", ".join((*listing.filters, *_BOUNDS))
+        raise bad_request(f"Unknown query parameter; allowed: {allowed}.", next(iter(given)))
+    try:
+        page = await _reached(listing.page(parts_of(request).database, chosen, **bounds))
+    except PageError as error:
+        raise bad_request(f"{error}.", error.param, "invalid_value") from error
+    return Response(page, media_type="application/json")
+
+
+def _value(name: str, given: str, kind: type[Any]) -> Any:
+    try:
+        return kind(given)
+    except ValueError:
+        raise bad_request(f"Invalid {name}: {given[:64]!r} is no {kind.__name__}.", name, "invalid_value") from None
+
+
+async def _reached(answer: Awaitable[T]) -> T:
+    """What the database says. Raises `ApiError` 503 while it is away."""
+    try:
+        return await answer
+    except (SQLAlchemyError, OSError) as error:
+        raise ApiError(503, "The database is away. Try again later.", code="database_unavailable") from error

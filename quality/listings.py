@@ -1,0 +1,15 @@
+"""What can be listed of the quality loop, and by what."""
+
+from migrations.tables import audit_events, classifier_versions, retrain_runs, verifications
+from quality.pages import Listing
+
+# Texts of users are shown one row at a time, to whoever asks for that row.
+VERIFICATIONS = Listing(
+    verifications,
+    "verification_id",
+    ("tier", "status", "label", "judge", "sampled_reason", "key_id"),
+    hidden=("verifier_answer", "owner", "lease_until"),
+)
+ARTEFACTS = Listing(classifier_versions, "version", ("status",))
+TRANSITIONS = Listing(audit_events, "audit_event_id", ("action", "actor"))
+RETRAININGS = Listing(retrain_runs, "run_id", ("status", "trigger"), hidden=("owner", "lease_until"))

@@ -1,0 +1,91 @@
+"""Pages of what the quality loop stored, newest first: found by an index, read on from where the last one ended."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Integer, Table, and_, or_, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+MOST = 1000
+
+
+class PageError(ValueError):
+    """A cursor that no page gave, or a limit out of range; `param` names it."""
+
+    def __init__(self, message: str, param: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """`next` is the cursor of the page after this one, None after the last."""
+
+    rows: list[dict[str, Any]]
+    next: str | None
+
+
+class Listing:
+    """How rows of a table are listed: by `created_at` and then `key`, without the columns in `hidden`.
+
+    `filters` may be asked for by value. Each needs an index with `created_at` behind it, so that a page costs the same
+    however many rows there are; `tests/quality` holds every one of them to that.
+    """
+
+    def __init__(self, table: Table, key: str, filters: tuple[str, ...], hidden: tuple[str, ...] = ()) -> None:
+        self.table = table
+        self.filters = filters
+        self._key = key
+        self._shown = [column for column in table.c if column.name not in hidden]
+
+    def kind(self, column: str) -> type[int] | type[str]:
+        """Of what type the values of a column are: numbers, or texts of some sort."""
+        return int if isinstance(self.table.c[column].type, Integer) else str
+
+    def query(
+        self,
+        chosen: Mapping[str, Any],
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Any:
+        """The statement for a page and the first row after it; `chosen` by column, times in epoch seconds, `since`
+        inclusive, `until` exclusive. Raises `PageError`."""
+        if not 1 <= limit <= MOST:
+            raise PageError(f"limit is {limit}; it must lie between 1 and {MOST}", "limit")
+        created, key = self.table.c.created_at, self.table.c[self._key]
+        conditions: list[ColumnElement[bool]] = [self.table.c[name] == value for name, value in chosen.items()]
+        if since is not None:
+            conditions.append(created >= since)
+        if until is not None:
+            conditions.append(created < until)
+        if cursor is not None:
+            at, last = self._position(cursor)
+            # The first part alone is for the index; together they are the rows behind that position.
+            conditions.append(and_(created <= at, or_(created < at, key < last)))
+        return select(*self._shown).where(*conditions).order_by(created.desc(), key.desc()).limit(limit + 1)
+
+    async def page(self, engine: AsyncEngine, chosen: Mapping[str, Any], *, limit: int = 100, **bounds: Any) -> Page:
+        """The rows that `query` finds. Raises `PageError`."""
+        query = self.query(chosen, limit=limit, **bounds)
+        async with engine.connect() as connection:
+            found = [dict(row) for row in (await connection.execute(query)).mappings()]
+        rows = found[:limit]
+        more = len(found) > limit
+        return Page(rows=rows, next=f"{rows[-1]['created_at']!r}:{rows[-1][self._key]}" if more else None)
+
+    async def one(self, engine: AsyncEngine, key: Any) -> dict[str, Any] | None:
+        """The whole row, hidden columns too."""
+        query = select(self.table).where(self.table.c[self._key] == key)
+        async with engine.connect() as connection:
+            row = (await connection.execute(query)).mappings().first()
+        return None if row is None else dict(row)
+
+    def _position(self, cursor: str) -> tuple[float, Any]:
+        at, _, key = cursor.partition(":")
+        try:
+            return float(at), self.kind(self._key)(key)
+        except ValueError:
+            raise PageError(f"cursor {cursor[:64]!r} was not given by a page", "cursor") from None

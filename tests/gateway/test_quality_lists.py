@@ -1,0 +1,105 @@
+"""`/admin/api`: operators list what the loop did, see its estimates, and order a retraining; nobody else does."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+from sqlalchemy import insert
+
+from gateway.settings import Settings
+from migrations.tables import classifier_versions, verifications
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+ADMIN = "an-admin-key-of-some-length"
+VERDICT = {
+    "request_id": "r", "model": "m", "sampled_probability": 1.0, "status": "done", "judge": "exact", "cost_usd": 0.0,
+    "reserved_usd": 0.0, "attempts": 1, "verifier_answer": "a secret",
+}  # fmt: skip
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    data = tmp_path_factory.mktemp("data")
+    settings = Settings(data_dir=str(data), drain_seconds=5, admin_keys=f"ann={ADMIN}")
+    async with running_gateway(settings) as running:
+        running.http.headers["authorization"] = f"Bearer {ADMIN}"
+        async with running.parts.database.begin() as connection:
+            for tier, label, at in ((1, "worse", 1.0), (2, "no_worse", 2.0), (1, "no_worse", 3.0)):
+                row = VERDICT | {"tier": tier, "label": label, "created_at": at, "sampled_reason": f"sample {at}"}
+                await connection.execute(insert(verifications).values(**row | {"request_id": f"r{at}"}))
+            version = {"version": "v-test", "path": "", "status": "refused", "reason": "loses", "metrics": {}}
+            await connection.execute(insert(classifier_versions).values(**version, created_at=1.0))
+        yield running
+
+
+async def listed(aio: RunningGateway, what: str, **query: Any) -> list[dict[str, Any]]:
+    answer = await aio.http.get(f"/admin/api/{what}", params=query)
+    assert answer.status_code == 200, answer.text
+    rows: list[dict[str, Any]] = answer.json()["rows"]
+    return rows
+
+
+async def test_verifications_are_filtered_and_paged_without_texts(aio: RunningGateway) -> None:
+    assert [row["created_at"] for row in await listed(aio, "verifications")] == [3.0, 2.0, 1.0]
+    assert [row["created_at"] for row in await listed(aio, "verifications", tier=1, label="worse")] == [1.0]
+    first = (await aio.http.get("/admin/api/verifications", params={"limit": 2})).json()
+    rest = await listed(aio, "verifications", limit=2, cursor=first["next"])
+    assert [row["created_at"] for row in rest] == [1.0]
+    assert "secret" not in str(first)
+
+
+async def test_one_verification_is_shown_with_the_verifiers_answer(aio: RunningGateway) -> None:
+    number = (await listed(aio, "verifications"))[0]["verification_id"]
+
+    shown = (await aio.http.get(f"/admin/api/verifications/{number}")).json()["verification"]
+
+    assert shown["verifier_answer"] == "a secret"
+    assert (await aio.http.get("/admin/api/verifications/999999")).status_code == 404
+
+
+async def test_versions_say_what_became_of_them(aio: RunningGateway) -> None:
+    [refused] = await listed(aio, "artefacts", status="refused")
+    assert (refused["version"], refused["reason"]) == ("v-test", "loses")
+
+
+async def test_estimates_show_evidence_judges_and_spending(aio: RunningGateway) -> None:
+    shown = (await aio.http.get("/admin/api/estimates")).json()
+    assert {"evidence_of_shift", "upgrade_rates", "calibrations", "spending", "acceptance"} <= set(shown)
+
+
+async def test_a_retraining_can_be_ordered_and_leaves_its_traces(aio: RunningGateway) -> None:
+    answer = await aio.http.post("/admin/api/retrainings", json={"reason": "prices changed"})
+    assert (answer.status_code, answer.json()) == (202, {"started": True})
+    assert aio.parts.quality_loop is not None
+    await aio.parts.quality_loop.retraining_ended()
+
+    [order] = await listed(aio, "transitions", action="retrain.ordered")
+    assert (order["actor"], order["reason"]) == ("ann", "prices changed")
+    [run] = await listed(aio, "retrainings", trigger="button")
+    assert run["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [({"tier": "one"}, "tier"), ({"limit": "0"}, "limit"), ({"cursor": "x"}, "cursor"), ({"colour": "red"}, "colour")],
+)
+async def test_a_query_that_cannot_be_understood_is_refused_by_parameter(
+    aio: RunningGateway, query: dict[str, str], param: str
+) -> None:
+    answer = await aio.http.get("/admin/api/verifications", params=query)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("path", ["verifications", "artefacts", "transitions", "retrainings", "estimates"])
+async def test_nobody_lists_anything_without_an_admin_key(aio: RunningGateway, path: str) -> None:
+    answer = await aio.http.get(f"/admin/api/{path}", headers={"authorization": "Bearer wrong"})
+    assert answer.status_code == 401
+
+
+async def test_without_a_monitor_there_are_no_estimates(settings: Settings) -> None:
+    async with running_gateway(msgspec.structs.replace(settings, monitor=False)) as gateway:
+        answer = await gateway.http.get("/admin/api/estimates")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "monitor_off")
