@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from inference_core.attention.reference import ReferenceAttention
 from inference_core.core import Core
-from inference_core.errors import InvalidRequestError, MemoryPlanError, ModelFileError
+from inference_core.errors import MemoryPlanError, ModelFileError
 from inference_core.kv_arena import allocate_arena
 from inference_core.kv_layout import CpuKVDtype, KVLayout
 from inference_core.linear.panels import BYTES_PER_WEIGHT, panel_kind
@@ -21,6 +21,7 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.logits_runner import LogitsRunner
+from inference_core.lora.loading import load_adapters
 from inference_core.lora.packing import Storage
 from inference_core.lora.reference import TorchAdapterBank
 from inference_core.memory_plan import format_bytes
@@ -72,18 +73,8 @@ def load_core(
         use_threads=use_threads,
         drafts=drafts,
     )
-    load_adapters(core, spec)
+    load_adapters(core, spec.models)
     return core
-
-
-def load_adapters(core: Core, spec: CoreSpec) -> None:
-    """Serve the adapters that `spec` names. Raises ModelFileError for one that cannot be served."""
-    for model in spec.models:
-        for name, folder in model.adapters.items():
-            try:
-                core.load_adapter(model.name, name, folder)
-            except InvalidRequestError as error:
-                raise ModelFileError(f"{model.name}: {error}") from error
 
 
 def use_threads(threads: int | None) -> None:

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from inference_core.device.adapter_rows import TILE_NUMBERS
 from inference_core.device.block_tables import TableUpdate
 from inference_core.device.step_inputs import Capacity, StepShape, fields_of
+from inference_core.triton_kernels.low_rank_slots import LowRankRows
+from inference_core.triton_kernels.low_rank_tiles import tile_rows_for
 
 _TORCH_DTYPES = {"int32": torch.int32, "int64": torch.int64, "float32": torch.float32, "float64": torch.float64}
 _PER_DRAW = (
@@ -19,7 +22,8 @@ _PER_DRAW = (
 class DeviceBatch:
     """The arrays of `StepInputs` for T tokens of S sequences, R of which draw, as views; counts as the host knows them.
 
-    `tables`: int64 [rows x row length], byte offsets of blocks; a sequence's begin at its `table_start`.
+    `tables`: int64 [rows x row length], byte offsets of blocks; a sequence's begin at its `table_start`. `adapted`:
+    rows that go through adapters; None where none does.
     """
 
     shape: StepShape
@@ -42,6 +46,7 @@ class DeviceBatch:
     repetition: torch.Tensor
     presence: torch.Tensor
     frequency: torch.Tensor
+    adapted: LowRankRows | None
 
 
 class DeviceInputs:
@@ -76,6 +81,11 @@ class DeviceInputs:
             query_start=a["query_start"][: sequences + 1],
             context_len=a["context_len"][:sequences],
             table_start=a["table_start"][:sequences],
+            adapted=self._adapted(shape) if shape.adapter_tiles else None,
             **per_token,
             **per_draw,
         )
+
+    def _adapted(self, shape: StepShape) -> LowRankRows:
+        tiles = self._arrays["adapter_tiles"][: shape.adapter_tiles * TILE_NUMBERS].view(-1, TILE_NUMBERS)
+        return LowRankRows(self._arrays["adapter_rows"][: shape.tokens], tiles, tile_rows_for(shape.tokens))

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn import functional
 
+from inference_core.device.adapter_bank import DeviceAdapterBank
 from inference_core.device.batch import DeviceBatch
 from inference_core.linear.linear import Linear
+from inference_core.lora.adapter import Projection
 from inference_core.model_config import ModelConfig
 from inference_core.models.decoder import DecoderLayer
 from inference_core.span import Span
@@ -30,7 +32,8 @@ class DeviceDecoder:
     `config`, heads included, is the share's; activations are of `dtype`. `embedding`: [own vocabulary rows, hidden];
     it, and `final_norm` with `head`, are None where another pipeline stage holds them. `vocabulary`: which rows those
     are, None for all. `cos_sin`: float32 [max position, head_dim]. `caches`: one per layer. `rank_sum` is called twice
-    in every layer, and for an embedding that is shared (SPEC PX-01).
+    in every layer, and for an embedding that is shared (SPEC PX-01). `adapters`: the slots of adapters that rows may go
+    through, cut as the layers are: a part of a row's low-rank product is in what `rank_sum` adds up.
     """
 
     config: ModelConfig
@@ -43,6 +46,7 @@ class DeviceDecoder:
     cos_sin: torch.Tensor
     vocabulary: Span | None = None
     rank_sum: RankSum = of_one_rank
+    adapters: DeviceAdapterBank | None = None
 
     def over(self, arena: torch.Tensor) -> "DeviceDecoder":
         """The same weights over another arena."""
@@ -73,12 +77,13 @@ class DeviceDecoder:
         normed = torch.empty_like(hidden)
         torch.ops.aio.rms_norm(normed, hidden, self.layers[0].attention_norm, eps)
         for index, (layer, cache) in enumerate(zip(self.layers, self.caches, strict=True)):
-            x = self.rank_sum(_product(layer.output, self._attention(layer, cache, normed, batch)))
+            mixed = self._attention(index, cache, normed, batch)
+            x = self.rank_sum(self._adapted(index, "output", layer.output, mixed, batch))
             torch.ops.aio.add_rms_norm(normed, hidden, x, layer.mlp_norm, eps)
-            gate_up = _product(layer.gate_up, normed)
+            gate_up = self._adapted(index, "gate_up", layer.gate_up, normed, batch)
             activated = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
             torch.ops.aio.swiglu(activated, gate_up)
-            x = self.rank_sum(_product(layer.down, activated))
+            x = self.rank_sum(self._adapted(index, "down", layer.down, activated, batch))
             if index + 1 < len(self.layers):
                 following = self.layers[index + 1].attention_norm
                 torch.ops.aio.add_rms_norm(normed, hidden, x, following, eps)
@@ -92,11 +97,19 @@ class DeviceDecoder:
         torch.ops.aio.rms_norm(normed, hidden, self.final_norm, self.config.rms_eps)
         return _product(self.head, normed)
 
-    def _attention(
-        self, layer: DecoderLayer, cache: LayerCache, normed: torch.Tensor, batch: DeviceBatch
+    def _adapted(
+        self, layer: int, projection: Projection, linear: Linear, x: torch.Tensor, batch: DeviceBatch
     ) -> torch.Tensor:
-        numbers = ops.cache_numbers(cache)
-        qkv = _product(layer.qkv, normed)
+        """A `projection` of x [T, in_features], with what the rows' adapters add to it."""
+        out = _product(linear, x)
+        if batch.adapted is not None:
+            assert self.adapters is not None  # steps name none of its slots otherwise
+            self.adapters.add(layer, projection, x, out, batch.adapted)
+        return out
+
+    def _attention(self, index: int, cache: LayerCache, normed: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
+        layer, numbers = self.layers[index], ops.cache_numbers(cache)
+        qkv = self._adapted(index, "qkv", layer.qkv, normed, batch)
         torch.ops.aio.rope_and_write(
             qkv,
             cache.arena,

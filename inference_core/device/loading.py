@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import torch
 
 from inference_core.core import Core
+from inference_core.device.adapter_bank import DeviceAdapterBank
 from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.decoder import DeviceDecoder
 from inference_core.device.graphs import CudaGraphs, Graphs
@@ -22,6 +24,7 @@ from inference_core.linear.device_packing import DeviceScheme
 from inference_core.linear.linear import Linear
 from inference_core.live_knobs import KnobsFile, LiveKnobs, changed_knobs
 from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.lora.loading import load_adapters
 from inference_core.memory_plan import format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import MOST_HOST_BLOCKS, Knobs, ModelInfo
@@ -51,7 +54,6 @@ def load_device_core(
 
     Raises ModelFileError for a bad file and MemoryPlanError, with the arithmetic, for what does not fit.
     """
-    capacity = capacity_of(spec)
     buckets = DecodeBuckets.up_to(spec.max_num_seqs)
 
     def runner(model: DeviceModelSpec, decoder: DeviceDecoder, arena: torch.Tensor, graphs: Graphs) -> DeviceRunner:
@@ -65,7 +67,14 @@ def load_device_core(
             compute=model.compute,
         )
         return DeviceRunner(
-            info, decoder.over(arena), layout, arena, spec.slab_bytes, graphs=graphs, buckets=buckets, capacity=capacity
+            info,
+            decoder.over(arena),
+            layout,
+            arena,
+            spec.slab_bytes,
+            graphs=graphs,
+            buckets=buckets,
+            capacity=capacity_of(spec, model),
         )
 
     placeholder = torch.zeros(spec.slab_bytes, dtype=torch.uint8, device=device)
@@ -83,22 +92,28 @@ def load_device_core(
     arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=device)
     runners = {m.name: runner(m, decoders[m.name], arena, make_graphs()) for m in spec.models}
     knobs = device_knobs(spec, {name: made.layout for name, made in runners.items()}, knobs_file)
-    return Core(runners, arena_bytes=arena_bytes, slab_bytes=spec.slab_bytes, knobs=knobs)
+    core = Core(runners, arena_bytes=arena_bytes, slab_bytes=spec.slab_bytes, knobs=knobs)
+    load_adapters(core, spec.models)
+    return core
 
 
 def _weight_lines(spec: DeviceCoreSpec, runners: list[DeviceRunner]) -> list[str]:
-    return [
-        f"weights of {m.name} ({m.compute}): {format_bytes(r.info.weight_bytes)}"
-        for m, r in zip(spec.models, runners, strict=True)
-    ]
+    lines = []
+    for m, r in zip(spec.models, runners, strict=True):
+        lines.append(f"weights of {m.name} ({m.compute}): {format_bytes(r.info.weight_bytes)}")
+        if r.adapters is not None:
+            slots = f"{m.max_adapters} slots for adapters of {m.name} of up to {m.max_adapter_rank} ranks"
+            lines.append(f"{slots}: {format_bytes(r.adapters.slot_bytes)}")
+    return lines
 
 
-def capacity_of(spec: DeviceCoreSpec) -> Capacity:
-    """The largest step; most steps begin few sequences, so that changes of block tables seldom travel apart."""
+def capacity_of(spec: DeviceCoreSpec, model: DeviceModelSpec) -> Capacity:
+    """The largest step of `model`. Most steps begin few sequences, so that changes of tables seldom travel apart."""
     return Capacity(
         tokens=spec.max_num_batched_tokens,
         sequences=spec.max_num_seqs,
         table_updates=spec.max_num_batched_tokens // 16 + 2 * spec.max_num_seqs,
+        adapter_slots=model.max_adapters,
     )
 
 
@@ -143,4 +158,13 @@ def _decoder(
     dtype = DTYPES[model.activations]
     made = linears(checkpoint, model.compute, dtype, arena.device, cache_dir)
     longest = min(model.max_context or checkpoint.config.max_position, checkpoint.config.max_position)
-    return load_device_decoder(checkpoint, made, layout, arena, dtype=dtype, max_context=longest)
+    decoder = load_device_decoder(checkpoint, made, layout, arena, dtype=dtype, max_context=longest)
+    return replace(decoder, adapters=adapter_bank(model, checkpoint.config, arena.device))
+
+
+def adapter_bank(model: DeviceModelSpec, config: ModelConfig, device: torch.device) -> DeviceAdapterBank | None:
+    """The slots that the specification asks for, of a model or a rank's share of one; None without any."""
+    if not model.max_adapters:
+        return None
+    dtype = DTYPES[model.activations]
+    return DeviceAdapterBank(config, model.max_adapters, model.max_adapter_rank, dtype, device)

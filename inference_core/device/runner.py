@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import torch
 
+from inference_core.device.adapter_bank import DeviceAdapterBank
 from inference_core.device.batch import DeviceInputs
 from inference_core.device.block_tables import BlockTables
 from inference_core.device.buckets import DecodeBuckets
@@ -59,9 +60,9 @@ class DeviceRunner(OverlappingRunner):
 
     Inputs travel in one copy from pinned memory, drawn tokens in one copy back; a token that the next step needs never
     leaves the device. Steps in which every sequence computes one token are padded to a size of `buckets` and repeated
-    as `graphs`, those in which logits are edited apart from the others. Sequences under a grammar,
-    and those that bias more tokens than a row of the edit tables holds, are drawn by the host, from a copy of those
-    rows' logits.
+    as `graphs`, those in which logits are edited, or rows go through adapters, apart from the others. Sequences under a
+    grammar, and those that bias more tokens than a row of the edit tables holds, are drawn by the host, from a copy of
+    those rows' logits.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class DeviceRunner(OverlappingRunner):
         self.config = decoder.config
         self.layout = layout
         self.device = arena.device
+        self.adapters: DeviceAdapterBank | None = decoder.adapters
         self._decoder = decoder
         self._arena = arena
         self._graphs = graphs
@@ -166,7 +168,7 @@ class DeviceRunner(OverlappingRunner):
             logits = self._compute(shape, scored)
         else:
             # What a graph has captured is this shape without its counts: those are on the device.
-            key = -bucket if shape.edited else bucket
+            key = shape.graph_key(bucket)
             logits = self._graphs.run(key, lambda: self._compute(shape.as_captured(self.info.max_context)))
         specs = [spec for _, spec in draws]
         self._results[self._turn][: len(specs)].copy_(self._drawn[: len(specs)], non_blocking=True)

@@ -11,6 +11,8 @@ from inference_core.protocol import KnobValue
 Activations = Literal["bfloat16", "float16", "float32"]
 DeviceKind = Literal["cuda", "cpu"]
 DeviceKVDtype = Literal["float16", "bfloat16", "fp8", "float32"]
+MaxAdapters = Annotated[int, msgspec.Meta(ge=0, le=1024)]
+MaxAdapterRank = Annotated[int, msgspec.Meta(ge=1, le=512)]
 
 
 class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,7 +22,9 @@ class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     (W4A16); `int8`, `fp8` (a scale per output) and `fp8-blocks` (one per 128 x 128) round activations to 8 bits too,
     row by row. `kv_dtype`: how the cache holds keys and values. `max_context`: tokens of prompt and answer together;
     None is what the model was trained for. `host_cache_bytes`: host memory for blocks that the device has no room for
-    (the knob `host_cache_blocks` begins with it); it is taken as it is used.
+    (the knob `host_cache_blocks` begins with it); it is taken as it is used. `max_adapters`: adapters of up to
+    `max_adapter_rank` that lie on the device at once, for which memory is taken in full; of more, those in use least
+    recently go back to host memory. `adapters`: PEFT folders by the names that they are served under from the start.
     """
 
     name: str
@@ -31,6 +35,9 @@ class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     block_size: int = 16
     max_context: int | None = None
     host_cache_bytes: Annotated[int, msgspec.Meta(ge=0)] = 4 * 2**30
+    max_adapters: MaxAdapters = 0
+    max_adapter_rank: MaxAdapterRank = 16
+    adapters: dict[str, str] = {}
     knobs: dict[str, KnobValue] = {}
 
 

@@ -6,19 +6,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from inference_core.device.adapter_rows import TILE_NUMBERS, adapter_tiles, slots_of_rows
 from inference_core.device.block_tables import BlockTables, TableUpdate
 from inference_core.step_plan import PENDING, ScheduledSequence
+from inference_core.triton_kernels.low_rank_tiles import NO_SLOT as NO_ADAPTER
+from inference_core.triton_kernels.low_rank_tiles import most_tiles, most_tiles_up_to
 
 NO_ROW = -1  # in `pending`: the token is known
 NO_SLOT = -1  # in `slots`: nothing is written
 _ALIGNMENT = 64
 _INT32 = (1 << 31) - 1
+_ADAPTED = 1 << 20
 
 
 @dataclass(slots=True, frozen=True)
 class StepShape:
     """What the host must know of a step to launch its kernels: counts, padding included, and upper bounds; and whether
-    any logits are `edited` before they are drawn from."""
+    any logits are `edited` before they are drawn from. `adapter_tiles`: of rows that go through adapters, those without
+    rows included; 0 where no row does."""
 
     tokens: int
     sequences: int
@@ -27,20 +32,28 @@ class StepShape:
     longest_context: int
     table_updates: int
     edited: bool = False
+    adapter_tiles: int = 0
 
     def as_captured(self, longest_context: int) -> "StepShape":
         """The same for every step of its bucket: what differs between them is on the device, or bounded."""
         return replace(self, longest_query=1, longest_context=longest_context, table_updates=0)
 
+    def graph_key(self, bucket: int) -> int:
+        """What a padded step is captured under: steps without edits, or without adapters, do not pay for them."""
+        key = bucket + (_ADAPTED if self.adapter_tiles else 0)
+        return -key if self.edited else key
+
 
 @dataclass(slots=True, frozen=True)
 class Capacity:
     """The largest step: `tokens` in `sequences`. More than `table_updates` new entries of block tables, as after a
-    fault or where many long prefixes are found in the cache, travel apart from the rest."""
+    fault or where many long prefixes are found in the cache, travel apart from the rest. Rows go through adapters in
+    `adapter_slots` slots."""
 
     tokens: int
     sequences: int
     table_updates: int
+    adapter_slots: int = 0
 
 
 class StepInputs:
@@ -52,7 +65,8 @@ class StepInputs:
     `NO_ROW`) and `repetition`, `presence`, `frequency` float32 [S]. Per token: `token_ids`, `positions` int32 [T],
     `slots` int64 [T] (byte offset of the
     block that takes it, `NO_SLOT` for padding), `pending` int32 [T] (the row of the last step's draws that is this
-    token, or `NO_ROW`). `places`, `values` int64 [U]: see `TableUpdate`.
+    token, or `NO_ROW`). `places`, `values` int64 [U]: see `TableUpdate`. Where rows go through adapters, `adapter_rows`
+    int32 [T] and `adapter_tiles` int32 [3 x tiles]: see `LowRankRows`.
     """
 
     def __init__(self, capacity: Capacity, memory: NDArray[np.uint8] | None = None) -> None:
@@ -103,12 +117,13 @@ class StepInputs:
         sampled = self._fill_draws(sequences, ends)
         if edit_rows is not None:
             self._fill_edits(sequences, edit_rows)
+        tiles = self._fill_adapters(sequences, lengths, pad_to)
         longest = int((starts + lengths).max(initial=0))
         edited = edit_rows is not None
         if pad_to is not None:
             self._pad(count, pad_to)
-            return StepShape(pad_to, pad_to, pad_to, 1, longest, updates, edited)
-        return StepShape(tokens, count, sampled, max(lengths, default=0), longest, updates, edited)
+            return StepShape(pad_to, pad_to, pad_to, 1, longest, updates, edited, tiles)
+        return StepShape(tokens, count, sampled, max(lengths, default=0), longest, updates, edited, tiles)
 
     def fill_with_padding(self) -> StepShape:
         """The largest step of all, none of whose rows counts."""
@@ -119,7 +134,11 @@ class StepInputs:
         for name in ("context_len", "table_start", "sample_rows", "temperature"):
             self.arrays[name][:] = 0
         self.arrays["edit_rows"][:] = NO_ROW
-        return StepShape(tokens, sequences, sequences, tokens, 1, 0, edited=True)
+        self.arrays["adapter_rows"][:] = 0
+        tiles = self._write_tiles(
+            np.empty((0, TILE_NUMBERS), np.int64), len(self.arrays["adapter_tiles"]) // TILE_NUMBERS
+        )
+        return StepShape(tokens, sequences, sequences, tokens, 1, 0, edited=True, adapter_tiles=tiles)
 
     def _fill_tokens(
         self,
@@ -177,6 +196,24 @@ class StepInputs:
         a["presence"][:rows] = [p.presence_penalty for p in params]
         a["frequency"][:rows] = [p.frequency_penalty for p in params]
 
+    def _fill_adapters(self, sequences: list[ScheduledSequence], lengths: list[int], pad_to: int | None) -> int:
+        """How many tiles of rows with adapters there are: as many for every padded step of a size that has any."""
+        highest = max((s.adapter for s in sequences), default=NO_ADAPTER)
+        if highest == NO_ADAPTER:
+            return 0
+        if highest >= self.capacity.adapter_slots:
+            raise ValueError(f"slot {highest} of adapters; there are {self.capacity.adapter_slots}")
+        rows, tiles = adapter_tiles(slots_of_rows(sequences, lengths), pad_to or sum(lengths))
+        self.arrays["adapter_rows"][: len(rows)] = rows
+        return self._write_tiles(tiles, most_tiles(pad_to, self.capacity.adapter_slots) if pad_to else len(tiles))
+
+    def _write_tiles(self, tiles: NDArray[np.int64], count: int) -> int:
+        """`tiles` [at most `count`, 3], and as many without rows as make `count` of them."""
+        target = self.arrays["adapter_tiles"][: count * TILE_NUMBERS].reshape(count, TILE_NUMBERS)
+        target[: len(tiles)] = tiles
+        target[len(tiles) :] = (0, 0, NO_ADAPTER)
+        return count
+
     def _pad(self, count: int, pad_to: int) -> None:
         a = self.arrays
         for name, value in (("token_ids", 0), ("positions", 0), ("slots", NO_SLOT), ("pending", NO_ROW)):
@@ -218,6 +255,10 @@ _TOKEN_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
 )
 
 
+_ADAPTER_ROWS: tuple[tuple[str, DTypeLike], ...] = (("adapter_rows", np.int32),)
+_ADAPTER_TILES: tuple[tuple[str, DTypeLike], ...] = (("adapter_tiles", np.int32),)
+
+
 @dataclass(slots=True, frozen=True)
 class Field:
     """Where an array lies in the buffer: its first byte, its dtype and its length."""
@@ -231,10 +272,14 @@ def fields_of(capacity: Capacity) -> dict[str, Field]:
     """The place of every array, each at a multiple of 64 bytes."""
     fields: dict[str, Field] = {}
     at = 0
+    slots = capacity.adapter_slots
+    tiles = most_tiles_up_to(capacity.tokens, slots) if slots else 0
     for names, length in (
         (_SEQUENCE_FIELDS, capacity.sequences + 1),
         (_UPDATE_FIELDS, capacity.table_updates),
         (_TOKEN_FIELDS, capacity.tokens),
+        (_ADAPTER_ROWS, capacity.tokens if slots else 0),
+        (_ADAPTER_TILES, TILE_NUMBERS * tiles),
     ):
         for name, dtype in names:
             fields[name] = Field(at, dtype, length)

@@ -49,7 +49,7 @@ class AdapterSlots:
         """
         if self._bank is None:
             raise InvalidRequestError(
-                "this model serves no adapters: they run on the CPU, with max_adapters > 0", "model"
+                "this model serves no adapters; give it slots for them: max_adapters > 0", "model"
             )
         if not _NAME.fullmatch(name):
             raise InvalidRequestError(
@@ -70,11 +70,13 @@ class AdapterSlots:
         """Drop the adapters that were unloaded and are not among those `in_use` by live requests."""
         for name in self._leaving - set(in_use):
             self._leaving.remove(name)
-            del self._known[name]
+            adapter = self._known.pop(name)
+            assert self._bank is not None  # else it would not have been loaded
             slot = self._resident.pop(name, None)
-            if slot is not None and self._bank is not None:
+            if slot is not None:
                 self._bank.clear(slot)
                 self._free.append(slot)
+            self._bank.forget(adapter)
 
     def require(self, name: str, param: str = "adapter") -> Adapter:
         """The adapter of that name. Raises InvalidRequestError if new requests cannot have it."""

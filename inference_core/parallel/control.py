@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from inference_core.errors import RankLostError
 from inference_core.frames import FrameError, FrameReader, FrameWriter
-from inference_core.parallel.messages import Divided, Failed, Joined, Order, Ready, Report, Room
+from inference_core.parallel.messages import AdapterRead, Divided, Failed, Joined, Order, Ready, Report, Room
 
 _CHUNK = 1 << 16
 _LOOK_SECONDS = 0.25
@@ -50,6 +50,7 @@ class Followers:
         self._divided: dict[int, Divided] = {}
         self._ready: dict[int, Ready] = {}
         self._rooms: dict[int, Room] = {}
+        self._adapters: dict[int, AdapterRead] = {}
         self._lost: dict[int, Failed | None] = {}
 
     def accept(self, seconds: float, look: Callable[[], None]) -> None:
@@ -112,6 +113,13 @@ class Followers:
         self._wait_for(self._rooms, "finish the largest step", seconds)
         return list(self._rooms.values())
 
+    def wait_adapter(self, seconds: float) -> list[AdapterRead]:
+        """Wait until every rank has read its part of the adapter that it was told of last; what they say of it."""
+        self._wait_for(self._adapters, "read an adapter", seconds)
+        reports = list(self._adapters.values())
+        self._adapters.clear()
+        return reports
+
     def _wait_for(self, reports: Mapping[int, Report], what: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while missing := self._expected - reports.keys():
@@ -169,6 +177,8 @@ class Followers:
                 self._ready[rank] = report
             case Room():
                 self._rooms[rank] = report
+            case AdapterRead():
+                self._adapters[rank] = report
 
     def _verdict(self) -> str:
         silent = [rank for rank, report in self._lost.items() if report is None]

@@ -10,12 +10,14 @@ from inference_core.attention.backend import AttentionBackend
 from inference_core.attention.batches import BlockAddresses
 from inference_core.attention.cpu import CpuAttention
 from inference_core.attention.reference import ReferenceAttention
-from inference_core.errors import MemoryPlanError, MeshError
+from inference_core.errors import MemoryPlanError
 from inference_core.kv_arena import allocate_arena
 from inference_core.live_knobs import KnobsFile, LiveKnobs, start_knobs
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.loading import available_memory, check_kernels, layout_of, linear_bytes, use_threads
+from inference_core.lora.packing import Storage
+from inference_core.lora.reference import TorchAdapterBank
 from inference_core.memory_plan import format_bytes
 from inference_core.model_spec import ModelSpec
 from inference_core.models.rotary import rotary_table
@@ -37,8 +39,6 @@ def divide_models(spec: MeshSpec, cache_dir: Path) -> list[DividedModel[ModelSpe
     MemoryPlanError."""
     divided = []
     for model in spec.core.models:
-        if model.adapters:
-            raise MeshError(f"{model.name}: adapters are not served over a mesh; leave them out, or serve without one")
         checkpoint = open_checkpoint(resolve_model_path(model.path), cache_dir)
         check_kernels(model, checkpoint.config)
         divided.append(divide_model(model, checkpoint, spec, layout_of, spec.core.slab_bytes))
@@ -91,9 +91,13 @@ class CpuShares(RankShares):
         attention_type: type[AttentionBackend] = CpuAttention if cpu.AVAILABLE else ReferenceAttention
         attention = attention_type(weights.config, layout, arena, rotary_table(weights.config, positions))
         addresses = BlockAddresses(layout.block_size, model.layout.block_bytes, self.slab_bytes)
-        stage = CpuStage(weights, attention, addresses, group)
+        # Adapters lose no more than the weights that they are added to.
+        storage: Storage = "float32" if model.spec.compute == "float32" else "bfloat16"
+        slots = model.spec.max_adapters
+        adapters = TorchAdapterBank(weights.config, slots, storage) if slots else None
+        stage = CpuStage(weights, attention, addresses, group, adapters)
         widths = model.vocabulary_widths(self._spec.mesh.tensor)
-        return RankModel(stage, model.shares[self._inside], widths)
+        return RankModel(stage, model.shares[self._inside], widths, model.config)
 
     def knobs(self, file: Path | None) -> LiveKnobs:
         return LiveKnobs(start_knobs(self._spec.core), None if file is None else KnobsFile(file))

@@ -1,6 +1,8 @@
 """A stage on the CPU: native kernels operator by operator, or plain torch where they were not built."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -8,6 +10,7 @@ from inference_core.attention.backend import AttentionBackend
 from inference_core.attention.batches import BlockAddresses
 from inference_core.host_blocks import HostBlocks
 from inference_core.linear.linear import Linear
+from inference_core.lora.reference import AdaptedRows, TorchAdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.models.decoder import DecoderLayer, Embedding
 from inference_core.models.elementwise import rms_norm, silu_mul
@@ -15,6 +18,9 @@ from inference_core.parallel.collectives import TensorGroup
 from inference_core.parallel.stage import Stage
 from inference_core.span import Span
 from inference_core.step_plan import ScheduledSequence
+
+# Adds what a layer's adapters give of x [T, inputs] to [T, outputs].
+_Add = Callable[[torch.Tensor, torch.Tensor], None]
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,13 +42,19 @@ class CpuStage(Stage):
     device = torch.device("cpu")
 
     def __init__(
-        self, weights: StageWeights, attention: AttentionBackend, addresses: BlockAddresses, group: TensorGroup
+        self,
+        weights: StageWeights,
+        attention: AttentionBackend,
+        addresses: BlockAddresses,
+        group: TensorGroup,
+        adapters: TorchAdapterBank | None = None,
     ) -> None:
         self.config = weights.config
         self.weights = weights
         self.attention = attention
         self._addresses = addresses
         self._group = group
+        self.adapters = self._bank = adapters
         self._host = HostBlocks(attention.arena, addresses.offsets, addresses.block_bytes)
 
     def _embed(self, sequences: list[ScheduledSequence]) -> torch.Tensor:
@@ -63,6 +75,7 @@ class CpuStage(Stage):
         hidden = self._embed(sequences) if hidden is None else hidden
         config, tokens = self.config, hidden.shape[0]
         batch = self._addresses.batch(sequences)
+        adapted = (self._bank and self._bank.rows(sequences)) or AdaptedRows([])
         normed = torch.empty_like(hidden)
         qkv = torch.empty(tokens, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
         mixed = torch.empty(tokens, config.num_heads * config.head_dim)
@@ -71,22 +84,26 @@ class CpuStage(Stage):
         for index, layer in enumerate(self.weights.layers):
             rms_norm(hidden, layer.attention_norm, config.rms_eps, normed)
             layer.qkv.apply(normed, qkv)
+            adapted.add(index, "qkv", normed, qkv)
             self.attention.rope_and_write(qkv, index, batch, layer.q_norm, layer.k_norm)
             self.attention.attend(qkv, index, batch, mixed)
-            self._add(layer.output, mixed, hidden)
+            self._add(layer.output, partial(adapted.add, index, "output"), mixed, hidden)
             rms_norm(hidden, layer.mlp_norm, config.rms_eps, normed)
             layer.gate_up.apply(normed, gate_up)
+            adapted.add(index, "gate_up", normed, gate_up)
             silu_mul(gate_up, activated)
-            self._add(layer.down, activated, hidden)
+            self._add(layer.down, partial(adapted.add, index, "down"), activated, hidden)
         return hidden
 
-    def _add(self, linear: Linear, x: torch.Tensor, hidden: torch.Tensor) -> None:
-        """hidden += the row-parallel `linear` of `x`, summed over the ranks."""
+    def _add(self, linear: Linear, add_adapters: _Add, x: torch.Tensor, hidden: torch.Tensor) -> None:
+        """hidden += the row-parallel `linear` of `x` and what adapters add to it, summed over the ranks."""
         if self._group.size == 1:
             linear.apply(x, hidden, accumulate=True)
+            add_adapters(x, hidden)
             return
         part = torch.empty_like(hidden)
         linear.apply(x, part)
+        add_adapters(x, part)
         hidden += self._group.all_reduce(part)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:

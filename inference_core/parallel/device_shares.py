@@ -13,7 +13,7 @@ from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.decoder import DeviceDecoder, of_one_rank
 from inference_core.device.graphs import CudaGraphs, Graphs, NoGraphs
 from inference_core.device.host_memory import profile_host
-from inference_core.device.loading import DTYPES, Profile, capacity_of, device_knobs, device_layout
+from inference_core.device.loading import DTYPES, Profile, adapter_bank, capacity_of, device_knobs, device_layout
 from inference_core.device.memory_profile import profile_cuda
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.device.weights import device_embedding, stored_linears, weight_bytes
@@ -56,7 +56,6 @@ class DeviceShares(RankShares):
         self.device = rank_device(spec, environment)
         host_bytes = spec.host_bytes or available_memory() // environment.local_world_size
         self._profile = profile or (profile_cuda if self.device.type == "cuda" else profile_host(host_bytes))
-        self._capacity = capacity_of(spec.core)
         self._models = [
             divide_model(
                 model,
@@ -102,21 +101,21 @@ class DeviceShares(RankShares):
 
     def _stage(self, model: DividedModel[DeviceModelSpec], arena: torch.Tensor) -> RankModel:
         spec, share = self._spec, model.shares[self._inside]
-        decoder = self._decoders[model.spec.name].over(arena)
+        decoder, capacity = self._decoders[model.spec.name].over(arena), capacity_of(spec.core, model.spec)
         longest = -(-model.max_context // model.layout.block_size)
-        buckets = DecodeBuckets.up_to(self._capacity.sequences) if spec.capture_steps else DecodeBuckets(())
+        buckets = DecodeBuckets.up_to(capacity.sequences) if spec.capture_steps else DecodeBuckets(())
         graphs: Graphs = CudaGraphs() if spec.capture_steps and self.device.type == "cuda" else NoGraphs()
         stage = DeviceStage(
             decoder,
             device_layout(model.spec, decoder.config),
-            BlockTables(model.layout, self.slab_bytes, rows=self._capacity.sequences, row_blocks=longest),
-            self._capacity,
+            BlockTables(model.layout, self.slab_bytes, rows=capacity.sequences, row_blocks=longest),
+            capacity,
             graphs=graphs,
             buckets=buckets,
             # As many as a step has at most, so that a leader never waits within a step, which a lost rank may hang.
             turns=spec.max_micro_batches if spec.mesh.pipeline > 1 else 1,
         )
-        return RankModel(stage, share, model.vocabulary_widths(spec.mesh.tensor))
+        return RankModel(stage, share, model.vocabulary_widths(spec.mesh.tensor), model.config)
 
     def knobs(self, file: Path | None) -> LiveKnobs:
         return device_knobs(self._spec.core, {m.spec.name: m.layout for m in self._models}, file)
@@ -155,6 +154,7 @@ def load_share(
         cos_sin=rotary_table(shard.config, model.max_context).to(device),
         vocabulary=share.vocabulary if group.size > 1 else None,
         rank_sum=group.all_reduce if group.size > 1 else of_one_rank,
+        adapters=adapter_bank(model.spec, shard.config, device),
     )
 
 
@@ -178,14 +178,16 @@ def rank_device(spec: DeviceMeshSpec, environment: RankEnvironment) -> torch.dev
 
 
 def largest_step(model: DividedModel[DeviceModelSpec], tokens: int, sequences: int) -> RunStep:
-    """As many tokens and sequences as a step may have. All write to the same blocks, which hold nothing yet."""
+    """As many tokens and sequences as a step may have. All write to the same blocks, which hold nothing yet, and go
+    through an empty slot for adapters where there is one."""
+    slot = 0 if model.spec.max_adapters else -1
     shares, left = [], tokens
     for number in range(min(sequences, tokens)):
         following = min(sequences, tokens) - number - 1
         length = max(1, min(left - following, model.max_context))
         left -= length
         table = [0] * -(-length // model.layout.block_size)
-        shares.append(ScheduledSequence(str(number), [0] * length, 0, table, None))
+        shares.append(ScheduledSequence(str(number), [0] * length, 0, table, None, adapter=slot))
     rows, end = [], 0
     for share in shares:
         end += len(share.token_ids)

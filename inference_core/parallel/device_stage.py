@@ -38,6 +38,7 @@ class DeviceStage(Stage):
         self.config = decoder.config
         self.dtype = decoder.dtype
         self.decoder = decoder
+        self.adapters = decoder.adapters
         self._arena = decoder.caches[0].arena
         self.device = self._arena.device
         self._layout = layout
@@ -63,7 +64,9 @@ class DeviceStage(Stage):
         count = len(sequences)
         if hidden is not None:
             self._received[:count].copy_(hidden)
-        result = self._graphs.run(bucket, lambda: self._repeatable(shape, bucket, first=hidden is None))
+        result = self._graphs.run(
+            shape.graph_key(bucket), lambda: self._repeatable(shape, bucket, first=hidden is None)
+        )
         # The next step of this size writes to the same memory, maybe while this one's is still being sent.
         return result[:count].clone()
 

@@ -8,16 +8,21 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from inference_core.errors import RankLostError
+from inference_core.errors import ModelFileError, RankLostError
 from inference_core.parallel.control import LeaderLink
 from inference_core.parallel.environment import RankEnvironment
 from inference_core.parallel.leading import SPEC_KEY, leader_key, no_look
 from inference_core.parallel.mesh_spec import AnyMeshSpec, decode_mesh_spec
 from inference_core.parallel.messages import (
+    AdapterRead,
+    ClearSlot,
     CopyBlocks,
     Divided,
     Failed,
+    ForgetAdapter,
+    InstallAdapter,
     OffloadBlocks,
+    ReadAdapter,
     Ready,
     Rehearse,
     RestoreBlocks,
@@ -85,8 +90,25 @@ def _serve(environment: RankEnvironment, store: Any, spec: AnyMeshSpec, cache_di
                 rank.runner.offload_blocks(order)
             case RestoreBlocks():
                 rank.runner.restore_blocks(order)
+            case ReadAdapter():
+                link.report(AdapterRead(environment.rank, _refusal(rank, order)))
+            case InstallAdapter():
+                rank.runner.install_adapter(order)
+            case ClearSlot():
+                rank.runner.clear_slot(order)
+            case ForgetAdapter():
+                rank.runner.forget_adapter(order)
             case UseThreads():
                 rank.shares.use_threads(order.threads)
             case Stop():
                 rank.connections.close()
                 return
+
+
+def _refusal(rank: Rank, order: ReadAdapter) -> str | None:
+    """Why this rank cannot serve an adapter; None if it has read it."""
+    try:
+        rank.runner.read_adapter(order)
+    except ModelFileError as error:
+        return str(error)
+    return None

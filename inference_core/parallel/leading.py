@@ -10,6 +10,7 @@ import msgspec
 
 from inference_core.core import Core
 from inference_core.errors import RankLostError
+from inference_core.lora.loading import load_adapters
 from inference_core.memory_plan import format_bytes
 from inference_core.parallel.connections import own_address
 from inference_core.parallel.control import Followers
@@ -41,7 +42,8 @@ def no_look() -> None:
 class LedMesh:
     """A replica whose leader is this process. `core` is driven as any other; `close` when it is not needed any more.
 
-    Raises MeshError, ModelFileError or MemoryPlanError for what cannot be loaded, before any rank is waited for, and
+    Raises MeshError, ModelFileError or MemoryPlanError for what cannot be loaded, adapters aside before any rank is
+    waited for, and
     RankLostError if a rank does not come or fails to load. `look` is called while ranks are awaited, to raise the
     same when one is known to have ended.
     """
@@ -80,7 +82,13 @@ class LedMesh:
         self.leader = Leader(rank, self._followers, spec.step_seconds)
         self.group = self._connections.group
         self.runners = {
-            m.spec.name: MeshRunner(m.info(weight_bytes[m.spec.name]), m.config, m.layout, self.leader)
+            m.spec.name: MeshRunner(
+                m.info(weight_bytes[m.spec.name]),
+                m.config,
+                m.layout,
+                self.leader,
+                self.rank.models[m.spec.name].stage.adapters,
+            )
             for m in rank.shares.models
         }
         runners: dict[str, ModelRunner] = dict(self.runners)
@@ -92,6 +100,11 @@ class LedMesh:
             clock=clock,
             use_threads=self.leader.use_threads,
         )
+        try:
+            load_adapters(self.core, spec.core.models)
+        except BaseException:
+            self.close()
+            raise
 
     def _load(self, rank: Rank, store: Any, seconds: float) -> dict[str, int]:
         """All ranks' weights; their bytes by model, over all ranks."""

@@ -6,16 +6,22 @@ from typing import TypeVar
 
 import torch
 
-from inference_core.errors import RankLostError
+from inference_core.errors import ModelFileError, RankLostError
 from inference_core.kv_layout import KVLayout
 from inference_core.logits_runner import LogitsRunner
+from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.model_runner import sampled_rows
 from inference_core.parallel.control import Followers
+from inference_core.parallel.mesh_adapters import MeshAdapterBank
 from inference_core.parallel.messages import (
+    ClearSlot,
     CopyBlocks,
+    ForgetAdapter,
+    InstallAdapter,
     OffloadBlocks,
     Order,
+    ReadAdapter,
     RestoreBlocks,
     RunStep,
     Stop,
@@ -70,6 +76,30 @@ class Leader:
     def restore_blocks(self, order: RestoreBlocks) -> None:
         self._everywhere(order, lambda: self._rank.runner.restore_blocks(order))
 
+    def read_adapter(self, order: ReadAdapter) -> None:
+        """Every rank reads its part. Raises ModelFileError, and leaves nothing of it anywhere, if one cannot."""
+        if self._lost is not None:
+            raise RankLostError(self._lost)
+        self._rank.runner.read_adapter(order)
+        try:
+            self._followers.tell(order)
+            refusals = [answer for answer in self._followers.wait_adapter(self._step_seconds) if answer.error]
+        except RankLostError as error:
+            self._give_up(str(error))
+            raise
+        if refusals:
+            self.forget_adapter(ForgetAdapter(order.model, order.number))
+            raise ModelFileError("; ".join(f"rank {refusal.rank}: {refusal.error}" for refusal in refusals))
+
+    def install_adapter(self, order: InstallAdapter) -> None:
+        self._everywhere(order, lambda: self._rank.runner.install_adapter(order))
+
+    def clear_slot(self, order: ClearSlot) -> None:
+        self._everywhere(order, lambda: self._rank.runner.clear_slot(order))
+
+    def forget_adapter(self, order: ForgetAdapter) -> None:
+        self._everywhere(order, lambda: self._rank.runner.forget_adapter(order))
+
     def stop(self) -> None:
         """Let all ranks end; a rank that has gone already is no error."""
         if self._lost is None:
@@ -112,18 +142,31 @@ class Leader:
 
 class MeshRunner(LogitsRunner):
     """One model of a mesh for `Core`. `config` is the whole model's; `layout` is that of the rank with the largest
-    blocks, so that block ids mean the same on all of them."""
+    blocks, so that block ids mean the same on all of them. `slots`: those of adapters on this rank, None without
+    any."""
 
-    def __init__(self, info: ModelInfo, config: ModelConfig, layout: KVLayout, leader: Leader) -> None:
+    def __init__(
+        self,
+        info: ModelInfo,
+        config: ModelConfig,
+        layout: KVLayout,
+        leader: Leader,
+        slots: AdapterBank | None = None,
+    ) -> None:
         self.info = info
         self.config = config
         self.layout = layout
         self._leader = leader
+        if slots is not None:
+            self.adapters = MeshAdapterBank(info.name, config, slots, leader)
 
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
         wanted = sampled_rows(sequences) if rows is None else rows
         # The others neither sample nor need to know how: prompts and answers so far stay here.
-        bare = [ScheduledSequence(s.sequence_id, s.token_ids, s.start, s.block_table, None) for s in sequences]
+        bare = [
+            ScheduledSequence(s.sequence_id, s.token_ids, s.start, s.block_table, None, adapter=s.adapter)
+            for s in sequences
+        ]
         # Whatever the ranks compute on, the host draws.
         return self._leader.run(RunStep(self.info.name, bare, wanted)).cpu()
 

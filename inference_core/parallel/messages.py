@@ -15,13 +15,15 @@ class RunStep(msgspec.Struct, frozen=True):
 
 
 class SequenceShare(msgspec.Struct, frozen=True, array_like=True):
-    """A `ScheduledSequence` of which the rank knows the first `known` entries of the block table; `blocks` follow."""
+    """A `ScheduledSequence` of which the rank knows the first `known` entries of the block table; `blocks` follow.
+    `adapter`: the slot of its adapter, -1 for none."""
 
     sequence_id: str
     token_ids: list[int]
     start: int
     known: int
     blocks: list[int]
+    adapter: int = -1
 
 
 class StepOrder(msgspec.Struct, frozen=True, tag="run", array_like=True):
@@ -69,11 +71,44 @@ class UseThreads(msgspec.Struct, frozen=True, tag="threads", array_like=True):
     threads: int
 
 
+class ReadAdapter(msgspec.Struct, frozen=True, tag="read_adapter", array_like=True):
+    """Read this rank's part of the PEFT folder `folder`, whose content has `digest`, as adapter `number` of `model`;
+    answered by `AdapterRead`."""
+
+    model: str
+    number: int
+    folder: str
+    digest: bytes
+
+
+class InstallAdapter(msgspec.Struct, frozen=True, tag="install_adapter", array_like=True):
+    """Compute with adapter `number` where sequences name `slot`."""
+
+    model: str
+    slot: int
+    number: int
+
+
+class ClearSlot(msgspec.Struct, frozen=True, tag="clear_slot", array_like=True):
+    """No sequence names `slot` until an adapter is installed there again."""
+
+    model: str
+    slot: int
+
+
+class ForgetAdapter(msgspec.Struct, frozen=True, tag="forget_adapter", array_like=True):
+    """Drop adapter `number`, where it was read."""
+
+    model: str
+    number: int
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop", array_like=True):
     """End the process in good order."""
 
 
-Order = StepOrder | CopyBlocks | OffloadBlocks | RestoreBlocks | Rehearse | TakeArena | UseThreads | Stop
+AdapterOrder = ReadAdapter | InstallAdapter | ClearSlot | ForgetAdapter
+Order = StepOrder | CopyBlocks | OffloadBlocks | RestoreBlocks | AdapterOrder | Rehearse | TakeArena | UseThreads | Stop
 
 
 class Joined(msgspec.Struct, frozen=True, tag="joined"):
@@ -103,6 +138,13 @@ class Room(msgspec.Struct, frozen=True, tag="room"):
     arena_bytes: int
 
 
+class AdapterRead(msgspec.Struct, frozen=True, tag="adapter_read"):
+    """The rank has read its part of an adapter, or `error` says why not."""
+
+    rank: int
+    error: str | None = None
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """The rank ends, since `error` happened to it; as a `consequence` if it only lost another rank."""
 
@@ -111,4 +153,4 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     consequence: bool = False
 
 
-Report = Joined | Divided | Ready | Room | Failed
+Report = Joined | Divided | Ready | Room | AdapterRead | Failed

@@ -38,8 +38,11 @@ def micro_batches(sequences: list[ScheduledSequence], count: int) -> list[list[S
                 pieces.append([])
                 room = next(sizes)
             part = sequence.token_ids[taken : taken + room]
+            start = sequence.start + taken
             pieces[-1].append(
-                ScheduledSequence(sequence.sequence_id, part, sequence.start + taken, sequence.block_table, None)
+                ScheduledSequence(
+                    sequence.sequence_id, part, start, sequence.block_table, None, adapter=sequence.adapter
+                )
             )
             taken += len(part)
             room -= len(part)

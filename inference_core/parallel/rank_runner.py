@@ -2,25 +2,38 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 
+from inference_core.model_config import ModelConfig
 from inference_core.parallel.collectives import PipelineLinks, TensorGroup
 from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.messages import CopyBlocks, OffloadBlocks, RestoreBlocks, RunStep
+from inference_core.parallel.messages import (
+    ClearSlot,
+    CopyBlocks,
+    ForgetAdapter,
+    InstallAdapter,
+    OffloadBlocks,
+    ReadAdapter,
+    RestoreBlocks,
+    RunStep,
+)
 from inference_core.parallel.micro_batches import PipelineReport, micro_batch_count, micro_batches
+from inference_core.parallel.rank_adapters import RankAdapters
 from inference_core.parallel.splits import RankShare
 from inference_core.parallel.stage import Stage
 from inference_core.step_plan import ScheduledSequence
 
 
 class RankModel:
-    """One model's stage on this rank, and how wide each shard's part of its vocabulary is."""
+    """One model's stage on this rank, and how wide each shard's part of its vocabulary is. `whole`: undivided."""
 
-    def __init__(self, stage: Stage, share: RankShare, vocabulary_widths: list[int]) -> None:
+    def __init__(self, stage: Stage, share: RankShare, vocabulary_widths: list[int], whole: ModelConfig) -> None:
         self.stage = stage
         self.share = share
         self.vocabulary_widths = vocabulary_widths
+        self.adapters = None if stage.adapters is None else RankAdapters(whole, share, stage.adapters)
 
 
 class RankRunner:
@@ -59,6 +72,24 @@ class RankRunner:
 
     def restore_blocks(self, order: RestoreBlocks) -> None:
         self.models[order.model].stage.restore_blocks(order.restores)
+
+    def read_adapter(self, order: ReadAdapter) -> None:
+        """Raises ModelFileError."""
+        self._adapters(order.model).read(order.number, Path(order.folder), order.digest)
+
+    def install_adapter(self, order: InstallAdapter) -> None:
+        self._adapters(order.model).install(order.slot, order.number)
+
+    def clear_slot(self, order: ClearSlot) -> None:
+        self._adapters(order.model).bank.clear(order.slot)
+
+    def forget_adapter(self, order: ForgetAdapter) -> None:
+        self._adapters(order.model).forget(order.number)
+
+    def _adapters(self, model: str) -> RankAdapters:
+        adapters = self.models[model].adapters
+        assert adapters is not None  # a leader without slots gives no orders about adapters
+        return adapters
 
     def run(self, step: RunStep) -> torch.Tensor | None:
         """Compute the step; on the leader the logits float32 [rows, vocabulary], None on all other ranks."""

@@ -111,14 +111,13 @@ class _Tensors(Mapping[str, PackedTensor]):
         return name
 
     def _rows_of(self, heads: Span) -> Span:
-        d = self._whole.config.head_dim
-        return Span(heads.begin * d, heads.end * d)
+        return rows_of_heads(heads, self._whole.config.head_dim)
 
     def _query_rows(self, name: str) -> PackedTensor:
         return self._whole.cut(name, self._rows_of(self._share.heads.query))
 
     def _kv_rows(self, name: str) -> PackedTensor:
-        return stack([self._whole.cut(name, self._rows_of(run)) for run in _runs(self._share.heads.kv_heads)])
+        return stack([self._whole.cut(name, self._rows_of(run)) for run in head_runs(self._share.heads.kv_heads)])
 
     def _attention_columns(self, name: str) -> PackedTensor:
         return self._whole.cut(name, self._every_row, self._rows_of(self._share.heads.query))
@@ -131,7 +130,12 @@ class _Tensors(Mapping[str, PackedTensor]):
         return Span(0, self._whole.config.hidden_size)
 
 
-def _runs(heads: tuple[int, ...]) -> list[Span]:
+def rows_of_heads(heads: Span, head_dim: int) -> Span:
+    """Outputs of a projection that belong to those heads."""
+    return Span(heads.begin * head_dim, heads.end * head_dim)
+
+
+def head_runs(heads: tuple[int, ...]) -> list[Span]:
     """Consecutive heads as spans, so that an even split is one cut: (2, 3) -> [2, 4); (0, 0, 1) -> [0, 1), [0, 2)."""
     runs: list[Span] = []
     for head in heads:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.step_plan import ScheduledSequence
 
@@ -14,12 +15,14 @@ class Stage(ABC):
     Contract: the methods are called in the same order with the same sequences on all ranks of the tensor-parallel
     group, and sum over it where needed: once for the embedding, twice in every layer (SPEC PX-01). `config` is the
     share's (`RankShare.config`); activations have its hidden size, `dtype` and `device`. Results are in the order of
-    the device's work, which the host need not have waited for.
+    the device's work, which the host need not have waited for. `adapters`: the slots that sequences may name, each with
+    this rank's part of an adapter; None if there are none.
     """
 
     config: ModelConfig
     dtype: torch.dtype
     device: torch.device
+    adapters: AdapterBank | None = None
 
     @abstractmethod
     def compute(self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None = None) -> torch.Tensor:

@@ -32,7 +32,9 @@ class SentTables:
         if of is not table or known > len(table):
             known = 0
         self._known[sequence.sequence_id] = (table, len(table))
-        return SequenceShare(sequence.sequence_id, sequence.token_ids, sequence.start, known, table[known:])
+        return SequenceShare(
+            sequence.sequence_id, sequence.token_ids, sequence.start, known, table[known:], sequence.adapter
+        )
 
 
 class ReceivedTables:
@@ -43,7 +45,9 @@ class ReceivedTables:
 
     def step(self, order: StepOrder) -> RunStep:
         sequences = [
-            ScheduledSequence(share.sequence_id, share.token_ids, share.start, self._table(share), None)
+            ScheduledSequence(
+                share.sequence_id, share.token_ids, share.start, self._table(share), None, adapter=share.adapter
+            )
             for share in order.sequences
         ]
         _forget_oldest(self._tables)

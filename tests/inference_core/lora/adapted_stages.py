@@ -1,0 +1,80 @@
+"""Stages of the device's decoder on the CPU, with slots for adapters: a whole model, or a rank's share of one."""
+
+from pathlib import Path
+
+import torch
+
+from inference_core.device.block_tables import BlockTables
+from inference_core.device.buckets import DecodeBuckets
+from inference_core.device.graphs import Graphs, NoGraphs
+from inference_core.device.loading import device_layout
+from inference_core.device.spec import Activations, DeviceModelSpec
+from inference_core.device.step_inputs import Capacity
+from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.lora.adapter_file import read_adapter
+from inference_core.model_spec import DeviceScheme
+from inference_core.parallel.collectives import TensorGroup
+from inference_core.parallel.device_shares import load_share
+from inference_core.parallel.device_stage import DeviceStage
+from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.mesh_spec import MeshTerms
+from inference_core.parallel.rank_adapters import RankAdapters
+from inference_core.parallel.rank_shares import DividedModel, divide_model
+from inference_core.parallel.shard_checkpoint import ShardCheckpoint
+
+SLAB, SLABS = 1 << 20, 8
+CPU = torch.device("cpu")
+ALONE = TensorGroup([0], 0)
+
+
+def divided(
+    checkpoint: Checkpoint,
+    mesh: Mesh,
+    *,
+    slots: int = 8,
+    rank: int = 16,
+    compute: DeviceScheme = "dense",
+    activations: Activations = "float32",
+) -> DividedModel[DeviceModelSpec]:
+    """A model with a float32 cache and `slots` for adapters of up to `rank`."""
+    spec = DeviceModelSpec(
+        name="m",
+        path="-",
+        compute=compute,
+        activations=activations,
+        kv_dtype="float32",
+        max_context=128,
+        max_adapters=slots,
+        max_adapter_rank=rank,
+    )
+    return divide_model(spec, checkpoint, MeshTerms(mesh=mesh, uneven_splits=True), device_layout, SLAB)
+
+
+def stage_of(
+    model: DividedModel[DeviceModelSpec],
+    cache: Path,
+    number: int = 0,
+    group: TensorGroup = ALONE,
+    graphs: Graphs | None = None,
+) -> DeviceStage:
+    """The stage of rank `number`; with `graphs` decode steps are padded and repeated."""
+    part = model.shares[number]
+    decoder = load_share(model, ShardCheckpoint(model.checkpoint, part), part, CPU, cache, group)
+    return DeviceStage(
+        decoder.over(torch.zeros(SLABS * SLAB, dtype=torch.uint8)),
+        device_layout(model.spec, decoder.config),
+        BlockTables(model.layout, SLAB, rows=16, row_blocks=8),
+        Capacity(tokens=512, sequences=16, table_updates=128, adapter_slots=model.spec.max_adapters),
+        graphs=graphs or NoGraphs(),
+        buckets=DecodeBuckets(() if graphs is None else (1, 4, 16)),
+        turns=2,
+    )
+
+
+def install(model: DividedModel[DeviceModelSpec], stage: DeviceStage, folders: list[Path], number: int = 0) -> None:
+    """The adapters in `folders`, this rank's part of each, in slots 0 and on."""
+    assert stage.adapters is not None
+    adapters = RankAdapters(model.config, model.shares[number], stage.adapters)
+    for slot, folder in enumerate(folders):
+        adapters.read(slot, folder, read_adapter(folder, model.config).digest)
+        adapters.install(slot, slot)
