@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from classifier.encoder import StaticEncoder
+from classifier.encoder import StaticEncoder, StoredEncoder
 from classifier.errors import ArtefactError
 from classifier.features import FEATURE_NAMES
 from classifier.heads import Heads
@@ -26,6 +27,9 @@ MANIFEST = "manifest.json"
 MODEL = "model.safetensors"
 BASE = "base.safetensors"
 MAX_BYTES = 25 * 2**20
+# Encoders that need more than numpy, by the name in the manifest. Imported by name when an artefact asks for one: the
+# request path must run without what they bring along.
+PLUGGED_ENCODERS = {"transformer": "classifier.transformer_encoder:TransformerEncoder"}
 
 Tensors = dict[str, npt.NDArray[np.generic]]
 
@@ -41,13 +45,18 @@ def load_artefact(folder: Path, catalogue_fingerprint: str = "") -> OutcomeModel
     Raises `ArtefactError` naming the file and what is wrong with it.
     """
     manifest = load_manifest(folder)
-    return model_from_tensors(manifest, _read_tensors(folder, manifest, MODEL), catalogue_fingerprint)
+    return model_from_tensors(manifest, _read_tensors(folder, manifest, MODEL), catalogue_fingerprint, folder.parent)
 
 
-def model_from_tensors(manifest: Manifest, tensors: Tensors, catalogue_fingerprint: str = "") -> OutcomeModel:
-    """The model that `tensors` (the content of `model.safetensors`) describe; `ArtefactError` if they do not fit."""
+def model_from_tensors(
+    manifest: Manifest, tensors: Tensors, catalogue_fingerprint: str = "", registry: Path | None = None
+) -> OutcomeModel:
+    """The model that `tensors` (the content of `model.safetensors`) describe; `ArtefactError` if they do not fit.
+
+    `registry`: where an encoder finds what lies beside the artefact; without it the model predicts for encoded prompts.
+    """
     try:
-        encoder = StaticEncoder.from_tensors(tensors)
+        encoder = _encoder_from(manifest, tensors, registry)
         heads = Heads.from_tensors(tensors)
         memory = _memory_from(tensors)
     except (KeyError, ValueError) as error:
@@ -145,6 +154,15 @@ def _read_tensors(folder: Path, manifest: Manifest, name: str) -> Tensors:
         raise ArtefactError(f"{path}: not a safetensors file ({error}).") from error
 
 
+def _encoder_from(manifest: Manifest, tensors: Tensors, registry: Path | None) -> StoredEncoder:
+    plugged = PLUGGED_ENCODERS.get(str(manifest.encoder.get("name")))
+    if plugged is None:
+        return StaticEncoder.from_tensors(tensors)
+    module, name = plugged.split(":")
+    encoder: StoredEncoder = getattr(import_module(module), name).from_tensors(tensors, registry)
+    return encoder
+
+
 def _memory_from(tensors: Tensors) -> Memory:
     return Memory(
         dequantise(tensors["memory.vectors"].astype(np.int8), tensors["memory.scale"].astype(np.float32)),
@@ -155,7 +173,7 @@ def _memory_from(tensors: Tensors) -> Memory:
     )
 
 
-def _check_shapes(manifest: Manifest, encoder: StaticEncoder, heads: Heads, memory: Memory) -> None:
+def _check_shapes(manifest: Manifest, encoder: StoredEncoder, heads: Heads, memory: Memory) -> None:
     if tuple(manifest.feature_names) != FEATURE_NAMES:
         raise ArtefactError(
             f"artefact {manifest.version}: trained on {len(manifest.feature_names)} surface features "

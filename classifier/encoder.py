@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from itertools import repeat
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,26 @@ class Encoder(Protocol):
 
     def encode(self, turn: str, tokens: Sequence[str]) -> Encoding:
         """Encode one turn; `tokens` are `tokenise(turn)`. Deterministic, and fast enough for the request path."""
+
+
+@runtime_checkable
+class BatchEncoder(Protocol):
+    """An encoder that is faster with many turns at once; the encodings are those of `encode`."""
+
+    def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
+        """Encode turns together."""
+
+
+class StoredEncoder(Encoder, Protocol):
+    """An encoder that an artefact holds. `logit_bias` float32 [heads]: its word logits for a turn that says nothing."""
+
+    logit_bias: Float
+
+    def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
+        """What the artefact keeps of it, by names that begin with "encoder."."""
+
+    def description(self) -> dict[str, Any]:
+        """Its entry in the manifest, the fingerprint aside."""
 
 
 class StaticEncoder:
@@ -110,6 +130,10 @@ class StaticEncoder:
             "encoder.logit_table": self._logit_table.astype(np.float16),
             "encoder.logit_bias": self.logit_bias.astype(np.float32),
         }
+
+    def description(self) -> dict[str, Any]:
+        """The encoder's entry in the manifest, its fingerprint aside."""
+        return {"name": self.name, "dim": self.dim, "words": len(self.words), "pairs": len(self.pairs)}
 
     @classmethod
     def from_tensors(cls, tensors: Tensors) -> "StaticEncoder":

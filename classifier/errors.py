@@ -26,3 +26,7 @@ class NoTierAllowedError(ClassifierError):
 
 class TrainingDataError(ClassifierError):
     """Training rows are missing or inconsistent; the message names the file or field. Fix the data."""
+
+
+class CheckpointError(ArtefactError):
+    """A checkpoint folder lacks a file, holds weights that are not safetensors, or is not the one that was named."""

@@ -39,6 +39,7 @@ def train_command(
     *,
     data: Path | None = None,
     hold: Sequence[str] = (),
+    encoder: Path | None = None,
     promote: bool = True,
     seed: int = 0,
     progress: Progress = lambda stage, share: None,
@@ -47,10 +48,17 @@ def train_command(
 
     `data`: folder with routing_outcomes.jsonl.gz; by default `AIO_DATA` or ../shared/data. `hold`: domains that train
     nothing and are reported apart; such a run is an experiment and never promoted.
+    `encoder`: folder of a Hugging Face checkpoint to fine-tune as the encoder, in place of the static one.
     Raises `TrainingDataError` if the data are missing.
     """
     rows = load_outcomes(data or data_folder())
-    candidate = train(rows, root, hold=hold, seed=seed, progress=progress)
+    if encoder is None:
+        candidate = train(rows, root, hold=hold, seed=seed, progress=progress)
+    else:
+        # Loads torch and transformers, which the static encoder does without.
+        from classifier.training.transformer_train import train_over_checkpoint
+
+        candidate = train_over_checkpoint(rows, root, encoder, hold=hold, seed=seed, progress=progress)
     refusals = refusal_reasons(candidate.report)
     promoted = promote and not refusals and not hold
     if promoted:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from safetensors.numpy import save
 
 from classifier.artefact import Tensors, model_from_tensors, model_tensors, save_artefact
-from classifier.encoder import StaticEncoder, encoder_fingerprint
+from classifier.encoder import Encoder, StoredEncoder, encoder_fingerprint
 from classifier.errors import TrainingDataError
 from classifier.features import FEATURE_NAMES
 from classifier.heuristic import heuristic_prediction
@@ -76,23 +76,23 @@ def train(
     tokens = [tokenise(p.turn) for p in prompts["train"]]
     encoder = fit_encoder(tokens, labels, np.ones(len(labels), np.float32), dim=dim, max_terms=max_terms, seed=seed)
     progress("encoding", 0.35)
-    encoded = {split: _encode(encoder, members, prompts[split], groups) for split, members in parts.items()}
+    encoded = {split: encode_split(encoder, members, prompts[split], groups) for split, members in parts.items()}
     progress("fitting the heads", 0.5)
     base = encoded["train"].joined(encoded["valid"])
     heads, memory = fit_heads(base, seed=seed)
     tensors = model_tensors(encoder.tensors(), heads, memory)
-    manifest = _manifest(encoder, tensors, base, groups, data_hash(list(used)), seed)
+    manifest = first_manifest(encoder, tensors, base, groups, data_hash(list(used)), seed)
     progress("drawing the cost-quality curve", 0.7)
     manifest = with_curves(manifest, tensors, encoded["valid"])
     model = model_from_tensors(manifest, tensors)
     progress("evaluating", 0.75)
-    report = _evaluate(model, encoded, prompts, "test")
+    report = report_on(model, encoded, prompts, "test")
     unseen = None
     held_out = [r for r in rows if r.domain in hold]
     if held_out:
         prompts["unseen"] = [routing_input_of_text(r.prompt) for r in held_out]
-        encoded["unseen"] = _encode(encoder, held_out, prompts["unseen"], groups)
-        unseen = _evaluate(model, encoded, prompts, "unseen")
+        encoded["unseen"] = encode_split(encoder, held_out, prompts["unseen"], groups)
+        unseen = report_on(model, encoded, prompts, "unseen")
     manifest = msgspec.structs.replace(manifest, metrics=msgspec.to_builtins(report))
     folder = save_artefact(root, manifest, tensors, base.tensors())
     progress("done", 1.0)
@@ -118,9 +118,10 @@ def heuristic_rows(prompts: Sequence[RoutingInput]) -> npt.NDArray[np.float32]:
     return np.array([heuristic_prediction(p, TIERS).p_ok[:-1] for p in prompts], np.float32)
 
 
-def _evaluate(
+def report_on(
     model: OutcomeModel, encoded: dict[str, EncodedRows], prompts: dict[str, list[RoutingInput]], split: str
 ) -> Report:
+    """The model measured on a split of `encoded`, beside the heuristic; `encoded` and `prompts` by split."""
     baselines = {"length heuristic": (heuristic_rows(prompts["valid"]), heuristic_rows(prompts[split]))}
     return evaluate(
         model,
@@ -132,9 +133,10 @@ def _evaluate(
     )
 
 
-def _encode(
-    encoder: StaticEncoder, rows: Sequence[OutcomeRow], prompts: Sequence[RoutingInput], groups: Sequence[str]
+def encode_split(
+    encoder: Encoder, rows: Sequence[OutcomeRow], prompts: Sequence[RoutingInput], groups: Sequence[str]
 ) -> EncodedRows:
+    """`rows` as the encoder sees them, with their labels; `groups` numbers the domains."""
     number = {name: i for i, name in enumerate(groups)}
     return encode_rows(
         encoder,
@@ -145,9 +147,10 @@ def _encode(
     )
 
 
-def _manifest(
-    encoder: StaticEncoder, tensors: Tensors, base: EncodedRows, groups: list[str], data_sha256: str, seed: int
+def first_manifest(
+    encoder: StoredEncoder, tensors: Tensors, base: EncodedRows, groups: list[str], data_sha256: str, seed: int
 ) -> Manifest:
+    """The manifest of a first version: everything but curves and metrics."""
     observed = {f"train_{h}": int(n) for h, n in zip(HEADS, (~np.isnan(base.labels[~base.held])).sum(0), strict=True)}
     return Manifest(
         schema_version=SCHEMA_VERSION,
@@ -156,13 +159,7 @@ def _manifest(
         tiers=TIERS,
         heads=list(HEADS),
         feature_names=list(FEATURE_NAMES),
-        encoder={
-            "name": encoder.name,
-            "dim": encoder.dim,
-            "words": len(encoder.words),
-            "pairs": len(encoder.pairs),
-            "sha256": encoder_fingerprint(tensors),
-        },
+        encoder={**encoder.description(), "sha256": encoder_fingerprint(tensors)},
         catalogue_fingerprint="public:" + hashlib.sha256(msgspec.json.encode(TIER_MODELS)).hexdigest()[:12],
         models=TIER_MODELS,
         training_window=TrainingWindow(

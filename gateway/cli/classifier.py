@@ -13,6 +13,7 @@ classifier = LazyGroup(
     help="Train and evaluate the outcome model behind routing.",
     commands={
         "train": ("gateway.cli.classifier:train", "Train on the public outcomes, evaluate, promote unless refused."),
+        "pretrain": ("gateway.cli.classifier_pretrain:pretrain", "A small DistilBERT from nothing on the prompts."),
         "evaluate": ("gateway.cli.classifier_evaluation:evaluate", "Measure a version beside simple predictors."),
         "card": ("gateway.cli.classifier_evaluation:card", "Write the model card from a measurement."),
     },
@@ -31,6 +32,11 @@ data_option = click.option(
     "--registry", type=click.Path(path_type=Path), help="Where versions are kept.  [classifier/ in the data folder]"
 )
 @click.option("--hold", multiple=True, metavar="DOMAIN", help="Leave a domain out of training and report it apart.")
+@click.option(
+    "--encoder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Fine-tune this Hugging Face checkpoint (safetensors) as the encoder.  [the static one]",
+)
 @click.option("--promote/--no-promote", default=True, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @data_dir_option
@@ -39,6 +45,7 @@ def train(
     data: Path | None,
     registry: Path | None,
     hold: tuple[str, ...],
+    encoder: Path | None,
     promote: bool,
     seed: int,
     as_json: bool,
@@ -49,7 +56,7 @@ def train(
 
     root = registry or settings_from(**given).registry_path
     with staged_progress("training") as show:
-        outcome = train_command(root, data=data, hold=hold, promote=promote, seed=seed, progress=show)
+        outcome = train_command(root, data=data, hold=hold, encoder=encoder, promote=promote, seed=seed, progress=show)
     if as_json:
         click.echo(outcome.json)
     else:

@@ -1,0 +1,139 @@
+"""A fine-tuned transformer as the encoder of an artefact; torch is imported with the first prompt, not before."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classifier.checkpoint import checkpoint_folder, verify_checkpoint
+from classifier.encoder import Encoding
+from classifier.errors import CheckpointError
+from classifier.micro_batcher import MicroBatcher
+
+if TYPE_CHECKING:
+    from classifier.pooled_transformer import PooledTransformer
+
+Float = npt.NDArray[np.float32]
+Tensors = Mapping[str, npt.NDArray[np.generic]]
+
+NAME = "transformer"
+
+
+class TransformerEncoder:
+    """Pooled states of a checkpoint, centred and projected to `dim`; its fine-tuned heads give the word logits.
+
+    The checkpoint lies beside the artefact, named by its hash, and is loaded with the first prompt or by `warm`. Safe
+    from many threads: concurrent prompts are computed together.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        folder: Path,
+        sha256: str,
+        *,
+        max_tokens: int,
+        mean: Float,
+        projection: Float,
+        head_weight: Float,
+        head_bias: Float,
+    ) -> None:
+        """`mean` [hidden]; `projection` [hidden, dim]; `head_weight` [hidden, heads]; `head_bias` [heads].
+
+        Raises `ValueError` for shapes that disagree."""
+        if not len(mean) == len(projection) == len(head_weight) or head_weight.shape[1] != len(head_bias):
+            raise ValueError(
+                f"encoder: mean {mean.shape}, projection {projection.shape}, heads {head_weight.shape} and "
+                f"{head_bias.shape} do not belong together"
+            )
+        self.folder, self.sha256, self.max_tokens = folder, sha256, max_tokens
+        self.dim = projection.shape[1]
+        self.logit_bias = head_bias
+        self._mean, self._projection, self._head_weight = mean, projection, head_weight
+        self._loading = threading.Lock()
+        self._transformer: PooledTransformer | None = None
+        self._batcher = MicroBatcher(self.encode_many)
+
+    def warm(self) -> None:
+        """Load the checkpoint now. Raises `CheckpointError` if it is missing, changed, or no safetensors."""
+        self._loaded()
+
+    def submit(self, turn: str) -> "Future[Encoding]":
+        """The encoding of one turn, computed together with others that are wanted now; for callers that must not
+        block (`asyncio.wrap_future`)."""
+        return self._batcher.submit(turn)
+
+    def encode(self, turn: str, tokens: Sequence[str]) -> Encoding:
+        """Encode one turn; `tokens` are not needed, the checkpoint has a tokeniser of its own. Blocks."""
+        return self.submit(turn).result()
+
+    def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
+        """Encode turns in batches without padding."""
+        return self.encodings(self._loaded().encode(turns))
+
+    def encodings(self, pooled: Float) -> list[Encoding]:
+        """Pooled states [n, hidden] of the checkpoint as embeddings of unit length and logits."""
+        embedding = (pooled - self._mean) @ self._projection
+        norm = np.sqrt((embedding * embedding).sum(axis=1, keepdims=True))
+        embedding = np.divide(embedding, norm, out=np.zeros_like(embedding), where=norm > 1e-6)
+        logits = pooled @ self._head_weight + self.logit_bias
+        return [Encoding(e, w) for e, w in zip(embedding, logits.astype(np.float32), strict=True)]
+
+    def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
+        """What `from_tensors` needs besides the checkpoint; the checkpoint's hash is among it, so that encoders over
+        different checkpoints have different fingerprints."""
+        return {
+            "encoder.checkpoint_sha256": np.frombuffer(bytes.fromhex(self.sha256), np.uint8),
+            "encoder.max_tokens": np.array([self.max_tokens], np.int32),
+            "encoder.mean": self._mean.astype(np.float32),
+            "encoder.projection": self._projection.astype(np.float32),
+            "encoder.head_weight": self._head_weight.astype(np.float32),
+            "encoder.head_bias": self.logit_bias.astype(np.float32),
+        }
+
+    def description(self) -> dict[str, Any]:
+        """The encoder's entry in the manifest, its fingerprint aside."""
+        return {
+            "name": self.name,
+            "dim": self.dim,
+            "checkpoint_sha256": self.sha256,
+            "checkpoint": f"{self.folder.parent.name}/{self.folder.name}",
+            "max_tokens": self.max_tokens,
+            "pooling": "mean",
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: Tensors, registry: Path | None) -> "TransformerEncoder":
+        """The encoder saved by `tensors`, over its checkpoint in `registry`, whose hash is checked; it is loaded later.
+
+        Without `registry` it encodes nothing. Raises KeyError for a missing tensor, ValueError for shapes that
+        disagree, `CheckpointError` for a checkpoint that is missing or was changed."""
+        sha256 = tensors["encoder.checkpoint_sha256"].tobytes().hex()
+        folder = checkpoint_folder(Path() if registry is None else registry, sha256)
+        if registry is not None:
+            verify_checkpoint(folder, sha256)
+        return cls(
+            folder,
+            sha256,
+            max_tokens=int(tensors["encoder.max_tokens"][0]),
+            mean=tensors["encoder.mean"].astype(np.float32),
+            projection=tensors["encoder.projection"].astype(np.float32),
+            head_weight=tensors["encoder.head_weight"].astype(np.float32),
+            head_bias=tensors["encoder.head_bias"].astype(np.float32),
+        )
+
+    def _loaded(self) -> "PooledTransformer":
+        with self._loading:
+            if self._transformer is None:
+                verify_checkpoint(self.folder, self.sha256)
+                try:
+                    from classifier.pooled_transformer import PooledTransformer
+                except ImportError as error:
+                    raise CheckpointError(f"this artefact's encoder needs torch and transformers: {error}.") from error
+                self._transformer = PooledTransformer.load(self.folder, max_tokens=self.max_tokens)
+            return self._transformer

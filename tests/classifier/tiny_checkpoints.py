@@ -1,0 +1,42 @@
+"""Tiny random DistilBERT and ModernBERT checkpoints, written as transformers writes them."""
+
+from pathlib import Path
+
+import torch
+from transformers import DistilBertConfig, DistilBertModel, ModernBertConfig, ModernBertModel
+
+from classifier.training.pretrain import save_checkpoint, train_tokenizer
+
+ARCHITECTURES = ("distilbert", "modernbert")
+WINDOW = 8
+
+
+def tiny_checkpoint(folder: Path, architecture: str, texts: list[str], seed: int = 0) -> Path:
+    """A checkpoint of 2 layers x 32 with a tokeniser of its own in `folder`."""
+    torch.manual_seed(seed)
+    tokenizer = train_tokenizer(texts, 300)
+    size = tokenizer.get_vocab_size()
+    if architecture == "distilbert":
+        config = DistilBertConfig(
+            vocab_size=size, max_position_embeddings=64, n_layers=2, n_heads=2, dim=32, hidden_dim=64
+        )
+        model = DistilBertModel(config)
+    else:
+        model = ModernBertModel(
+            ModernBertConfig(
+                vocab_size=size,
+                hidden_size=32,
+                intermediate_size=48,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                max_position_embeddings=64,
+                local_attention=WINDOW,
+                pad_token_id=0,
+                bos_token_id=2,
+                cls_token_id=2,
+                eos_token_id=3,
+                sep_token_id=3,
+            )
+        )
+    save_checkpoint(folder, model, tokenizer)
+    return folder
