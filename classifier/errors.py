@@ -30,3 +30,7 @@ class TrainingDataError(ClassifierError):
 
 class CheckpointError(ArtefactError):
     """A checkpoint folder lacks a file, holds weights that are not safetensors, or is not the one that was named."""
+
+
+class PromptFileError(ClassifierError):
+    """A file of prompts cannot be read; the message names the line and what it must be. Fix the file."""

@@ -88,8 +88,11 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
         inputs.prediction.kind, " (heuristic: the classifier failed)"
     )
     canary = f" (version {inputs.prediction.classifier_version} on trial)" if inputs.canary else ""
-    ruled_out = barred | held
-    return f"{why}{source}{canary}" + "".join(f"; not tier {k}: {ruled_out[k]}" for k in sorted(ruled_out))
+    ruled_out = "".join(f"; not tier {k}: {barred[k]}" for k in sorted(barred))
+    for reason in dict.fromkeys(held[k] for k in sorted(held)):
+        tiers = ", ".join(str(k) for k in sorted(held) if held[k] == reason)
+        ruled_out += f"; not tier {tiers}: {reason}"
+    return f"{why}{source}{canary}{ruled_out}"
 
 
 def _check(inputs: PolicyInputs) -> None:

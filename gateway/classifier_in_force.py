@@ -71,6 +71,11 @@ class ClassifierInForce:
         return self._serving
 
     @property
+    def serving_or_none(self) -> Serving | None:
+        """What serves now, if anything does."""
+        return self._serving
+
+    @property
     def model(self) -> OutcomeModel:
         """The current version's model. Raises `ArtefactError` if there is none."""
         return self.serving.current.model

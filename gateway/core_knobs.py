@@ -83,11 +83,11 @@ class CoreKnobs:
             async with self._changing:
                 answers = await self._set(order, self._concerned(order))
         except InvalidRequestError as error:
-            await self._write_down([_refusal(order, error)])
+            await self.write_down([_refusal(order, error)])
             code = "invalid_value" if error.param in (*KNOB_NAMES, *_CIRCUMSTANCES) else "unknown_parameter"
             raise bad_request(f"{error}.", error.param, code) from None
         changed = [change for name, answer in answers.items() for change in _changes(order, name, answer)]
-        recorded = await self._write_down(changed)
+        recorded = await self.write_down(changed)
         models = {model: knobs for answer in answers.values() for model, knobs in answer.knobs.items()}
         return KnobsChanged(changed=changed, models=models, recorded=recorded)
 
@@ -141,8 +141,8 @@ class CoreKnobs:
         if not self._cores:
             raise ApiError(503, "This server has no core of its own: all its tiers are remote.", code="no_core")
 
-    async def _write_down(self, changes: list[KnobChange]) -> bool:
-        """Log `changes` and store them; whether the store has them."""
+    async def write_down(self, changes: list[KnobChange]) -> bool:
+        """Log `changes`, of any part, and store them; whether the store has them already."""
         for change in changes:
             log.info("knob: %s", msgspec.json.encode(change).decode())
         self._unwritten += changes

@@ -30,6 +30,7 @@ from gateway.api.quality_lists import (
 )
 from gateway.api.records import show_record
 from gateway.api.route import route
+from gateway.api.routing_admin import change_routing, show_routing
 from gateway.api.stats import show_stats
 from gateway.errors import envelope_response
 from gateway.settings import Settings
@@ -50,6 +51,8 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             show_knobs,
             change_knobs,
             list_knob_changes,
+            show_routing,
+            change_routing,
             show_stats,
             show_adapters,
             load_adapter,

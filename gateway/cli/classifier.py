@@ -10,12 +10,19 @@ from gateway.cli.options import data_dir_option, json_option, settings_from, sta
 
 classifier = LazyGroup(
     name="classifier",
-    help="Train and evaluate the outcome model behind routing.",
+    help="The outcome model behind routing: train, measure, predict, and say which version serves.",
     commands={
         "train": ("gateway.cli.classifier:train", "Train on the public outcomes, evaluate, promote unless refused."),
         "pretrain": ("gateway.cli.classifier_pretrain:pretrain", "A small DistilBERT from nothing on the prompts."),
         "evaluate": ("gateway.cli.classifier_evaluation:evaluate", "Measure a version beside simple predictors."),
         "card": ("gateway.cli.classifier_evaluation:card", "Write the model card from a measurement."),
+        "predict": ("gateway.cli.classifier_predict:predict", "Write what a version says of the prompts of a file."),
+        "explain": ("gateway.cli.classifier_predict:explain", "Show what a version sees in a prompt."),
+        "compare": ("gateway.cli.classifier_versions:compare", "Measure two versions on the same rows."),
+        "list": ("gateway.cli.classifier_versions:list_versions", "Show the versions and who serves."),
+        "promote": ("gateway.cli.classifier_versions:promote", "Let a version serve."),
+        "rollback": ("gateway.cli.classifier_versions:rollback", "Let the previous version serve again."),
+        "canary": ("gateway.cli.classifier_versions:canary", "Put a version on trial for a share of the requests."),
     },
 )
 

@@ -19,6 +19,7 @@ knobs = LazyGroup(
         "show": ("gateway.cli.knobs:show", "Show the knobs in force."),
         "set": ("gateway.cli.knobs:set_knobs", "Change knobs: NAME=VALUE, or NAME=null for the start value."),
         "history": ("gateway.cli.knobs:history", "Show who changed what, when and why."),
+        "routing": ("gateway.cli.knobs_routing:routing", "Show or change the knobs of routing."),
     },
 )
 
@@ -80,7 +81,7 @@ def set_knobs(
 
     NAME=null puts a knob back to the value that its model was started with.
     """
-    body = dict(map(_assignment, assignments)) | {"model": model, "core": core, "keep": keep, "reason": reason}
+    body = dict(map(assignment, assignments)) | {"model": model, "core": core, "keep": keep, "reason": reason}
     answer = ask_server(url, key, "PATCH", "/knobs", body)
     if as_json:
         echo_json(answer)
@@ -153,7 +154,8 @@ def _tuned(model: str, tuning: dict[str, Any]) -> str:
     return f"{model} is tuned: {limits} in force after {tuning['decisions']} changes{why}"
 
 
-def _assignment(given: str) -> tuple[str, Any]:
+def assignment(given: str) -> tuple[str, Any]:
+    """A knob and its value, JSON or a bare word, from NAME=VALUE."""
     name, separator, value = given.partition("=")
     if not separator or not name:
         raise click.UsageError(f"{given!r} is not NAME=VALUE")

@@ -40,7 +40,7 @@ def example(*, novelty: float = 0.1, p_ok: tuple[float, ...] = (0.99, 0.99, 0.99
 def test_a_prompt_far_from_experience_gets_the_safe_tier_and_the_reason_says_why() -> None:
     known, novel = decide(example(novelty=0.97)), decide(example(novelty=0.98))
     assert (known.tier, novel.tier) == (1, 3)
-    assert "not tier 1: novelty 0.980 >= 0.980, far from verified experience: tier 3 at least" in novel.reason
+    assert "not tier 1, 2: novelty 0.980 >= 0.980, far from verified experience: tier 3 at least" in novel.reason
     assert novel.scores[:2] == [None, None]
 
 

@@ -1,0 +1,145 @@
+"""Predictions and tiers for many prompts at once: what `aio classifier predict` writes."""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from classifier.acceptance import accepted_artefact
+from classifier.curve import quality_to_lambda, quality_to_tau
+from classifier.decision import PolicyInputs, Prediction
+from classifier.fallback import fallback_of
+from classifier.outcome_model import OutcomeModel
+from classifier.policy import decide
+from classifier.prompt_file import PromptRow
+from classifier.routing_input import RoutingInput, routing_input_of_text
+
+# Rows of one matrix product with the memory, and of one task of a process.
+BATCH = 256
+# Below this many rows a second process costs more to start than it saves.
+WORTH_A_PROCESS = 4096
+
+
+class PromptPrediction(msgspec.Struct, frozen=True):
+    """One line of the output. `p_ok`: P(no worse than the strongest tier) by tier; `p_correct`: P(correct) by tier,
+    empty where the artefact has no such heads; `tier`: the policy's choice at the artefact's reference prices."""
+
+    id: str | int
+    p_ok: list[float]
+    p_correct: list[float]
+    tier: int
+    novelty: float
+
+
+class BatchPredictor:
+    """A loaded artefact and one quality target. Numbers are rounded to six digits, as they are written."""
+
+    def __init__(self, model: OutcomeModel, quality_target: float | None = None) -> None:
+        manifest = model.manifest
+        heads = list(manifest.heads)
+        tiers = range(1, manifest.tiers + 1)
+        self.model = model
+        self.quality_target = manifest.curves.default_quality_target if quality_target is None else quality_target
+        self._no_worse = [heads.index(f"no_worse_{k}") for k in tiers[:-1]]
+        names = [f"correct_{k}" for k in tiers]
+        self._correct = [heads.index(name) for name in names] if set(names) <= set(heads) else []
+        fallback = fallback_of(manifest)
+        self._inputs = PolicyInputs(
+            prediction=Prediction(p_ok=[1.0], kind=model.kind, novelty=0.0, classifier_version=model.version),
+            costs=list(manifest.curves.prices),
+            rule=manifest.curves.default_rule,
+            quality_target=self.quality_target,
+            lambda_=quality_to_lambda(model, self.quality_target),
+            tau=quality_to_tau(model, self.quality_target),
+            novelty_threshold=fallback.threshold,
+            safe_tier=fallback.tier,
+        )
+
+    def predict(self, rows: Sequence[PromptRow]) -> list[PromptPrediction]:
+        """The predictions of `rows`, in their order."""
+        found: list[PromptPrediction] = []
+        for start in range(0, len(rows), BATCH):
+            found += self._batch(rows[start : start + BATCH])
+        return found
+
+    def _batch(self, rows: Sequence[PromptRow]) -> list[PromptPrediction]:
+        prompts = [routing_input_of_text(row.prompt) for row in rows]
+        turns = [self.model.encode(prompt) for prompt in prompts]
+        features, embedding, word_logits = (np.stack(part) for part in zip(*turns, strict=True))
+        outcomes = self.model.outcomes(features, embedding, word_logits)
+        p = np.round(outcomes.p.astype(np.float64), 6)
+        p_ok = np.hstack([p[:, self._no_worse], np.ones((len(rows), 1))]).tolist()
+        p_correct = p[:, self._correct].tolist()
+        novelty = np.round(outcomes.novelty.astype(np.float64), 6).tolist()
+        return [
+            PromptPrediction(row.id, ok, correct, self._tier(prompt, ok, novel), novel)
+            for row, prompt, ok, correct, novel in zip(rows, prompts, p_ok, p_correct, novelty, strict=True)
+        ]
+
+    def _tier(self, prompt: RoutingInput, p_ok: list[float], novelty: float) -> int:
+        inputs = self._inputs
+        prediction = Prediction(p_ok=p_ok, kind=self.model.kind, novelty=novelty, classifier_version=self.model.version)
+        threshold = inputs.novelty_threshold if prompt.turn.strip() else None
+        return decide(msgspec.structs.replace(inputs, prediction=prediction, novelty_threshold=threshold)).tier
+
+
+def predict_lines(
+    folder: Path, rows: Iterable[PromptRow], *, quality_target: float | None = None, processes: int | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """(Number of rows, their lines of JSON) in the order of `rows`, with the artefact in `folder`.
+
+    `processes`: how many work beside each other, by default the machine's cores where there is enough to do; memory
+    stays bounded however long `rows` are. Raises `ArtefactError`.
+    """
+    given = iter(rows)
+    first = list(islice(given, WORTH_A_PROCESS))
+    wanted = (os.cpu_count() or 1) if processes is None else processes
+    if wanted == 1 or (processes is None and len(first) < WORTH_A_PROCESS):
+        predictor = BatchPredictor(accepted_artefact(folder), quality_target)
+        for batch in _batches(first, given):
+            yield len(batch), _lines(predictor, batch)
+        return
+    # A process of its own for each core: matrix products with threads of their own would only get into their way.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    accepted_artefact(folder)  # refused here, with its reason, rather than in every process
+    with ProcessPoolExecutor(wanted, get_context("spawn"), _start, (folder, quality_target)) as pool:
+        waiting: deque[tuple[int, Future[bytes]]] = deque()
+        for batch in _batches(first, given):
+            waiting.append((len(batch), pool.submit(_work, batch)))
+            if len(waiting) > 3 * wanted:
+                count, done = waiting.popleft()
+                yield count, done.result()
+        for count, done in waiting:
+            yield count, done.result()
+
+
+def _batches(first: list[PromptRow], rest: Iterator[PromptRow]) -> Iterator[list[PromptRow]]:
+    for start in range(0, len(first), 2 * BATCH):
+        yield first[start : start + 2 * BATCH]
+    while batch := list(islice(rest, 2 * BATCH)):
+        yield batch
+
+
+def _lines(predictor: BatchPredictor, rows: list[PromptRow]) -> bytes:
+    return b"".join(msgspec.json.encode(one) + b"\n" for one in predictor.predict(rows))
+
+
+_predictor: BatchPredictor | None = None
+
+
+def _start(folder: Path, quality_target: float | None) -> None:
+    """Load the artefact once per process."""
+    global _predictor
+    _predictor = BatchPredictor(accepted_artefact(folder), quality_target)
+
+
+def _work(rows: list[PromptRow]) -> bytes:
+    if _predictor is None:
+        raise RuntimeError("the process was not started by predict_lines")
+    return _lines(_predictor, rows)

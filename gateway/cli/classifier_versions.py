@@ -1,0 +1,215 @@
+"""`aio classifier list | promote | rollback | canary | compare`: the versions and who serves."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gateway.cli.options import (
+    catalog_option,
+    data_dir_option,
+    database_option,
+    echo_json,
+    json_option,
+    settings_from,
+    table,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from classifier.registry import ArtefactRegistry
+    from gateway.settings import Settings
+
+Result = TypeVar("Result")
+
+version_option = click.option(
+    "--version", metavar="VERSION|FOLDER", help="A version of the registry, or an artefact's folder.  [what serves]"
+)
+reason_option = click.option("--reason", default="asked for on the command line", help="For the audit trail.")
+
+
+def folder_of(root: Path, version: str | None) -> Path:
+    """The folder of a version of the registry `root`, of an artefact anywhere, or (None) of what serves.
+
+    Raises `ArtefactError` if there is none.
+    """
+    from classifier.artefact import default_artefact
+    from classifier.registry import POINTER, ArtefactRegistry
+
+    registry = ArtefactRegistry(root)
+    if version is None:
+        return registry.current() if (root / POINTER).is_file() else default_artefact()
+    if "/" in version or Path(version, "manifest.json").is_file():
+        return Path(version)
+    if version == default_artefact().name and version not in registry.versions():
+        return default_artefact()
+    return registry.folder(version)
+
+
+@click.command("list")
+@data_dir_option
+@json_option
+def list_versions(as_json: bool, **given: Any) -> None:
+    """Show every version: who serves, who is on trial, where each comes from."""
+    from classifier.version_list import listed_versions
+
+    found = listed_versions(settings_from(**given).registry_path)
+    if as_json:
+        echo_json(found)
+        return
+    rows = [
+        [one.version, one.status, one.parent or "-", one.encoder, f"{one.rows:,}", f"{one.megabytes:.1f}", one.problem]
+        for one in found
+    ]
+    click.echo(table(["version", "status", "parent", "encoder", "rows", "MB", ""], rows))
+    line = next((one.line for one in found if one.status == "current"), [])
+    click.echo("\nline of the current version: " + " <- ".join(line))
+
+
+@click.command()
+@click.argument("version", metavar="VERSION|FOLDER")
+@reason_option
+@catalog_option
+@data_dir_option
+@database_option
+@json_option
+def promote(version: str, reason: str, as_json: bool, **given: Any) -> None:
+    """Let VERSION serve from now on, after the checks that a server makes; running servers follow by themselves."""
+    from quality.version_orders import promote as order
+
+    settings = settings_from(**given)
+    registry, name = _accepted(settings, version)
+    before = _ordered(settings, lambda engine: order(engine, registry, name, actor="cli", reason=reason))
+    if as_json:
+        echo_json({"current": name, "previous": before})
+    else:
+        click.echo(f"classifier {name} serves; before it {before}, to which `aio classifier rollback` goes back")
+
+
+@click.command()
+@reason_option
+@data_dir_option
+@database_option
+@json_option
+def rollback(reason: str, as_json: bool, **given: Any) -> None:
+    """Let the previous version serve again; doing so twice changes nothing."""
+    from classifier.registry import ArtefactRegistry
+    from quality.retrain import rollback as order
+
+    settings = settings_from(**given)
+    registry = ArtefactRegistry(settings.registry_path)
+    current = _ordered(settings, lambda engine: order(engine, registry, actor="cli", reason=reason))
+    if as_json:
+        echo_json({"current": current, "previous": registry.previous()})
+    else:
+        click.echo(f"classifier {current} serves again")
+
+
+@click.command()
+@click.argument("version", metavar="VERSION|FOLDER", required=False)
+@click.option("--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="Share of the requests.")
+@click.option("--stop", is_flag=True, help="End the trial.")
+@reason_option
+@catalog_option
+@data_dir_option
+@database_option
+@json_option
+def canary(version: str | None, share: float | None, stop: bool, reason: str, as_json: bool, **given: Any) -> None:
+    """Put VERSION on trial for a share of the requests, or show who is on it."""
+    from classifier.registry import ArtefactRegistry
+    from quality.version_orders import start_canary, stop_canary
+
+    settings = settings_from(**given)
+    registry = ArtefactRegistry(settings.registry_path)
+    if stop:
+        if version is not None or share is not None:
+            raise click.UsageError("--stop ends whatever trial there is; give nothing else")
+        ended = _ordered(settings, lambda engine: stop_canary(engine, registry, actor="cli", reason=reason))
+        said = f"the trial of {ended} is over" if ended else "no version was on trial"
+    elif version is not None:
+        if share is None:
+            raise click.UsageError("a trial needs --share")
+        registry, name = _accepted(settings, version)
+        _ordered(settings, lambda engine: start_canary(engine, registry, name, share, actor="cli", reason=reason))
+        said = f"{name} decides about {share:.1%} of the requests"
+    else:
+        there = registry.canary()
+        said = f"{there.version} decides about {there.share:.1%} of the requests" if there else "no version is on trial"
+    if as_json:
+        echo_json({"canary": registry.canary()})
+    else:
+        click.echo(said)
+
+
+@click.command()
+@click.argument("version_a", metavar="A")
+@click.argument("version_b", metavar="B")
+@click.option("--data", type=click.Path(exists=True, path_type=Path), help="Folder of the outcomes.  [AIO_DATA]")
+@click.option("--split", type=click.Choice(["train", "valid", "test"]), default="test", show_default=True)
+@click.option("--quality", type=click.FloatRange(0, 1), help="Quality target of both.  [each version's own]")
+@data_dir_option
+@json_option
+def compare(
+    version_a: str, version_b: str, data: Path | None, split: str, quality: float | None, as_json: bool, **given: Any
+) -> None:
+    """Compare versions A and B (names or folders) on rows of known outcomes: the differences with their intervals."""
+    from classifier.training.compare_command import compare_command
+
+    root = settings_from(**given).registry_path
+    folders = [folder_of(root, version) for version in (version_a, version_b)]
+    found = compare_command(folders[0], folders[1], data=data, split=split, quality_target=quality)
+    if as_json:
+        echo_json(found)
+        return
+    rows = [
+        [one.name, f"{one.a:.4f}", f"{one.b:.4f}", f"{one.difference:+.4f}", f"{one.low:+.4f} to {one.high:+.4f}"]
+        for one in found.measures
+    ]
+    click.echo(f"A = {found.version_a}\nB = {found.version_b}\n{found.rows:,} rows of {split}\n")
+    click.echo(table(["measure", "A", "B", "B - A", "95% interval"], rows))
+    click.echo(f"\n{found.other_tier:.1%} of the rows get another tier from B")
+
+
+def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, str]":
+    """The registry with `version` in it, checked as a server would check it; an empty one gets the shipped one first.
+
+    Raises `ArtefactError` with the reason of a refusal.
+    """
+    from classifier.acceptance import accepted_artefact
+    from classifier.artefact import default_artefact
+    from classifier.registry import ArtefactRegistry
+    from tiers.catalog_file import load_catalog
+
+    catalog = load_catalog(settings.catalog)
+    registry = ArtefactRegistry(settings.registry_path)
+    folder = folder_of(settings.registry_path, version)
+    model = accepted_artefact(
+        folder,
+        catalog.fingerprint,
+        tiers=len(catalog.tiers),
+        must_be_measured=settings.classifier_must_be_measured,
+    )
+    registry.seed(default_artefact())
+    if folder.name != model.version:
+        raise click.UsageError(f"{folder} holds version {model.version}; its folder must have that name")
+    registry.add(folder)
+    return registry, model.version
+
+
+def _ordered(settings: "Settings", order: "Callable[[AsyncEngine], Awaitable[Result]]") -> Result:
+    """Carry out an order that is written down in the database."""
+    from quality.database import migrate, open_database
+
+    async def carry_out() -> Result:
+        settings.data_path.mkdir(parents=True, exist_ok=True)
+        await migrate(settings.database)
+        engine = open_database(settings.database)
+        try:
+            return await order(engine)
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(carry_out())

@@ -1,0 +1,85 @@
+"""The live knobs of routing: shown, changed, written down, followed by other processes, and refused by name."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import ApiError
+from gateway.routing_knobs import KNOB_NAMES, RoutingKnobFile, RoutingKnobs
+from tests.gateway.running_gateway import RunningGateway
+
+ROUTING = "/v1/admin/routing"
+
+
+def test_what_one_process_changes_another_follows_and_a_restart_keeps(tmp_path: Path) -> None:
+    path = tmp_path / "routing_knobs.json"
+    one, other = RoutingKnobFile(path), RoutingKnobFile(path)
+    before, after = one.change({"safe_tier": 3, "novelty_threshold": 0.9})
+    assert (before, after.safe_tier) == (RoutingKnobs(), 3)
+    assert other.in_force == RoutingKnobs()
+    other.refresh()
+    assert other.in_force == after == RoutingKnobFile(path).in_force
+    one.change({"safe_tier": None})
+    other.refresh()
+    assert (other.in_force.safe_tier, other.in_force.novelty_threshold) == (None, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"novelty_threshold": 1.5}, "novelty_threshold"),
+        ({"novelty_threshold": float("nan")}, "novelty_threshold"),
+        ({"safe_tier": 0}, "safe_tier"),
+        ({"safe_tier": 2.5}, "safe_tier"),
+        ({"conversations": "yes"}, "conversations"),
+        ({"conversation_seconds": 0}, "conversation_seconds"),
+        ({"safe_tier": 3, "no_such_knob": 1}, "no_such_knob"),
+    ],
+)
+def test_what_is_not_allowed_is_refused_by_name_and_changes_nothing(
+    tmp_path: Path, changes: dict[str, object], param: str
+) -> None:
+    knobs = RoutingKnobFile(tmp_path / "knobs.json")
+    with pytest.raises(ApiError) as caught:
+        knobs.change(changes)
+    assert caught.value.body.param == param
+    assert knobs.in_force == RoutingKnobs()
+    assert not (tmp_path / "knobs.json").exists()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"safe_tier": 9}', '{"unknown": 1}'])
+def test_a_file_that_makes_no_sense_changes_nothing(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "knobs.json"
+    knobs = RoutingKnobFile(path)
+    knobs.change({"safe_tier": 2})
+    path.unlink()
+    path.write_text(content)
+    knobs.refresh()
+    assert knobs.in_force.safe_tier == 2
+    assert "stay as they are" in caplog.text
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_operators_see_and_change_routing_and_every_change_is_in_the_history(gateway: RunningGateway) -> None:
+    shown = (await gateway.http.get(ROUTING)).json()
+    assert set(shown["knobs"]) == set(shown["schemas"]) == set(KNOB_NAMES)
+    assert all(schema["description"] for schema in shown["schemas"].values())
+    changed = (await gateway.http.patch(ROUTING, json={"safe_tier": 3, "reason": "too many novel"})).json()
+    try:
+        assert changed["knobs"]["safe_tier"] == 3
+        assert changed["recorded"]
+        refused = await gateway.http.patch(ROUTING, json={"safe_tier": 7})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "safe_tier")
+        history = (await gateway.http.get("/v1/admin/knobs/changes", params={"knob": "safe_tier"})).json()["changes"]
+        assert [(c["part"], c["new_value"], bool(c["refused"])) for c in history[:2]] == [
+            ("routing", 7, True),
+            ("routing", 3, False),
+        ]
+        assert history[1]["reason"] == "too many novel"
+    finally:
+        await gateway.http.patch(ROUTING, json={"safe_tier": None})
+    assert (await gateway.http.get(ROUTING)).json()["knobs"]["safe_tier"] is None
+    unknown = await gateway.http.patch(ROUTING, json={"no_such_knob": 1})
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (400, "no_such_knob")
