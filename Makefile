@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
 
-.PHONY: run install test lint types check-imports test-mesh test-kernels test-gpu bench-gpu test-slow soak fuzz sanitize sanitize-threads demo bench bench-all bench-peers bench-report clean
+.PHONY: run install test lint types check-imports test-mesh test-kernels test-gpu bench-gpu test-slow soak fuzz sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card clean
 
 run: install
 	$(BIN)/aio serve
@@ -113,6 +113,10 @@ bench-peers: install
 
 bench-report: install
 	$(BIN)/aio bench report $(RESULTS) --page docs/performance.md --images docs/img
+
+# The model card: the serving classifier measured beside simple predictors, its page and plots; about ten minutes.
+classifier-card: install
+	$(BIN)/aio classifier card --measure
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -26,7 +26,7 @@ from classifier.training.probabilities import ProbabilityMetrics
 from classifier.training.registered import DOMAIN_LABEL, PREDICTORS, SHIPPED
 from classifier.training.row_files import EvaluationRows, read_rows
 from classifier.training.stored_predictions import StoredPredictions, fitted_or_stored, predictions_file
-from classifier.training.subsets import Outcomes, subsets
+from classifier.training.subsets import RESAMPLES, Outcomes, subsets
 from classifier.training.train import heuristic_rows
 from classifier.training.unseen import FALLBACK_SHARE, fallback_metrics, labelled_metrics, novelty_metrics
 from inference_core.bench.machine import describe_machine
@@ -47,6 +47,7 @@ class EvaluateOptions:
     keep: Path | None = None
     baselines: bool = True
     learning: bool = False
+    draws: int = RESAMPLES
     seed: int = 0
 
 
@@ -104,7 +105,7 @@ class _Run:
         self.progress("measuring", 0.45)
         outcomes = Outcomes.of(measured)
         tuned = Outcomes.of(self.rows.valid) if self.rows.valid else None
-        found = tables(outcomes, predictions, tuned, drawn=DRAWN, seed=options.seed)
+        found = tables(outcomes, predictions, tuned, drawn=DRAWN, draws=options.draws, seed=options.seed)
         best = self._best(found.probabilities)
         prompts = [row.prompt for row in measured]
         machine = describe_machine()
@@ -197,7 +198,7 @@ class _Run:
         recipe.fit(seen.train, seen.valid)
         predictions = self._predictions(seen, measured, recipe.fitted, hold, 0.55, 0.8)
         outcomes, tuned = Outcomes.of(measured), Outcomes.of(seen.valid)
-        found = tables(outcomes, predictions, tuned, by_domain=True, seed=self.options.seed)
+        found = tables(outcomes, predictions, tuned, by_domain=True, draws=self.options.draws, seed=self.options.seed)
         self.progress("novelty", 0.8)
         known = Outcomes.of(seen.measured)
         novelty = {
@@ -209,7 +210,7 @@ class _Run:
         fallback = []
         for chosen, members, which in ((known, seen.measured, "seen"), (outcomes, measured, "unseen")):
             p = recipe.predict(members).astype(np.float64)
-            for one in subsets(chosen, seed=self.options.seed):
+            for one in subsets(chosen, draws=self.options.draws, seed=self.options.seed):
                 fallback += fallback_metrics(one, p[one.at], novelty[which][one.at], threshold, seen=which == "seen")
         return Unseen(
             hold=list(hold),

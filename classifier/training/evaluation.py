@@ -15,7 +15,7 @@ from classifier.training.noise_ceiling import RepeatMetrics, SharpnessCeiling, s
 from classifier.training.pair_routing import PairRouting, pair_routing
 from classifier.training.probabilities import ProbabilityMetrics, Reliability, probability_metrics, reliability
 from classifier.training.registered import DOMAIN_LABEL, SHIPPED
-from classifier.training.subsets import MIN_ROWS, Outcomes, Subset, subset, subsets
+from classifier.training.subsets import MIN_ROWS, RESAMPLES, Outcomes, Subset, subset, subsets
 from classifier.training.target_check import TargetCheck
 from classifier.training.unseen import FallbackMetrics, LabelledMetrics, NoveltyMetrics
 
@@ -93,7 +93,7 @@ def tables(
     *,
     by_domain: bool = False,
     drawn: Sequence[str] = (SHIPPED, DOMAIN_LABEL),
-    draws: int = 1000,
+    draws: int = RESAMPLES,
     seed: int = 0,
 ) -> Tables:
     """Measure every predictor on every subset of `outcomes`; thresholds come from the rows of `tuned` that share the

@@ -144,14 +144,10 @@ def cheapest_parameter(p: Float64, score: Float64, prices: Float64, rule: Rule) 
     return GRID[rule][int(np.where(reached, cost, np.inf).argmin())]
 
 
-def _weights(one: Subset) -> Float64:
-    return np.vstack([np.ones((1, len(one.at))), one.draws]).astype(np.float64)
-
-
 def _worth(one: Subset, score: Float64, prices: Float64, pick: Indices) -> Float64:
     """Mean utility of the choices on the rows and on every draw."""
     worth = utility(score, prices)[np.arange(len(score)), pick]
-    means: Float64 = _weights(one) @ worth / len(worth)
+    means: Float64 = one.weights @ worth / len(worth)
     return means
 
 
@@ -169,7 +165,7 @@ def _row(
     compared: Float64 | None,
 ) -> LadderRouting:
     n = len(score)
-    w, chosen = _weights(one), np.eye(len(prices))[pick]
+    w, chosen = one.weights, np.eye(len(prices))[pick]
     answered = w @ score[np.arange(n), pick] / n
     dealt = ((w @ chosen / n) * (w @ utility(score, prices) / n)).sum(axis=1)
     return LadderRouting(

@@ -1,10 +1,12 @@
 """From a matrix of features to the probability of one outcome: the three learners of the baselines."""
 
+import warnings
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import issparse
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
@@ -46,7 +48,10 @@ def logistic(x: Any, y: Float64, x_valid: Any, y_valid: Float64) -> Fitted:
 def mlp(x: Any, y: Float64, x_valid: Any, y_valid: Float64) -> Fitted:
     """One hidden layer of 64, early stopping on a tenth of the training rows."""
     network = MLPClassifier((64,), alpha=1.0, early_stopping=True, max_iter=60, learning_rate_init=5e-4, random_state=0)
-    return _probability(network.fit(x, y))
+    with warnings.catch_warnings():
+        # Sixty rounds are what the row is; whether they were enough is for the table to say.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return _probability(network.fit(x, y))
 
 
 def _probability(model: Any) -> Fitted:

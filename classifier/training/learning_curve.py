@@ -50,8 +50,7 @@ def learning_curve(
         for one in reported:
             head = HEADS.index(f"correct_{one.tiers[0]}")
             y, score = one.labels[:, head], p[one.at, head]
-            weights = np.vstack([np.ones((1, len(y)), np.float32), one.draws])
-            pooled, within = metrics.auc(y, score, None, weights), metrics.auc(y, score, one.domain, weights)
+            pooled, within = metrics.auc(y, score, None, one.weights), metrics.auc(y, score, one.domain, one.weights)
             found.append(
                 LearningPoint(
                     predictor=predictor.name,

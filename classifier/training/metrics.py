@@ -1,5 +1,7 @@
 """Measures of probabilities: AUC pooled and within groups, Brier, calibration error with a perfect model's band."""
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,10 +11,12 @@ Array = npt.NDArray[np.floating]
 BINS = 10
 
 
+@lru_cache(16)
 def resamples(n: int, times: int, seed: int) -> npt.NDArray[np.float32]:
-    """Bootstrap weights [times, n]: how often each row is drawn."""
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(n, np.full(n, 1 / n), size=times).astype(np.float32)
+    """Bootstrap weights [times, n]: how often each row is drawn. Read only, because they are remembered."""
+    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=times).astype(np.float32)
+    drawn.flags.writeable = False
+    return drawn
 
 
 def interval(draws: Array, level: float = 0.95) -> tuple[float, float]:

@@ -59,15 +59,17 @@ def sharpness_ceiling(one: Subset, name: str, p: Float64, seed: int = 0) -> list
         if not HEADS[head].startswith("correct") or np.isnan(score).any():
             continue
         drawn = (rng.random((DRAWS, len(score))) < score).astype(np.float64)
-        pooled = np.mean([metrics.auc(y, score)[0] for y in drawn])
-        within = np.nanmean([metrics.auc(y, score, one.domain)[0] for y in drawn])
+        pooled = np.array([metrics.auc(y, score)[0] for y in drawn])
+        within = np.array([metrics.auc(y, score, one.domain)[0] for y in drawn])
+        if np.isnan(pooled).any() or np.isnan(within).any():
+            continue
         found.append(
             SharpnessCeiling(
                 subset=one.name,
                 head=HEADS[head],
                 predictor=name,
-                auc=round(float(pooled), 4),
-                auc_within=round(float(within), 4),
+                auc=round(float(pooled.mean()), 4),
+                auc_within=round(float(within.mean()), 4),
             )
         )
     return found

@@ -82,11 +82,6 @@ def _order(wanted: Float64, seed: int = 0) -> Indices:
     return np.lexsort((np.random.default_rng(seed).random(len(wanted)), -wanted))
 
 
-def _weights(one: Subset) -> Float64:
-    """The rows as they are, then the bootstrap draws: [1 + b, n]."""
-    return np.vstack([np.ones((1, len(one.at))), one.draws]).astype(np.float64)
-
-
 def _gap(one: Subset) -> tuple[Float64, Float64]:
     correct = one.correct()
     return correct[:, 0], correct[:, -1]
@@ -95,7 +90,7 @@ def _gap(one: Subset) -> tuple[Float64, Float64]:
 def _savings(one: Subset, order: Indices) -> Float64:
     """Cost saved at 95 % of the strongest's quality, on the rows and on every draw: [1 + b]."""
     weak, strong = _gap(one)
-    w = _weights(one)[:, order]
+    w = one.weights[:, order]
     n = w.sum(axis=1)
     gained = np.cumsum(w * (strong - weak)[order], axis=1)
     wanted = QUALITY * (w @ strong[order]) - w @ weak[order]
@@ -124,7 +119,7 @@ def _threshold(tuned: Subset, wanted: Float64) -> float:
 def _at_threshold(one: Subset, go: npt.NDArray[np.bool_]) -> tuple[Float64, Float64]:
     """(saving, share of the strongest's quality) of the choices `go` [n], on the rows and on every draw."""
     weak, strong = _gap(one)
-    w = _weights(one)
+    w = one.weights
     quality = (w @ np.where(go, strong, weak)) / np.maximum(w @ strong, 1e-9)
     return _saving(w @ go / w.sum(axis=1), one), quality
 
@@ -132,7 +127,7 @@ def _at_threshold(one: Subset, go: npt.NDArray[np.bool_]) -> tuple[Float64, Floa
 def _apgr(one: Subset, order: Indices) -> Float64:
     """APGR on the rows and on every draw: a row drawn w times stands w times in a row in the order."""
     weak, strong = _gap(one)
-    w, gap = _weights(one)[:, order], (strong - weak)[order]
+    w, gap = one.weights[:, order], (strong - weak)[order]
     before = np.cumsum(w * gap, axis=1) - w * gap
     area = (w * before + gap * w * (w + 1) / 2).sum(axis=1)
     n, total = w.sum(axis=1), w @ gap
@@ -145,7 +140,7 @@ def _over_shuffled(one: Subset, order: Indices) -> Float64:
     weak, strong = _gap(one)
     go = np.zeros(len(order))
     go[order[: len(order) // 2]] = 1.0
-    w = _weights(one)
+    w = one.weights
     n = w.sum(axis=1)
     share = w @ go / n
     over: Float64 = (w @ (go * (strong - weak))) / n - share * (w @ (strong - weak)) / n

@@ -1,7 +1,6 @@
 """How good probabilities are on a subset: ranking pooled and within domain, Brier, calibration."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,7 +13,7 @@ from classifier.training.routing import Estimate, estimate
 from classifier.training.subsets import Subset
 
 Float64 = npt.NDArray[np.float64]
-AUC_DRAWS, SLOPE_DRAWS = 300, 200
+AUC_DRAWS, SLOPE_DRAWS = 300, 100
 
 
 class ProbabilityMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +79,7 @@ def probability_metrics(
 
 def _auc(one: Subset, y: Float64, score: Float64, within: bool = False) -> Float64:
     """AUC, then its bootstrap draws."""
-    weights = np.vstack([np.ones((1, len(y)), np.float32), one.draws[:AUC_DRAWS]])
-    return metrics.auc(y, score, one.domain if within else None, weights).astype(np.float64)
+    return metrics.auc(y, score, one.domain if within else None, one.weights[: AUC_DRAWS + 1]).astype(np.float64)
 
 
 def _metrics(
@@ -89,7 +87,7 @@ def _metrics(
 ) -> ProbabilityMetrics:
     pooled, within = _auc(one, y, score), _auc(one, y, score, within=True)
     over = None if reference is None else _estimate(pooled - reference)
-    slopes = calibration_slopes(y, score, one.draws[:SLOPE_DRAWS])
+    slopes = calibration_slopes(y, score, one.weights[: SLOPE_DRAWS + 1])
     return ProbabilityMetrics(
         subset=one.name,
         head=HEADS[head],
@@ -115,15 +113,16 @@ def _estimate(values: Float64) -> Estimate | None:
     return estimate(float(values[0]), known)
 
 
-def calibration_slopes(y: Float64, p: Float64, draws: npt.NDArray[np.floating[Any]]) -> Float64:
-    """Slope of a logistic fit of the outcome on the predicted logit, on the rows and on each of the bootstrap `draws`
-    [b, n]: [1 + b]. 1 is right, below 1 is too sure (Cox 1958). NaN where all probabilities are equal."""
+def calibration_slopes(y: Float64, p: Float64, weights: Float64) -> Float64:
+    """Slope of a logistic fit of the outcome on the predicted logit, for each row of `weights` [b, n]: [b].
+
+    1 is right, below 1 is too sure (Cox 1958). NaN where all probabilities are equal.
+    """
     z = logit(p)
     if z.max() - z.min() < 1e-9:
-        return np.full(len(draws) + 1, np.nan)
+        return np.full(len(weights), np.nan)
     centre, scale = float(z.mean()), float(z.std())
     x = (z - centre) / scale
-    weights = np.vstack([np.ones((1, len(y))), draws]).astype(np.float64)
     bias, slope = np.zeros(len(weights)), np.full(len(weights), scale)
     for _ in range(25):
         mean = 1 / (1 + np.exp(-np.clip(bias[:, None] + slope[:, None] * x, -30, 30)))

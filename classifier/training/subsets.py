@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ Float64 = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 POOLED = "all sources"
 MIN_ROWS = 50  # fewer rows give intervals that mean nothing
-RESAMPLES = 1000
+RESAMPLES = 500
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,11 @@ class Subset:
     labels: Float64
     domain: Indices
     draws: npt.NDArray[np.float32]
+
+    @cached_property
+    def weights(self) -> Float64:
+        """The rows as they are, then each draw: [1 + b, n]; so a figure and its interval are one computation."""
+        return np.vstack([np.ones((1, len(self.at))), self.draws])
 
     def heads(self) -> list[int]:
         """Heads observed in every row with outcomes of both kinds."""

@@ -102,8 +102,7 @@ def fallback_metrics(one: Subset, p: Float64, novelty: Float, threshold: float, 
     """The three ways on one subset under the lambda rule at the yardstick's own price of cost (lambda 0.1)."""
     prices = np.array([PRICES[tier - 1] for tier in one.tiers])
     n = len(one.at)
-    weights = np.vstack([np.ones((1, n)), one.draws]).astype(np.float64)
-    found = []
+    weights, found = one.weights, []
     labels: tuple[Label, ...] = ("no_worse", "correct")
     for label in labels:
         score = one.correct() if label == "correct" else one.no_worse()
