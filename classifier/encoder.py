@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from itertools import repeat
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -46,6 +47,17 @@ class BatchEncoder(Protocol):
 
     def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
         """Encode turns together."""
+
+
+@runtime_checkable
+class SlowEncoder(Protocol):
+    """An encoder that takes milliseconds, and computes prompts that come together in one batch."""
+
+    def warm(self) -> None:
+        """Load what the first prompt would otherwise wait for. Raises `ArtefactError` if it cannot be loaded."""
+
+    def submit(self, turn: str) -> Future[Encoding]:
+        """Begin to encode; `encode` of the same turn then finds it done."""
 
 
 class StoredEncoder(Encoder, Protocol):

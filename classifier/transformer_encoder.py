@@ -1,6 +1,7 @@
 """A fine-tuned transformer as the encoder of an artefact; torch is imported with the first prompt, not before."""
 
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -21,6 +22,8 @@ Float = npt.NDArray[np.float32]
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
 NAME = "transformer"
+# Turns whose encoding is at hand: what was computed ahead of a decision, and what is asked again.
+REMEMBERED = 512
 
 
 class TransformerEncoder:
@@ -57,7 +60,9 @@ class TransformerEncoder:
         self._mean, self._projection, self._head_weight = mean, projection, head_weight
         self._loading = threading.Lock()
         self._transformer: PooledTransformer | None = None
-        self._batcher = MicroBatcher(self.encode_many)
+        self._batcher = MicroBatcher(self._encode_and_remember)
+        self._remembered: OrderedDict[str, Encoding] = OrderedDict()
+        self._remembering = threading.Lock()
 
     def warm(self) -> None:
         """Load the checkpoint now. Raises `CheckpointError` if it is missing, changed, or no safetensors."""
@@ -69,12 +74,24 @@ class TransformerEncoder:
         return self._batcher.submit(turn)
 
     def encode(self, turn: str, tokens: Sequence[str]) -> Encoding:
-        """Encode one turn; `tokens` are not needed, the checkpoint has a tokeniser of its own. Blocks."""
-        return self.submit(turn).result()
+        """Encode one turn; `tokens` are not needed, the checkpoint has a tokeniser of its own.
+
+        At once if the turn was submitted shortly before; otherwise it blocks for milliseconds."""
+        with self._remembering:
+            known = self._remembered.get(turn)
+        return self.submit(turn).result() if known is None else known
 
     def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
         """Encode turns in batches without padding."""
         return self.encodings(self._loaded().encode(turns))
+
+    def _encode_and_remember(self, turns: list[str]) -> list[Encoding]:
+        found = self.encode_many(turns)
+        with self._remembering:
+            self._remembered.update(zip(turns, found, strict=True))
+            while len(self._remembered) > REMEMBERED:
+                self._remembered.popitem(last=False)
+        return found
 
     def encodings(self, pooled: Float) -> list[Encoding]:
         """Pooled states [n, hidden] of the checkpoint as embeddings of unit length and logits."""

@@ -12,6 +12,7 @@ import msgspec
 from classifier.acceptance import accepted_artefact
 from classifier.artefact import default_artefact
 from classifier.decision import Prediction
+from classifier.encoder import SlowEncoder
 from classifier.errors import ArtefactError
 from classifier.outcome_model import OutcomeModel
 from classifier.registry import POINTER, ArtefactRegistry
@@ -127,7 +128,10 @@ class ClassifierInForce:
         return Serving(current, canary, share), problems
 
     def _accepted(self, folder: Path) -> OutcomeModel:
-        return accepted_artefact(folder, self._fingerprint, tiers=self._tiers, must_be_measured=self._must_be_measured)
+        model = accepted_artefact(folder, self._fingerprint, tiers=self._tiers, must_be_measured=self._must_be_measured)
+        if isinstance(model.encoder, SlowEncoder):
+            model.encoder.warm()
+        return model
 
     def _put_in_force(self, serving: Serving | None, problems: list[str]) -> None:
         """One assignment: a request holds the old versions or the new ones, whichever thread routes it."""

@@ -1,7 +1,10 @@
 """One loaded version of the classifier with its rules: a decision is made with one of these, and never with two."""
 
+import asyncio
+
 from classifier.curve import quality_to_lambda, quality_to_tau
 from classifier.decision import Prediction
+from classifier.encoder import SlowEncoder
 from classifier.fallback import fallback_of
 from classifier.manifest import NoveltyFallback
 from classifier.outcome_model import OutcomeModel
@@ -17,6 +20,7 @@ class LoadedVersion:
     def __init__(self, model: OutcomeModel, *, on_trial: bool = False) -> None:
         self.model, self.on_trial = model, on_trial
         self._fallback = fallback_of(model.manifest)
+        self._slow_encoder = model.encoder if isinstance(model.encoder, SlowEncoder) else None
         self._rules: dict[float | None, RoutingRule] = {}
 
     @property
@@ -24,9 +28,19 @@ class LoadedVersion:
         """The artefact's name."""
         return self.model.version
 
+    @property
+    def slow(self) -> bool:
+        """Whether its encoder takes milliseconds."""
+        return self._slow_encoder is not None
+
     def predict(self, given: RoutingInput) -> Prediction:
         """P(no worse) of every tier."""
         return self.model.predict(given)
+
+    async def encode_ahead(self, given: RoutingInput) -> None:
+        """Have the prompt encoded while other requests are served."""
+        if self._slow_encoder is not None:
+            await asyncio.wrap_future(self._slow_encoder.submit(given.turn))
 
     def rule_for(self, quality_target: float | None) -> RoutingRule:
         """The artefact's default rule at a target, read off its own cost-quality curve; None is its own target."""

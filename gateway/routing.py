@@ -16,7 +16,7 @@ from gateway.ask import Ask
 from gateway.conversations import Conversations, History, circumstances
 from gateway.errors import ApiError, bad_request
 from gateway.routing_knobs import RoutingKnobFile
-from gateway.routing_model import Classifier, RoutingModel, Verdict
+from gateway.routing_model import Classifier, EncodesAhead, RoutingModel, Verdict
 from gateway.routing_rule import heuristic_rule
 from tiers.catalog import Catalog
 from tiers.pricing import cost_usd, predicted_costs
@@ -106,6 +106,18 @@ class RoutingService:
         """The cheapest tier of that name, or with that model."""
         tiers = self.catalog.tiers
         return next((s for s in tiers if model in (f"tier-{s.number}", s.name, s.model_name)), None)
+
+    async def prepare(self, ask: Ask) -> None:
+        """What of routing takes milliseconds, done while other requests are served: `route` then waits for nothing.
+
+        Never raises; what fails here fails in `route` too, which has its fallback.
+        """
+        try:
+            version = self.classifier.model_for(ask.request_id)
+            if isinstance(version, EncodesAhead) and version.slow:
+                await version.encode_ahead(routing_input_of(ask))
+        except Exception as error:
+            log.debug("nothing was encoded ahead: %s", error)
 
     def route(self, ask: Ask) -> Decision:
         """Choose a tier. Raises `ApiError`: 404 for an unknown model, 400 or 503 if no tier may answer."""

@@ -1,6 +1,6 @@
 """What routing asks of a classifier: a version for each request, and from it everything one decision needs."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from classifier.decision import Prediction
 from classifier.manifest import NoveltyFallback
@@ -21,6 +21,18 @@ class RoutingModel(Protocol):
 
     def fallback(self) -> NoveltyFallback:
         """From which novelty on a prompt gets a safe tier, and which."""
+
+
+@runtime_checkable
+class EncodesAhead(Protocol):
+    """A version whose encoder may take milliseconds (`slow`)."""
+
+    @property
+    def slow(self) -> bool:
+        """Whether `predict` would hold up others."""
+
+    async def encode_ahead(self, given: RoutingInput) -> None:
+        """Have the prompt encoded, so that `predict` need not wait."""
 
 
 class Classifier(Protocol):

@@ -44,12 +44,14 @@ class Service:
 
         Raises `ApiError` if no tier may serve it, and what the tier raised if it failed before its first delta.
         """
+        await self.routing.prepare(ask)
         answer = self._begin(ask)
         await answer.open()
         return answer
 
     async def complete(self, ask: Ask) -> Answer:
         """Route `ask` and answer it to the end."""
+        await self.routing.prepare(ask)
         answer = self._begin(ask)
         await answer.whole()
         return answer

@@ -62,6 +62,7 @@ async def route(request: HttpRequest) -> Response[Any]:
         **msgspec.structs.asdict(wishes),
     )
     began = time.thread_time()
+    await parts.routing.prepare(ask)
     decision = parts.routing.route(ask)
     cpu_ms = (time.thread_time() - began) * 1e3
     return Response(

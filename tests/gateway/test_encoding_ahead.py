@@ -1,0 +1,114 @@
+"""An encoder that takes milliseconds is waited for before a decision, while other requests are served."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+
+from classifier.artefact import default_artefact, load_artefact
+from classifier.encoder import Encoding
+from classifier.micro_batcher import MicroBatcher
+from classifier.outcome_model import OutcomeModel
+from classifier.routing_input import routing_input_of_text
+from classifier.transformer_encoder import TransformerEncoder
+from gateway.ask import Ask
+from gateway.loaded_version import LoadedVersion
+from gateway.routing import RoutingService
+from inference_core.protocol import SamplingParams
+from tiers.catalog_file import load_catalog
+from tiers.tier import ChatMessage
+
+SHIPPED = load_artefact(default_artefact())
+
+
+class Held:
+    """The shipped encoder, behind a thread that waits until it is let go."""
+
+    name = "held"
+
+    def __init__(self) -> None:
+        self.inner, self.go = SHIPPED.encoder, threading.Event()
+        self.dim, self.blocked_for = self.inner.dim, 0
+        self.done: dict[str, Encoding] = {}
+        self._batcher = MicroBatcher(self._run)
+
+    def _run(self, turns: list[str]) -> list[Encoding]:
+        assert self.go.wait(10)
+        self.done |= {turn: self.inner.encode(turn, turn.lower().split()) for turn in turns}
+        return [self.done[turn] for turn in turns]
+
+    def warm(self) -> None: ...
+
+    def submit(self, turn: str) -> "Future[Encoding]":
+        return self._batcher.submit(turn)
+
+    def encode(self, turn: str, tokens: Sequence[str]) -> Encoding:
+        if turn not in self.done:
+            self.blocked_for += 1
+            return self.submit(turn).result()
+        return self.done[turn]
+
+
+class One:
+    def __init__(self, version: LoadedVersion) -> None:
+        self.version = version
+
+    def model_for(self, request_id: str) -> LoadedVersion:
+        return self.version
+
+
+def ask(turn: str) -> Ask:
+    return Ask(
+        request_id="chatcmpl-1",
+        api="chat",
+        requested_model="auto",
+        sampling=SamplingParams(),
+        arrival=0.0,
+        created_at=0.0,
+        messages=[ChatMessage(role="user", content=turn)],
+    )
+
+
+async def test_the_event_loop_goes_on_while_a_prompt_is_encoded_and_routing_then_waits_for_nothing() -> None:
+    encoder = Held()
+    model = OutcomeModel(SHIPPED.manifest, encoder, SHIPPED.heads, SHIPPED.memory)
+    routing = RoutingService(load_catalog("laptop"), {}, One(LoadedVersion(model)), None)
+    waiting = [asyncio.create_task(routing.prepare(ask(f"Why is case {i} so?"))) for i in range(3)]
+    await asyncio.sleep(0)  # the loop is free although nothing is encoded yet
+    assert not any(task.done() for task in waiting)
+    encoder.go.set()
+    await asyncio.gather(*waiting)
+    for i in range(3):
+        model.predict(routing_input_of_text(f"Why is case {i} so?"))
+    assert encoder.blocked_for == 0
+
+
+async def test_encoders_that_take_microseconds_are_not_asked_ahead_and_failures_are_left_to_routing() -> None:
+    quick = LoadedVersion(SHIPPED)
+    assert not quick.slow
+    await RoutingService(load_catalog("laptop"), {}, One(quick), None).prepare(ask("Why?"))
+
+    class Broken:
+        def model_for(self, request_id: str) -> LoadedVersion:
+            raise RuntimeError("no artefact")
+
+    await RoutingService(load_catalog("laptop"), {}, Broken(), None).prepare(ask("Why?"))
+
+
+def test_a_turn_that_was_submitted_is_not_computed_twice() -> None:
+    class Counted(TransformerEncoder):
+        computed = 0
+
+        def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
+            Counted.computed += len(turns)
+            return self.encodings(np.ones((len(turns), 4), np.float32))
+
+    eye = np.eye(4, dtype=np.float32)
+    zero = np.zeros(4, np.float32)
+    encoder = Counted(Path("nowhere"), "00", max_tokens=8, mean=zero, projection=eye, head_weight=eye, head_bias=zero)
+    ahead = encoder.submit("Why?").result(10)
+    assert encoder.encode("Why?", []) is ahead
+    assert Counted.computed == 1
