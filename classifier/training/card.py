@@ -54,3 +54,9 @@ def write_evaluation(evaluation: Evaluation, path: Path) -> None:
 def _by_item(evaluation: Evaluation) -> bytes:
     """JSON with a line break before each element that is an object."""
     return msgspec.json.encode(evaluation).replace(b"},{", b"},\n{")
+
+
+def with_refits(measured: Evaluation, earlier: Evaluation) -> Evaluation:
+    """`measured` with unseen domains and learning curve of an `earlier` one; the page names whose they are."""
+    found = msgspec.structs.replace(measured, unseen=earlier.unseen, learning=earlier.learning)
+    return msgspec.structs.replace(found, refitted=earlier.refitted or earlier.version)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from classifier.artefact import load_artefact, load_base
+from classifier.fallback import fallback_of
 from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import routing_input_of_text
 from classifier.training.artefact_predictor import ArtefactPredictor, RecipePredictor
@@ -28,7 +29,7 @@ from classifier.training.row_files import EvaluationRows, read_rows
 from classifier.training.stored_predictions import StoredPredictions, fitted_or_stored, predictions_file
 from classifier.training.subsets import RESAMPLES, Outcomes, subsets
 from classifier.training.train import heuristic_rows
-from classifier.training.unseen import FALLBACK_SHARE, fallback_metrics, labelled_metrics, novelty_metrics
+from classifier.training.unseen import fallback_metrics, labelled_metrics, novelty_metrics
 from inference_core.bench.machine import describe_machine
 
 Progress = Callable[[str, float], None]
@@ -202,21 +203,20 @@ class _Run:
         self.progress("novelty", 0.8)
         known = Outcomes.of(seen.measured)
         novelty = {
-            "valid": recipe.novelty(seen.valid),
             "seen": recipe.novelty(seen.measured),
             "unseen": recipe.novelty(measured),
         }
-        threshold = float(np.quantile(novelty["valid"], 1 - FALLBACK_SHARE))
+        safe = fallback_of(recipe.fitted.model.manifest)
         fallback = []
         for chosen, members, which in ((known, seen.measured, "seen"), (outcomes, measured, "unseen")):
             p = recipe.predict(members).astype(np.float64)
             for one in subsets(chosen, draws=self.options.draws, seed=self.options.seed):
-                fallback += fallback_metrics(one, p[one.at], novelty[which][one.at], threshold, seen=which == "seen")
+                fallback += fallback_metrics(one, p[one.at], novelty[which][one.at], safe, seen=which == "seen")
         return Unseen(
             hold=list(hold),
             rows=len(measured),
             tables=found,
-            novelty=novelty_metrics(known, outcomes, novelty["seen"], novelty["unseen"], novelty["valid"]),
+            novelty=novelty_metrics(known, outcomes, novelty["seen"], novelty["unseen"], safe.threshold),
             fallback=fallback,
             labelled=labelled_metrics(recipe.fitted, measured, outcomes, self.options.seed),
         )

@@ -60,8 +60,9 @@ class Unseen(msgspec.Struct, frozen=True, kw_only=True):
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """One run of `aio classifier evaluate`, without any prompt's text.
 
-    `left_out`: predictor → why it has no row. `stored`: predictors whose predictions came from a file.
-    `within_1_ms`: predictors that fit the request path's budget. `decision_ms`: CPU milliseconds of one decision
+    `left_out`: predictor → why it has no row.
+    `within_1_ms`: predictors that fit the request path's budget. `refitted`: the version whose recipe was fitted anew
+    for `unseen` and `learning`, if it is another. `decision_ms`: CPU milliseconds of one decision
     (median, p99), by what was decided.
     """
 
@@ -84,6 +85,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     sharpness: list[SharpnessCeiling]
     costs: list[FeatureCost]
     decision_ms: dict[str, tuple[float, float]]
+    refitted: str = ""
 
 
 def tables(

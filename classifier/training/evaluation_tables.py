@@ -317,9 +317,14 @@ def verdict(evaluation: Evaluation) -> str:
 def made_on(evaluation: Evaluation) -> str:
     """What was measured, when and on what."""
     counts = ", ".join(f"{n:,} {name}" for name, n in evaluation.rows.items())
+    refitted = (
+        f" Unseen domains and the learning curve are of an earlier recipe, that of `{evaluation.refitted}`."
+        if evaluation.refitted
+        else ""
+    )
     return (
         f"`{evaluation.version}` (encoder {evaluation.encoder}), split `{evaluation.split}`, {evaluation.date}, "
-        f"{evaluation.machine}; rows: {counts}; data SHA-256 {evaluation.data_sha256[:12]}."
+        f"{evaluation.machine}; rows: {counts}; data SHA-256 {evaluation.data_sha256[:12]}.{refitted}"
     )
 
 

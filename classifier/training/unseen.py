@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from classifier.manifest import NoveltyFallback
 from classifier.memory import Memory
 from classifier.outcome_model import OutcomeModel
 from classifier.training import metrics
@@ -19,15 +20,13 @@ from classifier.training.subsets import MIN_ROWS, Outcomes, Subset, subset
 Float = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
-# Share of the valid rows, which are of seen domains, that may fall back.
-FALLBACK_SHARE = 0.05
 LABELLED, REPETITIONS = 100, 20
-WAYS = ("never", "novel prompts to the strongest", "always")
+WAYS = ("never", "novel prompts to the safe tier", "always")
 
 
 class NoveltyMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """AUC of novelty between unseen and seen test prompts; `caught`: share of each above the threshold, which
-    `FALLBACK_SHARE` of the valid rows exceed."""
+    """AUC of novelty between unseen and seen test prompts; `caught`: share of each at or above the
+    artefact's threshold."""
 
     subset: str
     seen: int
@@ -70,10 +69,9 @@ class LabelledMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def novelty_metrics(
-    seen: Outcomes, unseen: Outcomes, novelty_seen: Float, novelty_unseen: Float, novelty_valid: Float
+    seen: Outcomes, unseen: Outcomes, novelty_seen: Float, novelty_unseen: Float, threshold: float
 ) -> list[NoveltyMetrics]:
     """Over all rows and within each family: two benchmarks' formats are easy to tell apart, two subjects are not."""
-    threshold = float(np.quantile(novelty_valid, 1 - FALLBACK_SHARE))
     found = []
     names = ["all sources", *dict.fromkeys(unseen.family.tolist())]
     for name in names:
@@ -91,27 +89,30 @@ def novelty_metrics(
                 unseen=len(new),
                 auc=spread(metrics.auc(y, score, weights=weights)),
                 threshold=round(threshold, 4),
-                caught_seen=round(float((old > threshold).mean()), 4),
-                caught_unseen=round(float((new > threshold).mean()), 4),
+                caught_seen=round(float((old >= threshold).mean()), 4),
+                caught_unseen=round(float((new >= threshold).mean()), 4),
             )
         )
     return found
 
 
-def fallback_metrics(one: Subset, p: Float64, novelty: Float, threshold: float, *, seen: bool) -> list[FallbackMetrics]:
+def fallback_metrics(
+    one: Subset, p: Float64, novelty: Float, fallback: NoveltyFallback, *, seen: bool
+) -> list[FallbackMetrics]:
     """The three ways on one subset under the lambda rule at the yardstick's own price of cost (lambda 0.1)."""
     prices = np.array([PRICES[tier - 1] for tier in one.tiers])
     n = len(one.at)
+    safe = int(np.searchsorted(one.tiers, min(fallback.tier, one.tiers[-1])))
     weights, found = one.weights, []
     labels: tuple[Label, ...] = ("no_worse", "correct")
     for label in labels:
         score = one.correct() if label == "correct" else one.no_worse()
         worth = utility(score, prices)
         own = choose(chances(p, one, label), prices, "lambda", COST_WEIGHT)
-        masks = (np.zeros(n, bool), novelty > threshold, np.ones(n, bool))
+        masks = (np.zeros(n, bool), novelty >= fallback.threshold, np.ones(n, bool))
         never: Float64 | None = None
         for way, mask in zip(WAYS, masks, strict=True):
-            pick = np.where(mask, len(prices) - 1, own)
+            pick = np.where(mask, np.maximum(own, safe), own)
             means = weights @ worth[np.arange(n), pick] / n
             never = means if never is None else never
             found.append(

@@ -107,6 +107,11 @@ def evaluate(
 )
 @click.option("--hold", default=CARD_HOLD, show_default=True, metavar="DOMAIN,…", help="Domains kept from training.")
 @click.option("--artefact", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Another version.")
+@click.option(
+    "--refits-from",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Take unseen domains and learning curve, which fit the recipe anew, from this earlier measurement.",
+)
 @_data
 @_predictions
 @_keep
@@ -118,6 +123,7 @@ def card(
     images: Path,
     hold: str,
     artefact: Path | None,
+    refits_from: Path | None,
     data: Path | None,
     predictions: tuple[Path, ...],
     keep: Path | None,
@@ -128,17 +134,19 @@ def card(
     Example: aio classifier card --measure
     """
     from classifier.errors import TrainingDataError
-    from classifier.training.card import card_text, read_evaluation, write_evaluation
+    from classifier.training.card import card_text, read_evaluation, with_refits, write_evaluation
     from classifier.training.evaluate_command import EvaluateOptions
 
     if measure:
         options = EvaluateOptions(
-            hold=_domains((hold,)),
+            hold=() if refits_from else _domains((hold,)),
             predictions=predictions,
             keep=keep,
-            learning=True,
+            learning=refits_from is None,
         )
-        write_evaluation(_measured(artefact, data, options, **given).evaluation, stored)
+        earlier = None if refits_from is None else read_evaluation(refits_from)
+        measured = _measured(artefact, data, options, **given).evaluation
+        write_evaluation(measured if earlier is None else with_refits(measured, earlier), stored)
     try:
         evaluation = read_evaluation(stored)
     except TrainingDataError as error:

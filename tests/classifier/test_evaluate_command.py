@@ -10,7 +10,7 @@ from synthetic_outcomes import DOMAINS, generated_rows
 
 from classifier.errors import TrainingDataError
 from classifier.training import evaluate_command as command
-from classifier.training.card import card_text, places, read_evaluation, template, write_evaluation
+from classifier.training.card import card_text, places, read_evaluation, template, with_refits, write_evaluation
 from classifier.training.dataset import FILE, OutcomeRow
 from classifier.training.evaluate_command import EvaluateOptions, EvaluateOutcome, evaluate_command
 from classifier.training.evaluation import Evaluation
@@ -66,7 +66,7 @@ def test_held_out_domains_are_measured_by_everything_fitted_without_them(outcome
     assert unseen.rows == sum(row.domain == DOMAINS[0] for row in generated_rows(1500))
     assert {m.predictor for m in unseen.tables.probabilities} == {SHIPPED, *QUICK}
     assert f"llmrouter: {DOMAINS[0]}" in {m.subset for m in unseen.tables.probabilities}
-    assert {f.way for f in unseen.fallback} == {"never", "novel prompts to the strongest", "always"}
+    assert {f.way for f in unseen.fallback} == {"never", "novel prompts to the safe tier", "always"}
     always = next(f for f in unseen.fallback if f.way == "always" and f.label == "no_worse")
     assert (always.quality.value, always.cost_share) == (1.0, 1.0)
 
@@ -203,3 +203,10 @@ def test_the_model_card_shows_the_stored_measurement() -> None:
     if not STORED.is_file():
         pytest.skip("needs docs/measurements/classifier.json: `make classifier-card` makes it")
     assert (ROOT / "docs" / "classifier.md").read_text(encoding="utf-8") == card_text(read_evaluation(STORED))
+
+
+def test_refits_of_an_earlier_measurement_are_named_on_the_page(outcome: EvaluateOutcome) -> None:
+    newer = msgspec.structs.replace(outcome.evaluation, version="v1-newer", unseen=None)
+    joined = with_refits(newer, outcome.evaluation)
+    assert joined.unseen == outcome.evaluation.unseen
+    assert f"an earlier recipe, that of `{outcome.version}`" in card_text(joined)
