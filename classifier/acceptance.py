@@ -34,7 +34,7 @@ def accepted_artefact(
     _check_files(folder, manifest)
     tensors = load_model_tensors(folder)
     check_finite(manifest, tensors)
-    model = model_from_tensors(manifest, tensors, catalogue_fingerprint)
+    model = model_from_tensors(manifest, tensors, catalogue_fingerprint, folder.parent)
     if tiers is not None and manifest.tiers != tiers:
         raise _refused(manifest, f"it is for {manifest.tiers} tiers, the catalogue has {tiers}")
     if must_be_measured and model.kind != "measured":

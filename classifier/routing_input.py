@@ -18,8 +18,8 @@ TOKENS_PER_MESSAGE = 4  # of a chat template
 class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
     """One request as the outcome model sees it (DESIGN §4).
 
-    `turn`: last user turn without words to the router (`classifier.appeals`), cut by `cut_turn`; `turn_chars`: its
-    length in characters before the cut.
+    `turn`: last user turn without words to the router (`classifier.appeals`) and without white space around it, cut
+    by `cut_turn`; `turn_chars`: its length in characters before the cut.
     `app`: hash of the system prompt ("" without one), which tells applications apart and keeps their text out.
     `prompt_tokens`: estimate over all messages; `max_tokens` None means unlimited.
     `previous_tiers`: tiers that answered this conversation so far, oldest first.
@@ -73,7 +73,7 @@ def routing_input(
     """
     system = "\n".join(m["content"] for m in messages if m["role"] in ("system", "developer"))
     user = [m["content"] for m in messages if m["role"] == "user"]
-    turn = without_appeals(user[-1]) if user else ""
+    turn = without_appeals(user[-1]).strip() if user else ""
     return RoutingInput(
         turn=cut_turn(turn),
         turn_chars=len(turn),

@@ -21,8 +21,8 @@ from classifier.prompt_file import PromptRow
 from classifier.routing_input import HEAD_WORDS, TAIL_WORDS, routing_input_of_text
 from classifier.training.dataset import FILE, data_folder, load_outcomes
 
-# More than twice the share that was measured on three seeds would be news.
-MOST_CHANGED = 0.10
+# Of decisions at one typo a prompt, and of P(no worse) of tier 1; well above what was measured, far below what matters.
+MOST_CHANGED = 0.08
 MEAN_CHANGE = 0.03
 
 BINARY = random.Random(0).randbytes(20_000)
@@ -139,11 +139,16 @@ def test_a_typo_seldom_changes_the_tier_of_a_real_prompt(shipped: OutcomeModel) 
     assert moved < MEAN_CHANGE
 
 
+@given(st.text(max_size=300), st.sampled_from(["  {}", "{}\n\n", "\t{} \n"]))
+def test_white_space_around_a_prompt_changes_nothing(text: str, frame: str) -> None:
+    plain, framed = routing_input_of_text(text), routing_input_of_text(frame.format(text))
+    assert (plain.turn, plain.turn_chars) == (framed.turn, framed.turn_chars)
+
+
 PARAPHRASES = [
     ("Please tell me: {}", "a courtesy"),
     ("{} Thank you!", "thanks"),
     ("Question: {}", "a label"),
-    ("  {}\n\n", "white space"),
 ]
 
 
