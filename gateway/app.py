@@ -106,12 +106,13 @@ class Composition:
         self.sinks.append(self.metrics.observe)
         probes = await self._start_probes(stack)
         service = Service(routing, self.sinks, probes)
+        core_knobs = CoreKnobs(engine.cores, database)
         return Parts(
             settings=settings,
             keys=self.keys,
             admin_keys=self.admin_keys,
-            core_knobs=CoreKnobs(engine.cores, database),
-            core_adapters=CoreAdapters(engine.cores),
+            core_knobs=core_knobs,
+            core_adapters=CoreAdapters(engine.cores, core_knobs),
             routing=routing,
             service=service,
             records=ledger,

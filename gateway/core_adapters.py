@@ -1,17 +1,20 @@
 """The LoRA adapters of the core behind a gateway: listed, loaded and unloaded while it serves."""
 
-import logging
+import time
 from collections.abc import Mapping
 
 import msgspec
 
+from gateway.core_knobs import PART, CoreKnobs
 from gateway.core_reading import read_cores
 from gateway.errors import ApiError, bad_request
 from inference_core.client import CoreClient
 from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.protocol import AdapterInfo
+from quality.knob_log import KnobChange
 
-log = logging.getLogger(__name__)
+KNOB = "adapter"
+"""What the audit trail calls loads and unloads."""
 
 
 class ModelAdapters(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,10 +27,20 @@ class ModelAdapters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoreAdapters:
-    """Speaks to `cores` by their names (none: every tier is remote)."""
+    """Speaks to `cores` by their names (none: every tier is remote).
 
-    def __init__(self, cores: Mapping[str, CoreClient]) -> None:
-        self._cores = dict(cores)
+    Every load and unload, and every refusal of one, is written down in `trail` as a change of the knob `adapter`: from
+    the name that is gone to the name and the folder that are served.
+    """
+
+    def __init__(self, cores: Mapping[str, CoreClient], trail: CoreKnobs) -> None:
+        self._cores, self._trail = dict(cores), trail
+
+    async def served_names(self) -> list[str]:
+        """`MODEL:ADAPTER` of every adapter that new requests may name, of the cores that answer."""
+        there, _ = await read_cores(self._cores)
+        models = [model for stats in there.values() for model in stats.models]
+        return [f"{model.name}:{info.name}" for model in models for info in model.adapters if not info.leaving]
 
     async def by_model(self) -> dict[str, ModelAdapters]:
         """The adapters of every model of the cores that answer. Raises `ApiError` 503 if none does."""
@@ -55,10 +68,11 @@ class CoreAdapters:
         try:
             adapters = await core.load_adapter(model, name, path)
         except InvalidRequestError as error:
+            await self._write_down(actor, model, None, f"{name}: {path}", str(error))
             raise bad_request(f"{error}.", error.param, "invalid_value") from None
         except CoreGoneError as error:
             raise _gone(error) from error
-        log.info("adapter %s of %s was loaded from %s by %s", name, model, path, actor)
+        await self._write_down(actor, model, None, f"{name}: {path}")
         return adapters
 
     async def unload(self, model: str, name: str, actor: str) -> list[AdapterInfo]:
@@ -70,11 +84,27 @@ class CoreAdapters:
         try:
             adapters = await core.unload_adapter(model, name)
         except InvalidRequestError as error:
+            await self._write_down(actor, model, name, None, str(error))
             raise ApiError(404, f"{error}.", param=error.param, code="adapter_not_found") from None
         except CoreGoneError as error:
             raise _gone(error) from error
-        log.info("adapter %s of %s was unloaded by %s", name, model, actor)
+        await self._write_down(actor, model, name, None)
         return adapters
+
+    async def _write_down(
+        self, actor: str, model: str, old: str | None, new: str | None, refused: str | None = None
+    ) -> None:
+        change = KnobChange(
+            created_at=time.time(),
+            actor=actor,
+            part=PART,
+            model=model,
+            knob=KNOB,
+            old_value=old,
+            new_value=new,
+            refused=refused,
+        )
+        await self._trail.write_down([change])
 
     def _core_of(self, model: str) -> CoreClient:
         """The core that has `model`, or the one that may say that there is no such model."""

@@ -32,6 +32,9 @@ def group_spec(catalog: Catalog, name: str) -> DeviceGroupSpec:
             kv_dtype=m.kv_dtype,
             block_size=m.block_size,
             max_context=m.max_context,
+            max_adapters=m.max_adapters,
+            max_adapter_rank=m.max_adapter_rank,
+            adapters=m.adapters,
             knobs=m.knobs,
         )
         for m in group.models

@@ -4,9 +4,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from inference_core.device.spec import Activations, DeviceKind, DeviceKVDtype
+from inference_core.device.spec import Activations, DeviceKind, DeviceKVDtype, MaxAdapterRank, MaxAdapters
 from inference_core.kv_layout import kv_bytes_per_token
+from inference_core.lora.adapter import places
 from inference_core.memory_plan import Devices
+from inference_core.model_shapes import SHAPES
 from inference_core.model_spec import DeviceScheme
 from inference_core.protocol import KnobValue
 
@@ -29,7 +31,8 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     `shape` names the rest of them (`inference_core.model_shapes`), so that a placement can be planned without the file;
     when the file is loaded, it must agree with what is stated. `activations` and `block_size`: see `DeviceModelSpec`.
-    `knobs`: live knobs that this model starts with, by name, where they differ from the group's.
+    `knobs`: live knobs that this model starts with, by name, where they differ from the group's. `max_adapters`,
+    `max_adapter_rank`, `adapters`: LoRA adapters, see `DeviceModelSpec`; their slots take memory of the cards.
     """
 
     name: str
@@ -44,6 +47,9 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_context: Annotated[int, msgspec.Meta(ge=2)]
     activations: Activations = "bfloat16"
     block_size: Annotated[int, msgspec.Meta(ge=1)] = 16
+    max_adapters: MaxAdapters = 0
+    max_adapter_rank: MaxAdapterRank = 16
+    adapters: dict[str, str] = {}
     knobs: dict[str, KnobValue] = {}
 
     @property
@@ -57,6 +63,24 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return kv_bytes_per_token(
             num_layers=self.num_layers, num_kv_heads=self.num_kv_heads, head_dim=self.head_dim, dtype=self.kv_dtype
         )
+
+
+def adapter_bytes(model: GpuModelSpec, cards: int) -> int | None:
+    """What the slots for adapters of `model` take of `cards` cards together; None if its sizes are not known.
+
+    Of a layer that is split by its outputs every card holds A whole and its part of B, of one that is split by its
+    inputs the other way round.
+    """
+    if not model.max_adapters:
+        return 0
+    if model.shape not in SHAPES:
+        return None
+    numbers = 0
+    for place in places(SHAPES[model.shape]).values():
+        by_outputs = place.projection in ("qkv", "gate_up")
+        numbers += place.inputs * (cards if by_outputs else 1) + place.outputs * (1 if by_outputs else cards)
+    itemsize = 4 if model.activations == "float32" else 2
+    return numbers * model.num_layers * model.max_adapters * model.max_adapter_rank * itemsize
 
 
 class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,8 +113,9 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes left for keys and values; negative when the weights alone do not fit."""
-        return self.usable_bytes - sum(m.weight_bytes for m in self.models)
+        """Bytes left for keys and values; negative when weights and adapters' slots alone do not fit."""
+        slots = sum(adapter_bytes(m, self.cards) or 0 for m in self.models)
+        return self.usable_bytes - sum(m.weight_bytes for m in self.models) - slots
 
     def memory_lines(self) -> list[str]:
         """The arithmetic, one line per term, in GB of 10^9 bytes."""
@@ -99,6 +124,13 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             f"= {self.usable_bytes / 1e9:.1f} GB usable"
         ]
         lines += [f"  - {m.weight_bytes / 1e9:.1f} GB weights of {m.name} ({m.weights})" for m in self.models]
+        for m in self.models:
+            slots = adapter_bytes(m, self.cards)
+            if slots != 0:
+                known = "an unknown size (it names no shape)" if slots is None else f"{slots / 1e9:.1f} GB"
+                lines.append(
+                    f"  - {known}: {m.max_adapters} slots for adapters of {m.name}, rank {m.max_adapter_rank} at most"
+                )
         lines.append(f"  = {self.kv_bytes / 1e9:.1f} GB for keys and values")
         for m in self.models:
             tokens = max(self.kv_bytes, 0) // m.kv_bytes_per_token

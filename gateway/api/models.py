@@ -40,9 +40,10 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "list"
 
 
-def model_cards(parts: Parts) -> list[ModelCard]:
-    """A card for `auto`, for each tier and for each model of the catalogue."""
-    return [_card(parts, name) for name in parts.routing.model_names()]
+async def model_cards(parts: Parts) -> list[ModelCard]:
+    """A card for `auto`, for each tier, for each model of the catalogue, and for each model with a loaded adapter."""
+    adapted = [name for name in await parts.core_adapters.served_names() if parts.routing.split_adapter(name)[1]]
+    return [_card(parts, name) for name in (*parts.routing.model_names(), *adapted)]
 
 
 def _card(parts: Parts, name: str) -> ModelCard:
@@ -64,8 +65,8 @@ def _tier(parts: Parts, spec: TierSpec) -> ModelTier:
 
 @get("/models", operation_class=describe(None, ModelList), summary="List the models")
 async def list_models(request: HttpRequest) -> Response[Any]:
-    """`auto`, the tiers, and the catalogue's models."""
-    return Response(ModelList(data=model_cards(parts_of(request))), media_type="application/json")
+    """`auto`, the tiers, the catalogue's models, and those that loaded adapters make of them (`MODEL:ADAPTER`)."""
+    return Response(ModelList(data=await model_cards(parts_of(request))), media_type="application/json")
 
 
 @get("/models/{model:path}", operation_class=describe(None, ModelCard), summary="Show one model")

@@ -7,6 +7,7 @@ shows that everything runs, and measures nothing.
 import argparse
 import json
 import platform
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,10 @@ from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.kv_layout import KVDtype
 from inference_core.linear.device_packing import DeviceScheme
 from inference_core.loaders.random_checkpoint import SHAPES, RandomCheckpoint
+from inference_core.lora.random_adapter import write_random_adapter
+from inference_core.model_config import ModelConfig
 
+ADAPTER_RANK = 16
 _LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -38,6 +42,11 @@ class Stage:
     loads: tuple[DeviceLoad, ...]
     kv_dtype: KVDtype = "bfloat16"
     graphs: bool = True
+
+    @property
+    def adapters(self) -> int:
+        """How many adapters the loads go through."""
+        return max(load.adapters for load in self.loads)
 
 
 def _one(prompt: int = 128, output: int = 256) -> DeviceLoad:
@@ -62,6 +71,11 @@ STAGES: dict[str, Stage] = {
     "8b-fp8-one-stream": Stage(shape="llama-3.1-8b", compute="fp8", loads=(_one(),)),
     "8b-int8-one-stream": Stage(shape="llama-3.1-8b", compute="int8", loads=(_one(),)),
     "70b-int4-one-stream": Stage(shape="llama-3.3-70b", compute="int4", loads=(_one(),)),
+    "8b-int4-8-adapters": Stage(
+        shape="llama-3.1-8b",
+        compute="int4",
+        loads=(_at_once(8, 128, 256), replace(_at_once(8, 128, 256), adapters=8), replace(_one(), adapters=1)),
+    ),
     "8b-bf16-16": Stage(shape="llama-3.1-8b", compute="dense", loads=(_at_once(16, 512, 256),)),
     "8b-bf16-256": Stage(shape="llama-3.1-8b", compute="dense", loads=(_at_once(256, 1024, 1024),)),
     "8b-bf16-prefill": Stage(shape="llama-3.1-8b", compute="dense", loads=(_at_once(8, 8192, 2),)),
@@ -82,7 +96,7 @@ def tiny(stage: Stage) -> Stage:
         stage,
         loads=tuple(
             replace(load, requests=2, concurrency=min(2, load.concurrency), prompt_tokens=9, output_tokens=3,
-                    shared_tokens=min(4, load.shared_tokens))
+                    shared_tokens=min(4, load.shared_tokens), adapters=min(2, load.adapters))
             for load in stage.loads[:2]
         ),
     )  # fmt: skip
@@ -111,6 +125,8 @@ def _core(stage: Stage, device: torch.device) -> Core:
         compute=stage.compute,
         activations="bfloat16" if cuda else "float32",
         kv_dtype=stage.kv_dtype if cuda else "float32",
+        max_adapters=stage.adapters,
+        max_adapter_rank=ADAPTER_RANK,
     )
     largest = max(load.concurrency for load in stage.loads)
     spec = DeviceCoreSpec(
@@ -120,7 +136,7 @@ def _core(stage: Stage, device: torch.device) -> Core:
         slab_bytes=(256 if cuda else 1) * 2**20,
     )
     graphs: type[Graphs] = CudaGraphs if cuda and stage.graphs else NoGraphs
-    return load_device_core(
+    core = load_device_core(
         spec,
         {"m": RandomCheckpoint(config, "BF16")},
         device,
@@ -129,6 +145,16 @@ def _core(stage: Stage, device: torch.device) -> Core:
         make_graphs=graphs,
         linears=random_linears,
     )
+    _load_adapters(core, config, stage.adapters)
+    return core
+
+
+def _load_adapters(core: Core, config: ModelConfig, count: int) -> None:
+    """Adapters of every layer, with random weights; the core keeps them, so that their files may go."""
+    for number in range(count):
+        with tempfile.TemporaryDirectory() as folder:
+            write_random_adapter(Path(folder), config, ADAPTER_RANK, seed=number)
+            core.load_adapter("m", str(number), folder)
 
 
 def _small(_: torch.device, largest_step: object) -> MemoryProfile:

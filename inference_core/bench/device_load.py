@@ -14,7 +14,8 @@ from inference_core.protocol import AddRequest, SamplingParams
 @dataclass(slots=True, frozen=True, kw_only=True)
 class DeviceLoad:
     """`requests` of `prompt_tokens` random ids and `output_tokens` answers, `concurrency` of them at a time. The first
-    `shared_tokens` of all prompts are the same."""
+    `shared_tokens` of all prompts are the same. Requests go in turn through `adapters` adapters, which the model has by
+    the names "0", "1" and so on."""
 
     requests: int
     concurrency: int
@@ -22,6 +23,7 @@ class DeviceLoad:
     output_tokens: int
     shared_tokens: int = 0
     seed: int = 7
+    adapters: int = 0
 
 
 @dataclass(slots=True)
@@ -46,7 +48,12 @@ def run_load(
         while live < load.concurrency and len(timings) < load.requests:
             own = [random.randrange(vocabulary) for _ in range(load.prompt_tokens - load.shared_tokens)]
             name = str(len(timings))
-            core.add(AddRequest(request_id=name, model=model, prompt_token_ids=shared + own, sampling=sampling))
+            adapter = str(len(timings) % load.adapters) if load.adapters else ""
+            core.add(
+                AddRequest(
+                    request_id=name, model=model, prompt_token_ids=shared + own, sampling=sampling, adapter=adapter
+                )
+            )
             timings[name] = _Timing(clock(), [])
             live += 1
         outputs = core.step()
@@ -70,6 +77,7 @@ def figures(timings: list[_Timing], load: DeviceLoad, seconds: float) -> dict[st
         "prompt_tokens": load.prompt_tokens,
         "output_tokens": load.output_tokens,
         "shared_tokens": load.shared_tokens,
+        "adapters": load.adapters,
         "seconds": round(seconds, 3),
         "out_tok_s": round(produced / seconds, 1),
         "total_tok_s": round((produced + load.requests * load.prompt_tokens) / seconds, 1),

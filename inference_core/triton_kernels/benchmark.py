@@ -19,6 +19,9 @@ import torch
 from inference_core.kv_layout import KVDtype, KVLayout
 from inference_core.triton_kernels import ops
 from inference_core.triton_kernels.layer_cache import LayerCache
+from inference_core.triton_kernels.low_rank_ops import add_low_rank
+from inference_core.triton_kernels.low_rank_slots import LowRankRows, LowRankSlots
+from inference_core.triton_kernels.low_rank_tiles import tile_rows_for
 
 _BLOCK = 16
 _REPEATS = 20  # launches of one measurement; the fastest of three measurements counts
@@ -27,7 +30,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model's sizes that these kernels depend on, and the loads to try. `hidden` and `intermediate` are columns."""
+    """A model's sizes that these kernels depend on, and the loads to try. `hidden` and `intermediate` are columns. Rows
+    go in turn through `adapters` low-rank adapters."""
 
     heads: int = 32
     kv_heads: int = 8
@@ -37,6 +41,8 @@ class Shape:
     decodes: tuple[tuple[int, int], ...] = ((1, 4096), (1, 32768), (8, 4096), (64, 1024), (64, 4096), (256, 1024))
     prefills: tuple[tuple[int, int], ...] = ((512, 512), (2048, 2048), (8192, 8192), (512, 8192))  # queries, context
     rows: tuple[int, ...] = (1, 64, 4096)
+    adapters: int = 8
+    adapter_rank: int = 16
     peak_bytes: int = 1 << 30
     peak_side: int = 8192
 
@@ -124,6 +130,9 @@ def _bench_rows(shape: Shape, device: torch.device, gb_s: float) -> Iterator[Row
     for rows in shape.rows:
         for name, launch, moved in _row_launches(shape, rows, device):
             yield {"kernel": name, "rows": rows} | _moved(moved, _seconds(launch, device), gb_s)
+        launch, moved = _adapters(shape, rows, device)
+        row = {"kernel": "adapters", "rows": rows, "adapters": min(shape.adapters, rows), "rank": shape.adapter_rank}
+        yield row | _moved(moved, _seconds(launch, device), gb_s)
 
 
 def _row_launches(shape: Shape, rows: int, device: torch.device) -> Iterator[tuple[str, Callable[[], None], int]]:
@@ -151,6 +160,33 @@ def _row_launches(shape: Shape, rows: int, device: torch.device) -> Iterator[tup
         ),
         2 * 2 * rows * load.qkv.shape[1],
     )
+
+
+def _adapters(shape: Shape, rows: int, device: torch.device) -> tuple[Callable[[], None], int]:
+    """A down projection's adapters: the launch, and the bytes that must move."""
+    inputs, outputs, rank, used = shape.intermediate, shape.hidden, shape.adapter_rank, min(shape.adapters, rows)
+
+    def numbers(*size: int) -> torch.Tensor:
+        return torch.randn(*size, device=device).to(torch.bfloat16)
+
+    down, up = numbers(shape.adapters, 1, rank, inputs), numbers(shape.adapters, rank, outputs)
+    full = torch.ones(shape.adapters, 1, device=device)
+    slots = LowRankSlots(down, up, full, (full * rank).int(), (0, outputs))
+    tile = tile_rows_for(rows)
+    tiles: list[list[int]] = []
+    order: list[int] = []
+    for slot in range(used):
+        own = range(slot, rows, used)
+        tiles += [[len(order) + first, min(tile, len(own) - first), slot] for first in range(0, len(own), tile)]
+        order += own
+    batch = LowRankRows(
+        torch.tensor(order, dtype=torch.int32, device=device),
+        torch.tensor(tiles, dtype=torch.int32, device=device),
+        tile,
+    )
+    x, out = numbers(rows, inputs), numbers(rows, outputs)
+    moved = 2 * (used * rank * (inputs + outputs) + rows * (inputs + 2 * outputs))
+    return lambda: add_low_rank(out, x, slots, batch), moved
 
 
 def _moved(count: int, seconds: float, gb_s: float) -> Row:

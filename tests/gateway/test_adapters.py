@@ -66,6 +66,33 @@ async def test_what_is_not_there_is_refused_naming_the_model(aio: RunningGateway
     assert refused.value.param == "model"  # type: ignore[attr-defined]
 
 
+async def test_loaded_adapters_are_models_that_clients_find(aio: RunningGateway) -> None:
+    await load(aio, "found")
+
+    listed = [model.id async for model in aio.openai.models.list()]
+
+    assert f"{INT4}:found" in listed
+    assert (await aio.openai.models.retrieve(f"{INT4}:found")).id == f"{INT4}:found"
+    await aio.http.delete(f"{ADAPTERS}/{INT4}/found")
+    assert f"{INT4}:found" not in [model.id async for model in aio.openai.models.list()]
+
+
+async def test_loads_unloads_and_refusals_are_written_down(aio: RunningGateway) -> None:
+    await load(aio, "traced")
+    await aio.http.post(ADAPTERS, json={"model": INT4, "name": "traced", "path": "/srv/again"})
+    await aio.http.delete(f"{ADAPTERS}/{INT4}/traced")
+
+    changes = (await aio.http.get("/v1/admin/knobs/changes", params={"knob": "adapter", "limit": 3})).json()["changes"]
+
+    assert [(c["model"], c["old_value"], c["new_value"]) for c in changes] == [
+        (INT4, "traced", None),
+        (INT4, None, "traced: /srv/again"),
+        (INT4, None, "traced: /srv/traced"),
+    ]
+    assert [bool(c["refused"]) for c in changes] == [False, True, False]
+    assert "is loaded; unload it first" in changes[1]["refused"]
+
+
 async def test_adapters_are_shown_with_their_slots(aio: RunningGateway) -> None:
     await said(aio, "tier-1:sql")
 

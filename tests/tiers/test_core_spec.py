@@ -44,6 +44,24 @@ def test_a_gpu_group_is_loaded_as_the_catalogue_plans_it() -> None:
     assert model.knobs == {"itl_objective_ms": 50.0, "ttft_objective_ms": 500.0}
 
 
+def test_slots_for_adapters_are_loaded_and_counted_as_the_catalogue_says() -> None:
+    catalog = load_catalog("datacenter")
+    group = catalog.group("gpu-70b")
+    model = replace(group.models[0], max_adapters=8, max_adapter_rank=32, adapters={"sql": "/srv/sql"})
+    adapted = replace(group, models=[model])
+    groups = [adapted if g.name == group.name else g for g in catalog.gpu_groups]
+
+    (loaded,) = group_spec(replace(catalog, gpu_groups=groups), "gpu-70b").core.models
+
+    assert (loaded.max_adapters, loaded.max_adapter_rank, loaded.adapters) == (8, 32, {"sql": "/srv/sql"})
+    # A of q, k, v, gate and up and B of o and down lie on each of four cards; the rest is divided among them.
+    whole = 5 * 8192 + 2 * 8192
+    divided = (8192 + 2 * 1024 + 2 * 28672) + (8192 + 28672)
+    taken = (4 * whole + divided) * 80 * 8 * 32 * 2
+    assert group.kv_bytes - adapted.kv_bytes == taken
+    assert f"- {taken / 1e9:.1f} GB: 8 slots for adapters of {model.name}" in "\n".join(adapted.memory_lines())
+
+
 def test_every_format_of_weights_is_one_that_a_device_computes() -> None:
     assert set(COMPUTE) == set(get_args(GpuWeights))
     assert set(COMPUTE.values()) <= set(get_args(DeviceScheme))

@@ -18,6 +18,7 @@ def test_the_tiny_benchmark_covers_every_kernel_and_load(capsys: pytest.CaptureF
         "residual and norm",
         "SwiGLU",
         "RoPE and write",
+        "adapters",
     }
     decodes = [
         (row["sequences"], row["context"]) for row in rows if row.get("kv_dtype") == "fp8" and row["kernel"] == "decode"
