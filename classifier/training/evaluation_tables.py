@@ -227,6 +227,8 @@ def novelty_table(evaluation: Evaluation) -> str:
 
 def fallback_table(evaluation: Evaluation) -> str:
     assert evaluation.unseen is not None
+    # Collections as wholes; a source alone says little more.
+    shown = {n.subset for n in evaluation.unseen.novelty}
     rows = [
         [
             f"{'seen' if f.seen else 'unseen'}: {f.subset}",
@@ -239,6 +241,7 @@ def fallback_table(evaluation: Evaluation) -> str:
             f"{f.fallback_share:.0%}",
         ]
         for f in evaluation.unseen.fallback
+        if f.subset in shown
     ]
     head = ["rows of", "label", "falls back", "quality", "cost share", "utility", "over never, points"]
     return markdown([*head, "fell back"], rows)
