@@ -50,8 +50,12 @@ _SETTING = re.compile(
 )
 # Without one of these words there is no appeal; most prompts are done with after looking for them.
 _HINTS = ("tier", "model", "rout", "x-aio", "gpt", "claude", "opus", "gemini", "llm", "complexity", "difficulty",
-          "p_ok", "quality_", "quality t", " ai")  # fmt: skip
+          "p_ok", "quality_", "quality t", " ai ", " ai.", " ai!")  # fmt: skip
+_OF_SETTINGS = ("tier", "x-aio", "p_ok", "quality_")
 _SENTENCE = re.compile(r"[^.!?\n;]*(?:\.(?=\w)[^.!?\n;]*)*(?:[.!?;]+[\"')\]]*[^\S\n]*|\n|$)")
+# What ends a sentence for certain, to find the one around a hint without cutting the whole text.
+_ENDS = ("\n", ". ", '."', ".)", "!", "?", ";")
+_END = re.compile(r"[!?;\n]|\.(?!\w)")
 # No prompt is looked at beyond this many characters at either end; the classifier's own cut is well within.
 WINDOW = 4096
 # An appeal is a sentence that somebody wrote; what is longer is text without sentences, and costs time.
@@ -71,11 +75,11 @@ def without_appeals(text: str) -> str:
 def is_appeal(sentence: str) -> bool:
     """Whether `sentence` asks the router for something."""
     lower = sentence.lower()
-    return _has_hint(lower) and bool(_TARGET.search(lower) and _WISH.search(lower) and _ITSELF.search(lower))
+    return bool(_TARGET.search(lower) and _WISH.search(lower) and _ITSELF.search(lower))
 
 
 def _kept(text: str) -> str:
-    if not _has_hint(text.lower()):
+    if not _is_suspicious(f"{text.lower()} "):
         return text
     plain = _SETTING.sub("", text) if ":" in text or "=" in text else text
     sentences = _SENTENCE.findall(plain)
@@ -83,8 +87,21 @@ def _kept(text: str) -> str:
     return text if plain == text and len(kept) == len(sentences) else "".join(kept).strip()
 
 
-def _has_hint(lower: str) -> bool:
-    for hint in _HINTS:  # noqa: SIM110 - a loop is twice as fast as any() here, and this is the request path
-        if hint in lower:
-            return True
+def _is_suspicious(lower: str) -> bool:
+    """Whether the sentence around a hint may be an appeal; most texts have no hint, and few of the others more."""
+    seen: set[int] = set()
+    for hint in _HINTS:
+        at = lower.find(hint)
+        while at >= 0:
+            begin = max(lower.rfind(end, 0, at) for end in _ENDS) + 1
+            ended = _END.search(lower, at)
+            end = len(lower) if ended is None else ended.end()
+            if begin not in seen and end - begin <= 2 * LONGEST:
+                seen.add(begin)
+                piece = lower[begin:end]
+                if _TARGET.search(piece) and _WISH.search(piece):
+                    return True
+                if (":" in piece or "=" in piece) and any(name in piece for name in _OF_SETTINGS):
+                    return True
+            at = lower.find(hint, max(end, at + 1))
     return False
