@@ -12,6 +12,8 @@ classifier = LazyGroup(
     name="classifier",
     help="The outcome model behind routing: train, measure, predict, and say which version serves.",
     commands={
+        "collect": ("gateway.cli.classifier_outcomes:collect", "Collect outcomes of this catalogue's own tiers."),
+        "probes": ("gateway.cli.classifier_outcomes:probes", "Fit and measure stages 2 and 3 on collected outcomes."),
         "train": ("gateway.cli.classifier:train", "Train on the public outcomes, evaluate, promote unless refused."),
         "pretrain": ("gateway.cli.classifier_pretrain:pretrain", "A small DistilBERT from nothing on the prompts."),
         "evaluate": ("gateway.cli.classifier_evaluation:evaluate", "Measure a version beside simple predictors."),

@@ -1,0 +1,252 @@
+"""Asks tiers verifiable prompts; keeps what stages 1 to 3 see of each answer, and whether it was right; no texts."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from classifier.errors import TrainingDataError
+from classifier.features import FEATURE_NAMES
+from classifier.outcome_folder import SCHEMA_VERSION, CollectedTier, OutcomeFolder, Outcomes, OutcomesManifest, row_of
+from classifier.outcome_model import OutcomeModel
+from classifier.routing_input import routing_input
+from classifier.token_summary import OPENING_NAMES, WHOLE_NAMES, TokenSummary
+from inference_core.evidence import EvidenceRequest
+from inference_core.protocol import SamplingParams
+from quality.task_set import Task, check, tasks
+from quality.tier_accuracy import ANSWER_TOKENS, TierMeasurementError
+from tiers.catalog import Catalog
+from tiers.errors import TierError
+from tiers.final_answer import final_number
+from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
+from tiers.tier_spec import ChainOfThoughtSpec, TierSpec
+
+Progress = Callable[[str, float], None]
+
+SHARD_ROWS = 32
+# What a task set can give of a kind and level without running out of different prompts.
+PER_LEVEL = 24
+WORD_PROBLEMS = "gsm8k"
+WORD_PROBLEMS_FILE = "gsm8k_sample.jsonl"
+GROUPS = ["copy", "spell", "compare", "arithmetic", WORD_PROBLEMS]
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt with its one right answer; `group` is a task of `GROUPS`."""
+
+    prompt: str
+    answer: str
+    group: str
+    level: int
+
+    @property
+    def row(self) -> int:
+        """Its number in the folder."""
+        return row_of(self.prompt)
+
+
+class WordProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of `gsm8k_sample.jsonl`; `steps` of the reference solution say how hard it is."""
+
+    prompt: str
+    answer: str
+    steps: int
+
+
+class Collection(msgspec.Struct, frozen=True, kw_only=True):
+    """How to ask: `layer` of the hidden state (of its prompt's last token), seed of the tasks, answers in flight."""
+
+    layer: int
+    seed: int
+    concurrency: int
+
+
+def graded_questions(seed: int, count: int) -> list[Question]:
+    """About `count` different tasks of the generated set, all kinds and levels alike, easier ones sooner exhausted.
+
+    More of them begin with the same ones, so that a collection can be made larger.
+    """
+    found: dict[str, Question] = {}
+    for turn in range(count):
+        for task in tasks(seed + turn, PER_LEVEL):
+            if len(found) >= count:
+                return list(found.values())
+            found.setdefault(
+                task.prompt, Question(prompt=task.prompt, answer=task.answer, group=task.kind, level=task.level)
+            )
+    return list(found.values())
+
+
+def word_problems(folder: Path, count: int) -> list[Question]:
+    """The first `count` word problems of the public sample, whose final numbers are known.
+
+    Raises `TrainingDataError` if the file is not there or damaged.
+    """
+    path = folder / WORD_PROBLEMS_FILE
+    try:
+        with path.open("rb") as file:
+            rows = [msgspec.json.decode(line, type=WordProblem) for line in file][:count]
+    except (OSError, msgspec.MsgspecError) as error:
+        raise TrainingDataError(f"{path}: {error}; set AIO_DATA to the folder that holds it.") from error
+    return [Question(prompt=r.prompt, answer=r.answer, group=WORD_PROBLEMS, level=r.steps) for r in rows]
+
+
+def is_right(question: Question, text: str) -> bool:
+    """Whether `text` answers `question`."""
+    if question.group == WORD_PROBLEMS:
+        given = final_number(text)
+        return given is not None and given == final_number(question.answer)
+    task = msgspec.convert(
+        {"prompt": question.prompt, "answer": question.answer, "kind": question.group, "level": question.level}, Task
+    )
+    return check(task, text)
+
+
+def outcomes_manifest(
+    catalog: Catalog, numbers: Sequence[int], model: OutcomeModel, how: Collection
+) -> OutcomesManifest:
+    """What a collection of these tiers is."""
+    return OutcomesManifest(
+        schema_version=SCHEMA_VERSION,
+        catalog=catalog.name,
+        catalogue_fingerprint=catalog.fingerprint,
+        tiers={str(number): _collected(catalog, number, how.layer) for number in numbers},
+        groups=GROUPS,
+        seed=how.seed,
+        pooling="last",
+        max_tokens=ANSWER_TOKENS,
+        classifier_version=model.version,
+        encoder=encoder_hash(model),
+        feature_names=list(FEATURE_NAMES),
+    )
+
+
+def encoder_hash(model: OutcomeModel) -> str:
+    """Hash of the description of an artefact's encoder: what was fitted on its embeddings holds for no other."""
+    return hashlib.sha256(msgspec.json.encode(model.manifest.encoder, order="sorted")).hexdigest()[:16]
+
+
+async def collect_outcomes(
+    tiers: Sequence[Tier],
+    catalog: Catalog,
+    folder: OutcomeFolder,
+    questions: Sequence[Question],
+    model: OutcomeModel,
+    how: Collection,
+    progress: Progress,
+) -> int:
+    """Ask each of the started `tiers` what it was not asked yet, at temperature 0; how many answers that were.
+
+    Rows are kept shard by shard; whoever stops this loses less than `SHARD_ROWS` answers in flight and a shard.
+    Raises `TierMeasurementError` if a tier cannot answer; what it answered before is kept.
+    """
+    asked = 0
+    for place, tier in enumerate(tiers):
+        done = folder.rows_of(tier.number)
+        left = [question for question in questions if question.row not in done]
+        spec = catalog.tier(tier.number)
+        for begun in range(0, len(left), SHARD_ROWS):
+            some = left[begun : begun + SHARD_ROWS]
+            progress(tier.name, (place + begun / len(left)) / len(tiers))
+            folder.append(tier.number, await _shard(tier, spec, some, model, how))
+            asked += len(some)
+    return asked
+
+
+class _Answered(msgspec.Struct):
+    """What came of one question."""
+
+    text: str = ""
+    state: bytes = b""
+    summary: TokenSummary = msgspec.field(default_factory=TokenSummary)
+    finish_reason: str | None = None
+    usage: Usage | None = None
+
+
+async def _shard(
+    tier: Tier, spec: TierSpec, questions: Sequence[Question], model: OutcomeModel, how: Collection
+) -> Outcomes:
+    answers: dict[int, _Answered] = {}
+    waiting: Iterator[tuple[int, Question]] = iter(enumerate(questions))
+
+    async def worker() -> None:
+        for number, question in waiting:
+            answers[number] = await _answered(tier, spec, question, how)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(how.concurrency):
+                group.create_task(worker())
+    except ExceptionGroup as failures:
+        first = failures.exceptions[0]
+        raise first from first.__cause__
+    return _outcomes(questions, [answers[number] for number in range(len(questions))], model)
+
+
+async def _answered(tier: Tier, spec: TierSpec, question: Question, how: Collection) -> _Answered:
+    local = spec.remote is None
+    thinking = spec.policy.budget_tokens if isinstance(spec.policy, ChainOfThoughtSpec) else 0
+    request = GenerationRequest(
+        request_id=f"outcome-{tier.number}-{question.row}",
+        messages=[ChatMessage(role="user", content=question.prompt)],
+        sampling=SamplingParams(**msgspec.structs.asdict(spec.sampling) | {"temperature": 0.0}),
+        max_tokens=ANSWER_TOKENS + thinking if local else None,
+        evidence=EvidenceRequest(layer=how.layer, tokens=True) if local else None,
+    )
+    found = _Answered()
+    try:
+        async for delta in tier.generate(request):
+            found.text += delta.text
+            found.finish_reason = delta.finish_reason or found.finish_reason
+            found.usage = delta.usage or found.usage
+            if delta.evidence is not None:
+                found.state = delta.evidence.state or found.state
+                for token in delta.evidence.tokens:
+                    found.summary.add(token.logprob, token.entropy, token.margin)
+    except TierError as error:
+        raise TierMeasurementError(f"{tier.name} could not answer a task of '{question.group}': {error}") from error
+    if found.usage is None or found.finish_reason in (None, "error"):
+        raise TierMeasurementError(f"{tier.name} could not answer a task of '{question.group}': the answer broke off")
+    return found
+
+
+def _outcomes(questions: Sequence[Question], answers: Sequence[_Answered], model: OutcomeModel) -> Outcomes:
+    inputs = [routing_input([{"role": "user", "content": question.prompt}]) for question in questions]
+    turns = [model.encode(given) for given in inputs]
+    states = [np.frombuffer(answer.state, "<f4") for answer in answers]
+    # An answer of no tokens has evidence too: a summary of zeros. A tier without any has none.
+    unknown = np.asarray([not answer.state for answer in answers])[:, None]
+    whole = np.stack([answer.summary.whole(cut_off=answer.finish_reason == "length") for answer in answers])
+    opening = np.stack([answer.summary.opening() for answer in answers])
+    assert whole.shape[1] == len(WHOLE_NAMES)
+    assert opening.shape[1] == len(OPENING_NAMES)
+    usages = [answer.usage for answer in answers if answer.usage is not None]
+    return Outcomes(
+        row=np.asarray([question.row for question in questions], np.int64),
+        group=np.asarray([GROUPS.index(question.group) for question in questions], np.int16),
+        level=np.asarray([question.level for question in questions], np.int16),
+        p_ok=np.asarray([model.predict(given).p_ok for given in inputs], np.float32),
+        features=np.stack([turn.features for turn in turns]).astype(np.float32),
+        embedding=np.stack([turn.embedding for turn in turns]).astype(np.float32),
+        state=np.stack(states).astype(np.float32),
+        opening=np.where(unknown, np.nan, opening).astype(np.float32),
+        whole=np.where(unknown, np.nan, whole).astype(np.float32),
+        prompt_tokens=np.asarray([usage.prompt_tokens for usage in usages], np.int32),
+        answer_tokens=np.asarray([usage.completion_tokens for usage in usages], np.int32),
+        correct=np.asarray([is_right(q, a.text) for q, a in zip(questions, answers, strict=True)], np.bool_),
+    )
+
+
+def _collected(catalog: Catalog, number: int, layer: int) -> CollectedTier:
+    spec = catalog.tier(number)
+    return CollectedTier(
+        model=spec.model_name,
+        policy=str(type(spec.policy).__struct_config__.tag),
+        fingerprint=catalog.tier_fingerprint(number),
+        layer=layer if spec.remote is None else 0,
+        input_usd_per_million=spec.price.input_usd_per_million,
+        output_usd_per_million=spec.price.output_usd_per_million,
+    )
