@@ -13,7 +13,6 @@ from gateway.classifier_in_force import ClassifierInForce, Serving
 from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
 from gateway.engine import Engine, running_engine
-from gateway.escalation_knobs import EscalationKnobs
 from gateway.http import http_app
 from gateway.keys import ApiKeys
 from gateway.parts import Parts
@@ -104,7 +103,7 @@ class Composition:
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ClassifierInForce) else None
         loop = await self._start_quality_loop(stack, database, engine, encode)
         self.sinks.append(self.metrics.observe)
-        probes = await self._start_probes(stack)
+        probes = await self._start_probes(stack, knobs)
         service = Service(routing, self.sinks, probes)
         core_knobs = CoreKnobs(engine.cores, database)
         return Parts(
@@ -179,12 +178,10 @@ class Composition:
         await stack.enter_async_context(background(in_force.follow(self.settings.artefact_poll_seconds)))
         return in_force
 
-    async def _start_probes(self, stack: AsyncExitStack) -> ProbesInForce:
-        settings = self.settings
-        knobs = EscalationKnobs(stage_2=settings.stage_2, stage_3=settings.stage_3, hold_tokens=settings.hold_tokens)
-        probes = ProbesInForce(settings.probes_path, self.catalog, knobs)
+    async def _start_probes(self, stack: AsyncExitStack, knobs: RoutingKnobFile) -> ProbesInForce:
+        probes = ProbesInForce(self.settings.probes_path, self.catalog, knobs)
         probes.load()
-        await stack.enter_async_context(background(probes.follow(settings.artefact_poll_seconds)))
+        await stack.enter_async_context(background(probes.follow(self.settings.artefact_poll_seconds)))
         return probes
 
     def _show_classifier(self, serving: Serving) -> None:

@@ -13,7 +13,7 @@ from classifier.escalation_rule import weigh_escalation
 from classifier.probes import TierProbe
 from classifier.token_summary import TokenSummary
 from gateway.ask import Ask
-from gateway.escalation_knobs import EscalationKnobs
+from gateway.routing_knobs import RoutingKnobs
 from inference_core.evidence import Evidence, EvidenceRequest
 from tiers.tier import Delta, Tier
 from tiers.tier_spec import TierSpec
@@ -48,7 +48,7 @@ class Escalation:
     """
 
     def __init__(
-        self, probe: TierProbe, knobs: EscalationKnobs, ask: Ask, decision: Decision, spec: TierSpec, ladder: Ladder
+        self, probe: TierProbe, knobs: RoutingKnobs, ask: Ask, decision: Decision, spec: TierSpec, ladder: Ladder
     ) -> None:
         self.request = EvidenceRequest(layer=probe.spec.layer, pooling=probe.spec.pooling, tokens=knobs.stage_3)
         self.verdict: Verdict | None = None

@@ -11,7 +11,7 @@ from classifier.probes import ProbeSet, TierProbe
 from classifier.registry import POINTER, ArtefactRegistry
 from gateway.ask import Ask
 from gateway.escalation import Escalation, Ladder, may_escalate
-from gateway.escalation_knobs import EscalationKnobs
+from gateway.routing_knobs import RoutingKnobFile
 from tiers.catalog import Catalog
 
 log = logging.getLogger(__name__)
@@ -20,21 +20,20 @@ log = logging.getLogger(__name__)
 class ProbesInForce:
     """Serves the current version of the registry at `root`; without one nothing is escalated.
 
-    A version that cannot be loaded changes nothing, and the log says why. `knobs` may be replaced at any time; answers
-    that have begun keep theirs.
+    A version that cannot be loaded changes nothing, and the log says why. Of `knobs` the stages and `hold_tokens`
+    are read for each answer that begins.
     """
 
-    def __init__(self, root: Path, catalog: Catalog, knobs: EscalationKnobs) -> None:
-        self.knobs = knobs
+    def __init__(self, root: Path, catalog: Catalog, knobs: RoutingKnobFile) -> None:
         self._registry = ArtefactRegistry(root)
-        self._catalog = catalog
+        self._catalog, self._knobs = catalog, knobs
         self._probes: dict[int, TierProbe] = {}
         self._seen: tuple[int, int] | None = None
 
     def escalation(self, ask: Ask, decision: Decision, tier: int, ladder: Ladder) -> Escalation | None:
         """What will judge the answer of `tier` to `ask`; None where nothing can or may."""
         probe = self._probes.get(tier)
-        knobs = self.knobs
+        knobs = self._knobs.in_force
         if probe is None or not (knobs.stage_2 or knobs.stage_3) or not may_escalate(ask, decision):
             return None
         if ladder.next_up(decision, tier) is None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from classifier.opening import FIRST_TOKENS
 from gateway.errors import bad_request
 from inference_core.loaders.atomic_file import atomic_file
 
@@ -34,6 +35,16 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
     conversation_seconds: Annotated[
         float, Meta(ge=1, le=86_400, description="Seconds for which a conversation's tier is remembered.")
     ] = 3600.0
+    stage_2: Annotated[
+        bool,
+        Meta(description="Whether the prompt's hidden state may hand an answer to the next tier."),
+    ] = True
+    stage_3: Annotated[
+        bool, Meta(description="Whether the tokens of an answer may: a stream's opening, a whole answer's all.")
+    ] = True
+    hold_tokens: Annotated[
+        int, Meta(ge=0, le=FIRST_TOKENS, description="Tokens of a stream held until stage 3 has spoken; 0 never holds.")
+    ] = FIRST_TOKENS
 
 
 KNOB_NAMES = RoutingKnobs.__struct_fields__

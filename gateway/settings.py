@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from classifier.opening import FIRST_TOKENS
-
 Role = Literal["all", "gateway"]
 SpanExport = Literal["none", "console", "otlp"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -43,7 +41,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `store_texts`: whether messages and answers are recorded (a request may still opt out with `store: false`).
     `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
     `artefact_poll_seconds`: how often a newly promoted classifier is looked for.
-    `stage_2`, `stage_3`, `hold_tokens`: what the live knobs of escalation start with (`EscalationKnobs`).
     `classifier_must_be_measured`: refuse classifiers whose outcomes are those of other models than the catalogue's.
     """
 
@@ -67,9 +64,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     store_texts: bool = True
     drain_seconds: Annotated[int, Meta(ge=0)] = 30
     artefact_poll_seconds: Annotated[float, Meta(gt=0)] = 5.0
-    stage_2: bool = True
-    stage_3: bool = True
-    hold_tokens: Annotated[int, Meta(ge=0, le=FIRST_TOKENS)] = FIRST_TOKENS
     classifier_must_be_measured: bool = False
     log_level: LogLevel = "info"
     trace_exporter: SpanExport = "none"

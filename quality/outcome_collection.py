@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from classifier.routing_input import routing_input
 from classifier.token_summary import OPENING_NAMES, WHOLE_NAMES, TokenSummary
 from inference_core.evidence import EvidenceRequest
 from inference_core.protocol import SamplingParams
-from quality.task_set import Task, check, tasks
+from quality.task_set import Kind, Task, check, tasks
 from quality.tier_accuracy import ANSWER_TOKENS, TierMeasurementError
 from tiers.catalog import Catalog
 from tiers.errors import TierError
@@ -31,7 +32,8 @@ SHARD_ROWS = 32
 PER_LEVEL = 24
 WORD_PROBLEMS = "gsm8k"
 WORD_PROBLEMS_FILE = "gsm8k_sample.jsonl"
-GROUPS = ["copy", "spell", "compare", "arithmetic", WORD_PROBLEMS]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+GROUPS = [*KINDS, WORD_PROBLEMS]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +66,8 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
 
 
-def graded_questions(seed: int, count: int) -> list[Question]:
-    """About `count` different tasks of the generated set, all kinds and levels alike, easier ones sooner exhausted.
+def graded_questions(seed: int, count: int, kinds: Sequence[Kind] = KINDS) -> list[Question]:
+    """`count` different tasks of the generated set, all levels alike; of the easiest there are fewer different ones.
 
     More of them begin with the same ones, so that a collection can be made larger.
     """
@@ -74,9 +76,9 @@ def graded_questions(seed: int, count: int) -> list[Question]:
         for task in tasks(seed + turn, PER_LEVEL):
             if len(found) >= count:
                 return list(found.values())
-            found.setdefault(
-                task.prompt, Question(prompt=task.prompt, answer=task.answer, group=task.kind, level=task.level)
-            )
+            question = Question(prompt=task.prompt, answer=task.answer, group=task.kind, level=task.level)
+            if task.kind in kinds:
+                found.setdefault(task.prompt, question)
     return list(found.values())
 
 

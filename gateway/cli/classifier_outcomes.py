@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from classifier.training.probe_evaluation import ProbeReport
     from gateway.settings import Settings
     from quality.outcome_collection import Collection, Progress, Question
+    from quality.task_set import Kind
     from tiers.catalog import Catalog
 
 
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--tiers", default="1,2,3,4", show_default=True, help="Which tiers to ask, by number.")
 @click.option("--tasks", type=click.IntRange(0, 5000), default=400, show_default=True, help="Generated tasks.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(["copy", "spell", "compare", "arithmetic"]),
+    help="Of the generated tasks; all if not given. Kinds that a tier always fails teach it nothing.",
+)
 @click.option("--word-problems", type=click.IntRange(0, 300), default=0, show_default=True, help="GSM8K's, of --data.")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Public data.  [AIO_DATA]")
 @click.option("--layer", type=click.IntRange(min=1), default=20, show_default=True, help="Of the hidden state.")
@@ -43,6 +51,7 @@ def collect(
     folder: Path,
     tiers: str,
     tasks: int,
+    kinds: tuple["Kind", ...],
     word_problems: int,
     data: Path | None,
     layer: int,
@@ -56,7 +65,7 @@ def collect(
     """
     from classifier.errors import ClassifierError
     from classifier.training.dataset import data_folder
-    from quality.outcome_collection import Collection, graded_questions
+    from quality.outcome_collection import KINDS, Collection, graded_questions
     from quality.outcome_collection import word_problems as public_problems
     from quality.tier_accuracy import TierMeasurementError
     from tiers.catalog_file import load_catalog
@@ -66,7 +75,7 @@ def collect(
     numbers = _numbers(tiers, len(catalog.tiers))
     how = Collection(layer=layer, seed=seed, concurrency=concurrency)
     try:
-        questions = graded_questions(seed, tasks)
+        questions = graded_questions(seed, tasks, kinds or KINDS)
         if word_problems:
             questions += public_problems(data or data_folder(), word_problems)
         with _progress() as progress:

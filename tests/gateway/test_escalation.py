@@ -5,16 +5,15 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.answer import Answer
 from gateway.ask import Ask
-from gateway.escalation_knobs import EscalationKnobs
 from gateway.probes_in_force import ProbesInForce
 from gateway.routing import RoutingService
+from gateway.routing_knobs import RoutingKnobFile
 from gateway.service import Service
 from inference_core.protocol import SamplingParams
 from quality.record import Record
@@ -39,7 +38,9 @@ class World:
         self.classifier = ScriptedClassifier()
         self.classifier.p_ok = (0.999, 0.9, 0.9, 1.0)
         routing = RoutingService(CATALOG, {tier.number: tier for tier in self.tiers}, self.classifier, None)
-        self.probes = ProbesInForce(Path("none"), CATALOG, msgspec.convert(knobs, EscalationKnobs))
+        self.knobs = RoutingKnobFile()
+        self.knobs.change(knobs)
+        self.probes = ProbesInForce(Path("none"), CATALOG, self.knobs)
         self.probes.use(known_probes(CATALOG))
         self.records: list[Record] = []
         self.service = Service(routing, [lambda answer, record: self.records.append(record)], self.probes)
@@ -145,7 +146,7 @@ async def test_knobs_change_while_serving() -> None:
     world.tiers[0].state = BAD_STATE
     assert await world.streamed() == "".join(LONG)
     assert world.tiers[0].requests[-1].evidence is None  # what nobody looks at is not asked for
-    world.probes.knobs = EscalationKnobs(stage_3=False)
+    world.knobs.change({"stage_2": True})
     assert await world.streamed() == "Hello there, how are you?"
 
 

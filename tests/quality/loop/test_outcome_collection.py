@@ -1,0 +1,122 @@
+"""Collecting outcomes: everyone is asked what is missing, evidence lies beside the outcome, and no text is kept."""
+
+import struct
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from classifier.artefact import default_artefact, load_artefact
+from classifier.errors import TrainingDataError
+from classifier.outcome_folder import OutcomeFolder
+from inference_core.evidence import Evidence, TokenEvidence
+from quality.outcome_collection import (
+    GROUPS,
+    SHARD_ROWS,
+    Collection,
+    Question,
+    collect_outcomes,
+    graded_questions,
+    is_right,
+    outcomes_manifest,
+    word_problems,
+)
+from quality.task_set import Task
+from quality.tier_accuracy import TierMeasurementError
+from tests.quality.loop.knowing_tier import KnowingTier
+from tiers.catalog_file import load_catalog
+from tiers.errors import TierUnavailableError
+from tiers.tier import Delta, GenerationRequest
+
+LAPTOP = load_catalog("laptop")
+HOW = Collection(layer=20, seed=3, concurrency=4)
+SOME = graded_questions(3, SHARD_ROWS + 8)
+
+
+class TellingTier(KnowingTier):
+    """A knowing tier that tells how sure it is: of every token, and [prompt length, 1] as its state."""
+
+    def __init__(self, number: int, knows: Callable[[Task], bool], *, tells: bool = True) -> None:
+        super().__init__(number, knows, seed=3, per_level=24)
+        self._tells = tells
+        self.fails_after: int | None = None
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        assert request.messages is not None
+        if self.fails_after is not None and len(self.requests) >= self.fails_after:
+            raise TierUnavailableError("full")
+        state = struct.pack("<2f", len(request.messages[0].content), 1.0)
+        async for delta in super().generate(request):
+            if self._tells and delta.text:
+                delta.evidence = Evidence(state=state, tokens=[TokenEvidence(-0.5, 0.5, 1.0)])
+                state = b""
+            yield delta
+
+
+async def collected(root: Path, tiers: list[TellingTier], questions: list[Question], how: Collection = HOW) -> int:
+    model = load_artefact(default_artefact())
+    numbers = [tier.number for tier in tiers]
+    folder = OutcomeFolder.begun(root, outcomes_manifest(LAPTOP, numbers, model, how))
+    return await collect_outcomes(tiers, LAPTOP, folder, questions, model, how, lambda stage, share: None)
+
+
+async def test_outcomes_and_evidence_of_all_tiers_stand_side_by_side(tmp_path: Path) -> None:
+    first = TellingTier(1, lambda task: task.level <= 2)
+    assert await collected(tmp_path, [first, TellingTier(4, lambda task: True, tells=False)], SOME) == 2 * len(SOME)
+
+    common = OutcomeFolder.opened(tmp_path).load_common()
+    by_row = {question.row: question for question in SOME}
+    questions = [by_row[int(row)] for row in common[1].row]
+    assert common[1].row.tolist() == common[4].row.tolist()
+    assert common[1].correct.tolist() == [question.level <= 2 for question in questions]
+    assert common[4].correct.all()
+    assert common[1].state.tolist() == [[len(question.prompt), 1.0] for question in questions]
+    assert [GROUPS[group] for group in common[1].group] == [question.group for question in questions]
+    assert (common[1].opening[:, 0] == -0.5).all()
+    assert common[4].state.shape == (len(SOME), 0)
+    assert np.isnan(common[4].whole).all()
+    assert (common[1].answer_tokens == 20).all()
+    request = first.requests[0]
+    assert request.evidence is not None
+    assert (request.evidence.layer, request.evidence.tokens, request.sampling.temperature) == (20, True, 0.0)
+
+
+async def test_who_was_stopped_goes_on_and_asks_nothing_twice(tmp_path: Path) -> None:
+    stopped = TellingTier(1, lambda task: True)
+    stopped.fails_after = SHARD_ROWS
+    with pytest.raises(TierMeasurementError, match="could not answer"):
+        await collected(tmp_path, [stopped], SOME)
+    again = TellingTier(1, lambda task: True)
+    assert await collected(tmp_path, [again], SOME) == len(SOME) - SHARD_ROWS
+    assert await collected(tmp_path, [again], SOME) == 0
+    more = graded_questions(3, len(SOME) + 5)
+    assert more[: len(SOME)] == SOME
+    assert await collected(tmp_path, [again], more) == 5
+
+
+async def test_no_text_is_kept(tmp_path: Path) -> None:
+    await collected(tmp_path, [TellingTier(1, lambda task: True)], SOME)
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())  # noqa: ASYNC240
+    assert not any(question.prompt.encode() in kept for question in SOME)
+
+
+async def test_another_layer_is_another_collection(tmp_path: Path) -> None:
+    await collected(tmp_path, [TellingTier(1, lambda task: True)], SOME[:4])
+    with pytest.raises(TrainingDataError, match="another collection"):
+        await collected(tmp_path, [TellingTier(1, lambda task: True)], SOME, Collection(layer=9, seed=3, concurrency=1))
+
+
+def test_kinds_are_asked_for_by_name_and_answers_checked_by_their_rules(tmp_path: Path) -> None:
+    questions = graded_questions(3, 60, ["compare"])
+    assert {question.group for question in questions} == {"compare"}
+    assert len({question.prompt for question in questions}) == 60
+    assert all(is_right(question, f"The answer is {question.answer}.") for question in questions)
+    row = {"prompt": "How many?", "answer": "1234", "steps": 2, "id": "x", "split": "train"}
+    (tmp_path / "gsm8k_sample.jsonl").write_bytes(msgspec.json.encode(row) + b"\n")
+    (problem,) = word_problems(tmp_path, 5)
+    assert is_right(problem, "So it is #### 1,234")
+    assert not is_right(problem, "1235")
+    with pytest.raises(TrainingDataError, match="AIO_DATA"):
+        word_problems(tmp_path / "nowhere", 5)
