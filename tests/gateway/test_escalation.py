@@ -4,6 +4,7 @@ import asyncio
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -45,7 +46,7 @@ class World:
         self.records: list[Record] = []
         self.service = Service(routing, [lambda answer, record: self.records.append(record)], self.probes)
 
-    async def answer(self, *, stream: bool = True, **fields: object) -> Answer:
+    async def answer(self, *, stream: bool = True, **fields: Any) -> Answer:
         ask = Ask(
             request_id="chatcmpl-1",
             api="chat",
@@ -53,11 +54,11 @@ class World:
             arrival=time.monotonic(),
             created_at=time.time(),
             stream=stream,
-            **{"requested_model": "auto", "messages": [ChatMessage(role="user", content="Say hello.")]} | fields,  # type: ignore[arg-type]
+            **{"requested_model": "auto", "messages": [ChatMessage(role="user", content="Say hello.")]} | fields,
         )
         return await (self.service.start(ask) if stream else self.service.complete(ask))
 
-    async def streamed(self, **fields: object) -> str:
+    async def streamed(self, **fields: Any) -> str:
         return "".join([delta.text async for delta in await self.answer(**fields)])
 
     def attempts(self) -> list[tuple[int, str, str | None]]:
