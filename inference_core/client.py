@@ -2,8 +2,25 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from uuid import uuid4
 
-from inference_core.protocol import AdapterInfo, AddRequest, CoreStats, KnobsSet, KnobValue, ModelInfo, SequenceOutput
+import numpy as np
+import numpy.typing as npt
+
+from inference_core.errors import CoreGoneError
+from inference_core.evidence import EvidenceRequest, Pooling
+from inference_core.protocol import (
+    AdapterInfo,
+    AddRequest,
+    CoreStats,
+    KnobsSet,
+    KnobValue,
+    ModelInfo,
+    SamplingParams,
+    SequenceOutput,
+)
+from inference_core.refusals import failure
 
 
 class CoreClient(ABC):
@@ -40,6 +57,43 @@ class CoreClient(ABC):
     @abstractmethod
     def generate(self, request: AddRequest) -> AsyncGenerator[SequenceOutput, None]:
         """Submit `request` and iterate over its outputs."""
+
+    async def embed(
+        self,
+        model: str,
+        prompt_token_ids: list[int],
+        layer: int,
+        pooling: Pooling = "mean",
+        *,
+        priority: int = 1,
+        deadline: float | None = None,
+        salt: str = "",
+    ) -> npt.NDArray[np.float32]:
+        """The prompt's hidden state float32 [hidden] after `layer` layers, which alone are computed, beside what else
+        runs; nothing of it stays in memory. `deadline`: what comes later is worth nothing and is refused.
+
+        Cancelling it frees its blocks within one step. Raises `InvalidRequestError` for a prompt, model or layer that
+        cannot be had, `QueueFullError` if it has to wait too long, `CoreGoneError`, and `CoreError` if it failed.
+        """
+        request = AddRequest(
+            request_id=f"embed-{uuid4().hex}",
+            model=model,
+            prompt_token_ids=prompt_token_ids,
+            sampling=SamplingParams(temperature=0.0, max_tokens=1),
+            priority=priority,
+            deadline=deadline,
+            strict_deadline=deadline is not None,
+            salt=salt,
+            speculate=False,
+            evidence=EvidenceRequest(layer=layer, pooling=pooling),
+            embed=True,
+        )
+        async with aclosing(self.generate(request)) as outputs:
+            async for output in outputs:
+                if output.evidence is not None:
+                    return np.frombuffer(output.evidence.state, "<f4")
+                raise failure(output)
+        raise CoreGoneError(f"{model}: the core ended without a hidden state")
 
     @abstractmethod
     def abort_choice(self, request_id: str, index: int) -> None:

@@ -433,9 +433,10 @@ class Core:
             if output.finish_reason is not None:
                 request = self._requests[output.request_id]
                 choice, model = request.choices[output.index], request.scheduler.name
-                self._meters[model].record_finish(output.completion_tokens, choice.max_output_tokens)
-                computed = output.prompt_tokens - output.cached_tokens
-                self._tuners[model].after_answer(choice.lagged_seconds, computed, output.completion_tokens)
+                if not choice.exits:
+                    self._meters[model].record_finish(output.completion_tokens, choice.max_output_tokens)
+                    computed = output.prompt_tokens - output.cached_tokens
+                    self._tuners[model].after_answer(choice.lagged_seconds, computed, output.completion_tokens)
                 self._forget_choice(request, output.request_id)
         return outputs
 

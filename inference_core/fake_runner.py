@@ -13,6 +13,7 @@ import numpy as np
 
 from inference_core.core import Core
 from inference_core.errors import BadLogitsError
+from inference_core.evidence import TokenEvidence
 from inference_core.grammar.masks import TokenMask, begin_masks
 from inference_core.grammar.matcher_seam import Matcher
 from inference_core.kv_layout import KVLayout
@@ -22,7 +23,15 @@ from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import Knobs, ModelInfo, SamplingParams, TokenLogprob
 from inference_core.runner import ModelRunner
-from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence, StepPlan, StepResult, SwapTimes
+from inference_core.step_plan import (
+    SampledToken,
+    SampleSpec,
+    ScheduledSequence,
+    States,
+    StepPlan,
+    StepResult,
+    SwapTimes,
+)
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16)
 RECORD_BYTES = 16
@@ -76,6 +85,7 @@ class HashModelRunner(ModelRunner):
     An adapter enters every record that is computed with it; `adapter_slots` of them can be installed.
 
     Drafts are verified as a real model does it: their records are written before anyone knows whether they are right.
+    It has as many layers as records in a token; who exits early leaves the later ones empty.
 
     The last id of the vocabulary is EOS, drawn with `eos_probability`. A step takes `seconds_per_step` plus
     `seconds_per_token` for each token and `seconds_per_swap` for each block copied to or from a host slot, on `clock`.
@@ -108,6 +118,8 @@ class HashModelRunner(ModelRunner):
             vocab_size=vocab_size,
             weight_bytes=0,
             compute="hash",
+            num_layers=width,
+            hidden_size=2,
         )
         self.config = ModelConfig(
             architecture="llama",
@@ -149,12 +161,14 @@ class HashModelRunner(ModelRunner):
         sampled = self._samples(plan.sequences)
         scores = any(s.score is not None for s in plan.sequences)
         scored = [self._scores(s) for s in plan.sequences] if scores else []
+        tells = any(s.state is not None for s in plan.sequences)
+        states = [self._states(s) for s in plan.sequences] if tells else []
         self.tokens_computed += plan.num_tokens
         seconds = self._seconds_per_step + self._seconds_per_token * plan.num_tokens
         seconds += 0.0 if swapped is None else swapped.seconds
         if self._clock is not None:
             self._clock.advance(seconds)
-        return StepResult(sampled, seconds, scored, swapped)
+        return StepResult(sampled, seconds, scored, swapped, states)
 
     def expected_tokens(
         self,
@@ -201,6 +215,22 @@ class HashModelRunner(ModelRunner):
             scores.append(self._score(history, following).logprob)
         return scores
 
+    def expected_states(self, prompt: list[int], layer: int, adapter: bytes = b"") -> States:
+        """The hidden states [tokens, 2] of the prompt after `layer` layers; computed without any cache."""
+        record, states = self._root, []
+        for position, token in enumerate(prompt):
+            record = self._record(record, token, position, adapter)
+            states.append(_state(record, layer))
+        return np.stack(states)
+
+    def expected_evidence(self, history: list[int], adapter: bytes = b"") -> TokenEvidence:
+        """Of the token that follows these; computed without any cache."""
+        record, records = self._root, b""
+        for position, token in enumerate(history):
+            record = self._record(record, token, position, adapter)
+            records += record * self._width
+        return _token_evidence(records)
+
     def _swap(self, plan: StepPlan) -> SwapTimes:
         size, memory = self.layout.block_bytes, self._memory
         for block, slot in plan.offloads:
@@ -214,6 +244,8 @@ class HashModelRunner(ModelRunner):
 
     def _write(self, sequence: ScheduledSequence) -> None:
         table, start = sequence.block_table, sequence.start
+        layers = self._width if sequence.state is None or not sequence.state.exits else sequence.state.layer
+        unwritten = RECORD_BYTES * (self._width - layers)
         adapter = self._bank.digest_of(sequence.adapter)
         record = self._root
         if start:
@@ -222,7 +254,7 @@ class HashModelRunner(ModelRunner):
         for position, token in enumerate(sequence.token_ids, start):
             record = self._record(record, token, position, adapter)
             address = self._address(table, position)
-            self._memory[address : address + self.layout.bytes_per_token] = record * self._width
+            self._memory[address : address + self.layout.bytes_per_token] = record * layers + b"\0" * unwritten
 
     def _samples(self, sequences: list[ScheduledSequence]) -> list[list[SampledToken]]:
         drawing = [s for s in sequences if s.sample is not None]
@@ -259,10 +291,21 @@ class HashModelRunner(ModelRunner):
         token = self._draw(history, spec.seed if spec.params.temperature > 0 else None, masked)
         if mask is not None:
             token = _next_allowed(mask, token, self.info.vocab_size)
+        evidence = _token_evidence(history) if spec.evidence else None
         if spec.params.logprobs is None:
-            return SampledToken(token)
+            return SampledToken(token, None, evidence)
         top = [(token, 0.0)][: spec.params.logprobs]
-        return SampledToken(token, TokenLogprob(token, 0.0, top))
+        return SampledToken(token, TokenLogprob(token, 0.0, top), evidence)
+
+    def _states(self, sequence: ScheduledSequence) -> States:
+        """Read back through the block table, like everything that depends on the history."""
+        spec, rows = sequence.state, []
+        known = len(sequence.token_ids) - sequence.num_drafts
+        for position in range(sequence.start + (spec.first if spec else 0), sequence.start + known):
+            address = self._address(sequence.block_table, position)
+            record = bytes(self._memory[address : address + RECORD_BYTES])
+            rows += [] if spec is None else [_state(record, spec.layer)]
+        return np.array(rows, np.float32).reshape(-1, 2)
 
     def _scores(self, sequence: ScheduledSequence) -> list[TokenLogprob]:
         targets = sequence.score.token_ids if sequence.score is not None else []
@@ -311,6 +354,18 @@ class HashModelRunner(ModelRunner):
         while token in masked:
             token = (token + 1) % eos
         return token
+
+
+def _state(record: bytes, layer: int) -> States:
+    """A hidden state [2] that is a digest of everything up to its token."""
+    digest = blake2b(record + layer.to_bytes(4, "little"), digest_size=4).digest()
+    return np.frombuffer(digest, "<u2").astype(np.float32) / np.float32(4096)
+
+
+def _token_evidence(history: bytes) -> TokenEvidence:
+    """Entropy and margin that are a digest of all records before the token."""
+    entropy, margin = np.frombuffer(blake2b(history, digest_size=4, person=b"evidence").digest(), "<u2").tolist()
+    return TokenEvidence(0.0, entropy / 4096, margin / 4096)
 
 
 def _next_allowed(mask: TokenMask, token: int, vocab_size: int) -> int:

@@ -42,4 +42,7 @@ def _halves(share: ScheduledSequence) -> tuple[ScheduledSequence, ScheduledSeque
         targets, top = share.score.token_ids, share.score.top
         first.score = ScoreSpec(targets[:middle], top)
         second.score = ScoreSpec(targets[middle:], top) if len(targets) > middle else None
+    if share.state is not None:
+        first.state = replace(share.state, first=min(share.state.first, middle))
+        second.state = replace(share.state, first=max(share.state.first - middle, 0))
     return first, second

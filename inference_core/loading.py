@@ -208,6 +208,8 @@ def runner_over(
         vocab_size=config.vocab_size,
         weight_bytes=weight_bytes(checkpoint, spec),
         compute=spec.compute,
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
     )
     # No position lies beyond what the arena holds, whatever length a file claims.
     cos_sin = rotary_table(config, min(max_context, core.arena_bytes // layout.bytes_per_token))

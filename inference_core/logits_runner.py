@@ -2,16 +2,22 @@
 
 import time
 from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 
-from inference_core.grammar.masks import begin_masks
+from inference_core.begun_step import BegunStep
+from inference_core.errors import InvalidRequestError
+from inference_core.grammar.masks import TokenMasks, begin_masks
 from inference_core.prompt_scores import ScoredRows
 from inference_core.protocol import TokenLogprob
 from inference_core.runner import DraftingRunner
 from inference_core.sampler import distribution
 from inference_core.speculation.verification import draw, draw_draft, verification_rows
-from inference_core.step_plan import DraftLaw, ScheduledSequence, StepPlan, StepResult, SwapTimes
+from inference_core.step_plan import DraftLaw, SampledToken, ScheduledSequence, StepPlan, StepResult, SwapTimes
+from inference_core.token_evidence import StepEvidence
+
+LogitsOf = Callable[[list[ScheduledSequence], list[int] | None], torch.Tensor]
 
 
 class LogitsRunner(DraftingRunner):
@@ -48,21 +54,23 @@ class LogitsRunner(DraftingRunner):
         masks = begin_masks([s.sample for s in drawing if s.sample is not None], [s.drafts for s in drawing])
         scored: list[list[TokenLogprob]] = []
         with torch.inference_mode():
-            rows = verification_rows(plan.sequences)
-            if any(s.score is not None for s in plan.sequences):
-                logits, scored = self._scored(plan.sequences, rows)
+            begun = self.begin(plan.sequences) if any(s.state is not None for s in plan.sequences) else None
+            going, logits_of = (plan.sequences, self.logits) if begun is None else (begun.sequences, begun.logits)
+            rows = verification_rows(going)
+            if any(s.score is not None for s in going):
+                logits, scored = _scored(logits_of, going, rows)
             else:
-                logits = self.logits(plan.sequences, rows)
-            tokens = draw(logits, plan.sequences, masks)
-        return StepResult(tokens, time.perf_counter() - began, scored, swapped)
+                logits = logits_of(going, rows)
+            tokens = _drawn(logits, going, masks)
+        if begun is None:
+            return StepResult(tokens, time.perf_counter() - began, scored, swapped)
+        tokens, scored = begun.spread(tokens), begun.spread(scored) if scored else scored
+        return StepResult(tokens, time.perf_counter() - began, scored, swapped, begun.states)
 
-    def _scored(
-        self, sequences: list[ScheduledSequence], drawing: list[int] | None
-    ) -> tuple[torch.Tensor, list[list[TokenLogprob]]]:
-        """As `logits` of the rows that are drawn from, and what the rows that score prompts say."""
-        rows = ScoredRows.of(sequences, drawing)
-        logits = self.logits(sequences, rows.wanted)
-        return logits[rows.drawing], rows.scores(logits)
+    def begin(self, sequences: list[ScheduledSequence]) -> BegunStep:
+        """The layers of a step up to the deepest whose hidden states are asked for. Raises `InvalidRequestError` where
+        the model is not computed layer by layer; its `info` names no layers then."""
+        raise InvalidRequestError(f"{self.info.name} tells no hidden states", "evidence")
 
     def draft(self, plan: StepPlan) -> list[tuple[int, DraftLaw]]:
         with torch.inference_mode():
@@ -83,3 +91,22 @@ class LogitsRunner(DraftingRunner):
             self.restore_blocks(plan.restores)
         ended = time.perf_counter()
         return SwapTimes(len(plan.offloads), between - began, len(plan.restores), ended - between)
+
+
+def _scored(
+    logits_of: LogitsOf, sequences: list[ScheduledSequence], drawing: list[int] | None
+) -> tuple[torch.Tensor, list[list[TokenLogprob]]]:
+    """The logits of the rows that are drawn from, and what the rows that score prompts say."""
+    rows = ScoredRows.of(sequences, drawing)
+    logits = logits_of(sequences, rows.wanted)
+    return logits[rows.drawing], rows.scores(logits)
+
+
+def _drawn(
+    logits: torch.Tensor, sequences: list[ScheduledSequence], masks: TokenMasks | None
+) -> list[list[SampledToken]]:
+    """`draw`, with the evidence of those who ask for it."""
+    if not any(s.sample is not None and s.sample.evidence for s in sequences):
+        return draw(logits, sequences, masks)
+    evidence = StepEvidence(logits, sequences)
+    return evidence.added_to(draw(logits, sequences, masks))

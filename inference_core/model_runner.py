@@ -5,6 +5,7 @@ import torch
 
 from inference_core.attention.backend import AttentionBackend
 from inference_core.attention.batches import BlockAddresses
+from inference_core.begun_step import BegunStep
 from inference_core.host_blocks import HostBlocks
 from inference_core.kv_layout import KVLayout
 from inference_core.logits_runner import LogitsRunner
@@ -41,6 +42,26 @@ class DecoderRunner(LogitsRunner):
         with torch.inference_mode():
             adapted = None if self._bank is None else self._bank.rows(sequences)
             return self.decoder.forward(token_ids, self._addresses.batch(sequences), self.attention, wanted, adapted)
+
+    def begin(self, sequences: list[ScheduledSequence]) -> BegunStep:
+        return BegunStep(self, sequences)
+
+    def layers(
+        self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None, begin: int, end: int
+    ) -> torch.Tensor:
+        """See `LayeredModel.layers`."""
+        if hidden is None:
+            hidden = self.decoder.embedding.rows([token for sequence in sequences for token in sequence.token_ids])
+        batch, adapted = self._addresses.batch(sequences), None if self._bank is None else self._bank.rows(sequences)
+        self.decoder.compute(hidden, batch, self.attention, adapted, range(begin, end))
+        return hidden
+
+    def head(
+        self, sequences: list[ScheduledSequence], hidden: torch.Tensor, begin: int, rows: list[int] | None
+    ) -> torch.Tensor:
+        """See `LayeredModel.head`."""
+        hidden = self.layers(sequences, hidden, begin, len(self.decoder.layers))
+        return self.decoder.logits(hidden, sampled_rows(sequences) if rows is None else rows)
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         self._addresses.copy(self.attention.arena, copies)

@@ -3,6 +3,7 @@
 import torch
 
 from inference_core.attention.batches import BlockAddresses
+from inference_core.begun_step import BegunStep
 from inference_core.host_blocks import HostBlocks
 from inference_core.kv_layout import KVLayout
 from inference_core.logits_runner import LogitsRunner
@@ -45,6 +46,9 @@ class NativeRunner(LogitsRunner):
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
         logits, self.times = self._decoder.decode(sequences, rows)
         return logits
+
+    def begin(self, sequences: list[ScheduledSequence]) -> BegunStep:
+        return BegunStep(self._decoder, sequences)
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         self._decoder.copy_blocks(copies)

@@ -75,7 +75,9 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     `adapter`: the name of a loaded adapter that the answer is computed with; "" for the model alone. Its content is
     part of what separates prefix-cache entries.
     `speculate`: whether tokens of it may be drafted, as far as the model's knobs allow it (SPEC SD-06).
-    `evidence`: what else to tell of the prompt and of the tokens drawn; None for nothing.
+    `evidence`: what else to tell of the prompt and of the tokens drawn; None for nothing. `embed`: compute only the
+    layers up to `evidence.layer`, of the prompt alone, and draw nothing: the one output, whose reason is "stop", brings
+    the hidden state.
     """
 
     request_id: str
@@ -91,6 +93,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     speculate: bool = True
     adapter: str = ""
     evidence: EvidenceRequest | None = None
+    embed: bool = False
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
@@ -454,7 +457,11 @@ class AdaptersSet(msgspec.Struct, tag="adapters_set", kw_only=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client must know of a loaded model. `model_path` lets it build the tokeniser itself."""
+    """What a client must know of a loaded model. `model_path` lets it build the tokeniser itself.
+
+    `num_layers` and `hidden_size` are of the hidden states that it can tell (`EvidenceRequest`): 0 where it is computed
+    in a way that tells no evidence.
+    """
 
     name: str
     model_path: str
@@ -462,6 +469,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     weight_bytes: int
     compute: str
+    num_layers: int = 0
+    hidden_size: int = 0
 
 
 class Hello(msgspec.Struct, tag="hello", kw_only=True):

@@ -20,3 +20,11 @@ def refusal(request_id: str, error: CoreError) -> SequenceOutput:
         error_param=getattr(error, "param", None),
         error_kind=kind,
     )
+
+
+def failure(output: SequenceOutput) -> CoreError:
+    """What `refusal` was made of, or a `CoreError`, for whoever asked for one thing and got this output instead."""
+    message = output.error or f"the core ended {output.request_id}: {output.finish_reason}"
+    if output.error_kind == "invalid":
+        return InvalidRequestError(message, output.error_param)
+    return QueueFullError(message) if output.error_kind == "overloaded" else CoreError(message)

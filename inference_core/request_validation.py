@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import NoReturn
 
 from inference_core.block_pool import BlockPool
 from inference_core.errors import InvalidRequestError
@@ -30,6 +31,7 @@ def validate_request(request: AddRequest, info: ModelInfo, pool: BlockPool, knob
     if request.deadline is not None:
         _validate_range("deadline", request.deadline, -math.inf, math.inf)
     _validate_sampling(request.sampling, info.vocab_size)
+    _validate_evidence(request, info)
     _validate_memory(request, info, pool)
 
 
@@ -56,6 +58,22 @@ def _validate_sampling(sampling: SamplingParams, vocab_size: int) -> None:
             _refuse("logit_bias", f"of token {token_id} is {bias}; allowed: -100 to 100")
     if sampling.grammar is not None:
         _validate_beside_grammar(sampling, sampling.grammar.param)
+
+
+def _validate_evidence(request: AddRequest, info: ModelInfo) -> None:
+    wanted = request.evidence
+    if wanted is not None:
+        if not info.num_layers:
+            _refuse("evidence", f"cannot be had of {info.name}, which other processes or a device compute")
+        if wanted.layer is not None and not 1 <= wanted.layer <= info.num_layers:
+            _refuse("evidence.layer", f"is {wanted.layer}; {info.name} has layers 1 to {info.num_layers}")
+    if not request.embed:
+        return
+    if wanted is None or wanted.layer is None:
+        _refuse("evidence.layer", "is not given; a prompt that is embedded must say after which layer")
+    sampling = request.sampling
+    if request.n != 1 or wanted.tokens or sampling.grammar is not None or sampling.prompt_logprobs is not None:
+        _refuse("embed", "draws no tokens; it goes with n = 1, without tokens' evidence, grammar and prompt_logprobs")
 
 
 def _validate_beside_grammar(sampling: SamplingParams, param: str) -> None:
@@ -93,5 +111,5 @@ def _validate_range(param: str, value: float, low: float, high: float, *, above_
         _refuse(param, f"is {value}; allowed: {bounds}")
 
 
-def _refuse(param: str, message: str) -> None:
+def _refuse(param: str, message: str) -> NoReturn:
     raise InvalidRequestError(f"{param} {message}", param)

@@ -6,9 +6,11 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Self
 
+from inference_core.evidence import Evidence
 from inference_core.prefix_hash import chain_digests, root_digest
 from inference_core.protocol import AddRequest, FinishReason, SamplingParams, SequenceOutput, TokenLogprob
-from inference_core.step_plan import SampleSpec, ScheduledSequence, ScoreSpec
+from inference_core.state_pool import StatePool
+from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence, ScoreSpec, StateSpec
 
 
 class Status(Enum):
@@ -39,7 +41,7 @@ class Sequence:
     sequence *lags* while it waits or catches up; lagging ages it, decoding does not. `share` is its part of the step
     that it was last scheduled in; `share.block_table` is `block_table`. `num_scored`: tokens of the prompt, after its
     first, whose log-probabilities are known, if they were asked for. `num_accepted` of its drafts in
-    that step were right.
+    that step were right. `states`: what becomes of the prompt's hidden state, if it is asked for of this choice.
     """
 
     id: str
@@ -83,6 +85,8 @@ class Sequence:
     num_scored: int = 0
     speculate: bool = True
     num_accepted: int = 0
+    states: StatePool | None = None
+    tells_evidence: bool = False
 
     @classmethod
     def of_request(
@@ -107,6 +111,9 @@ class Sequence:
         seed = choice_seed(request_seed, index)
         outputs: list[int] = []
         table: list[int] = []
+        wanted = request.evidence
+        states = StatePool.of_request(None if index else wanted, len(request.prompt_token_ids), exits=request.embed)
+        tells_tokens = wanted is not None and wanted.tokens
         return cls(
             id=sequence_id,
             request_id=request.request_id,
@@ -127,11 +134,15 @@ class Sequence:
             queued_since=now,
             lagging_since=now,
             share=ScheduledSequence(sequence_id, [], 0, table, None),
-            sample_spec=SampleSpec(sampling, request.prompt_token_ids, outputs, seed, 0, stop_ids),
+            sample_spec=SampleSpec(
+                sampling, request.prompt_token_ids, outputs, seed, 0, stop_ids, evidence=tells_tokens
+            ),
             output_token_ids=outputs,
             adapter=request.adapter,
             block_table=table,
             speculate=request.speculate,
+            states=states,
+            tells_evidence=tells_tokens or states is not None,
         )
 
     @property
@@ -140,8 +151,11 @@ class Sequence:
 
     def shareable_digests(self, block_size: int) -> list[bytes]:
         """Digests of the full blocks that may come from the cache: the last token is always computed, and so are those
-        that the prompt's scores are read off."""
-        count = (self.num_scored if self.scores_prompt else len(self.token_ids) - 1) // block_size
+        that the prompt's scores or states are read off."""
+        most = self.num_scored if self.scores_prompt else len(self.token_ids) - 1
+        if self.states is not None and not self.states.is_full:
+            most = min(most, self.states.num_needless)
+        count = most // block_size
         self.extend_digests(count, block_size)
         return self.digests[:count]
 
@@ -185,6 +199,21 @@ class Sequence:
             return []
         self.num_scored = known
         return scored[-fresh:]
+
+    @property
+    def exits(self) -> bool:
+        """Whether it is there for its hidden state alone: nobody else can use its blocks, and nothing is drawn."""
+        return self.states is not None and self.states.exits
+
+    def state_spec(self, start: int, tokens: int) -> StateSpec | None:
+        """What computing `tokens` tokens from position `start` on has to hand out."""
+        return None if self.states is None else self.states.spec(start, tokens)
+
+    def evidence_of(self, drawn: list[SampledToken]) -> Evidence | None:
+        """What is to be told with these tokens, if anything; the hidden state comes with the first."""
+        state = b"" if self.states is None else self.states.hand_over()
+        tokens = [token.evidence for token in drawn if token.evidence is not None]
+        return Evidence(state, tokens) if state or tokens else None
 
     def receive(self, token_id: int) -> FinishReason | None:
         """Put a drawn token in the place of the first pending one and return why the sequence is over, if it is.

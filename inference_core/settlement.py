@@ -48,6 +48,8 @@ class Settlement:
         A finished sequence frees its blocks here, in its last step (SPEC KV-01).
         """
         scores = self._settle_scores(passengers, result) if result.scored else []
+        if result.states:
+            scores += self._settle_states(passengers, result, now)
         outputs = []
         size = self._pool.block_size
         running, finished = Status.RUNNING, Status.FINISHED
@@ -56,7 +58,7 @@ class Settlement:
             if status is finished:
                 continue
             if status is running and sequence.admissions == admissions:
-                if prefix_caching and computed // size > sequence.num_registered_blocks:
+                if prefix_caching and computed // size > sequence.num_registered_blocks and not sequence.exits:
                     self._register_full_blocks(sequence, computed // size)
                 if not sequence.prompt_computed:
                     sequence.prompt_computed = sequence.prompt_is_shareable(computed, size)
@@ -80,6 +82,8 @@ class Settlement:
                     queue_seconds=sequence.queue_seconds,
                 )
             )
+            if sequence.tells_evidence:
+                outputs[-1].evidence = sequence.evidence_of(drawn)
         self._totals.generated_tokens += len(outputs)
         return scores + outputs if scores else outputs
 
@@ -109,7 +113,8 @@ class Settlement:
             self._remove(sequence, now)
         logprobs = [token.logprob for token in kept if token.logprob is not None]
         stop = token.token_id if reason == "stop" else None
-        return sequence.output([t.token_id for t in kept], logprobs or None, reason, stop)
+        output = sequence.output([t.token_id for t in kept], logprobs or None, reason, stop)
+        return _told(sequence, output, kept)
 
     def _take_back_drafted_blocks(self, sequence: Sequence) -> None:
         """Blocks that only rejected drafts were written to are free again (SPEC SD-08)."""
@@ -132,12 +137,25 @@ class Settlement:
                 outputs.append(output)
         return outputs
 
+    def _settle_states(self, passengers: list[Passenger], result: StepResult, now: float) -> list[SequenceOutput]:
+        """Take in hidden states; those who were computed for nothing else are finished with the last of theirs."""
+        outputs = []
+        for (sequence, computed, *_), states in zip(passengers, result.states, strict=True):
+            pool = sequence.states
+            if pool is None or sequence.status is Status.FINISHED:
+                continue
+            pool.take(states)
+            if pool.exits and computed == len(sequence.token_ids):
+                self._remove(sequence, now)
+                outputs.append(_told(sequence, sequence.output([], finish_reason="stop"), []))
+        return outputs
+
     def _catch_up(self, sequence: Sequence, now: float) -> None:
         """A sequence that lagged has its first token in sight, or is where it was before it was preempted."""
         assert sequence.lagging_since is not None
         sequence.lagged_seconds += now - sequence.lagging_since
         sequence.lagging_since = None
-        sequence.share.score = None
+        sequence.share.score = sequence.share.state = None
         self._seats.catch_up(sequence)
         if not sequence.output_token_ids:
             self._deadlines.remove(sequence)
@@ -147,11 +165,19 @@ class Settlement:
     def _finish(self, sequence: Sequence, token: SampledToken, reason: FinishReason, now: float) -> SequenceOutput:
         self._remove(sequence, now)
         if reason == "stop":
-            return sequence.output([], finish_reason=reason, stop_token_id=token.token_id)
-        return sequence.output([token.token_id], None if token.logprob is None else [token.logprob], reason)
+            return _told(sequence, sequence.output([], finish_reason=reason, stop_token_id=token.token_id), [])
+        output = sequence.output([token.token_id], None if token.logprob is None else [token.logprob], reason)
+        return _told(sequence, output, [token])
 
     def _register_full_blocks(self, sequence: Sequence, full: int) -> None:
         known = sequence.num_registered_blocks
         sequence.extend_digests(full, self._pool.block_size)
         self._pool.register(sequence.block_table[known:full], sequence.digests[known:full])
         sequence.num_registered_blocks = full
+
+
+def _told(sequence: Sequence, output: SequenceOutput, drawn: list[SampledToken]) -> SequenceOutput:
+    """`output` of these tokens, with the evidence that the sequence is asked for."""
+    if sequence.tells_evidence:
+        output.evidence = sequence.evidence_of(drawn)
+    return output

@@ -53,7 +53,9 @@ class StepDraft:
         share = sequence.share
         share.start = start
         share.token_ids = sequence.token_ids[start : start + tokens]
-        share.sample = sequence.sample_spec if start + tokens == len(sequence.token_ids) else None
+        ends = start + tokens == len(sequence.token_ids) and not sequence.exits
+        share.sample = sequence.sample_spec if ends else None
+        share.state = sequence.state_spec(start, tokens)
         share.score = sequence.score_spec(start, tokens)
         if share.score is not None:
             self.scores_left -= len(share.score.token_ids)

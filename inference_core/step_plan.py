@@ -7,8 +7,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from inference_core.evidence import TokenEvidence
 from inference_core.grammar.matcher_seam import Matcher
 from inference_core.protocol import SamplingParams, TokenLogprob
+
+# Hidden states [rows, hidden].
+States: TypeAlias = npt.NDArray[np.float32]
 
 # The probabilities [vocabulary] that a draft token was drawn with.
 DraftLaw: TypeAlias = npt.NDArray[np.float64]
@@ -25,7 +29,7 @@ class SampleSpec(msgspec.Struct, eq=False):
     scheduler drew one at admission, so that a preempted sequence repeats its draws. `position` is the
     number of output tokens before the one to draw; it alone changes from step to step. `eos_token_ids` are suppressed
     below `min_tokens`. `matcher` is where the sequence is in its grammar, if it has one, and moves with its output
-    tokens.
+    tokens. `evidence`: whether to tell how sure the model was of what is drawn.
     """
 
     params: SamplingParams
@@ -35,6 +39,7 @@ class SampleSpec(msgspec.Struct, eq=False):
     position: int
     eos_token_ids: tuple[int, ...]
     matcher: Matcher | None = None
+    evidence: bool = False
 
 
 class ScoreSpec(msgspec.Struct, eq=False):
@@ -45,14 +50,25 @@ class ScoreSpec(msgspec.Struct, eq=False):
     top: int
 
 
+class StateSpec(msgspec.Struct, eq=False):
+    """Which hidden states a share of a step hands out: those that the first `layer` layers leave, of its tokens from
+    `first` on, drafts excepted, which may be none. `exits`: no further layer computes the share, so that its blocks
+    hold keys and values of these layers alone."""
+
+    layer: int
+    first: int
+    exits: bool = False
+
+
 class ScheduledSequence(msgspec.Struct, eq=False):
     """One sequence's share of a step: compute `token_ids` at positions `start`, `start + 1`, …
 
     A runner that is given steps before the last one's tokens are known (`OverlappingRunner`) may find `PENDING` there.
     `block_table` covers every position up to `start + len(token_ids)`; it is the sequence's own list. `sample` is set
-    when the last of these tokens' logits are to be sampled, `score` where the prompt is to be scored. `adapter`: the
-    slot of the adapter that the tokens go through (`lora.bank`), -1 for none. A sequence has one such object, which is
-    up to date from `schedule` until the next one: whoever keeps a plan for longer copies what it needs.
+    when the last of these tokens' logits are to be sampled, `score` where the prompt is to be scored, `state` where
+    hidden states are to be handed out. `adapter`: the slot of the adapter that the tokens go through (`lora.bank`), -1
+    for none. A sequence has one such object, which is up to date from `schedule` until the next one: whoever keeps a
+    plan for longer copies what it needs.
 
     The last `num_drafts` of the tokens are only proposed: `sample` says how to draw before the first of them, and the
     step goes on drawing for as long as they are accepted (`speculation.verification`). `draft_laws`: what each was
@@ -68,6 +84,7 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     num_drafts: int = 0
     draft_laws: list[DraftLaw] | None = None
     adapter: int = -1
+    state: StateSpec | None = None
 
     @property
     def drafts(self) -> list[int]:
@@ -115,10 +132,11 @@ class StepPlan:
 
 
 class SampledToken(msgspec.Struct, frozen=True, gc=False):
-    """A drawn token, and the log-probabilities that were asked for."""
+    """A drawn token, and the log-probabilities and evidence that were asked for."""
 
     token_id: int
     logprob: TokenLogprob | None = None
+    evidence: TokenEvidence | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -139,9 +157,10 @@ class SwapTimes:
 class StepResult:
     """Per scheduled sequence the tokens drawn (none, or one, and before it the drafts that were accepted), and what its
     `score` asks for: `scored` is empty where no sequence has one. `swapped`: None for a step without offloads and
-    restores."""
+    restores. `states`: per scheduled sequence those that its `state` asks for, empty where no sequence has one."""
 
     sampled: list[list[SampledToken]]
     seconds: float = field(default=0.0, compare=False)
     scored: list[list[TokenLogprob]] = field(default_factory=list)
     swapped: SwapTimes | None = field(default=None, compare=False)
+    states: list[States] = field(default_factory=list, compare=False)

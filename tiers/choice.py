@@ -3,6 +3,7 @@
 from itertools import zip_longest
 from typing import NamedTuple
 
+from inference_core.evidence import Evidence, TokenEvidence
 from inference_core.protocol import SequenceOutput, TokenLogprob
 from inference_core.tokenization.incremental_detokenizer import IncrementalDetokenizer
 from inference_core.tokenization.stop_strings import StopStrings
@@ -17,6 +18,7 @@ class _Token(NamedTuple):
     token_id: int
     logprob: TokenLogprob | None
     start: int
+    evidence: TokenEvidence | None = None
 
 
 class Choice:
@@ -62,11 +64,12 @@ class Choice:
         """The text that `output` makes certain, and the end; nothing for whatever comes after a stop string."""
         if self._finished:
             return []
-        if output.finish_reason is None and output.logprobs is None and len(output.token_ids) == 1:
+        bare = output.logprobs is None and output.evidence is None
+        if bare and output.finish_reason is None and len(output.token_ids) == 1:
             piece = self._detokenizer.push_one(output.token_ids[0])
             if self._stop.passes(piece) and self.completion_tokens >= self._min_tokens:
                 return self._pass_on(output.token_ids, piece)
-            text, stopped = self._take_token(output.token_ids[0], None, piece)
+            text, stopped = self._take_token(output.token_ids[0], None, None, piece)
         else:
             text, stopped = self._take_tokens(output)
         if self._include_stop and not stopped and output.stop_token_id is not None:
@@ -82,7 +85,11 @@ class Choice:
         if text or tokens:
             logprobs = [text_logprob(self._tokenizer, t.logprob, t.start) for t in tokens if t.logprob is not None]
             ids = [t.token_id for t in tokens]
-            deltas.append(Delta(index=self.index, text=text, token_ids=ids, logprobs=logprobs or None))
+            told = [t.evidence for t in tokens if t.evidence is not None]
+            evidence = Evidence(tokens=told) if told else None
+            deltas.append(
+                Delta(index=self.index, text=text, token_ids=ids, logprobs=logprobs or None, evidence=evidence)
+            )
         if self._finished:
             reason: FinishReason = "length" if output.finish_reason == "length" and not stopped else "stop"
             deltas.append(Delta(index=self.index, finish_reason=reason))
@@ -103,15 +110,18 @@ class Choice:
 
     def _take_tokens(self, output: SequenceOutput) -> tuple[str, bool]:
         text, stopped = "", False
-        for token_id, logprob in zip_longest(output.token_ids, output.logprobs or []):
-            emitted, stopped = self._take_token(token_id, logprob, self._detokenizer.push_one(token_id))
+        told = output.evidence.tokens if output.evidence is not None else []
+        for token_id, logprob, evidence in zip_longest(output.token_ids, output.logprobs or [], told):
+            emitted, stopped = self._take_token(token_id, logprob, evidence, self._detokenizer.push_one(token_id))
             text += emitted
             if stopped:
                 break
         return text, stopped
 
-    def _take_token(self, token_id: int, logprob: TokenLogprob | None, piece: str) -> tuple[str, bool]:
-        self._tokens.append(_Token(token_id, logprob, self._seen))
+    def _take_token(
+        self, token_id: int, logprob: TokenLogprob | None, evidence: TokenEvidence | None, piece: str
+    ) -> tuple[str, bool]:
+        self._tokens.append(_Token(token_id, logprob, self._seen, evidence))
         self.completion_tokens += 1
         return self._take_text(piece)
 

@@ -12,6 +12,7 @@ import msgspec
 
 from inference_core.client import CoreClient
 from inference_core.errors import CoreGoneError, InvalidRequestError, QueueFullError
+from inference_core.evidence import Evidence
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.choice import Choice
@@ -138,6 +139,8 @@ class Decoder:
                         unfinished -= 1
                         if unfinished and output.finish_reason is None:
                             self._core.abort_choice(command.request_id, output.index)
+                    if output.evidence is not None and output.evidence.state:
+                        yield Delta(index=output.index, evidence=Evidence(output.evidence.state))
                     if output.prompt_logprobs:
                         yield Delta(index=output.index, prompt_logprobs=output.prompt_logprobs)
                     for delta in deltas:
@@ -183,6 +186,7 @@ class Decoder:
             strict_deadline=request.strict_deadline,
             salt=request.salt,
             adapter=request.adapter,
+            evidence=request.evidence,
         )
 
     def _refusal(self, request: GenerationRequest, output: SequenceOutput, *, started: bool) -> TierError:

@@ -23,8 +23,8 @@ class LocalTier(Tier):
     """`spec.model` of `core`, whose client the owner starts before this tier and closes after it.
 
     `load_tokenizer` gives the tokeniser of the model; it is called once, off the event loop, by `start`.
-    `watch` is shared by the tiers of one core, which the catalogue calls `core_name`. `max_context` is 0 until `start`
-    has asked the core.
+    `watch` is shared by the tiers of one core, which the catalogue calls `core_name`. `max_context` and `num_layers`
+    are 0 until `start` has asked the core.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class LocalTier(Tier):
         except CoreError as error:
             raise TierUnavailableError(f"tier '{self.name}': {error}") from error
         self.max_context = info.max_context
+        self.num_layers = info.num_layers
         self._policy = _policy(self._spec, self._core, tokenizer, info.max_context)
 
     async def close(self) -> None:

@@ -101,7 +101,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     its text empty), and where the tier knows them the longest wait of a choice for its first step in seconds and
     the number of preemptions. `echo`: text and log-probabilities are the prompt's, the first delta of its choice.
     `prompt_logprobs` pass from the decoder to a policy and leave no tier. `evidence`, where it was asked for and the
-    tier's model runs in process: of the tokens of `token_ids`, and on the first delta of choice 0 the hidden state.
+    tier's model runs in process: of the tokens of `token_ids`; the hidden state comes before them, in a delta alone.
     """
 
     index: int = 0
@@ -136,6 +136,7 @@ class Tier(ABC):
     - Closing the iterator early frees the work within one step.
     - Text deltas are valid Unicode: never half a character, never part of a stop string.
     - `core_name` is the catalogue's name of the core that computes the tier; None for a server elsewhere.
+    - `num_layers`: how many layers there are to take hidden states after, where `evidence` can be had; else 0.
     """
 
     name: str
@@ -143,6 +144,7 @@ class Tier(ABC):
     model: str
     max_context: int
     core_name: str | None = None
+    num_layers: int = 0
 
     @abstractmethod
     async def start(self) -> None:

@@ -55,15 +55,28 @@ class Decoder:
 
         Only those rows pass through the vocabulary projection. `adapted`: which of the T go through which adapter.
         """
-        config, tokens = self.config, len(token_ids)
-        adapted = adapted or AdaptedRows([])
         hidden = self.embedding.rows(token_ids)
+        self.compute(hidden, batch, attention, adapted, range(len(self.layers)))
+        return self.logits(hidden, sample_rows)
+
+    def compute(
+        self,
+        hidden: torch.Tensor,
+        batch: AttentionBatch,
+        attention: AttentionBackend,
+        adapted: AdaptedRows | None,
+        layers: range,
+    ) -> None:
+        """Those layers of T tokens, whose hidden states float32 [T, hidden] change in place."""
+        config, tokens = self.config, len(hidden)
+        adapted = adapted or AdaptedRows([])
         normed = torch.empty_like(hidden)
         qkv = torch.empty(tokens, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
         mixed = torch.empty(tokens, config.num_heads * config.head_dim)
         gate_up = torch.empty(tokens, 2 * config.intermediate_size)
         activated = torch.empty(tokens, config.intermediate_size)
-        for index, layer in enumerate(self.layers):
+        for index in layers:
+            layer = self.layers[index]
             rms_norm(hidden, layer.attention_norm, config.rms_eps, normed)
             layer.qkv.apply(normed, qkv)
             adapted.add(index, "qkv", normed, qkv)
@@ -77,10 +90,13 @@ class Decoder:
             silu_mul(gate_up, activated)
             layer.down.apply(activated, hidden, accumulate=True)
             adapted.add(index, "down", activated, hidden)
+
+    def logits(self, hidden: torch.Tensor, sample_rows: list[int]) -> torch.Tensor:
+        """float32 [len(sample_rows), vocabulary] of those rows of the last layer's hidden states."""
         last = hidden[sample_rows]
         final = torch.empty_like(last)
-        rms_norm(last, self.final_norm, config.rms_eps, final)
-        logits = torch.empty(len(sample_rows), config.vocab_size)
+        rms_norm(last, self.final_norm, self.config.rms_eps, final)
+        logits = torch.empty(len(sample_rows), self.config.vocab_size)
         if sample_rows:
             self.head.apply(final, logits)
         return logits

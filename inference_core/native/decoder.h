@@ -70,8 +70,16 @@ struct StepTimes {
   double embedding = 0, linears = 0, attention = 0, rotary = 0, rows = 0, head = 0;
 };
 
+// The part of a step that is computed: layers [begin, end) of a batch whose hidden states float32 [T, hidden] come from
+// `input` (unused for begin = 0: the embedding gives them) and go to `output`; without an output on to the head.
+struct LayerRange {
+  int begin = 0, end = 0;
+  const float* input = nullptr;
+  float* output = nullptr;
+};
+
 // Computes the batch and writes logits float32 [sample_rows, vocab]. The caller holds the runtime's mutex.
 // A row's result depends on its own sequence alone, whatever the batch and the number of threads.
-StepTimes decode_step(const DecoderWeights& weights, const Batch& batch, float* logits);
+StepTimes decode_step(const DecoderWeights& weights, const Batch& batch, const LayerRange& range, float* logits);
 
 }  // namespace aio

@@ -42,6 +42,7 @@ class NativeDecoder:
             raise TypeError(f"the native decoder reads a PackedEmbedding, not {type(decoder.embedding).__name__}")
         self._alive: list[Any] = [decoder, arena, cos_sin]
         self._vocab_size = decoder.config.vocab_size
+        self._hidden_size, self._num_layers = decoder.config.hidden_size, len(decoder.layers)
         self._logits = torch.empty(0, self._vocab_size)
         self._handle = extension().make_decoder(
             self._geometry(decoder, layout, arena, slab_bytes, cos_sin),
@@ -63,11 +64,49 @@ class NativeDecoder:
         last token of each sequence that samples. The logits are valid until the next call.
         Raises IndexError for a token, position, block, row or adapter slot out of range.
         """
+        wanted = self._make_room(sequences, rows)
+        times = extension().decode(self._handle, sequences, self._logits.data_ptr(), len(self._logits), rows)
+        return self._logits[:wanted], StepTimes(*times)
+
+    def layers(
+        self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None, begin: int, end: int
+    ) -> torch.Tensor:
+        """Layers [begin, end) of every scheduled token: hidden states float32 [T, hidden], from `hidden`, contiguous
+        and of the same shape; None where `begin` is 0. The whole step has the same bits. Raises as `decode` does."""
+        tokens = sum(len(s.token_ids) for s in sequences)
+        states = torch.empty(tokens, self._hidden_size)
+        self._decode_layers(sequences, hidden, (begin, end), states.data_ptr(), tokens, [])
+        return states
+
+    def head(
+        self, sequences: list[ScheduledSequence], hidden: torch.Tensor, begin: int, rows: list[int] | None = None
+    ) -> torch.Tensor:
+        """What is left of a step whose first `begin` layers gave `hidden` float32 [T, hidden]; logits as `decode`."""
+        if not sequences:
+            return self._logits[:0]
+        wanted = self._make_room(sequences, rows)
+        self._decode_layers(sequences, hidden, (begin, self._num_layers), 0, len(hidden), rows)
+        return self._logits[:wanted]
+
+    def _decode_layers(
+        self,
+        sequences: list[ScheduledSequence],
+        hidden: torch.Tensor | None,
+        layers: tuple[int, int],
+        output: int,
+        tokens: int,
+        rows: list[int] | None,
+    ) -> None:
+        source = 0 if hidden is None else hidden.data_ptr()
+        room = (self._logits.data_ptr(), len(self._logits))
+        extension().decode_layers(self._handle, sequences, *layers, source, output, tokens, *room, rows)
+
+    def _make_room(self, sequences: list[ScheduledSequence], rows: list[int] | None) -> int:
+        """For the logits of these rows; how many they are."""
         wanted = sum(s.sample is not None for s in sequences) if rows is None else len(rows)
         if len(self._logits) < wanted:
             self._logits = torch.empty(wanted, self._vocab_size)
-        times = extension().decode(self._handle, sequences, self._logits.data_ptr(), len(self._logits), rows)
-        return self._logits[:wanted], StepTimes(*times)
+        return wanted
 
     def set_adapter(self, slot: int, packed: PackedAdapter | None) -> None:
         """Let sequences whose `adapter` is `slot` go through `packed` from the next step on, or through none (None).

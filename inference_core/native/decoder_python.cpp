@@ -264,14 +264,12 @@ PyObject* make_decoder(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return PyCapsule_New(made.release(), kCapsule, destroy);
 }
 
-PyObject* decode(PyObject*, PyObject* const* values, Py_ssize_t count) {
-  if (!expect(count, 5, "decode")) return nullptr;
-  Arguments v{values};
-  const DecoderWeights* weights = weights_of(values[0]);
-  float* logits = v.address<float>(2);
-  const int64_t room = v.integer(3);
-  if (!weights || v.failed) return nullptr;
-  const Owned sequences(PySequence_Fast(values[1], "sequences must be a list"));
+namespace {
+
+// Computes `range` of `scheduled`, whose hidden states have room for `tokens` rows; null with an exception set.
+PyObject* compute(const DecoderWeights& weights, PyObject* scheduled, const LayerRange& range, int64_t tokens,
+                  float* logits, int64_t room, PyObject* rows) {
+  const Owned sequences(PySequence_Fast(scheduled, "sequences must be a list"));
   if (!sequences) return nullptr;
 
   runtime().rouse();
@@ -279,21 +277,57 @@ PyObject* decode(PyObject*, PyObject* const* values, Py_ssize_t count) {
   batch.clear();
   batch.query_start.push_back(0);
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequences.get()); ++i)
-    if (!append(*weights, PySequence_Fast_GET_ITEM(sequences.get(), i), batch)) return nullptr;
-  if (values[4] != Py_None && !replace_rows(values[4], batch)) return nullptr;
-  if (int64_t(batch.sample_rows.size()) > room) {
-    refuse(PyExc_ValueError, "%lld rows are sampled, but there is room for %lld", (long long)batch.sample_rows.size(), room);
+    if (!append(weights, PySequence_Fast_GET_ITEM(sequences.get(), i), batch)) return nullptr;
+  if (rows != Py_None && !replace_rows(rows, batch)) return nullptr;
+  const long long sampled = (long long)batch.sample_rows.size();
+  if (!range.output && sampled > room) {
+    refuse(PyExc_ValueError, "%lld rows are sampled, but there is room for %lld", sampled, room);
+    return nullptr;
+  }
+  if ((range.input || range.output) && batch.tokens() > tokens) {
+    refuse(PyExc_ValueError, "%lld tokens are computed, but there are %lld rows of states", batch.tokens(), tokens);
     return nullptr;
   }
   StepTimes times;
   if (batch.tokens() > 0) {
     const Owned done(without_gil([&] {
       std::lock_guard<std::mutex> lock(runtime().mutex);
-      times = decode_step(*weights, batch, logits);
+      times = decode_step(weights, batch, range, logits);
     }));
     if (!done) return nullptr;
   }
   return Py_BuildValue("(dddddd)", times.embedding, times.linears, times.attention, times.rotary, times.rows, times.head);
+}
+
+}  // namespace
+
+PyObject* decode(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 5, "decode")) return nullptr;
+  Arguments v{values};
+  const DecoderWeights* weights = weights_of(values[0]);
+  float* logits = v.address<float>(2);
+  const int64_t room = v.integer(3);
+  if (!weights || v.failed) return nullptr;
+  const LayerRange all{0, int(weights->layers.size()), nullptr, nullptr};
+  return compute(*weights, values[1], all, 0, logits, room, values[4]);
+}
+
+PyObject* decode_layers(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 10, "decode_layers")) return nullptr;
+  Arguments v{values};
+  const DecoderWeights* weights = weights_of(values[0]);
+  const int64_t begin = v.integer(2), end = v.integer(3), tokens = v.integer(6), room = v.integer(8);
+  const float* input = v.address<const float>(4);
+  float* output = v.address<float>(5);
+  float* logits = v.address<float>(7);
+  if (!weights || v.failed) return nullptr;
+  const int64_t layers = int64_t(weights->layers.size());
+  if (begin < 0 || begin > end || end > layers || (begin == 0) != (input == nullptr) || (!output && end != layers)) {
+    PyErr_Format(PyExc_ValueError, "layers %lld to %lld of %lld: states must go in after layer 0 and come out before the head",
+                 (long long)begin, (long long)end, (long long)layers);
+    return nullptr;
+  }
+  return compute(*weights, values[1], LayerRange{int(begin), int(end), input, output}, tokens, logits, room, values[9]);
 }
 
 PyObject* set_adapter(PyObject*, PyObject* const* values, Py_ssize_t count) {

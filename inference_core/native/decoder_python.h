@@ -12,6 +12,11 @@ PyObject* make_decoder(PyObject*, PyObject* const* values, Py_ssize_t count);
 // Writes the logits of `rows`, or of the rows that sample if it is None; `logits` has room for so many.
 PyObject* decode(PyObject*, PyObject* const* values, Py_ssize_t count);
 
+// decode_layers(decoder, sequences, begin, end, input, output, tokens, logits, room, rows) -> as `decode`
+// Layers [begin, end) alone, from and to hidden states float32 [tokens, hidden] at the addresses `input` (0 where begin is
+// 0) and `output`; without an output on to the logits, as `decode` does it.
+PyObject* decode_layers(PyObject*, PyObject* const* values, Py_ssize_t count);
+
 // set_adapter(decoder, slot, bfloat16, layers or None): what scheduled sequences with that slot go through from now on;
 // `layers` is PackedAdapter.layers of lora/packing.py, whose memory the caller keeps alive.
 PyObject* set_adapter(PyObject*, PyObject* const* values, Py_ssize_t count);

@@ -43,8 +43,10 @@ struct Adapted {
 
 class Step {
  public:
-  Step(const DecoderWeights& w, const Batch& batch, float* logits, const KernelTable& kernels, int threads)
-      : w_(w), g_(w.geometry), batch_(batch), logits_(logits), kernels_(kernels), threads_(threads), barrier_(threads) {
+  Step(const DecoderWeights& w, const Batch& batch, const LayerRange& range, float* logits, const KernelTable& kernels,
+       int threads)
+      : w_(w), g_(w.geometry), batch_(batch), range_(range), logits_(logits), kernels_(kernels), threads_(threads),
+        barrier_(threads) {
     list_adapters();
     workspace.reserve(g_, size_t(batch.tokens()));
     size_t phases = 8 + w.head.parts.size();
@@ -65,12 +67,20 @@ class Step {
 
     void run() {
       began_ = now();
-      embed();
-      for (size_t i = 0; i < s.w_.layers.size(); ++i) {
-        const bool last = i + 1 == s.w_.layers.size();
-        layer(i, last, last ? s.w_.head : s.w_.layers[i + 1].qkv);
+      const LayerRange& range = s.range_;
+      const size_t layers = s.w_.layers.size();
+      if (range.begin == 0)
+        embed();
+      else
+        copy_rows(range.input, workspace.hidden.data());
+      for (size_t i = size_t(range.begin); i < size_t(range.end); ++i) {
+        const bool end = i + 1 == layers;
+        layer(i, end && !range.output, end ? s.w_.head : s.w_.layers[i + 1].qkv);
         if (!rows_) return;
       }
+      if (range.output) return copy_rows(workspace.hidden.data(), range.output);
+      if (size_t(range.begin) == layers) keep_sampled_rows(s.g_.heads * s.g_.head_dim);
+      if (!rows_) return;
       norm(s.w_.final_norm, s.w_.head, false);
       linear(s.w_.head, workspace.normed, s.logits_, s.g_.vocab, false, nullptr, nullptr);
       mark(s.times_.head);
@@ -99,6 +109,14 @@ class Step {
       const auto at = now();
       part += std::chrono::duration<double>(at - began_).count();
       began_ = at;
+    }
+
+    void copy_rows(const float* from, float* to) {
+      const int64_t width = s.g_.hidden;
+      share_rows([&](int first, int last) {
+        memcpy(to + first * width, from + first * width, size_t((last - first) * width) * sizeof(float));
+      });
+      mark(s.times_.rows);
     }
 
     void embed() {
@@ -403,6 +421,7 @@ class Step {
   const DecoderWeights& w_;
   const Geometry& g_;
   const Batch& batch_;
+  const LayerRange range_;
   float* logits_;
   const KernelTable& kernels_;
   const int threads_;
@@ -412,11 +431,11 @@ class Step {
 
 }  // namespace
 
-StepTimes decode_step(const DecoderWeights& weights, const Batch& batch, float* logits) {
+StepTimes decode_step(const DecoderWeights& weights, const Batch& batch, const LayerRange& range, float* logits) {
   Runtime& shared = runtime();
   shared.reserve_scratch(size_t(attention_scratch_floats(weights.geometry.heads / weights.geometry.kv_heads,
                                                          weights.geometry.head_dim)));
-  Step step(weights, batch, logits, *shared.kernels, shared.pool->threads());
+  Step step(weights, batch, range, logits, *shared.kernels, shared.pool->threads());
   shared.pool->run([&](int thread) { step.run(thread); });
   return step.times();
 }

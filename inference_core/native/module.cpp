@@ -71,6 +71,7 @@ PyMethodDef methods[] = {
     fast("chain_digests", chain_digests),
     fast("make_decoder", make_decoder),
     fast("decode", decode),
+    fast("decode_layers", decode_layers),
     fast("set_adapter", set_adapter),
     fast("copy_blocks", copy_blocks),
     fast("sample_rows", sample_rows),

@@ -3,6 +3,7 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from inference_core.evidence import Evidence, TokenEvidence
 from inference_core.protocol import SequenceOutput, TokenLogprob
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.choice import Choice
@@ -85,3 +86,16 @@ def test_offsets_count_characters_of_the_text_not_of_the_tokens(tokenizer: Token
     assert len(logprobs) == len(ids)
     assert [one.start for one in logprobs][-1] == len(text) - 2
     assert text[logprobs[-1].start :] == " b"
+
+
+def test_evidence_goes_out_with_its_tokens_and_is_dropped_with_those_behind_a_stop_string(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("one two three four")
+    choice = Choice(0, tokenizer, (" three",))
+    deltas: list[Delta] = []
+    for place, token in enumerate(ids):
+        evidence = Evidence(tokens=[TokenEvidence(-1.0, 0.5, float(place))])
+        deltas += choice.push(SequenceOutput(request_id="r", index=0, token_ids=[token], evidence=evidence))
+    kept = [token for delta in deltas for token in delta.token_ids]
+    margins = [one.margin for delta in deltas if delta.evidence is not None for one in delta.evidence.tokens]
+    assert kept == ids[:2]
+    assert margins == [0.0, 1.0]

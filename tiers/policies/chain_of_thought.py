@@ -6,6 +6,7 @@ from math import ceil
 
 import msgspec
 
+from inference_core.evidence import EvidenceRequest
 from tiers.decoder import Decoder
 from tiers.merge import merge
 from tiers.policies.plain import Plain
@@ -95,8 +96,8 @@ class ChainOfThought(Policy):
                 if delta.usage is not None or ended:
                     continue
                 thought += delta.token_ids
-                if delta.reasoning:
-                    yield Delta(index=index, reasoning=delta.reasoning)
+                if delta.reasoning or delta.evidence is not None:
+                    yield Delta(index=index, reasoning=delta.reasoning, evidence=delta.evidence)
                 if settling is not None and await self._has_settled(settling, prompt_ids, thought, delta, thinking):
                     ended.add(0)
         assert first.usage is not None
@@ -117,6 +118,8 @@ class ChainOfThought(Policy):
     async def _think(
         self, request: GenerationRequest, index: int, prompt_ids: list[int], budget: int, ended: set[int]
     ) -> AsyncGenerator[Delta, None]:
+        if index:
+            request = msgspec.structs.replace(request, evidence=_of_tokens(request.evidence))
         sampling = msgspec.structs.replace(
             request.sampling,
             logprobs=None,
@@ -135,7 +138,8 @@ class ChainOfThought(Policy):
             async for delta in deltas:
                 if delta.usage is None:
                     last = delta.finish_reason is not None
-                    delta = Delta(reasoning=thought.push(delta.text, last=last), token_ids=delta.token_ids)
+                    said = thought.push(delta.text, last=last)
+                    delta = Delta(reasoning=said, token_ids=delta.token_ids, evidence=delta.evidence)
                 yield delta
 
     async def _answer(
@@ -143,7 +147,7 @@ class ChainOfThought(Policy):
     ) -> AsyncGenerator[Delta, None]:
         sampling = msgspec.structs.replace(request.sampling, seed=derive_seed(request.sampling.seed, index, "answer"))
         # The deadline was for the thought's first token, and what is thought is worth an answer.
-        request = msgspec.structs.replace(request, strict_deadline=False)
+        request = msgspec.structs.replace(request, strict_deadline=False, evidence=_of_tokens(request.evidence))
         decoding = self.decoder.decode(
             request,
             thought_ids + self._answer_opening,
@@ -191,6 +195,11 @@ def _instructed(messages: list[ChatMessage], instruction: str) -> list[ChatMessa
             turn = msgspec.structs.replace(messages[i], content=f"{messages[i].content}\n\n{instruction}")
             return [*messages[:i], turn, *messages[i + 1 :]]
     return [ChatMessage(role="system", content=instruction), *messages]
+
+
+def _of_tokens(wanted: EvidenceRequest | None) -> EvidenceRequest | None:
+    """The same without a hidden state: that is the prompt's before the first thought."""
+    return EvidenceRequest(tokens=True) if wanted is not None and wanted.tokens else None
 
 
 def _joined(thought: Delta, answer: Delta, probed: int) -> Delta:

@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 import msgspec
 
+from inference_core.evidence import Evidence
 from tiers.decoder import Decoder
 from tiers.policies.plain import Plain
 from tiers.policies.policy import Policy
@@ -58,6 +59,9 @@ class SelfConsistency(Policy):
                     yield delta
                     continue
                 choice, sample = divmod(delta.index, k)
+                if delta.evidence is not None and delta.evidence.state:
+                    yield Delta(index=choice, evidence=delta.evidence)
+                    continue
                 vote = groups[choice]
                 dropped |= {choice * k + i for i in vote.take(sample, delta)}
                 for said in vote.result(choice):
@@ -120,4 +124,7 @@ def _append(sample: Delta, delta: Delta) -> None:
     sample.token_ids = sample.token_ids + delta.token_ids
     if delta.logprobs is not None:
         sample.logprobs = (sample.logprobs or []) + delta.logprobs
+    if delta.evidence is not None:
+        told = [] if sample.evidence is None else sample.evidence.tokens
+        sample.evidence = Evidence(tokens=told + delta.evidence.tokens)
     sample.finish_reason = delta.finish_reason

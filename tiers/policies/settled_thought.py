@@ -59,7 +59,7 @@ class SettledThought:
         self._probed_at = len(thought)
         text = ""
         decoding = self._decoder.decode(
-            self._request,
+            msgspec.structs.replace(self._request, evidence=None),
             prompt_ids + thought + self._opening,
             sampling=SamplingParams(temperature=0.0),
             max_tokens=self._spec.probe_tokens,
