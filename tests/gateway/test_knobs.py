@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -267,7 +268,10 @@ class TestAdmins:
 
     async def test_every_admin_endpoint_is_closed_to_other_machines(self, aio: RunningGateway) -> None:
         paths = (await aio.http.get("/docs/openapi.json")).json()["paths"]
-        admin = [(verb, path) for path, verbs in paths.items() if "/admin" in path for verb in verbs]
+        # Whatever stands for a parameter, a number is fine for it.
+        admin = [
+            (verb, re.sub(r"{\w+}", "1", path)) for path, verbs in paths.items() if "/admin" in path for verb in verbs
+        ]
         assert len(admin) >= 3
         transport = httpx.ASGITransport(aio.app, client=("192.168.1.7", 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as caller:
