@@ -180,10 +180,10 @@ def _check_shapes(manifest: Manifest, encoder: StoredEncoder, heads: Heads, memo
             f"that are not this program's {len(FEATURE_NAMES)}. Train it again."
         )
     outcomes = len(manifest.heads)
-    inputs = len(FEATURE_NAMES) + encoder.dim
+    inputs = len(FEATURE_NAMES) + encoder.dim + 2 * outcomes
     found = {
         "linear heads": (heads.coef.shape, (inputs, outcomes)),
-        "feature means": (heads.mean.shape, (len(FEATURE_NAMES),)),
+        "input means": (heads.mean.shape, (inputs,)),
         "word logits": (encoder.logit_bias.shape, (outcomes,)),
         "memory vectors": (memory.vectors.shape, (len(memory), encoder.dim)),
         "memory labels": (memory.labels.shape, (len(memory), outcomes)),

@@ -5,6 +5,7 @@ may be worse. The curve is measured on the artefact's valid split at its referen
 catalogue replace it once there are some.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,11 +43,15 @@ def _read(best_first: Sequence[CurvePoint], quality_target: float, certain: floa
     """
     if not 0.0 <= quality_target <= 1.0:
         raise PolicyInputsError(f"quality target is {quality_target}; it must lie in [0, 1].")
-    parameter_at = {1.0: certain}
+    levels: dict[float, list[float]] = {1.0: [certain]}
     lowest = 1.0
     for point in best_first:
         lowest = min(lowest, point.no_worse)
         if lowest < 1.0:
-            parameter_at[lowest] = point.parameter
-    qualities = sorted(parameter_at)
-    return float(np.interp(quality_target, qualities, [parameter_at[q] for q in qualities]))
+            levels.setdefault(lowest, []).append(point.parameter)
+    qualities, parameters = [], []
+    for quality, members in sorted(levels.items()):
+        # A target on a level gets its cheapest point; one above it must not be led past the level's first point.
+        qualities += [quality, math.nextafter(quality, 2.0)]
+        parameters += [members[-1], members[0]]
+    return float(np.interp(quality_target, qualities, parameters))

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from classifier.decision import Prediction
 from classifier.encoder import Encoder
 from classifier.features import FEATURE_NAMES, surface_features
-from classifier.heads import OPINIONS, Heads
+from classifier.heads import Heads
 from classifier.manifest import Manifest
 from classifier.memory import Memory, Nearby
 from classifier.routing_input import RoutingInput
@@ -19,7 +19,7 @@ Float = npt.NDArray[np.float32]
 # Nothing learned from some thousand prompts is surer than this.
 P_MIN, P_MAX = 0.005, 0.995
 CONTRIBUTIONS = 6
-_EXPLAINED = (*FEATURE_NAMES, "topic", *OPINIONS[1:])
+_EXPLAINED = (*FEATURE_NAMES, "topic", "words", "neighbourhood")
 
 
 class EncodedTurn(NamedTuple):
@@ -50,9 +50,10 @@ class OutcomeModel:
         self.manifest, self.encoder, self.heads, self.memory = manifest, encoder, heads, memory
         measured = manifest.catalogue_fingerprint and manifest.catalogue_fingerprint == catalogue_fingerprint
         self.kind: Literal["measured", "prior"] = "measured" if measured else "prior"
-        self._tier_1_effects = heads.coef[:, 0] * heads.blend[0, 0]
-        self._tier_1_blend: list[float] = heads.blend[:, 0].tolist()
-        self._tier_1_base = _logit(float(memory.base_rates[0]))
+        self._tier_1 = heads.coef[:, 0].copy()
+        # Where the groups that are explained as one begin among the inputs: topic, words, neighbourhood.
+        first = len(FEATURE_NAMES)
+        self._groups = np.array([first, first + encoder.dim, first + encoder.dim + len(heads.bias)])
 
     @property
     def version(self) -> str:
@@ -69,15 +70,16 @@ class OutcomeModel:
 
     def prediction(self, turn: EncodedTurn, nearby: Nearby) -> Prediction:
         """The prediction for an encoded prompt and its neighbourhood."""
-        design = self.heads.design(turn.features, turn.embedding)
-        logits = self.heads.logits(design, turn.word_logits, nearby.logits)
-        p = _probability(logits[: self.manifest.tiers - 1])
+        design = self.heads.design(turn.features, turn.embedding, turn.word_logits, nearby.logits)
+        p: list[float] = _probability(self.heads.logits(design)).tolist()
+        weaker = self.manifest.tiers - 1
         return Prediction(
-            p_ok=[*p.tolist(), 1.0],
+            p_ok=[*p[:weaker], 1.0],
+            p_correct=p[weaker:],
             kind=self.kind,
             novelty=nearby.novelty,
             classifier_version=self.manifest.version,
-            contributions=self._contributions(design, float(turn.word_logits[0]), float(nearby.logits[0])),
+            contributions=self._contributions(design),
         )
 
     def outcomes(
@@ -85,19 +87,16 @@ class OutcomeModel:
     ) -> Outcomes:
         """Predictions for many encoded prompts, rows as in `EncodedTurn`; `own_rows` as in `Memory.look_up`."""
         nearby = self.memory.look_up(embedding, own_rows)
-        logits = self.heads.logits(self.heads.design(features, embedding), word_logits, nearby.logits)
-        return Outcomes(_probability(logits), nearby.novelty)
+        design = self.heads.design(features, embedding, word_logits, nearby.logits)
+        return Outcomes(_probability(self.heads.logits(design)), nearby.novelty)
 
-    def _contributions(self, design: Float, words: float, nearby: float) -> list[tuple[str, float]]:
-        """Largest additive parts of tier 1's logit, against an average prompt; `words` and `nearby` are its logits."""
-        blend, base, known = self._tier_1_blend, self._tier_1_base, len(FEATURE_NAMES)
-        features = design[:known] * self._tier_1_effects[:known]
+    def _contributions(self, design: Float) -> list[tuple[str, float]]:
+        """Largest additive parts of tier 1's logit, against an average prompt."""
+        parts, known = design * self._tier_1, len(FEATURE_NAMES)
         # Only as many features as are shown can be among the largest.
-        largest = np.abs(features).argsort()[-CONTRIBUTIONS:]
-        effects = list(zip(largest.tolist(), features.take(largest).tolist(), strict=True))
-        topic = float(design[known:] @ self._tier_1_effects[known:])
-        groups = (topic, (words - base) * blend[1], (nearby - base) * blend[2])
-        effects += enumerate(groups, start=known)
+        largest = np.abs(parts[:known]).argsort()[-CONTRIBUTIONS:]
+        effects = list(zip(largest.tolist(), parts.take(largest).tolist(), strict=True))
+        effects += enumerate(np.add.reduceat(parts, self._groups).tolist(), start=known)
         effects.sort(key=_size, reverse=True)
         return [(_EXPLAINED[i], round(effect, 4)) for i, effect in effects[:CONTRIBUTIONS]]
 
@@ -116,8 +115,3 @@ def encode_turn(encoder: Encoder, prompt: RoutingInput) -> EncodedTurn:
 def _probability(logits: Float) -> Float:
     p = 1.0 / (1.0 + np.exp(-logits))
     return np.minimum(np.maximum(p, P_MIN), P_MAX).astype(np.float32, copy=False)
-
-
-def _logit(p: float) -> float:
-    clipped = min(max(p, P_MIN), P_MAX)
-    return float(np.log(clipped / (1 - clipped)))

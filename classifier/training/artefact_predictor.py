@@ -16,6 +16,7 @@ from classifier.training.encoded_rows import EncodedRows, encode_rows
 from classifier.training.predictors import checked
 from classifier.training.registered import SHIPPED
 from classifier.training.row_sets import BATCH
+from classifier.training.train import hidden_states
 from classifier.training.train import train as train_artefact
 
 Float = npt.NDArray[np.float32]
@@ -71,8 +72,9 @@ class RecipePredictor:
 
     name = SHIPPED
 
-    def __init__(self, seed: int = 0) -> None:
-        self._seed = seed
+    def __init__(self, seed: int = 0, teacher: str = "") -> None:
+        """`teacher` as for `train_command`."""
+        self._seed, self._teacher = seed, teacher
 
     def fit(self, train: Sequence[OutcomeRow], valid: Sequence[OutcomeRow]) -> None:
         # Training reports on a test split; what is measured here is measured by the caller, so valid stands in.
@@ -81,7 +83,10 @@ class RecipePredictor:
             *(msgspec.structs.replace(row, split=split) for split in ("valid", "test") for row in valid),
         ]
         with tempfile.TemporaryDirectory(prefix="aio-recipe-") as folder:
-            self.fitted = ArtefactPredictor(train_artefact(rows, Path(folder), seed=self._seed).model)
+            self.fitted = ArtefactPredictor(self._train(rows, Path(folder)))
+
+    def _train(self, rows: Sequence[OutcomeRow], folder: Path) -> OutcomeModel:
+        return train_artefact(rows, folder, teacher=hidden_states(self._teacher), seed=self._seed).model
 
     def predict(self, rows: Sequence[OutcomeRow]) -> Float:
         return self.fitted.predict(rows)

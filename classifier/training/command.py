@@ -17,7 +17,7 @@ from classifier.routing_input import routing_input_of_text
 from classifier.training.dataset import data_folder, load_outcomes
 from classifier.training.evaluate import Report, refusal_reasons
 from classifier.training.report import report_text
-from classifier.training.train import train
+from classifier.training.train import hidden_states, train
 
 Progress = Callable[[str, float], None]
 
@@ -40,6 +40,7 @@ def train_command(
     data: Path | None = None,
     hold: Sequence[str] = (),
     encoder: Path | None = None,
+    teacher: str = "",
     promote: bool = True,
     seed: int = 0,
     progress: Progress = lambda stage, share: None,
@@ -48,12 +49,14 @@ def train_command(
 
     `data`: folder with routing_outcomes.jsonl.gz; by default `AIO_DATA` or ../shared/data. `hold`: domains that train
     nothing and are reported apart; such a run is an experiment and never promoted.
-    `encoder`: folder of a Hugging Face checkpoint to fine-tune as the encoder, in place of the static one.
-    Raises `TrainingDataError` if the data are missing.
+    `encoder`: folder of a Hugging Face checkpoint to fine-tune as the encoder, in place of the static one. `teacher`:
+    model whose hidden states the static one is distilled from ("" for none); they are computed once, in minutes, and
+    kept in the user's cache. Raises `TrainingDataError` if the data are missing, `ModelFileError` if the teacher is.
     """
     rows = load_outcomes(data or data_folder())
     if encoder is None:
-        candidate = train(rows, root, hold=hold, seed=seed, progress=progress)
+        taught = hidden_states(teacher, progress)
+        candidate = train(rows, root, hold=hold, teacher=taught, seed=seed, progress=progress)
     else:
         # Loads torch and transformers, which the static encoder does without.
         from classifier.training.transformer_train import train_over_checkpoint

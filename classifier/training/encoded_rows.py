@@ -53,6 +53,10 @@ class EncodedRows:
             **{f.name: np.concatenate([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)}
         )
 
+    def stored(self) -> "EncodedRows":
+        """These rows rounded as storage rounds them."""
+        return EncodedRows.from_tensors(self.tensors())
+
     def tensors(self) -> Tensors:
         """The rows by name, rounded for storage; `from_tensors` of it rounds to the same again."""
         values, scale = quantise(self.embedding)
@@ -110,7 +114,7 @@ def encode_rows(
     """
     n = len(prompts)
     turns = _encoded(encoder, prompts)
-    rows = EncodedRows(
+    return EncodedRows(
         features=np.array([t.features for t in turns], np.float32).reshape(n, len(FEATURE_NAMES)),
         embedding=np.array([t.embedding for t in turns], np.float32).reshape(n, encoder.dim),
         word_logits=np.array([t.word_logits for t in turns], np.float32).reshape(n, labels.shape[1]),
@@ -118,8 +122,7 @@ def encode_rows(
         weights=np.ones(n, np.float32) if weights is None else weights.astype(np.float32),
         group=np.full(n, -1, np.int32) if group is None else group,
         held=np.arange(n) % 5 == 4 if held is None else held,
-    )
-    return EncodedRows.from_tensors(rows.tensors())
+    ).stored()
 
 
 def _encoded(encoder: Encoder, prompts: Sequence[RoutingInput]) -> list[EncodedTurn]:

@@ -1,61 +1,129 @@
-"""Learning the static encoder: vocabulary, latent semantic projection and the word logits, from training turns."""
+"""Learning the static encoder: its vocabulary, a table distilled from a teacher's vectors, and the word logits."""
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from sklearn.decomposition import TruncatedSVD
+from sklearn.decomposition import PCA, TruncatedSVD
+from sklearn.kernel_ridge import KernelRidge
 
 from classifier.encoder import StaticEncoder
-from classifier.training.logistic import fit_logistic
 
 Float = npt.NDArray[np.float32]
-MIN_TURNS = 3  # a term in fewer turns says nothing about others
-WORD_LOGIT_C = 1.0
+MIN_TURNS = 2  # a term in one turn says nothing about others
+# Chosen by cross-validation inside train and valid.
+TABLE_ALPHA = 0.5
+LOGIT_ALPHA = 5.0
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class FittedEncoder:
+    """The encoder, and the training turns as it would have encoded them had it not been fitted on them:
+    `embedding` float32 [n, dim] and `word_logits` float32 [n, heads], cross-fitted."""
+
+    encoder: StaticEncoder
+    embedding: Float
+    word_logits: Float
 
 
 def fit_encoder(
-    tokens: Sequence[Sequence[str]], labels: Float, weights: Float, *, dim: int, max_terms: int, seed: int
-) -> StaticEncoder:
-    """Fit on training turns only. `labels` [n, heads] in [0, 1], NaN where not observed; `weights` [n]."""
+    tokens: Sequence[Sequence[str]],
+    labels: Float,
+    fold: npt.NDArray[np.intp],
+    *,
+    teacher: Float | None,
+    dim: int,
+    max_terms: int,
+    seed: int,
+) -> FittedEncoder:
+    """Fit on training turns only. `labels` [n, heads] in [0, 1], NaN where not observed; `fold` [n] numbers 0 to
+    FOLDS - 1, equal for turns that share a passage.
+
+    `teacher` [n, any] are vectors of a larger model for the same turns, NaN where it was not asked: the table is the
+    ridge regression of their `dim` whitened principal components on the sparse vectors. Without a teacher it regresses
+    the components of the sparse vectors themselves (latent semantic analysis).
+    """
     words, pairs, idf = _vocabulary(tokens, max_terms)
-    heads = labels.shape[1]
-    rows = len(words) + len(pairs)
     blank = StaticEncoder(
         words=words,
         pairs=pairs,
         idf=idf,
-        table=np.zeros((rows, 1), np.float32),
-        logit_table=np.zeros((rows, heads), np.float32),
-        logit_bias=np.zeros(heads, np.float32),
+        table=np.zeros((len(idf), 1), np.float32),
+        logit_table=np.zeros((len(idf), 1), np.float32),
+        logit_bias=np.zeros(1, np.float32),
     )
     matrix = term_matrix(blank, tokens)
-    projection = TruncatedSVD(dim, random_state=seed).fit(matrix).components_.T
-    coef, bias = np.zeros((rows, heads)), np.zeros(heads)
-    for head in range(heads):
-        coef[:, head], bias[head] = fit_logistic(matrix, labels[:, head], weights, c=WORD_LOGIT_C)
-    fitted = StaticEncoder(
-        words=words,
-        pairs=pairs,
-        idf=idf,
-        table=projection.astype(np.float32),
-        logit_table=coef.astype(np.float32),
-        logit_bias=bias.astype(np.float32),
-    )
+    gram = (matrix @ matrix.T).toarray()
+    targets = _components(matrix if teacher is None else teacher, dim, seed)
+    table, embedding = _regress(matrix, gram, targets, fold, TABLE_ALPHA)
+    rates = np.clip(np.nan_to_num(np.nanmean(labels, axis=0), nan=0.5), 0.01, 0.99)
+    bias = np.log(rates / (1 - rates)).astype(np.float32)
+    logit_table, word_logits = np.zeros((len(idf), len(bias)), np.float32), np.tile(bias, (len(tokens), 1))
+    # The slope of the logit at the base rate turns a regression of outcomes into one of logits.
+    pulls = ((labels - rates) / (rates * (1 - rates))).astype(np.float32)
+    for together in _observed_together(labels):
+        logit_table[:, together], pulled = _regress(matrix, gram, pulls[:, together], fold, LOGIT_ALPHA)
+        word_logits[:, together] += pulled
+    fitted = StaticEncoder(words=words, pairs=pairs, idf=idf, table=table, logit_table=logit_table, logit_bias=bias)
+    length = np.linalg.norm(embedding, axis=1, keepdims=True)
     # What is trained on must be what is served: the rounded table.
-    return StaticEncoder.from_tensors(fitted.tensors())
+    return FittedEncoder(
+        StaticEncoder.from_tensors(fitted.tensors()), embedding / np.maximum(length, 1e-6), word_logits
+    )
 
 
 def term_matrix(encoder: StaticEncoder, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix:
-    """The sparse vectors of many turns, [n, terms]."""
+    """The sparse vectors of many turns, float32 [n, terms]."""
     terms = [encoder.terms(t) for t in tokens]
     indptr = np.cumsum([0, *(len(rows) for rows, _ in terms)])
     indices = np.concatenate([rows for rows, _ in terms])
     data = np.concatenate([weights for _, weights in terms])
     return sp.csr_matrix((data, indices, indptr), shape=(len(terms), len(encoder.idf)))
+
+
+def _components(vectors: Any, dim: int, seed: int) -> Float:
+    """Principal components [n, dim] of dense vectors, or singular ones of sparse vectors, of unit scale together."""
+    if sp.issparse(vectors):
+        components = TruncatedSVD(dim, random_state=seed).fit_transform(vectors)
+    else:
+        known = ~np.isnan(vectors).any(axis=1)
+        components = np.full((len(vectors), dim), np.nan, np.float32)
+        components[known] = PCA(dim, whiten=True, svd_solver="full").fit_transform(vectors[known])
+    scaled: Float = (components / np.nanstd(components)).astype(np.float32)
+    return scaled
+
+
+def _regress(
+    matrix: sp.csr_matrix, gram: Float, targets: Float, fold: npt.NDArray[np.intp], alpha: float
+) -> tuple[Float, Float]:
+    """Ridge regression of `targets` [n, t], NaN rows left out, on the sparse vectors: (table [terms, t], what the
+    regression without each turn's fold predicts for it [n, t])."""
+    known = ~np.isnan(targets).any(axis=1)
+
+    def dual(rows: npt.NDArray[np.intp]) -> Float:
+        if not len(rows):
+            return np.zeros((0, targets.shape[1]), np.float32)
+        ridge = KernelRidge(alpha=alpha, kernel="precomputed").fit(gram[np.ix_(rows, rows)], targets[rows])
+        return np.asarray(ridge.dual_coef_, np.float32)
+
+    predicted = np.zeros_like(targets)
+    for k in range(FOLDS):
+        others, mine = np.flatnonzero(known & (fold != k)), np.flatnonzero(fold == k)
+        predicted[mine] = gram[np.ix_(mine, others)] @ dual(others)
+    rows = np.flatnonzero(known)
+    return matrix[rows].T @ dual(rows), predicted
+
+
+def _observed_together(labels: Float) -> list[npt.NDArray[np.intp]]:
+    """The heads in groups that were observed on the same turns."""
+    _, group = np.unique(np.isnan(labels), axis=1, return_inverse=True)
+    return [np.flatnonzero(group == g) for g in range(group.max() + 1)]
 
 
 def _vocabulary(tokens: Sequence[Sequence[str]], max_terms: int) -> tuple[list[str], npt.NDArray[np.int32], Float]:

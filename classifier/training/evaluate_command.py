@@ -195,7 +195,7 @@ class _Run:
         hold = self.options.hold
         seen, measured = self.rows.without(hold), self.rows.held(hold)
         self.progress("the recipe without the domains held out", 0.5)
-        recipe = RecipePredictor(self.options.seed)
+        recipe = self._recipe()
         recipe.fit(seen.train, seen.valid)
         predictions = self._predictions(seen, measured, recipe.fitted, hold, 0.55, 0.8)
         outcomes, tuned = Outcomes.of(measured), Outcomes.of(seen.valid)
@@ -221,12 +221,15 @@ class _Run:
             labelled=labelled_metrics(recipe.fitted, measured, outcomes, self.options.seed),
         )
 
+    def _recipe(self) -> RecipePredictor:
+        return RecipePredictor(self.options.seed, self.model.manifest.encoder.get("teacher") or "")
+
     def _learning(self) -> list[LearningPoint]:
         def show(labels: int) -> None:
             self.progress(f"learning curve, {labels:,} labels", 0.85)
 
         return learning_curve(
-            lambda: RecipePredictor(self.options.seed),
+            self._recipe,
             self.rows.train,
             self.rows.valid,
             self.rows.measured,

@@ -1,18 +1,22 @@
-"""Fitting everything above the frozen encoder: linear heads, the kNN memory, and the calibrated blend."""
+"""Fitting everything above the frozen encoder: the kNN memory, the linear heads, and their calibration."""
 
 import numpy as np
 import numpy.typing as npt
 
-from classifier.heads import OPINIONS, Heads
+from classifier.heads import Heads
 from classifier.memory import Memory
 from classifier.training.encoded_rows import EncodedRows
 from classifier.training.logistic import fit_logistic
 
 Float = npt.NDArray[np.float32]
 
-# Chosen on the valid split by log loss; the optimum is flat within a factor of three.
-HEAD_C = 0.005
-BLEND_C = 0.03
+# Chosen by cross-validation inside train and valid, by log loss; the optimum is flat within a factor of three.
+HEAD_C = 0.001
+CALIBRATION_C = 0.1
+# The embedding is of unit length and the features are standardised; this balances the penalty on both. The opinions
+# have a whole model's say behind each of them.
+EMBEDDING_SCALE = 0.25
+OPINION_SCALE = 0.5
 MEMORY_ROWS = 2048
 
 
@@ -24,23 +28,21 @@ def fit_heads(rows: EncodedRows, *, seed: int, recent: int = 0) -> tuple[Heads, 
     train, held = rows.take(~rows.held), rows.take(rows.held)
     base_rates = _base_rates(train)
     chosen = remembered(train, seed=seed, recent=int(np.count_nonzero(~rows.held[len(rows) - recent :])))
-    memory = Memory.build(
-        train.embedding[chosen], train.labels[chosen], train.weights[chosen], base_rates.astype(np.float32)
-    )
-    outcomes = rows.labels.shape[1]
-    mean = train.features.mean(axis=0)
-    scale = train.features.std(axis=0) + 1e-3
-    width = len(mean) + train.embedding.shape[1]
-    blank = np.zeros((len(OPINIONS), outcomes), np.float32)
-    unfitted = Heads(
-        mean, scale, np.zeros((width, outcomes), np.float32), blank[0], blank, np.zeros(outcomes, np.float32)
-    )
-    design = unfitted.design(train.features, train.embedding).astype(np.float64)
-    coef, bias = np.zeros((width, outcomes)), np.zeros(outcomes)
-    for head in range(outcomes):
-        coef[:, head], bias[head] = fit_logistic(design, train.labels[:, head], train.weights, c=HEAD_C)
-    blend, blend_bias = _fit_blend(held, unfitted, coef, bias, memory)
-    return Heads(mean, scale, _f32(coef), _f32(bias), _f32(blend), _f32(blend_bias)), memory
+    memory = Memory.build(train.embedding[chosen], train.labels[chosen], train.weights[chosen], base_rates)
+    own_rows = np.full(len(train), -1)
+    own_rows[chosen] = np.arange(len(chosen))
+    nearby = memory.look_up(train.embedding, own_rows).logits
+    mean, scale = _standards(train, nearby, base_rates)
+    heads = train.labels.shape[1]
+    coef, bias = np.zeros((len(mean), heads)), np.zeros(heads)
+    design = _design(Heads(mean, scale, _f32(coef), _f32(bias)), train, nearby)
+    for head in range(heads):
+        # Until the rows say otherwise, an outcome is as likely as the words say.
+        prior = np.zeros(len(mean))
+        prior[len(mean) - 2 * heads + head] = OPINION_SCALE
+        coef[:, head], bias[head] = fit_logistic(design, train.labels[:, head], train.weights, c=HEAD_C, centre=prior)
+    unfitted = Heads(mean, scale, _f32(coef), _f32(bias))
+    return (_calibrated(unfitted, held, memory) if len(held) else unfitted), memory
 
 
 def remembered(train: EncodedRows, *, seed: int, recent: int) -> npt.NDArray[np.intp]:
@@ -62,34 +64,39 @@ def remembered(train: EncodedRows, *, seed: int, recent: int) -> npt.NDArray[np.
     return np.sort(np.concatenate(chosen))
 
 
-def _fit_blend(
-    held: EncodedRows, heads: Heads, coef: npt.NDArray[np.float64], bias: npt.NDArray[np.float64], memory: Memory
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Weights of the opinions per head, drawn to equal shares; on rows that trained none of them, so it calibrates."""
-    outcomes = len(bias)
-    blend, blend_bias = np.full((len(OPINIONS), outcomes), 1 / len(OPINIONS)), np.zeros(outcomes)
-    if not len(held):
-        return blend, blend_bias
-    features = heads.design(held.features, held.embedding) @ coef + bias
-    nearby = memory.look_up(held.embedding).logits
-    for head in range(outcomes):
-        opinions = np.stack([features[:, head], held.word_logits[:, head], nearby[:, head]], axis=1)
-        weights, shift = fit_logistic(
-            opinions, held.labels[:, head], held.weights, c=BLEND_C, centre=blend[:, head].copy()
-        )
-        # Without any label here the fitted bias would be a made-up rate on top of the opinions.
-        if not np.isnan(held.labels[:, head]).all():
-            blend[:, head], blend_bias[head] = weights, shift
-    return blend, blend_bias
-
-
-def _base_rates(rows: EncodedRows) -> npt.NDArray[np.float64]:
-    seen = ~np.isnan(rows.labels) * rows.weights[:, None]
-    rates: npt.NDArray[np.float64] = (np.nansum(rows.labels * rows.weights[:, None], axis=0) + 0.5) / (
-        seen.sum(axis=0) + 1.0
+def _standards(train: EncodedRows, nearby: Float, base_rates: Float) -> tuple[Float, Float]:
+    """Mean and scale of the heads' inputs."""
+    base = np.log(base_rates / (1 - base_rates))
+    dim, heads = train.embedding.shape[1], len(base)
+    mean = np.concatenate([train.features.mean(axis=0), np.zeros(dim), base, base])
+    scale = np.concatenate(
+        [train.features.std(axis=0) + 1e-3, np.full(dim, EMBEDDING_SCALE), np.full(2 * heads, OPINION_SCALE)]
     )
-    return rates
+    return _f32(mean), _f32(scale)
 
 
-def _f32(values: npt.NDArray[np.float64]) -> Float:
+def _design(heads: Heads, rows: EncodedRows, nearby: Float) -> npt.NDArray[np.float64]:
+    return heads.design(rows.features, rows.embedding, rows.word_logits, nearby).astype(np.float64)
+
+
+def _calibrated(heads: Heads, held: EncodedRows, memory: Memory) -> Heads:
+    """`heads` with each logit's slope and shift fitted on rows that trained nothing (Platt scaling)."""
+    logits = _design(heads, held, memory.look_up(held.embedding).logits) @ heads.coef + heads.bias
+    slopes, shifts = np.ones(len(heads.bias)), np.zeros(len(heads.bias))
+    for head in range(len(heads.bias)):
+        # Without any label here the fitted shift would be a made-up rate.
+        if not np.isnan(held.labels[:, head]).all():
+            slope, shifts[head] = fit_logistic(
+                logits[:, [head]], held.labels[:, head], held.weights, c=CALIBRATION_C, centre=np.ones(1)
+            )
+            slopes[head] = max(float(slope[0]), 0.0)
+    return Heads(heads.mean, heads.scale, _f32(heads.coef * slopes), _f32(heads.bias * slopes + shifts))
+
+
+def _base_rates(rows: EncodedRows) -> Float:
+    seen = ~np.isnan(rows.labels) * rows.weights[:, None]
+    return _f32((np.nansum(rows.labels * rows.weights[:, None], axis=0) + 0.5) / (seen.sum(axis=0) + 1.0))
+
+
+def _f32(values: npt.NDArray[np.floating]) -> Float:
     return values.astype(np.float32)

@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -29,14 +30,24 @@ from classifier.training.dataset import (
     tier_scores,
 )
 from classifier.training.encoded_rows import EncodedRows, encode_rows
-from classifier.training.encoder_fit import fit_encoder
+from classifier.training.encoder_fit import FOLDS, fit_encoder
 from classifier.training.evaluate import Report, evaluate, valid_curves
 from classifier.training.fit import fit_heads
 from classifier.training.row_sets import predict_rows
 
 Progress = Callable[[str, float], None]
-EMBEDDING_DIM = 64
-MAX_TERMS = 16384
+
+EMBEDDING_DIM = 96
+MAX_TERMS = 65536
+
+
+class Teacher(Protocol):
+    """A larger model to learn from. `name` goes into the manifest."""
+
+    name: str
+
+    def __call__(self, prompts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Vectors [n, any] of these prompts, NaN for those that were not asked."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,7 @@ def train(
     root: Path,
     *,
     hold: Sequence[str] = (),
+    teacher: Teacher | None = None,
     dim: int = EMBEDDING_DIM,
     max_terms: int = MAX_TERMS,
     seed: int = 0,
@@ -61,7 +73,8 @@ def train(
 ) -> Candidate:
     """Train on the rows' own splits and write `root/<version>/`. Rows of domains in `hold` train nothing.
 
-    Raises `TrainingDataError` if a split is empty or no valid row has every tier observed.
+    `teacher` gives the vectors that the encoder is distilled from. Raises `TrainingDataError` if a split is empty or no
+    valid row has every tier observed.
     """
     used = [r for r in rows if r.domain not in hold]
     groups = sorted({r.domain for r in rows})
@@ -73,15 +86,27 @@ def train(
     prompts = {split: [routing_input_of_text(r.prompt) for r in members] for split, members in parts.items()}
     progress("fitting the encoder", 0.05)
     labels = outcome_labels(tier_scores(parts["train"]))
-    tokens = [tokenise(p.turn) for p in prompts["train"]]
-    encoder = fit_encoder(tokens, labels, np.ones(len(labels), np.float32), dim=dim, max_terms=max_terms, seed=seed)
+    fitted = fit_encoder(
+        [tokenise(p.turn) for p in prompts["train"]],
+        labels,
+        np.array([passage_fold(r.prompt) for r in parts["train"]]),
+        teacher=teacher([r.prompt for r in parts["train"]]) if teacher else None,
+        dim=dim,
+        max_terms=max_terms,
+        seed=seed,
+    )
+    encoder = fitted.encoder
     progress("encoding", 0.35)
     encoded = {split: encode_split(encoder, members, prompts[split], groups) for split, members in parts.items()}
+    # Encoded as new prompts are: by encoders that did not see them.
+    encoded["train"] = replace(encoded["train"], embedding=fitted.embedding, word_logits=fitted.word_logits).stored()
     progress("fitting the heads", 0.5)
     base = encoded["train"].joined(encoded["valid"])
     heads, memory = fit_heads(base, seed=seed)
     tensors = model_tensors(encoder.tensors(), heads, memory)
     manifest = first_manifest(encoder, tensors, base, groups, data_hash(list(used)), seed)
+    taught = {**manifest.encoder, "teacher": teacher.name if teacher else ""}
+    manifest = msgspec.structs.replace(manifest, encoder=taught)
     progress("drawing the cost-quality curve", 0.7)
     manifest = with_curves(manifest, tensors, encoded["valid"])
     model = model_from_tensors(manifest, tensors)
@@ -97,6 +122,21 @@ def train(
     folder = save_artefact(root, manifest, tensors, base.tensors())
     progress("done", 1.0)
     return Candidate(folder, model_from_tensors(manifest, tensors), report, unseen)
+
+
+def hidden_states(model: str, progress: Progress = lambda stage, share: None) -> Teacher | None:
+    """The teacher that the model of that name is, none for "". Raises `ModelFileError` if there is no such model."""
+    if not model:
+        return None
+    from classifier.training.teacher import HiddenStates  # imports the inference core
+
+    return HiddenStates(model, progress=progress)
+
+
+def passage_fold(prompt: str) -> int:
+    """Which fold of the cross-fitting a prompt is in; questions about the same passage are in the same one."""
+    start = " ".join(tokenise(prompt[:600]))[:300]
+    return hashlib.blake2b(start.encode(), digest_size=4).digest()[0] % FOLDS
 
 
 def artefact_version(model: Tensors, base: Tensors) -> str:

