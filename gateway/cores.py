@@ -64,10 +64,9 @@ async def require_machine(catalog: Catalog, settings: Settings, cores: Collectio
             f"catalogue '{catalog.name}': {', '.join(meshes)} take several cards each, and a process leads one such "
             "group; serve each by aio serve --role core --group NAME, and the API by aio serve --role gateway"
         )
-    if CPU_CORE in cores:
-        await asyncio.to_thread(require_quality, catalog, settings.cache_path)
     if groups:
         await asyncio.to_thread(_check_machine, catalog, settings, [group.name for group in groups])
+    await asyncio.to_thread(require_quality, catalog, settings.cache_path, cores)
 
 
 def _check_machine(catalog: Catalog, settings: Settings, groups: list[str]) -> None:

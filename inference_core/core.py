@@ -91,7 +91,7 @@ class Core:
         self._clock = clock
         self._drafts = dict(drafts or {})
         self._speculators = {
-            name: Speculator(scheduler, self._drafters(name), clock, verifies=self._runners[name].verifies_drafts)
+            name: Speculator(scheduler, self._drafters(name), clock, most_drafts=self._runners[name].most_drafts)
             for name, scheduler in self._schedulers.items()
         }
         for scheduler in self._schedulers.values():
@@ -367,7 +367,7 @@ class Core:
 
     def _drafters(self, name: str) -> dict[str, Drafter]:
         """Who may draft for a model, by the value of the knob `speculation`."""
-        if not self._runners[name].verifies_drafts:
+        if not self._runners[name].most_drafts:
             return {}
         drafters: dict[str, Drafter] = {"prompt_lookup": PromptLookup()}
         if name in self._drafts:
@@ -383,7 +383,7 @@ class Core:
                 "catalogue, or choose prompt_lookup or off",
                 "speculation",
             )
-        if speculation == "prompt_lookup" and name in self._runners and not self._runners[name].verifies_drafts:
+        if speculation == "prompt_lookup" and name in self._runners and not self._runners[name].most_drafts:
             raise InvalidRequestError(
                 f"speculation = prompt_lookup: {name} runs where drafts cannot be verified; choose off", "speculation"
             )

@@ -34,7 +34,7 @@ from inference_core.models.weights import Projection, load_decoder, projections
 from inference_core.native import cpu
 from inference_core.native_runner import NativeRunner
 from inference_core.protocol import Knobs, ModelInfo
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.speculation.pairing import paired_drafts
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +61,7 @@ def load_core(
     opened = {m.name: (m, open_checkpoint(resolve_model_path(m.path), cache_dir)) for m in spec.models}
     check_memory(spec, [checkpoint for _, checkpoint in opened.values()], available_memory())
     arena = allocate_arena(spec.arena_bytes)
-    drafts = {model.name: model.draft for model in spec.models if model.draft is not None}
-    check_drafts(spec)
+    drafts = paired_drafts(spec.models)
     runners = {name: runner_of(m, c, spec, arena, cache_dir) for name, (m, c) in opened.items()}
     core = Core(
         runners,
@@ -126,27 +125,6 @@ def check_kernels(spec: ModelSpec, config: ModelConfig) -> None:
             f"{spec.name}: the CPU kernels need head_dim and block_size in multiples of 16, "
             f"not {config.head_dim} and {spec.block_size}"
         )
-
-
-def check_drafts(spec: CoreSpec) -> None:
-    """Refuse drafts of another vocabulary: their token ids would mean something else (SPEC SD-07)."""
-    paths = {model.name: resolve_model_path(model.path) for model in spec.models}
-    for model in spec.models:
-        if model.draft is None:
-            continue
-        if model.draft not in paths or model.draft == model.name:
-            others = ", ".join(name for name in paths if name != model.name) or "none"
-            raise ModelFileError(
-                f"{model.name}: its draft is {model.draft!r}; it must be another model of this core: {others}"
-            )
-        if paths[model.draft] != paths[model.name]:
-            ours, theirs = (load_tokenizer(paths[name]).vocabulary for name in (model.name, model.draft))
-            if ours != theirs:
-                differing = sum(ours.get(text) != theirs.get(text) for text in ours.keys() | theirs.keys())
-                raise ModelFileError(
-                    f"{model.name}: its draft {model.draft} has another vocabulary: {differing:,} of {len(ours):,} "
-                    "tokens differ; a draft model must share its target's tokeniser"
-                )
 
 
 def available_memory() -> int:

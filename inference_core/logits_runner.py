@@ -1,5 +1,6 @@
 """What every runner of a real model does alike: compute a step's logits, sample them, say how long it took."""
 
+import sys
 import time
 from abc import abstractmethod
 from collections.abc import Callable
@@ -12,8 +13,7 @@ from inference_core.grammar.masks import TokenMasks, begin_masks
 from inference_core.prompt_scores import ScoredRows
 from inference_core.protocol import TokenLogprob
 from inference_core.runner import DraftingRunner
-from inference_core.sampler import distribution
-from inference_core.speculation.verification import draw, draw_draft, verification_rows
+from inference_core.speculation.verification import drafts_from, draw, verification_rows
 from inference_core.step_plan import DraftLaw, SampledToken, ScheduledSequence, StepPlan, StepResult, SwapTimes
 from inference_core.token_evidence import StepEvidence
 
@@ -23,7 +23,7 @@ LogitsOf = Callable[[list[ScheduledSequence], list[int] | None], torch.Tensor]
 class LogitsRunner(DraftingRunner):
     """A runner whose model gives logits."""
 
-    verifies_drafts = True
+    most_drafts = sys.maxsize
 
     @abstractmethod
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
@@ -74,13 +74,7 @@ class LogitsRunner(DraftingRunner):
 
     def draft(self, plan: StepPlan) -> list[tuple[int, DraftLaw]]:
         with torch.inference_mode():
-            rows = self.logits(plan.sequences).float().cpu().numpy()
-        drafts = []
-        for raw, sequence in zip(rows, plan.sequences, strict=True):
-            assert sequence.sample is not None
-            law = distribution(raw, sequence.sample)
-            drafts.append((draw_draft(law, sequence.sample), law))
-        return drafts
+            return drafts_from(self.logits(plan.sequences).float().cpu().numpy(), plan.sequences)
 
     def _swap(self, plan: StepPlan) -> SwapTimes:
         began = time.perf_counter()

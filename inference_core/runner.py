@@ -27,8 +27,8 @@ class ModelRunner(ABC):
     info: ModelInfo
     config: ModelConfig
     layout: KVLayout
-    # Whether `run` verifies the drafts of a plan; only to a runner that does are any given.
-    verifies_drafts: bool = False
+    # How many drafted tokens `run` verifies in one step at most; a runner that cannot is given none.
+    most_drafts: int = 0
     adapters: AdapterBank | None = None
 
     @abstractmethod

@@ -123,7 +123,8 @@ class Settlement:
         if len(table) > needed:
             self._pool.release(table[needed:])
             self._seats.promised_blocks += len(table) - needed
-            del table[needed:]
+            # Runners that keep tables know a list by its identity, and that it only grows.
+            sequence.block_table = sequence.share.block_table = table[:needed]
 
     def _settle_scores(self, passengers: list[Passenger], result: StepResult) -> list[SequenceOutput]:
         """What a step says of the prompts that are to be scored."""

@@ -49,6 +49,13 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         paths = {m.name: m.path for m in self.core.models}
         return paths | {m.name: m.path for group in self.gpu_groups for m in group.models}
 
+    @property
+    def drafts(self) -> dict[str, str]:
+        """Which model drafts for which, by name."""
+        drafts = {m.name: m.draft for m in self.core.models}
+        drafts |= {m.name: m.draft for group in self.gpu_groups for m in group.models}
+        return {name: draft for name, draft in drafts.items() if draft is not None}
+
     def group(self, name: str) -> GpuGroupSpec:
         """The GPU group of this name."""
         return next(group for group in self.gpu_groups if group.name == name)

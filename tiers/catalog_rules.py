@@ -2,16 +2,18 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Literal
 from urllib.parse import urlsplit
 
 from inference_core.errors import InvalidRequestError
 from inference_core.live_knobs import COMMON_KNOBS, changed_knobs
 from inference_core.model_shapes import SHAPES
+from inference_core.model_spec import ModelSpec
 from inference_core.protocol import Knobs, KnobValue
 from tiers.catalog import CPU_CORE, Catalog
-from tiers.gpu_group import GpuGroupSpec
+from tiers.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.pricing import request_cost_usd
 from tiers.tier_spec import ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierClass, TierSpec
 
@@ -60,10 +62,7 @@ def _check_models(catalog: Catalog) -> Iterator[str]:
             yield f"{where}.max_context = {model.max_context}: a prompt and an answer need at least 2 tokens"
         if model.block_size < 1:
             yield f"{where}.block_size = {model.block_size}: must be 1 or more"
-        if model.draft is not None and model.draft not in {m.name for m in core.models} - {model.name}:
-            yield f"{where}.draft = {model.draft!r}: must be another model of this core"
-        if model.draft is None and (core.knobs | model.knobs).get("speculation") == "draft_model":
-            yield f"{where}: speculation = 'draft_model' needs a draft, another model of this core"
+        yield from _check_draft(where, model, core.models, core.knobs, "core")
     for group in catalog.gpu_groups:
         yield from _check_group(group)
 
@@ -83,15 +82,27 @@ def _check_group(group: GpuGroupSpec) -> Iterator[str]:
                 f"{where}, model '{model.name}': {model.num_kv_heads} KV heads cannot be "
                 f"split over {group.cards} cards; the number of cards must divide them"
             )
+        yield from _check_draft(f"{where}, model '{model.name}'", model, group.models, group.knobs, "group")
     yield from _check_knobs(where, group.knobs, {m.name: m.knobs for m in group.models})
     most = {"max_num_batched_tokens": group.max_num_batched_tokens, "max_num_seqs": group.max_num_seqs}
     for owner, knobs in ((where, group.knobs), *((f"{where}, model '{m.name}'", m.knobs) for m in group.models)):
-        if knobs.get("speculation", "off") not in (None, "off"):
-            yield f"{owner}: knob speculation = {knobs['speculation']!r}: its cards cannot verify drafts; choose off"
         for knob, room in most.items():
             value = knobs.get(knob)
             if isinstance(value, int) and value > room:
                 yield f"{owner}: knob {knob} = {value}: memory is set aside for {room}; raise {where}.{knob}"
+
+
+def _check_draft(
+    where: str,
+    model: ModelSpec | GpuModelSpec,
+    beside: Sequence[ModelSpec | GpuModelSpec],
+    common: Changes,
+    place: Literal["core", "group"],
+) -> Iterator[str]:
+    if model.draft is not None and model.draft not in {m.name for m in beside} - {model.name}:
+        yield f"{where}.draft = {model.draft!r}: must be another model of this {place}"
+    if model.draft is None and {**common, **model.knobs}.get("speculation") == "draft_model":
+        yield f"{where}: speculation = 'draft_model' needs a draft, another model of this {place}"
 
 
 def _check_shapes(catalog: Catalog) -> Iterator[str]:

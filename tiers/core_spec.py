@@ -35,6 +35,7 @@ def group_spec(catalog: Catalog, name: str) -> DeviceGroupSpec:
             max_adapters=m.max_adapters,
             max_adapter_rank=m.max_adapter_rank,
             adapters=m.adapters,
+            draft=m.draft,
             knobs=m.knobs,
         )
         for m in group.models

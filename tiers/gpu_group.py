@@ -9,7 +9,7 @@ from inference_core.kv_layout import kv_bytes_per_token
 from inference_core.lora.adapter import places
 from inference_core.memory_plan import Devices
 from inference_core.model_shapes import SHAPES
-from inference_core.model_spec import DeviceScheme
+from inference_core.model_spec import DeviceScheme, QualityGate
 from inference_core.protocol import KnobValue
 
 GpuWeights = Literal["awq-int4", "gptq-int4", "q4_0", "q4_1", "q4_k", "bfloat16", "int8", "fp8"]
@@ -31,8 +31,10 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     `shape` names the rest of them (`inference_core.model_shapes`), so that a placement can be planned without the file;
     when the file is loaded, it must agree with what is stated. `activations` and `block_size`: see `DeviceModelSpec`.
+    `draft`: another model of the group, with the same vocabulary, that may draft for this one (the knob `speculation`).
     `knobs`: live knobs that this model starts with, by name, where they differ from the group's. `max_adapters`,
     `max_adapter_rank`, `adapters`: LoRA adapters, see `DeviceModelSpec`; their slots take memory of the cards.
+    `quality`: the report without which the model is not served, and its bounds.
     """
 
     name: str
@@ -50,7 +52,9 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_adapters: MaxAdapters = 0
     max_adapter_rank: MaxAdapterRank = 16
     adapters: dict[str, str] = {}
+    draft: str | None = None
     knobs: dict[str, KnobValue] = {}
+    quality: QualityGate | None = None
 
     @property
     def compute(self) -> DeviceScheme:
@@ -117,6 +121,10 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         slots = sum(adapter_bytes(m, self.cards) or 0 for m in self.models)
         return self.usable_bytes - sum(m.weight_bytes for m in self.models) - slots
 
+    def draft_of(self, model: GpuModelSpec) -> GpuModelSpec | None:
+        """The model of this group that drafts for `model`."""
+        return next((m for m in self.models if m.name == model.draft), None)
+
     def memory_lines(self) -> list[str]:
         """The arithmetic, one line per term, in GB of 10^9 bytes."""
         lines = [
@@ -133,6 +141,8 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 )
         lines.append(f"  = {self.kv_bytes / 1e9:.1f} GB for keys and values")
         for m in self.models:
-            tokens = max(self.kv_bytes, 0) // m.kv_bytes_per_token
-            lines.append(f"  / {m.kv_bytes_per_token} bytes per token of {m.name} = {tokens} tokens")
+            draft = self.draft_of(m)
+            in_all = m.kv_bytes_per_token + (draft.kv_bytes_per_token if draft else 0)
+            of = m.name if draft is None else f"{m.name} and its draft {draft.name}"
+            lines.append(f"  / {in_all} bytes per token of {of} = {max(self.kv_bytes, 0) // in_all} tokens")
         return lines

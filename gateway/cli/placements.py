@@ -20,6 +20,7 @@ from inference_core.parallel.mesh import Mesh
 from inference_core.placement.hardware import Device, read_devices
 from inference_core.placement.hardware import device as known_device
 from inference_core.placement.machines import Machines, Workload
+from inference_core.placement.placed_draft import PlacedDraft
 from inference_core.placement.placement import Placement
 from inference_core.placement.planner import place
 from inference_core.placement.weight_formats import WeightFormat, weight_format
@@ -128,7 +129,8 @@ def _mesh(given: Options) -> Mesh | None:
 
 def _title(catalog: Catalog, model: str, where: str) -> str:
     tiers = ", ".join(str(tier.number) for tier in catalog.tiers if tier.model == model)
-    return f"{model} ({where}), tier {tiers or 'none'}"
+    targets = ", ".join(target for target, draft in catalog.drafts.items() if draft == model)
+    return f"{model} ({where}), tier {tiers or 'none'}{f', drafts for {targets}' if targets else ''}"
 
 
 def _explain_core_model(catalog: Catalog, model: ModelSpec) -> Explanation:
@@ -182,18 +184,20 @@ def _arena_lines(core: CoreSpec, model: ModelSpec, config: ModelConfig, length: 
 
 def _explain_gpu_model(catalog: Catalog, group: GpuGroupSpec, model: GpuModelSpec, given: Options) -> Explanation:
     title = _title(catalog, model.name, f"{group.name}, {group.cards} x {group.card_bytes / GB:g} GB")
-    # Placements are of one model each.
-    if model.shape is None or len(group.models) > 1:
+    draft = group.draft_of(model)
+    placed = [model] if draft is None else [model, draft]
+    # Placements are of one model each, with its draft.
+    if any(m.shape is None for m in placed) or len(group.models) > len(placed):
         return Explanation(title, group.memory_lines())
     try:
-        placement = _place_in_group(SHAPES[model.shape], group, model, given)
+        placement = _place_in_group(group, model, draft, given)
     except CoreError as error:
         return Explanation(title, str(error).splitlines())
-    stated = f"the catalogue states {format_bytes(model.weight_bytes)} of weights"
-    return Explanation(title, [stated, *placement.lines], placement)
+    stated = [f"the catalogue states {format_bytes(m.weight_bytes)} of weights of {m.name}" for m in placed]
+    return Explanation(title, [*stated, *placement.lines], placement)
 
 
-def _place_in_group(config: ModelConfig, group: GpuGroupSpec, model: GpuModelSpec, given: Options) -> Placement:
+def _place_in_group(group: GpuGroupSpec, model: GpuModelSpec, draft: GpuModelSpec | None, given: Options) -> Placement:
     if given["device_name"] is None:
         card = Device(
             name=f"card of {group.card_bytes / GB:g} GB",
@@ -210,10 +214,20 @@ def _place_in_group(config: ModelConfig, group: GpuGroupSpec, model: GpuModelSpe
     if asked is None and given["device_name"] is None and given["devices"] is None:
         asked = Mesh(tensor=group.cards)  # as the catalogue has it
     form: WeightFormat = weight_format(given["weights"] or model.weights)
+    placed_draft = None
+    if draft is not None:
+        placed_draft = PlacedDraft(
+            name=draft.name, config=_shape_of(draft), form=weight_format(draft.weights), kv_dtype=draft.kv_dtype
+        )
     workload = msgspec.structs.replace(
         _workload(given),
         length=min(given["length"], model.max_context),
         kv_dtype=model.kv_dtype,
         usable_share=group.memory_utilization,
     )
-    return place(config, machines, workload, form, asked)
+    return place(_shape_of(model), machines, workload, form, asked, placed_draft)
+
+
+def _shape_of(model: GpuModelSpec) -> ModelConfig:
+    assert model.shape is not None  # only models with one are placed
+    return SHAPES[model.shape]

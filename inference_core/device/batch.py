@@ -8,19 +8,22 @@ import torch
 from inference_core.device.adapter_rows import TILE_NUMBERS
 from inference_core.device.block_tables import TableUpdate
 from inference_core.device.step_inputs import Capacity, StepShape, fields_of
+from inference_core.triton_kernels.draw_laws import LAW_FIELDS
 from inference_core.triton_kernels.low_rank_slots import LowRankRows
 from inference_core.triton_kernels.low_rank_tiles import tile_rows_for
 
 _TORCH_DTYPES = {"int32": torch.int32, "int64": torch.int64, "float32": torch.float32, "float64": torch.float64}
 _PER_DRAW = (
-    *("sample_rows", "temperature", "top_k", "top_p", "min_p", "seed", "position"),
+    "sample_rows",
+    *(name for name, _ in LAW_FIELDS),
     *("edit_rows", "repetition", "presence", "frequency"),
 )
 
 
 @dataclass(slots=True, frozen=True)
 class DeviceBatch:
-    """The arrays of `StepInputs` for T tokens of S sequences, R of which draw, as views; counts as the host knows them.
+    """The arrays of `StepInputs` for T tokens of S sequences, R of which are drawn from, as views; counts as the host
+    knows them.
 
     `tables`: int64 [rows x row length], byte offsets of blocks; a sequence's begin at its `table_start`. `adapted`:
     rows that go through adapters; None where none does.

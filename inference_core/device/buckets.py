@@ -1,12 +1,15 @@
-"""Batch sizes for which a decode step is captured once and replayed; what lies between is padded up (SPEC AT-08)."""
+"""Sizes for which a step of few tokens a sequence is captured once and replayed; others are padded up (SPEC AT-08)."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
 
+LONGEST_QUERY = 16
+
 
 @dataclass(slots=True, frozen=True)
 class DecodeBuckets:
-    """`sizes`: numbers of sequences, ascending. A step is replayed if each of its sequences computes one token."""
+    """`sizes`: numbers of tokens, ascending. A step is replayed if each of its sequences computes at most
+    `LONGEST_QUERY` tokens: decodes, and the drafts beside them."""
 
     sizes: tuple[int, ...]
 
@@ -14,12 +17,12 @@ class DecodeBuckets:
     def up_to(cls, most: int) -> "DecodeBuckets":
         """1, 2, 4, then every 8 up to 256 and every 16 beyond, `most` itself included.
 
-        From 64 sequences on, less than an eighth of a step is padding.
+        From 64 tokens on, less than an eighth of a step is padding.
         """
         sizes = {1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16), most}
         return cls(tuple(sorted(size for size in sizes if size <= most)))
 
-    def padded(self, sequences: int) -> int | None:
+    def padded(self, tokens: int) -> int | None:
         """The smallest bucket that holds them; None if they are too many."""
-        place = bisect_left(self.sizes, sequences)
+        place = bisect_left(self.sizes, tokens)
         return self.sizes[place] if place < len(self.sizes) else None

@@ -1,6 +1,6 @@
 """What edits the logits of sequences, on the device: brought up to date by differences as tokens are drawn."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -43,15 +43,18 @@ class EditedRows:
         self._vocabulary = vocabulary
         self._known: dict[str, _Row] = {}
 
-    def place(self, draws: list[tuple[str, SampleSpec]], rows_of_last: Mapping[str, int]) -> RowUpdates | None:
-        """Rows for a step's draws, by sequence id; None if none of them is edited.
+    def place(
+        self, owners: Sequence[str], specs: Sequence[SampleSpec | None], rows_of_last: Mapping[str, int]
+    ) -> RowUpdates | None:
+        """Rows for a step's draws, each of a sequence (`owners`, by id) and as its spec says, None where the host
+        draws; None if none of them is edited.
 
         `rows_of_last`: where in the last step's draws a sequence's pending token is. Raises InvalidRequestError for
         a biased, stop or earlier token outside the vocabulary.
         """
-        updates = RowUpdates([NO_ROW] * len(draws))
-        for draw, (sequence_id, spec) in enumerate(draws):
-            if is_edited(spec) and fits_tables(spec):
+        updates = RowUpdates([NO_ROW] * len(owners))
+        for draw, (sequence_id, spec) in enumerate(zip(owners, specs, strict=True)):
+            if spec is not None and is_edited(spec):
                 row = self._row(sequence_id)
                 self._bring_up_to_date(row, sequence_id, spec, updates, rows_of_last)
                 updates.rows[draw] = row.number

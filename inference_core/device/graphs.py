@@ -1,7 +1,7 @@
 """Capturing what a device does once, and repeating it without launching its kernels one by one (SPEC AT-08)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 
@@ -14,12 +14,12 @@ class Graphs(ABC):
     """
 
     @abstractmethod
-    def run(self, key: int, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def run(self, key: Hashable, work: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Do `work`, which is the same whenever `key` is the same, and return its result."""
 
     @property
     @abstractmethod
-    def captured(self) -> tuple[int, ...]:
+    def captured(self) -> tuple[Hashable, ...]:
         """The keys that are repeated by now."""
 
 
@@ -28,10 +28,10 @@ class CudaGraphs(Graphs):
     libraries take their workspaces, in the first run."""
 
     def __init__(self) -> None:
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def run(self, key: int, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def run(self, key: Hashable, work: Callable[[], torch.Tensor]) -> torch.Tensor:
         if key not in self._graphs:
             self._capture(key, work)
         graph, result = self._graphs[key]
@@ -39,10 +39,10 @@ class CudaGraphs(Graphs):
         return result
 
     @property
-    def captured(self) -> tuple[int, ...]:
+    def captured(self) -> tuple[Hashable, ...]:
         return tuple(self._graphs)
 
-    def _capture(self, key: int, work: Callable[[], torch.Tensor]) -> None:
+    def _capture(self, key: Hashable, work: Callable[[], torch.Tensor]) -> None:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -59,9 +59,9 @@ class CudaGraphs(Graphs):
 class NoGraphs(Graphs):
     """Does all work anew: on the CPU, and where capturing is switched off."""
 
-    def run(self, key: int, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def run(self, key: Hashable, work: Callable[[], torch.Tensor]) -> torch.Tensor:
         return work()
 
     @property
-    def captured(self) -> tuple[int, ...]:
+    def captured(self) -> tuple[Hashable, ...]:
         return ()

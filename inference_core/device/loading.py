@@ -28,10 +28,14 @@ from inference_core.lora.loading import load_adapters
 from inference_core.memory_plan import format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import MOST_HOST_BLOCKS, Knobs, ModelInfo
+from inference_core.speculation.pairing import paired_drafts
 
 logger = logging.getLogger(__name__)
 Linears = Callable[[Checkpoint, DeviceScheme, torch.dtype, torch.device, Path], dict[str, Linear]]
 Profile = Callable[[torch.device, Callable[[], object]], MemoryProfile]
+# Drafted tokens that a step verifies at most: each takes a row of logits, as wide as the vocabulary. Drafts pay where
+# few sequences decode, so more would be memory set aside in vain.
+MOST_DRAFTS = 256
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
@@ -54,10 +58,10 @@ def load_device_core(
 
     Raises ModelFileError for a bad file and MemoryPlanError, with the arithmetic, for what does not fit.
     """
-    buckets = DecodeBuckets.up_to(spec.max_num_seqs)
+    drafts = paired_drafts(spec.models)
 
     def runner(model: DeviceModelSpec, decoder: DeviceDecoder, arena: torch.Tensor, graphs: Graphs) -> DeviceRunner:
-        config, layout = decoder.config, device_layout(model, decoder.config)
+        config, layout, capacity = decoder.config, device_layout(model, decoder.config), capacity_of(spec, model)
         info = ModelInfo(
             name=model.name,
             model_path=model.path,
@@ -73,8 +77,8 @@ def load_device_core(
             arena,
             spec.slab_bytes,
             graphs=graphs,
-            buckets=buckets,
-            capacity=capacity_of(spec, model),
+            buckets=buckets_of(capacity),
+            capacity=capacity,
         )
 
     placeholder = torch.zeros(spec.slab_bytes, dtype=torch.uint8, device=device)
@@ -92,7 +96,7 @@ def load_device_core(
     arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=device)
     runners = {m.name: runner(m, decoders[m.name], arena, make_graphs()) for m in spec.models}
     knobs = device_knobs(spec, {name: made.layout for name, made in runners.items()}, knobs_file)
-    core = Core(runners, arena_bytes=arena_bytes, slab_bytes=spec.slab_bytes, knobs=knobs)
+    core = Core(runners, arena_bytes=arena_bytes, slab_bytes=spec.slab_bytes, knobs=knobs, drafts=drafts)
     load_adapters(core, spec.models)
     return core
 
@@ -112,9 +116,15 @@ def capacity_of(spec: DeviceCoreSpec, model: DeviceModelSpec) -> Capacity:
     return Capacity(
         tokens=spec.max_num_batched_tokens,
         sequences=spec.max_num_seqs,
+        draws=spec.max_num_seqs + MOST_DRAFTS,
         table_updates=spec.max_num_batched_tokens // 16 + 2 * spec.max_num_seqs,
         adapter_slots=model.max_adapters,
     )
+
+
+def buckets_of(capacity: Capacity) -> DecodeBuckets:
+    """Sizes of the steps that are captured."""
+    return DecodeBuckets.up_to(min(capacity.tokens, capacity.draws))
 
 
 def device_knobs(spec: DeviceCoreSpec, layouts: Mapping[str, KVLayout], file: Path | None = None) -> LiveKnobs:

@@ -22,9 +22,10 @@ class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     (W4A16); `int8`, `fp8` (a scale per output) and `fp8-blocks` (one per 128 x 128) round activations to 8 bits too,
     row by row. `kv_dtype`: how the cache holds keys and values. `max_context`: tokens of prompt and answer together;
     None is what the model was trained for. `host_cache_bytes`: host memory for blocks that the device has no room for
-    (the knob `host_cache_blocks` begins with it); it is taken as it is used. `max_adapters`: adapters of up to
-    `max_adapter_rank` that lie on the device at once, for which memory is taken in full; of more, those in use least
-    recently go back to host memory. `adapters`: PEFT folders by the names that they are served under from the start.
+    (the knob `host_cache_blocks` begins with it); it is taken as it is used. `draft`: see `ModelSpec`. `max_adapters`:
+    adapters of up to `max_adapter_rank` that lie on the device at once, for which memory is taken in full; of more,
+    those in use least recently go back to host memory. `adapters`: PEFT folders by the names that they are served under
+    from the start.
     """
 
     name: str
@@ -34,6 +35,7 @@ class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     kv_dtype: KVDtype = "bfloat16"
     block_size: int = 16
     max_context: int | None = None
+    draft: str | None = None
     host_cache_bytes: Annotated[int, msgspec.Meta(ge=0)] = 4 * 2**30
     max_adapters: MaxAdapters = 0
     max_adapter_rank: MaxAdapterRank = 16

@@ -9,14 +9,13 @@ from numpy.typing import DTypeLike, NDArray
 from inference_core.device.adapter_rows import TILE_NUMBERS, adapter_tiles, slots_of_rows
 from inference_core.device.block_tables import BlockTables, TableUpdate
 from inference_core.step_plan import PENDING, ScheduledSequence
+from inference_core.triton_kernels.draw_laws import LAW_FIELDS, law_columns
 from inference_core.triton_kernels.low_rank_tiles import NO_SLOT as NO_ADAPTER
 from inference_core.triton_kernels.low_rank_tiles import most_tiles, most_tiles_up_to
 
 NO_ROW = -1  # in `pending`: the token is known
 NO_SLOT = -1  # in `slots`: nothing is written
 _ALIGNMENT = 64
-_INT32 = (1 << 31) - 1
-_ADAPTED = 1 << 20
 
 
 @dataclass(slots=True, frozen=True)
@@ -35,23 +34,23 @@ class StepShape:
     adapter_tiles: int = 0
 
     def as_captured(self, longest_context: int) -> "StepShape":
-        """The same for every step of its bucket: what differs between them is on the device, or bounded."""
-        return replace(self, longest_query=1, longest_context=longest_context, table_updates=0)
-
-    def graph_key(self, bucket: int) -> int:
-        """What a padded step is captured under: steps without edits, or without adapters, do not pay for them."""
-        key = bucket + (_ADAPTED if self.adapter_tiles else 0)
-        return -key if self.edited else key
+        """The same for every step of its bucket: what differs between them is on the device, or bounded. Of bounds of
+        the queries there are few (1, 4, 16, …), since each is captured apart."""
+        bound = 1
+        while bound < self.longest_query:
+            bound *= 4
+        return replace(self, longest_query=bound, longest_context=longest_context, table_updates=0)
 
 
 @dataclass(slots=True, frozen=True)
 class Capacity:
-    """The largest step: `tokens` in `sequences`. More than `table_updates` new entries of block tables, as after a
-    fault or where many long prefixes are found in the cache, travel apart from the rest. Rows go through adapters in
-    `adapter_slots` slots."""
+    """The largest step: `tokens` in `sequences`, of which `draws` are drawn from. More than `table_updates` new entries
+    of block tables, as after a fault or where many long prefixes are found in the cache, travel apart from the rest.
+    Rows go through adapters in `adapter_slots` slots."""
 
     tokens: int
     sequences: int
+    draws: int
     table_updates: int
     adapter_slots: int = 0
 
@@ -59,14 +58,14 @@ class Capacity:
 class StepInputs:
     """Arrays over one buffer, each at its own place whatever the step, as captured graphs need it.
 
-    Per sequence: `query_start` int32 [S + 1], `context_len`, `table_start` int32 [S]; how to draw: `temperature`,
-    `top_p`, `min_p` float64 [S], `top_k` int32 [S], `seed`, `position` int64 [S]; `sample_rows` int32 [S]: the token
-    whose logits are drawn from; where logits are edited, `edit_rows` int32 [S] (which row of the edit tables, or
-    `NO_ROW`) and `repetition`, `presence`, `frequency` float32 [S]. Per token: `token_ids`, `positions` int32 [T],
-    `slots` int64 [T] (byte offset of the
-    block that takes it, `NO_SLOT` for padding), `pending` int32 [T] (the row of the last step's draws that is this
-    token, or `NO_ROW`). `places`, `values` int64 [U]: see `TableUpdate`. Where rows go through adapters, `adapter_rows`
-    int32 [T] and `adapter_tiles` int32 [3 x tiles]: see `LowRankRows`.
+    Per sequence: `query_start` int32 [S + 1], `context_len`, `table_start` int32 [S]. Per draw, of which a sequence has
+    one, and one more for each drafted token: `sample_rows` int32 [R], the token whose logits are drawn from; how to
+    draw: `temperature`, `top_p`, `min_p` float64 [R], `top_k` int32 [R], `seed`, `position` int64 [R]; where logits are
+    edited, `edit_rows` int32 [R] (which row of the edit tables, or `NO_ROW`) and `repetition`, `presence`, `frequency`
+    float32 [R]. Per token: `token_ids`, `positions` int32 [T], `slots` int64 [T] (byte offset of the block that takes
+    it, `NO_SLOT` for padding), `pending` int32 [T] (the row of the last step's draws that is this token, or `NO_ROW`).
+    `places`, `values` int64 [U]: see `TableUpdate`. Where rows go through adapters, `adapter_rows` int32 [T] and
+    `adapter_tiles` int32 [3 x tiles]: see `LowRankRows`.
     """
 
     def __init__(self, capacity: Capacity, memory: NDArray[np.uint8] | None = None) -> None:
@@ -88,7 +87,8 @@ class StepInputs:
     ) -> StepShape:
         """Write a step's inputs. `rows_of_last`: which row of the last step drew for whom, for tokens that are pending.
 
-        `pad_to`: sequences of one token each, of which those beyond the given ones compute nothing that counts.
+        `pad_to`: the step is to have so many tokens and draws, and sequences as far as there is room for them; those
+        beyond the given ones compute nothing that counts.
         `edit_rows`: for each draw its row of the edit tables, or `NO_ROW`; None if no logits are edited.
         `apart` holds the update of the tables if it is too large for its arrays.
         Raises ValueError for a step beyond the capacity, and what `BlockTables.update` raises.
@@ -100,6 +100,9 @@ class StepInputs:
                 f"a step of {tokens} tokens in {count} sequences; there is room for {self.capacity.tokens} tokens in "
                 f"{self.capacity.sequences}"
             )
+        draws = sum(s.num_drafts + 1 for s in sequences if s.sample is not None)
+        if draws > self.capacity.draws:
+            raise ValueError(f"a step that draws {draws} tokens; there is room for {self.capacity.draws}")
         update = tables.update(sequences, renamed=renamed)
         a, updates = self.arrays, len(update.places)
         self.apart = update if updates > self.capacity.table_updates else None
@@ -114,20 +117,24 @@ class StepInputs:
         a["query_start"][1 : count + 1] = ends
         a["context_len"][:count] = starts + lengths
         self._fill_tokens(sequences, lengths, tables, rows_of_last)
-        sampled = self._fill_draws(sequences, ends)
+        self._fill_draws(sequences, ends)
         if edit_rows is not None:
             self._fill_edits(sequences, edit_rows)
-        tiles = self._fill_adapters(sequences, lengths, pad_to)
-        longest = int((starts + lengths).max(initial=0))
-        edited = edit_rows is not None
-        if pad_to is not None:
-            self._pad(count, pad_to)
-            return StepShape(pad_to, pad_to, pad_to, 1, longest, updates, edited, tiles)
-        return StepShape(tokens, count, sampled, max(lengths, default=0), longest, updates, edited, tiles)
+        shape = StepShape(
+            tokens,
+            count,
+            draws,
+            longest_query=max(lengths, default=0),
+            longest_context=int((starts + lengths).max(initial=0)),
+            table_updates=updates,
+            edited=edit_rows is not None,
+            adapter_tiles=self._fill_adapters(sequences, lengths, pad_to),
+        )
+        return shape if pad_to is None else self._padded(shape, pad_to)
 
     def fill_with_padding(self) -> StepShape:
         """The largest step of all, none of whose rows counts."""
-        tokens, sequences = self.capacity.tokens, self.capacity.sequences
+        tokens, sequences, draws = self.capacity.tokens, self.capacity.sequences, self.capacity.draws
         self.arrays["query_start"][:] = 0
         for name, value in (("token_ids", 0), ("positions", 0), ("slots", NO_SLOT), ("pending", NO_ROW)):
             self.arrays[name][:] = value
@@ -138,7 +145,7 @@ class StepInputs:
         tiles = self._write_tiles(
             np.empty((0, TILE_NUMBERS), np.int64), len(self.arrays["adapter_tiles"]) // TILE_NUMBERS
         )
-        return StepShape(tokens, sequences, sequences, tokens, 1, 0, edited=True, adapter_tiles=tiles)
+        return StepShape(tokens, sequences, draws, tokens, 1, 0, edited=True, adapter_tiles=tiles)
 
     def _fill_tokens(
         self,
@@ -174,22 +181,24 @@ class StepInputs:
             a["slots"][first:last] = tables.offsets(sequence.block_table, sequence.start, length)
             first = last
 
-    def _fill_draws(self, sequences: list[ScheduledSequence], ends: NDArray[np.int64]) -> int:
+    def _fill_draws(self, sequences: list[ScheduledSequence], ends: NDArray[np.int64]) -> None:
         a = self.arrays
-        drawing = [(s.sample, end - 1) for s, end in zip(sequences, ends.tolist(), strict=True) if s.sample is not None]
-        rows, specs = len(drawing), [spec for spec, _ in drawing]
-        a["sample_rows"][:rows] = [row for _, row in drawing]
-        a["temperature"][:rows] = [spec.params.temperature for spec in specs]
-        a["top_k"][:rows] = [min(max(spec.params.top_k, 0), _INT32) for spec in specs]
-        a["top_p"][:rows] = [spec.params.top_p for spec in specs]
-        a["min_p"][:rows] = [spec.params.min_p for spec in specs]
-        a["seed"][:rows] = [_as_int64(spec.seed) for spec in specs]
-        a["position"][:rows] = [spec.position for spec in specs]
-        return rows
+        # A sequence's last row is what follows all of its drafts.
+        drawing = [
+            (s.sample, end - 1 - s.num_drafts + accepted, accepted)
+            for s, end in zip(sequences, ends.tolist(), strict=True)
+            if s.sample is not None
+            for accepted in range(s.num_drafts + 1)
+        ]
+        rows = len(drawing)
+        a["sample_rows"][:rows] = [row for _, row, _ in drawing]
+        for name, column in law_columns([spec for spec, _, _ in drawing]).items():
+            a[name][:rows] = column
+        a["position"][:rows] = [spec.position + accepted for spec, _, accepted in drawing]
 
     def _fill_edits(self, sequences: list[ScheduledSequence], edit_rows: Sequence[int]) -> None:
         a, rows = self.arrays, len(edit_rows)
-        params = [s.sample.params for s in sequences if s.sample is not None]
+        params = [s.sample.params for s in sequences if s.sample is not None for _ in range(s.num_drafts + 1)]
         a["edit_rows"][:rows] = edit_rows
         a["edit_rows"][rows:] = NO_ROW
         a["repetition"][:rows] = [p.repetition_penalty for p in params]
@@ -214,33 +223,26 @@ class StepInputs:
         target[len(tiles) :] = (0, 0, NO_ADAPTER)
         return count
 
-    def _pad(self, count: int, pad_to: int) -> None:
-        a = self.arrays
+    def _padded(self, shape: StepShape, pad_to: int) -> StepShape:
+        a, sequences = self.arrays, min(pad_to, self.capacity.sequences)
         for name, value in (("token_ids", 0), ("positions", 0), ("slots", NO_SLOT), ("pending", NO_ROW)):
-            a[name][count:pad_to] = value
-        a["query_start"][count + 1 : pad_to + 1] = count
-        a["context_len"][count:pad_to] = 0
-        a["table_start"][count:pad_to] = 0
-        a["sample_rows"][count:pad_to] = 0
-        a["temperature"][count:pad_to] = 0.0
-
-
-def _as_int64(seed: int) -> int:
-    """The lowest 64 bits of a seed, as a signed number."""
-    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+            a[name][shape.tokens : pad_to] = value
+        a["query_start"][shape.sequences + 1 : sequences + 1] = shape.tokens
+        a["context_len"][shape.sequences : sequences] = 0
+        a["table_start"][shape.sequences : sequences] = 0
+        a["sample_rows"][shape.sampled : pad_to] = 0
+        a["temperature"][shape.sampled : pad_to] = 0.0
+        return replace(shape, tokens=pad_to, sequences=sequences, sampled=pad_to)
 
 
 _SEQUENCE_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
     ("query_start", np.int32),
     ("context_len", np.int32),
     ("table_start", np.int32),
+)
+_DRAW_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
     ("sample_rows", np.int32),
-    ("top_k", np.int32),
-    ("temperature", np.float64),
-    ("top_p", np.float64),
-    ("min_p", np.float64),
-    ("seed", np.int64),
-    ("position", np.int64),
+    *LAW_FIELDS,
     ("edit_rows", np.int32),
     ("repetition", np.float32),
     ("presence", np.float32),
@@ -276,6 +278,7 @@ def fields_of(capacity: Capacity) -> dict[str, Field]:
     tiles = most_tiles_up_to(capacity.tokens, slots) if slots else 0
     for names, length in (
         (_SEQUENCE_FIELDS, capacity.sequences + 1),
+        (_DRAW_FIELDS, capacity.draws),
         (_UPDATE_FIELDS, capacity.table_updates),
         (_TOKEN_FIELDS, capacity.tokens),
         (_ADAPTER_ROWS, capacity.tokens if slots else 0),

@@ -1,6 +1,7 @@
 """A rank's shares on the CPU: divides the models, checks memory, reads its part of each file."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ class CpuShares(RankShares):
     """See `RankShares`; raises what `divide_models` raises."""
 
     device = torch.device("cpu")
+    most_drafts = sys.maxsize
 
     def __init__(self, spec: MeshSpec, environment: RankEnvironment, cache_dir: Path) -> None:
         self._spec = spec

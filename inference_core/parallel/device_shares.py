@@ -13,7 +13,16 @@ from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.decoder import DeviceDecoder, of_one_rank
 from inference_core.device.graphs import CudaGraphs, Graphs, NoGraphs
 from inference_core.device.host_memory import profile_host
-from inference_core.device.loading import DTYPES, Profile, adapter_bank, capacity_of, device_knobs, device_layout
+from inference_core.device.loading import (
+    DTYPES,
+    MOST_DRAFTS,
+    Profile,
+    adapter_bank,
+    buckets_of,
+    capacity_of,
+    device_knobs,
+    device_layout,
+)
 from inference_core.device.memory_profile import profile_cuda
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.device.weights import device_embedding, stored_linears, weight_bytes
@@ -56,6 +65,7 @@ class DeviceShares(RankShares):
         self.device = rank_device(spec, environment)
         host_bytes = spec.host_bytes or available_memory() // environment.local_world_size
         self._profile = profile or (profile_cuda if self.device.type == "cuda" else profile_host(host_bytes))
+        self.most_drafts = MOST_DRAFTS
         self._models = [
             divide_model(
                 model,
@@ -87,7 +97,8 @@ class DeviceShares(RankShares):
         spec, slab = self._spec, self.slab_bytes
         stages = self.stages(slab)
         steps = [
-            largest_step(model, spec.core.max_num_batched_tokens, spec.core.max_num_seqs) for model in self._models
+            largest_step(model, spec.core.max_num_batched_tokens, spec.core.max_num_seqs, self.most_drafts)
+            for model in self._models
         ]
         profiles = [self._profile(self.device, partial(rehearse, stages, step)) for step in steps]
         largest = max(profiles, key=lambda profile: profile.activations)
@@ -103,7 +114,7 @@ class DeviceShares(RankShares):
         spec, share = self._spec, model.shares[self._inside]
         decoder, capacity = self._decoders[model.spec.name].over(arena), capacity_of(spec.core, model.spec)
         longest = -(-model.max_context // model.layout.block_size)
-        buckets = DecodeBuckets.up_to(capacity.sequences) if spec.capture_steps else DecodeBuckets(())
+        buckets = buckets_of(capacity) if spec.capture_steps else DecodeBuckets(())
         graphs: Graphs = CudaGraphs() if spec.capture_steps and self.device.type == "cuda" else NoGraphs()
         stage = DeviceStage(
             decoder,
@@ -177,9 +188,9 @@ def rank_device(spec: DeviceMeshSpec, environment: RankEnvironment) -> torch.dev
     return device
 
 
-def largest_step(model: DividedModel[DeviceModelSpec], tokens: int, sequences: int) -> RunStep:
-    """As many tokens and sequences as a step may have. All write to the same blocks, which hold nothing yet, and go
-    through an empty slot for adapters where there is one."""
+def largest_step(model: DividedModel[DeviceModelSpec], tokens: int, sequences: int, drafts: int) -> RunStep:
+    """As many tokens and sequences as a step may have, and rows of logits for `drafts` more of the tokens. All write to
+    the same blocks, which hold nothing yet, and go through an empty slot for adapters where there is one."""
     slot = 0 if model.spec.max_adapters else -1
     shares, left = [], tokens
     for number in range(min(sequences, tokens)):
@@ -192,4 +203,5 @@ def largest_step(model: DividedModel[DeviceModelSpec], tokens: int, sequences: i
     for share in shares:
         end += len(share.token_ids)
         rows.append(end - 1)
-    return RunStep(model.spec.name, shares, rows)
+    drafted = sorted(set(range(end)) - set(rows))[:drafts]
+    return RunStep(model.spec.name, shares, sorted([*rows, *drafted]))

@@ -4,7 +4,7 @@ import torch
 
 from inference_core.device.batch import DeviceInputs
 from inference_core.device.block_tables import BlockTables
-from inference_core.device.buckets import DecodeBuckets
+from inference_core.device.buckets import LONGEST_QUERY, DecodeBuckets
 from inference_core.device.decoder import DeviceDecoder
 from inference_core.device.graphs import Graphs
 from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
@@ -19,9 +19,9 @@ class DeviceStage(Stage):
     """`decoder` is this rank's share over its own arena, in blocks of `layout` (its own KV heads and layers).
 
     `tables` places blocks as all ranks do. A step travels to the device in one copy from pinned memory, of which there
-    are `turns` pieces: the host is that many micro-batches ahead at most. A step in which each sequence computes one
-    token is padded to a size of `buckets` and repeated as `graphs`, its sums over the ranks included; without sizes
-    every step is launched kernel by kernel.
+    are `turns` pieces: the host is that many micro-batches ahead at most. A step in which each sequence computes few
+    tokens, as drafts are, is padded to a size of `buckets` and repeated as `graphs`, its sums over the ranks included;
+    without sizes every step is launched kernel by kernel.
     """
 
     def __init__(
@@ -56,17 +56,16 @@ class DeviceStage(Stage):
         self._received = torch.zeros(largest, self.config.hidden_size, dtype=self.dtype, device=self.device)
 
     def compute(self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None = None) -> torch.Tensor:
-        single = all(len(s.token_ids) == 1 for s in sequences)
-        bucket = self._buckets.padded(len(sequences)) if single else None
+        few = all(len(s.token_ids) <= LONGEST_QUERY for s in sequences)
+        count = sum(len(s.token_ids) for s in sequences)
+        bucket = self._buckets.padded(count) if few else None
         shape = self._send(sequences, bucket)
         if bucket is None:
             return self._forward(shape, hidden)
-        count = len(sequences)
         if hidden is not None:
             self._received[:count].copy_(hidden)
-        result = self._graphs.run(
-            shape.graph_key(bucket), lambda: self._repeatable(shape, bucket, first=hidden is None)
-        )
+        captured = shape.as_captured(self._tables.row_blocks * self._tables.block_size)
+        result = self._graphs.run(captured, lambda: self._repeatable(captured, first=hidden is None))
         # The next step of this size writes to the same memory, maybe while this one's is still being sent.
         return result[:count].clone()
 
@@ -109,11 +108,9 @@ class DeviceStage(Stage):
         embedded = self.decoder.embed(batch.token_ids.long()) if hidden is None else hidden
         return self.decoder.compute(embedded, batch)
 
-    def _repeatable(self, shape: StepShape, bucket: int, *, first: bool) -> torch.Tensor:
-        """The same for every step of `bucket` sequences; doing it again changes nothing, as capturing it needs."""
-        longest = self._tables.row_blocks * self._tables.block_size
-        captured = shape.as_captured(longest)
-        return self._forward(captured, None if first else self._received[:bucket].clone())
+    def _repeatable(self, captured: StepShape, *, first: bool) -> torch.Tensor:
+        """The same for every step of this shape; doing it again changes nothing, as capturing it needs."""
+        return self._forward(captured, None if first else self._received[: captured.tokens].clone())
 
 
 class _Turn:

@@ -20,6 +20,7 @@ from inference_core.parallel.mesh_spec import AnyMeshSpec
 from inference_core.parallel.messages import Rehearse, TakeArena
 from inference_core.parallel.rank import Rank
 from inference_core.runner import ModelRunner
+from inference_core.speculation.pairing import paired_drafts
 
 SPEC_KEY = "spec"
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class LedMesh:
         knobs_file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        drafts = paired_drafts(spec.core.models)
         rank = Rank(environment, spec, cache_dir)
         knobs = rank.shares.knobs(knobs_file)
         self._followers = Followers(spec.mesh.followers(environment.rank), own_address(environment))
@@ -87,7 +89,8 @@ class LedMesh:
                 m.config,
                 m.layout,
                 self.leader,
-                self.rank.models[m.spec.name].stage.adapters,
+                most_drafts=rank.shares.most_drafts,
+                slots=self.rank.models[m.spec.name].stage.adapters,
             )
             for m in rank.shares.models
         }
@@ -99,6 +102,7 @@ class LedMesh:
             knobs=knobs,
             clock=clock,
             use_threads=self.leader.use_threads,
+            drafts=drafts,
         )
         try:
             load_adapters(self.core, spec.core.models)

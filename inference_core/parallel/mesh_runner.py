@@ -151,12 +151,15 @@ class MeshRunner(LogitsRunner):
         config: ModelConfig,
         layout: KVLayout,
         leader: Leader,
+        *,
+        most_drafts: int,
         slots: AdapterBank | None = None,
     ) -> None:
         self.info = info
         self.config = config
         self.layout = layout
         self._leader = leader
+        self.most_drafts = most_drafts
         if slots is not None:
             self.adapters = MeshAdapterBank(info.name, config, slots, leader)
 

@@ -94,6 +94,8 @@ class RankShares(ABC):
     """
 
     device: torch.device
+    # How many drafted tokens a step may have: memory is set aside for their logits.
+    most_drafts: int
 
     @property
     @abstractmethod

@@ -10,6 +10,7 @@ from inference_core.model_config import ModelConfig
 from inference_core.parallel.mesh import Mesh
 from inference_core.parallel.splits import RankShare, divide
 from inference_core.placement.machines import Machines, Workload
+from inference_core.placement.placed_draft import PlacedDraft
 from inference_core.placement.placement import Decision, Placement, PlacementError, Rule
 from inference_core.placement.rank_memory import RankMemory, explain_ranks, rank_memory
 from inference_core.placement.weight_formats import WeightFormat, model_weights, preferred_format, split_units_of
@@ -28,14 +29,16 @@ def place(
     workload: Workload,
     form: WeightFormat | None = None,
     mesh: Mesh | None = None,
+    draft: PlacedDraft | None = None,
 ) -> Placement:
     """The smallest mesh that holds weights and `workload`, and as many replicas of it as there is room for.
 
     `form` None is what the device multiplies best; `mesh` is tried alone if given, its replicas are counted anew.
+    `draft` is placed with the model.
     Raises PlacementError, whose `rule` says why there is no placement, and MeshError for a `mesh` that the model or the
     machines cannot be divided into.
     """
-    return _Planner(config, machines, workload, form, mesh).place()
+    return _Planner(config, machines, workload, form, mesh, draft).place()
 
 
 class _Planner:
@@ -46,8 +49,10 @@ class _Planner:
         workload: Workload,
         form: WeightFormat | None,
         mesh: Mesh | None,
+        draft: PlacedDraft | None,
     ) -> None:
         self.config = config
+        self.draft = draft
         self.machines = machines
         self.device = machines.device
         self.workload = workload
@@ -151,13 +156,13 @@ class _Planner:
                 f"{mesh.tensor} tensor x {mesh.pipeline} pipeline ranks do not fit on {machines.devices} devices in "
                 f"islands of {machines.island_size}; a tensor-parallel group stays within an island"
             )
-        self._shares(mesh)
+        self._require_division(mesh)
         self._decide("asked-for", f"{mesh.tensor} tensor x {mesh.pipeline} pipeline ranks were asked for")
         return mesh
 
     def _divides(self, mesh: Mesh) -> bool:
         try:
-            self._shares(mesh)
+            self._require_division(mesh)
         except MeshError:
             return False
         return True
@@ -165,11 +170,22 @@ class _Planner:
     def _shares(self, mesh: Mesh) -> list[RankShare]:
         return divide(self.config, mesh, split_units_of(self.config, self.form), uneven=self.workload.uneven_splits)
 
+    def _draft_shares(self, mesh: Mesh) -> list[RankShare]:
+        return [] if self.draft is None else self.draft.shares(mesh, uneven=self.workload.uneven_splits)
+
+    def _require_division(self, mesh: Mesh) -> None:
+        """Raises MeshError if the ranks cannot divide the model and its draft."""
+        self._shares(mesh)
+        self._draft_shares(mesh)
+
     # -- memory --------------------------------------------------------------------------------
 
     def _rank_memories(self, mesh: Mesh) -> list[RankMemory]:
+        drafts = [(self.draft, share) for share in self._draft_shares(mesh) if self.draft is not None]
         return [
-            rank_memory(number, share, self.config, self.form, self.device, self.workload)
+            rank_memory(
+                number, share, self.config, self.form, self.device, self.workload, drafts[number] if drafts else None
+            )
             for number, share in enumerate(self._shares(mesh))
         ]
 

@@ -10,16 +10,21 @@ from inference_core.model_config import ModelConfig
 from inference_core.parallel.splits import RankShare
 from inference_core.placement.hardware import Device
 from inference_core.placement.machines import Workload
+from inference_core.placement.placed_draft import PlacedDraft
 from inference_core.placement.weight_formats import VECTOR_BITS, WeightFormat, rank_weights
 
 
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """In bytes; `kv_tokens` fit beside the weights. `parts` says what the rank holds of the model."""
+    """In bytes; `kv_tokens` fit beside the weights. `parts` says what the rank holds of the model.
+
+    `draft_bytes`: weights of its draft, whose keys and values `kv_bytes_per_token` counts too.
+    """
 
     rank: int
     stage: int
     shard: int
     weight_bytes: int
+    draft_bytes: int = 0
     usable_bytes: int
     kv_bytes_per_token: int
     kv_tokens: int
@@ -43,10 +48,43 @@ def explain_ranks(ranks: list[RankMemory]) -> list[str]:
     return lines
 
 
+class _HeldDraft(msgspec.Struct, frozen=True):
+    """A rank's share of a draft, in bytes."""
+
+    name: str
+    format: str
+    weight_bytes: int
+    kv_bytes_per_token: int
+
+    @classmethod
+    def of(cls, draft: PlacedDraft, share: RankShare) -> "_HeldDraft":
+        local = share.config(draft.config)
+        per_token = kv_bytes_per_token(
+            num_layers=local.num_layers,
+            num_kv_heads=local.num_kv_heads,
+            head_dim=local.head_dim,
+            dtype=draft.kv_dtype,
+        )
+        return cls(draft.name, draft.form.name, rank_weights(draft.config, share).num_bytes(draft.form), per_token)
+
+    @property
+    def weight_lines(self) -> tuple[str, ...]:
+        return (f"  weights of its draft {self.name} ({self.format}): {format_bytes(self.weight_bytes)}",)
+
+    def kv_lines(self, in_all: int) -> tuple[str, ...]:
+        return (f"  and its draft's: {self.kv_bytes_per_token:,} bytes, {in_all:,} in all",)
+
+
 def rank_memory(
-    number: int, share: RankShare, config: ModelConfig, form: WeightFormat, device: Device, workload: Workload
+    number: int,
+    share: RankShare,
+    config: ModelConfig,
+    form: WeightFormat,
+    device: Device,
+    workload: Workload,
+    draft: tuple[PlacedDraft, RankShare] | None = None,
 ) -> RankMemory:
-    """Memory of rank `number` of a replica of `config`, which holds `share` of it."""
+    """Memory of rank `number` of a replica of `config`, which holds `share` of it, and of its draft."""
     weights, local = rank_weights(config, share), share.config(config)
     weight_bytes = weights.num_bytes(form)
     usable = int(device.memory_bytes * workload.usable_share)
@@ -56,8 +94,10 @@ def rank_memory(
         head_dim=local.head_dim,
         dtype=workload.kv_dtype,
     )
-    left = usable - weight_bytes
-    tokens = max(0, left) // per_token
+    held_draft = None if draft is None else _HeldDraft.of(*draft)
+    left = usable - weight_bytes - (held_draft.weight_bytes if held_draft else 0)
+    in_all = per_token + (held_draft.kv_bytes_per_token if held_draft else 0)
+    tokens = max(0, left) // in_all
     item, scale = KV_ITEMSIZE[workload.kv_dtype], KV_SCALE_BYTES[workload.kv_dtype]
     numbers = f"({local.head_dim} x {item} + {scale})" if scale else f"{local.head_dim} x {item}"
     parts = (
@@ -69,10 +109,12 @@ def rank_memory(
         f"  weights: {weights.linear:,} x {form.bits:g} bits + {weights.vocabulary:,} of embedding and head x "
         f"{form.other_bits:g} bits + {weights.vectors:,} of norms and biases x {max(VECTOR_BITS, form.other_bits):g} "
         f"bits = {format_bytes(weight_bytes)}",
+        *(held_draft.weight_lines if held_draft else ()),
         f"  usable: {format_bytes(device.memory_bytes)} x {workload.usable_share:g} = {format_bytes(usable)}",
         f"  left for keys and values: {format_bytes(left)}",
         f"  KV per token: 2 x {local.num_layers} layers x {local.num_kv_heads} KV heads x {numbers} bytes "
         f"({workload.kv_dtype}) = {per_token:,} bytes",
+        *(held_draft.kv_lines(in_all) if held_draft else ()),
         f"  tokens: {tokens:,}",
     )
     return RankMemory(
@@ -80,8 +122,9 @@ def rank_memory(
         stage=share.stage,
         shard=share.shard,
         weight_bytes=weight_bytes,
+        draft_bytes=held_draft.weight_bytes if held_draft else 0,
         usable_bytes=usable,
-        kv_bytes_per_token=per_token,
+        kv_bytes_per_token=in_all,
         kv_tokens=tokens,
         parts=parts,
         lines=lines,

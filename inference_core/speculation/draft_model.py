@@ -17,7 +17,7 @@ from inference_core.errors import IntegrityError, RankLostError
 from inference_core.protocol import Knobs, SamplingParams
 from inference_core.runner import DraftingRunner, ModelRunner
 from inference_core.sequence import Sequence, Status
-from inference_core.speculation.drafter import Draft, Drafter
+from inference_core.speculation.drafter import Draft, Drafter, Reach
 from inference_core.speculation.step_costs import StepCosts
 from inference_core.step_plan import DraftLaw, SampleSpec, ScheduledSequence, StepPlan
 
@@ -80,10 +80,10 @@ class DraftModel(Drafter):
         self._costs = StepCosts()
         self._rests_until = -math.inf
 
-    def reach(self, sequence: Sequence, knobs: Knobs, most: int) -> int:
+    def reach(self, sequence: Sequence, knobs: Knobs, most: int) -> Reach:
         if self._clock() < self._rests_until:
-            return 0
-        return max(0, min(most, self._runner.info.max_context - len(sequence.token_ids)))
+            return Reach(0)
+        return Reach(max(0, min(most, self._runner.info.max_context - len(sequence.token_ids))))
 
     def seconds(self, sequences: int) -> float:
         return self._costs.seconds(sequences) or 0.0
@@ -91,7 +91,8 @@ class DraftModel(Drafter):
     def propose(self, wanted: list[tuple[Sequence, int]], knobs: Knobs) -> list[Draft]:
         turns = [_Turn(sequence, self._cache(sequence), count) for sequence, count in wanted]
         try:
-            self._catch_up([t for t in turns if t.cache.known - t.cache.computed > _NEARLY_THERE], knobs.prefill_chunk)
+            most = min(knobs.prefill_chunk, knobs.max_num_batched_tokens)
+            self._catch_up([t for t in turns if t.cache.known - t.cache.computed > _NEARLY_THERE], most)
             self._draft([t for t in turns if t.cache.known - t.cache.computed <= _NEARLY_THERE and t.wanted], knobs)
         except RankLostError:
             raise
@@ -149,13 +150,15 @@ class DraftModel(Drafter):
             self._runner.run(StepPlan(0, self._runner.info.name, shares))
 
     def _draft(self, turns: list[_Turn], knobs: Knobs) -> None:
-        """Round after round a token for each that wants one more; the first round computes what is lacking too."""
+        """Round after round a token for each that wants one more; the first round computes what is lacking too, of as
+        many sequences as a step takes."""
         while turns:
-            shares, drawing = [], []
+            shares, drawing, left = [], [], knobs.max_num_batched_tokens
             for turn in turns:
                 cache = turn.cache
                 lacking = turn.token_ids[-1:] or turn.sequence.token_ids[cache.computed :]
-                if self._has_room(cache, len(lacking)):
+                if len(lacking) <= left and self._has_room(cache, len(lacking)):
+                    left -= len(lacking)
                     spec = _spec(turn)
                     shares.append(ScheduledSequence(turn.sequence.id, lacking, cache.computed, cache.table, spec))
                     drawing.append(turn)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from inference_core.protocol import Knobs
 from inference_core.sequence import Sequence
@@ -17,6 +18,14 @@ class Draft:
     laws: list[DraftLaw] | None = None
 
 
+class Reach(NamedTuple):
+    """How many tokens can be proposed now, and what they promise: a class, small numbers, by how likely they are right.
+    Acceptance is measured for each class apart."""
+
+    most: int
+    promise: int = 0
+
+
 class Drafter(ABC):
     """Proposes what running sequences, whose tokens are all known, may go on with (SPEC SD-12).
 
@@ -24,13 +33,8 @@ class Drafter(ABC):
     """
 
     @abstractmethod
-    def reach(self, sequence: Sequence, knobs: Knobs, most: int) -> int:
-        """How many tokens, up to `most`, could be proposed now; 0 for none. Cheap: asked for in every step."""
-
-    def promise(self, sequence: Sequence) -> int:
-        """A class of proposals, small numbers, by how likely the one that could be made now is right: acceptance is
-        measured for each class apart. Asked after `reach`."""
-        return 0
+    def reach(self, sequence: Sequence, knobs: Knobs, most: int) -> Reach:
+        """What could be proposed now, up to `most` tokens. Cheap: asked for in every step."""
 
     @abstractmethod
     def propose(self, wanted: list[tuple[Sequence, int]], knobs: Knobs) -> list[Draft]:

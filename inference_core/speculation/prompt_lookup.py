@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from inference_core.protocol import Knobs
 from inference_core.sequence import Sequence
-from inference_core.speculation.drafter import Draft, Drafter
+from inference_core.speculation.drafter import Draft, Drafter, Reach
 
 
 @dataclass(slots=True)
@@ -36,23 +36,14 @@ class PromptLookup(Drafter):
     def __init__(self) -> None:
         self._indexes: dict[Sequence, _Index] = {}
 
-    def reach(self, sequence: Sequence, knobs: Knobs, most: int) -> int:
+    def reach(self, sequence: Sequence, knobs: Knobs, most: int) -> Reach:
         index, token_ids = self._indexes.get(sequence), sequence.token_ids
         if index is None or index.length != knobs.lookup_ngram:
             index = self._indexes[sequence] = _Index(knobs.lookup_ngram)
         if len(token_ids) != index.indexed:
             index.extend(token_ids)
         index.match = index.follows.get(tuple(token_ids[-index.length :]), 0)
-        return most if index.match else 0
-
-    def promise(self, sequence: Sequence) -> int:
-        """By how far back the two places agree: whoever copies has agreed for long, a turn of phrase has not."""
-        index, token_ids = self._indexes[sequence], sequence.token_ids
-        length, last = index.length, len(token_ids)
-        agreed, most = length, min(4 * length, index.match)
-        while agreed < most and token_ids[index.match - agreed - 1] == token_ids[last - agreed - 1]:
-            agreed += 1
-        return 0 if agreed < 2 * length else 1 if agreed < 4 * length else 2
+        return Reach(most, _promise(token_ids, index.match, index.length)) if index.match else Reach(0)
 
     def propose(self, wanted: list[tuple[Sequence, int]], knobs: Knobs) -> list[Draft]:
         return [Draft(_continuation(s.token_ids, self._indexes[s].match, count)) for s, count in wanted]
@@ -62,6 +53,14 @@ class PromptLookup(Drafter):
 
     def forget(self, sequence: Sequence) -> None:
         self._indexes.pop(sequence, None)
+
+
+def _promise(token_ids: list[int], match: int, length: int) -> int:
+    """By how far back the two places agree: whoever copies has agreed for long, a turn of phrase has not."""
+    agreed, most, last = length, min(4 * length, match), len(token_ids)
+    while agreed < most and token_ids[match - agreed - 1] == token_ids[last - agreed - 1]:
+        agreed += 1
+    return 0 if agreed < 2 * length else 1 if agreed < 4 * length else 2
 
 
 def _continuation(token_ids: list[int], start: int, count: int) -> list[int]:

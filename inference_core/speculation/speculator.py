@@ -1,7 +1,10 @@
 """Decides before each step of a model what is drafted, and learns from each what that was worth."""
 
+import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -10,19 +13,28 @@ from inference_core.scheduler import Scheduler
 from inference_core.sequence import Sequence
 from inference_core.speculation.acceptance import Acceptance
 from inference_core.speculation.draft_lengths import Candidate, draft_lengths
-from inference_core.speculation.drafter import Drafter
+from inference_core.speculation.drafter import Drafter, Reach
 from inference_core.speculation.step_costs import StepCosts
-from inference_core.step_plan import ScheduledSequence, StepPlan
+from inference_core.step_plan import DraftLaw, ScheduledSequence, StepPlan
+
+
+class _Wanted(NamedTuple):
+    """So many tokens are to be drafted for a sequence; what they promise is known."""
+
+    sequence: Sequence
+    tokens: int
+    promise: int
 
 
 @dataclass(slots=True)
 class _Round:
-    """The step under way: its size without drafts, whether it only decodes, what drafting took, and who has drafts: of
-    which promise, or because a grammar leaves no choice."""
+    """The step under way: its size without drafts, whether it only decodes, what drafting took, how much was drafted,
+    and who has drafts: of which promise, or because a grammar leaves no choice."""
 
     sequences: int
     decodes_only: bool
     draft_seconds: float = 0.0
+    num_drafts: int = 0
     drafted: list[tuple[Sequence, int]] = field(default_factory=list)
     forced: list[Sequence] = field(default_factory=list)
 
@@ -35,19 +47,30 @@ class Speculator:
     once in a while not at all, so that the time without drafts is known. With "fixed" every sequence has as many as
     possible. Tokens that a grammar forces are drafted whatever the knob says, since none of them is in vain (SPEC
     SO-02).
+
+    Where steps could overlap (`OverlappingRunner`), drafts keep them from it: what is drafted depends on the last
+    tokens. So after `IDLE_STEPS` steps in a row for which no draft pays, the controller rests for as long as
+    `REST_STEPS` of them took, and lets steps overlap meanwhile.
     """
 
     LEAST_GAIN = 0.03
     PLAIN_EVERY = 64
+    IDLE_STEPS = 4
+    REST_STEPS = 64
     _SEQUENCE_KEEP = 0.95
     _MODEL_KEEP = 0.999
 
     def __init__(
-        self, scheduler: Scheduler, drafters: dict[str, Drafter], clock: Callable[[], float], *, verifies: bool = True
+        self,
+        scheduler: Scheduler,
+        drafters: dict[str, Drafter],
+        clock: Callable[[], float],
+        *,
+        most_drafts: int = sys.maxsize,
     ) -> None:
-        """`drafters` by the value of the knob `speculation` that puts them in force. `verifies`: whether the model's
-        runner can tell whether drafts are right."""
-        self._verifies = verifies
+        """`drafters` by the value of the knob `speculation` that puts them in force. `most_drafts`: as many as the
+        model's runner verifies in a step."""
+        self._most_drafts = most_drafts
         self._scheduler = scheduler
         self._drafters = drafters
         self._clock = clock
@@ -57,14 +80,18 @@ class Speculator:
         self._of_sequence: dict[Sequence, dict[int, Acceptance]] = {}
         self._in_force: str = "off"
         self._until_plain = self.PLAIN_EVERY
+        self._idle_steps = 0
+        self._rests_until = -math.inf
         self._round = _Round(0, False)
         self._stats = SpeculationStats()
         scheduler.on_leave = self.forget
 
     @property
     def is_on(self) -> bool:
-        """Whether steps may have drafts, so that all tokens must be known before they are planned."""
-        return self._scheduler.knobs.speculation in self._drafters
+        """Whether the next step may have drafts, so that all tokens must be known before it is planned."""
+        knobs = self._scheduler.knobs
+        rests = knobs.draft_control == "adaptive" and self._clock() < self._rests_until
+        return knobs.speculation in self._drafters and not rests
 
     def draft(self, plan: StepPlan) -> None:
         """Add drafts to the step that was just planned."""
@@ -79,7 +106,7 @@ class Speculator:
         if plan.copies:
             return
         began = self._clock()
-        if bound and self._verifies:
+        if bound:
             self._skip_ahead(bound, knobs)
         if drafter is None:
             return
@@ -87,13 +114,13 @@ class Speculator:
             self._fixed(plan, drafter, knobs) if knobs.draft_control == "fixed" else self._paying(plan, drafter, knobs)
         )
         if wanted:
-            promises = {sequence: drafter.promise(sequence) for sequence, _ in wanted}
-            for (sequence, _), draft in zip(wanted, drafter.propose(wanted, knobs), strict=True):
+            drafts = drafter.propose([(w.sequence, w.tokens) for w in wanted], knobs)
+            for (sequence, _, promise), draft in zip(wanted, drafts, strict=True):
                 if draft.token_ids:
                     # What a grammar leaves of a law is not what the draft was drawn from.
                     laws = draft.laws if sequence.sample_spec.matcher is None else None
-                    self._scheduler.add_drafts(sequence, draft.token_ids, laws)
-                    self._round.drafted.append((sequence, promises[sequence]))
+                    self._add(sequence, draft.token_ids, laws)
+                    self._round.drafted.append((sequence, promise))
         self._round.draft_seconds = self._clock() - began
 
     def learn(self, seconds: float) -> None:
@@ -118,6 +145,10 @@ class Speculator:
         elif not drafts:
             for overall in self._overall.values():
                 overall.fade()
+        self._idle_steps = 0 if drafts else self._idle_steps + 1
+        if self._idle_steps >= self.IDLE_STEPS:
+            self._idle_steps = 0
+            self._rests_until = self._clock() + self.REST_STEPS * (plain_seconds or 0.0)
 
     def forget(self, sequence: Sequence) -> None:
         """`sequence` gives up its seat: nothing is held for it on return."""
@@ -146,40 +177,44 @@ class Speculator:
         """Draft what grammars force."""
         for share in bound:
             sequence = self._scheduler.running[share.sequence_id]
-            most = min(self._most_drafts(sequence, knobs), self._scheduler.draft_room)
+            most = min(_most_drafts(sequence, knobs), self._room)
             if len(share.token_ids) > 1 or most < 1 or share.sample is None or share.sample.matcher is None:
                 continue
             forced = share.sample.matcher.forced_tokens()[:most]
             if forced:
-                self._scheduler.add_drafts(sequence, forced, None)
+                self._add(sequence, forced, None)
                 self._round.forced.append(sequence)
 
-    def _most_drafts(self, sequence: Sequence, knobs: Knobs) -> int:
-        """The last token of an answer is always the model's own."""
-        return min(knobs.max_draft_tokens, sequence.max_output_tokens - len(sequence.output_token_ids) - 1)
+    @property
+    def _room(self) -> int:
+        """How many more tokens the step's budget and the runner let be drafted."""
+        return min(self._scheduler.draft_room, self._most_drafts - self._round.num_drafts)
 
-    def _fixed(self, plan: StepPlan, drafter: Drafter, knobs: Knobs) -> list[tuple[Sequence, int]]:
-        room, wanted = self._scheduler.draft_room, []
-        for sequence, most in self._reaches(plan, drafter, knobs):
-            if room and most:
-                wanted.append((sequence, min(most, room)))
+    def _add(self, sequence: Sequence, token_ids: list[int], laws: list[DraftLaw] | None) -> None:
+        self._scheduler.add_drafts(sequence, token_ids, laws)
+        self._round.num_drafts += sequence.share.num_drafts
+
+    def _fixed(self, plan: StepPlan, drafter: Drafter, knobs: Knobs) -> list[_Wanted]:
+        room, wanted = self._room, []
+        for sequence, (most, promise) in self._reaches(plan, drafter, knobs):
+            if room > 0:
+                wanted.append(_Wanted(sequence, min(most, room), promise))
                 room -= min(most, room)
         return wanted
 
-    def _paying(self, plan: StepPlan, drafter: Drafter, knobs: Knobs) -> list[tuple[Sequence, int]]:
-        room, rows = self._scheduler.draft_room, len(plan.sequences)
-        if not (self._round.decodes_only and room and self._costs.seconds(rows)):
+    def _paying(self, plan: StepPlan, drafter: Drafter, knobs: Knobs) -> list[_Wanted]:
+        room, rows = self._room, len(plan.sequences)
+        if not (self._round.decodes_only and room > 0 and self._costs.seconds(rows)):
             return []
         self._until_plain -= 1
         if self._until_plain <= 0:
             self._until_plain = self.PLAIN_EVERY
             return []
-        reaches = [(s, most) for s, most in self._reaches(plan, drafter, knobs) if most]
+        reaches = self._reaches(plan, drafter, knobs)
         if not reaches:
             return []
         candidates, known = [], []
-        for sequence, most in reaches:
-            promise = drafter.promise(sequence)
+        for sequence, (most, promise) in reaches:
             prior = self._overall[promise].rates() if promise in self._overall else (Acceptance.START, Acceptance.START)
             own = self._of_sequence.get(sequence, {}).get(promise)
             candidates.append(Candidate(*(prior if own is None else own.rates(prior)), most))
@@ -188,18 +223,24 @@ class Speculator:
         for own, length in zip(known, lengths, strict=True):
             if own is not None and not length:
                 own.fade()
-        return [(sequence, length) for (sequence, _), length in zip(reaches, lengths, strict=True) if length]
+        return [
+            _Wanted(sequence, length, reach.promise)
+            for (sequence, reach), length in zip(reaches, lengths, strict=True)
+            if length
+        ]
 
-    def _reaches(self, plan: StepPlan, drafter: Drafter, knobs: Knobs) -> list[tuple[Sequence, int]]:
-        """The sequences that decode in this step, with how many tokens could be drafted for each."""
+    def _reaches(self, plan: StepPlan, drafter: Drafter, knobs: Knobs) -> list[tuple[Sequence, Reach]]:
+        """The sequences that decode in this step and that tokens could be drafted for, with how many."""
         running, reaches = self._scheduler.running, []
         for share in plan.sequences:
             if share.sample is None or len(share.token_ids) > 1:
                 continue
             sequence = running[share.sequence_id]
-            most = self._most_drafts(sequence, knobs)
+            most = _most_drafts(sequence, knobs)
             if sequence.speculate and most > 0:
-                reaches.append((sequence, drafter.reach(sequence, knobs, most)))
+                reach = drafter.reach(sequence, knobs, most)
+                if reach.most:
+                    reaches.append((sequence, reach))
         return reaches
 
     def _verify_seconds(self, rows: int) -> float:
@@ -230,3 +271,8 @@ class Speculator:
             for place in range(number):
                 counts[place] += 1
         stats.rounds += 1
+
+
+def _most_drafts(sequence: Sequence, knobs: Knobs) -> int:
+    """The last token of an answer is always the model's own."""
+    return min(knobs.max_draft_tokens, sequence.max_output_tokens - len(sequence.output_token_ids) - 1)

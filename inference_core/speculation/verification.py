@@ -57,7 +57,7 @@ def draw(
         if sequence.num_drafts and sequence.draft_laws is not None:
             results.append(_accept_or_replace(logits[rows].float().cpu().numpy(), drawn[rows], sequence))
         else:
-            results.append(_while_equal(sequence, drawn[rows]))
+            results.append(while_equal(sequence.drafts, drawn[rows]))
     return results
 
 
@@ -81,8 +81,20 @@ def draw_draft(law: DraftLaw, spec: SampleSpec) -> int:
     return _inverse(law, uniform(spec.seed ^ _DRAFTING, spec.position))
 
 
-def _while_equal(sequence: ScheduledSequence, drawn: list[SampledToken]) -> list[SampledToken]:
-    for count, draft in enumerate(sequence.drafts):
+def drafts_from(logits: Logits, sequences: list[ScheduledSequence]) -> list[tuple[int, DraftLaw]]:
+    """A draft token for each sequence, by its row of `logits` float32 [rows, vocabulary], and the law that it has."""
+    drafts = []
+    for raw, sequence in zip(logits, sequences, strict=True):
+        assert sequence.sample is not None
+        law = distribution(raw, sequence.sample)
+        drafts.append((draw_draft(law, sequence.sample), law))
+    return drafts
+
+
+def while_equal(drafts: list[int], drawn: list[SampledToken]) -> list[SampledToken]:
+    """Of what was `drawn` before each of the `drafts` and behind the last, what counts the repeatable way: all up to
+    the first token that is not what was drafted."""
+    for count, draft in enumerate(drafts):
         if drawn[count].token_id != draft:
             return drawn[: count + 1]
     return drawn

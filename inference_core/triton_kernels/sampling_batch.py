@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import SamplingParams
 from inference_core.step_plan import SampleSpec
-
-_MASK = (1 << 64) - 1
-_INT32 = (1 << 31) - 1
+from inference_core.triton_kernels.draw_laws import LAW_FIELDS, law_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +72,8 @@ class DrawLaws:
 
 def draw_laws(specs: Sequence[SampleSpec]) -> DrawLaws:
     """On the CPU; a runner copies them to its buffers."""
-    params = [spec.params for spec in specs]
-    return DrawLaws(
-        temperature=torch.tensor([p.temperature for p in params], dtype=torch.float64),
-        top_k=torch.tensor([min(max(p.top_k, 0), _INT32) for p in params], dtype=torch.int32),
-        top_p=torch.tensor([p.top_p for p in params], dtype=torch.float64),
-        min_p=torch.tensor([p.min_p for p in params], dtype=torch.float64),
-        seed=torch.tensor([_as_int64(spec.seed) for spec in specs], dtype=torch.int64),
-        position=torch.tensor([spec.position for spec in specs], dtype=torch.int64),
-    )
+    columns = law_columns(specs)
+    return DrawLaws(*(torch.from_numpy(np.array(columns[name], dtype)) for name, dtype in LAW_FIELDS))
 
 
 def is_penalised(params: SamplingParams) -> bool:
@@ -120,8 +111,3 @@ def _check(ids: Collection[int], vocabulary: int, param: str) -> None:
             raise InvalidRequestError(
                 f"token id {token_id} in {param} is not in the vocabulary (0..{vocabulary - 1})", param
             )
-
-
-def _as_int64(seed: int) -> int:
-    seed &= _MASK
-    return seed - (1 << 64) if seed >> 63 else seed

@@ -178,13 +178,15 @@ def test_kv_calc_explains_every_model_of_a_catalogue() -> None:
     shown = aio("kv-calc", "--catalog", "datacenter")
     assert shown.exit_code == 0
     for part in ("llama-3.3-70b-awq (gpu-70b, 4 x 24 GB), tier 3, 4", "4 tensor x 1 pipeline ranks were asked for",
-                 "142,286 tokens / 8,192 = 17", "121,094 tokens / 8,192 = 14",
+                 "its draft llama-3.1-8b-draft (gptq-int4)", "and its draft's: 32,768 bytes, 114,688 in all",
+                 "llama-3.1-8b-draft (gpu-70b, 4 x 24 GB), tier none, drafts for llama-3.3-70b-awq",
+                 "121,094 tokens / 8,192 = 14",
                  "by its name it has the shape of llama-3.2-3b"):  # fmt: skip
         assert part in shown.output
     larger = json.loads(
         aio("kv-calc", "--catalog", "datacenter", "--device", "h200", "--devices", "1", "--json").output
     )
-    assert [entry["placement"] and entry["placement"]["mesh"]["tensor"] for entry in larger] == [None, 1, 1]
+    assert [entry["placement"] and entry["placement"]["mesh"]["tensor"] for entry in larger] == [None, 1, 1, None]
     laptop = aio("kv-calc", "--catalog", "laptop").output
     assert "smollm2-int4 (this machine's CPU), tier 1" in laptop
     assert "tokens if this model has all of it" in laptop
@@ -259,7 +261,7 @@ def test_models_shows_gpu_groups_with_their_memory_and_what_this_machine_lacks_f
     for part in (
         "GPU group gpu-8b",
         "gpu-70b: 4 x 24.0 GB x 0.9 = 86.4 GB usable",
-        "= 46.4 GB for keys and values",
+        "= 40.7 GB for keys and values",
     ):
         assert part in shown.output
     groups = json.loads(aio("models", "--catalog", "datacenter", "--json").output)["groups"]

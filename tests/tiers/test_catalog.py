@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tiers.catalog_file import load_catalog, parse_catalog, shipped_catalogs
+from tiers.core_spec import group_spec
 from tiers.errors import CatalogError
 from tiers.servable import validate_files
 from tiers.tier_spec import ChainOfThoughtSpec, PlainSpec, SelfConsistencySpec, TierClass
@@ -74,11 +75,22 @@ def test_every_tier_has_the_six_fields_of_an_endpoint_registry() -> None:
     assert load_catalog("laptop").tier(1).url == "in-process"
 
 
-def test_the_seventy_billion_plan_leaves_about_140_thousand_tokens_on_four_cards() -> None:
+def test_the_seventy_billion_plan_leaves_about_90_thousand_tokens_beside_its_draft_on_four_cards() -> None:
     group = next(g for g in load_catalog("datacenter").gpu_groups if g.name == "gpu-70b")
-    assert group.kv_bytes == pytest.approx(46.4e9)
-    assert group.kv_bytes // group.models[0].kv_bytes_per_token == 141_601
-    assert "46.4 GB for keys and values" in "\n".join(group.memory_lines())
+    assert group.kv_bytes == pytest.approx(40.66e9)
+    lines = "\n".join(group.memory_lines())
+    assert "40.7 GB for keys and values" in lines
+    # 2 x 80 and 2 x 32 layers, 8 KV heads x 128 x 2 bytes.
+    assert "/ 458752 bytes per token of llama-3.3-70b-awq and its draft llama-3.1-8b-draft = 88631 tokens" in lines
+
+
+def test_the_strongest_tier_of_the_datacenter_is_drafted_for_in_its_own_core() -> None:
+    catalog = load_catalog("datacenter")
+    spec = group_spec(catalog, catalog.core_of(str(catalog.tier(4).model)))
+    target, draft = spec.core.models
+    assert (target.name, target.draft) == (catalog.tier(4).model, draft.name)
+    assert target.knobs["speculation"] == "draft_model"
+    assert draft.knobs.get("speculation", "off") == "off"
 
 
 def test_a_catalogue_is_read_from_a_path(tmp_path: Path) -> None:
@@ -173,7 +185,7 @@ def test_all_problems_are_reported_together() -> None:
 def test_weights_that_do_not_fit_their_cards_are_explained_by_the_arithmetic() -> None:
     message = complaint(put("gpu_groups.1.cards", 1), name="datacenter")
     assert "40.0 GB weights of llama-3.3-70b-awq" in message
-    assert "= -18.4 GB for keys and values" in message
+    assert "= -24.1 GB for keys and values" in message
 
 
 @pytest.mark.parametrize(
@@ -184,7 +196,11 @@ def test_weights_that_do_not_fit_their_cards_are_explained_by_the_arithmetic() -
         ([put("gpu_groups.0.models", [])], "gpu_groups 'gpu-8b': has no models"),
         ([put("gpu_groups.0.knobs", {"speed": 1})], "gpu_groups 'gpu-8b'.knobs: speed is no knob"),
         ([put("gpu_groups.0.knobs", {"max_num_seqs": 999})], "memory is set aside for 256"),
-        ([put("gpu_groups.0.knobs", {"speculation": "prompt_lookup"})], "cannot verify drafts; choose off"),
+        (
+            [put("gpu_groups.0.knobs", {"speculation": "draft_model"})],
+            "speculation = 'draft_model' needs a draft, another model of this group",
+        ),
+        ([put("gpu_groups.0.models.0.draft", "gpt")], ".draft = 'gpt': must be another model of this group"),
         ([put("gpu_groups.1.models.0.knobs", {"max_num_batched_tokens": 9000})], "is set aside for 8192"),
         ([put("gpu_groups.0.models.0.kv_dtype", "int8")], "models[0].kv_dtype = 'int8': allowed:"),
         ([put("gpu_groups.0.models.0.weights", "int3")], "models[0].weights = 'int3': allowed:"),

@@ -39,19 +39,20 @@ def test_a_gpu_group_is_loaded_as_the_catalogue_plans_it() -> None:
     spec = group_spec(load_catalog("datacenter"), "gpu-70b")
     assert (spec.device, spec.cards, spec.first_card, spec.card_bytes) == ("cuda", 4, 1, 24_000_000_000)
     assert (spec.core.memory_utilization, spec.core.max_num_batched_tokens) == (0.9, 8192)
-    (model,) = spec.core.models
+    model, draft = spec.core.models
     assert (model.compute, model.kv_dtype, model.max_context) == ("int4", "float16", 8192)
-    assert model.knobs == {"itl_objective_ms": 50.0, "ttft_objective_ms": 500.0}
+    assert model.knobs == {"itl_objective_ms": 50.0, "ttft_objective_ms": 500.0, "speculation": "draft_model"}
+    assert (model.draft, draft.draft, draft.compute) == (draft.name, None, "int4")
 
 
 def test_slots_for_adapters_are_loaded_and_counted_as_the_catalogue_says() -> None:
     catalog = load_catalog("datacenter")
     group = catalog.group("gpu-70b")
     model = replace(group.models[0], max_adapters=8, max_adapter_rank=32, adapters={"sql": "/srv/sql"})
-    adapted = replace(group, models=[model])
+    adapted = replace(group, models=[model, *group.models[1:]])
     groups = [adapted if g.name == group.name else g for g in catalog.gpu_groups]
 
-    (loaded,) = group_spec(replace(catalog, gpu_groups=groups), "gpu-70b").core.models
+    loaded, _ = group_spec(replace(catalog, gpu_groups=groups), "gpu-70b").core.models
 
     assert (loaded.max_adapters, loaded.max_adapter_rank, loaded.adapters) == (8, 32, {"sql": "/srv/sql"})
     # A of q, k, v, gate and up and B of o and down lie on each of four cards; the rest is divided among them.

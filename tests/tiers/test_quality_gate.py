@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.quality_report import MeasuredModel, QualityReport, QuestionFigures, TextFigures, write_report
+from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 from tiers.catalog import Catalog
 from tiers.catalog_file import parse_catalog
 from tiers.errors import CatalogError
@@ -67,6 +68,14 @@ def catalog(weights: Path, report: Path, thinker: bool = False, **gate: Any) -> 
     return parse_catalog(table, "catalogue 'gated'")
 
 
+def gpu_catalog(weights: Path, report: Path, kind: str, thinker: bool = False, **gate: Any) -> Catalog:
+    """The datacenter catalogue with a gate on tier 2's model, or on that of tiers 3 and 4."""
+    table = tomllib.loads(resources.files("tiers.catalogs").joinpath("datacenter.toml").read_text())
+    model = table["gpu_groups"][1 if thinker else 0]["models"][0]
+    model |= {"path": str(weights), "weights": kind, "quality": {"report": str(report)} | gate}
+    return parse_catalog(table, "catalogue 'gated'")
+
+
 def refusal(given: Catalog, tmp_path: Path) -> str:
     with pytest.raises(CatalogError) as error:
         require_quality(given, tmp_path / "cache")
@@ -115,6 +124,48 @@ def test_a_tier_that_reasons_needs_a_score_of_final_answers(tmp_path: Path, weig
     require_quality(catalog(weights, report, thinker=True), tmp_path / "cache")
     said = refusal(catalog(weights, report, thinker=True, max_exact_match_loss=0.01), tmp_path)
     assert "exact match falls by 0.0250 (60 to 55 of 200 right" in said
+
+
+def measured(weights: Path, compute: str) -> MeasuredModel:
+    return MeasuredModel(path=str(weights), fingerprint=file_fingerprint(weights), compute=compute, kv_dtype="bfloat16")
+
+
+@pytest.mark.parametrize(("kind", "compute"), [("gptq-int4", "int4"), ("bfloat16", "bfloat16")])
+def test_models_of_gpu_groups_are_asked_for_reports_of_the_same_numbers(
+    tmp_path: Path, weights: Path, kind: str, compute: str
+) -> None:
+    report = written(tmp_path, weights, candidate=measured(weights, compute))
+    require_quality(gpu_catalog(weights, report, kind), tmp_path / "cache")
+    said = refusal(gpu_catalog(weights, report, kind, max_perplexity_rise=0.001), tmp_path)
+    assert "gpu_groups 'gpu-8b'.models 'llama-3.1-8b-int4'.quality" in said
+    assert "perplexity_rise is 0.0050, at most 0.001 is allowed" in said
+    other = written(tmp_path, weights, candidate=measured(weights, "float32"))
+    assert f"not {compute}" in refusal(gpu_catalog(weights, other, kind), tmp_path)
+
+
+def test_a_gpu_model_that_reasons_needs_a_score_of_final_answers(tmp_path: Path, weights: Path) -> None:
+    report = written(tmp_path, weights, candidate=measured(weights, "int4"))
+    assert "tier-4 reasons with this model" in refusal(gpu_catalog(weights, report, "awq-int4", thinker=True), tmp_path)
+
+
+def test_what_no_report_can_show_is_refused_with_a_gate(tmp_path: Path, weights: Path) -> None:
+    report = written(tmp_path, weights)
+    said = refusal(gpu_catalog(weights, report, "fp8"), tmp_path)
+    assert "comparisons cannot compute as cards do with compute fp8" in said
+
+
+def test_a_file_that_is_rounded_to_int8_at_load_is_refused_with_a_gate(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.gguf"
+    write_gguf(plain, decoder_weights())
+    report = written(tmp_path, plain, candidate=measured(plain, "int4-int8"))
+    assert "is rounded to INT8 when it is loaded" in refusal(gpu_catalog(plain, report, "int8"), tmp_path)
+
+
+def test_only_the_cores_that_are_served_here_are_asked(tmp_path: Path, weights: Path) -> None:
+    missing = gpu_catalog(weights, tmp_path / "nothing.json", "gptq-int4")
+    require_quality(missing, tmp_path / "cache", ["cpu", "gpu-70b"])
+    with pytest.raises(CatalogError, match="cannot be read"):
+        require_quality(missing, tmp_path / "cache", ["gpu-8b"])
 
 
 def test_bounds_that_make_no_sense_are_named(tmp_path: Path, weights: Path) -> None:

@@ -20,7 +20,7 @@ def spec(prompt: list[int], output: list[int], **params: Any) -> SampleSpec:
 
 
 def counted(rows: EditedRows, draws: dict[str, SampleSpec], drawn: list[int], last: dict[str, int]) -> RowUpdates:
-    updates = rows.place(list(draws.items()), last)
+    updates = rows.place(list(draws), list(draws.values()), last)
     assert updates is not None
     rows.count(updates, torch.tensor(drawn))
     return updates
@@ -106,7 +106,13 @@ def test_the_mask_falls_once_the_least_length_is_reached(rows: EditedRows) -> No
 
 def test_rows_that_nothing_edits_have_none(rows: EditedRows) -> None:
     plain = spec([1], [], presence_penalty=0.0)
-    assert rows.place([("a", plain)], {}) is None
-    updates = rows.place([("a", plain), ("b", spec([1], []))], {})
+    assert rows.place(["a"], [plain], {}) is None
+    updates = rows.place(["a", "b"], [plain, spec([1], [])], {})
     assert updates is not None
     assert updates.rows == [-1, 0]
+
+
+def test_rows_that_the_host_draws_have_none(rows: EditedRows) -> None:
+    updates = rows.place(["a", "a", "b"], [None, None, spec([1], [])], {})
+    assert updates is not None
+    assert updates.rows == [-1, -1, 0]

@@ -33,6 +33,20 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> DeviceGroupSpec:
     return DeviceGroupSpec(name="card", device="cpu", core=core, card_bytes=1 << 28)
 
 
+def drafted(group: DeviceGroupSpec) -> DeviceGroupSpec:
+    """The group with a third model, the first one's weights in INT8, which drafts for the first."""
+    target, other = group.core.models
+    draft = replace(target, name="draft", compute="int8")
+    knobs = {"speculation": "draft_model", "draft_control": "fixed", "max_draft_tokens": 3}
+    models = [replace(target, draft="draft", knobs=knobs), other, draft]
+    return replace(group, core=replace(group.core, models=models))
+
+
+def accepted(core: Core) -> int:
+    stats = core.stats().models[0].speculation
+    return 0 if stats is None else sum(stats.accepted)
+
+
 def answer(core: Core, *names: str) -> dict[str, list[int]]:
     sampling = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     for name in names:
@@ -61,6 +75,18 @@ def test_models_of_a_group_share_its_arena_and_answer_as_each_does_alone(
         alone = replace(group, core=replace(group.core, models=[group.core.models[index]]))
         assert answer(load_group(alone, tmp_path), name)[name] == said[name]
     assert said["a"] != said["b"]
+
+
+def test_a_model_of_a_group_drafts_for_another_and_no_token_changes(group: DeviceGroupSpec, tmp_path: Path) -> None:
+    core = load_group(drafted(group), tmp_path)
+    assert answer(core, "a", "b") == answer(load_group(group, tmp_path), "a", "b")
+    assert accepted(core) > 0
+
+
+def test_a_draft_that_is_not_of_the_group_is_refused(group: DeviceGroupSpec, tmp_path: Path) -> None:
+    alone = replace(group.core, models=[replace(group.core.models[0], draft="nobody")])
+    with pytest.raises(ModelFileError, match="its draft is 'nobody'; it must be another model of this core: none"):
+        load_group(replace(group, core=alone), tmp_path)
 
 
 def test_a_card_that_is_too_small_is_refused_with_the_groups_name_and_the_arithmetic(
@@ -96,9 +122,10 @@ def test_a_group_of_two_cards_answers_as_one_card_does_and_ends_its_other_proces
     group: DeviceGroupSpec, tmp_path: Path
 ) -> None:
     one = answer(load_group(group, tmp_path), "a", "b")
-    core = load_group(replace(group, cards=2), tmp_path, knobs_file=tmp_path / "knobs.json")
+    core = load_group(replace(drafted(group), cards=2), tmp_path, knobs_file=tmp_path / "knobs.json")
     try:
         assert answer(core, "a", "b") == one
+        assert accepted(core) > 0
         (rank,) = living_ranks()
         core.set_knobs({"max_num_seqs": 2}, keep=True)
         assert (tmp_path / "knobs.json").exists()

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from inference_core.device.block_tables import BlockTables
-from inference_core.device.step_inputs import NO_ROW, NO_SLOT, Capacity, StepInputs, arrays_over, bytes_of
+from inference_core.device.step_inputs import NO_ROW, NO_SLOT, Capacity, StepInputs, StepShape, arrays_over, bytes_of
 from inference_core.kv_layout import KVLayout
 from inference_core.protocol import SamplingParams
 from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence
 
 LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=2, block_size=4, dtype="float32")
 SLAB_BYTES = LAYOUT.block_bytes * 8
-CAPACITY = Capacity(tokens=32, sequences=8, table_updates=16)
+CAPACITY = Capacity(tokens=32, sequences=8, draws=12, table_updates=16)
 PARAMS = SamplingParams(temperature=0.5, top_k=7, top_p=0.75, min_p=0.25)
 
 
@@ -74,6 +74,34 @@ def test_padding_computes_nothing_that_counts(inputs: StepInputs, tables: BlockT
     assert values(inputs, "slots", 4)[2:] == [NO_SLOT] * 2
     assert values(inputs, "pending", 4)[2:] == [NO_ROW] * 2
     assert values(inputs, "token_ids", 4)[2:] == [0, 0]
+
+
+def test_every_drafted_token_is_drawn_for_and_one_more(inputs: StepInputs, tables: BlockTables) -> None:
+    drafted = share("a", [8, 30, 31], 4, [1, 2], seed=1)
+    drafted.num_drafts = 2
+    sequences = [share("chunk", [5, 6], 0, [3]), drafted, share("b", [9], 0, [4], seed=2)]
+
+    shape = inputs.fill(sequences, tables, {}, renamed=False, pad_to=8)
+
+    assert (shape.tokens, shape.sequences, shape.sampled, shape.longest_query) == (8, 8, 8, 3)
+    assert values(inputs, "sample_rows", 4) == [2, 3, 4, 5]
+    assert values(inputs, "position", 4) == [3, 4, 5, 3]
+    assert values(inputs, "seed", 4) == [1, 1, 1, 2]
+    assert values(inputs, "query_start", 9) == [0, 2, 5, *[6] * 6]
+    assert values(inputs, "slots", 8)[6:] == [NO_SLOT] * 2
+
+
+def test_a_shape_is_captured_with_one_of_few_bounds_of_its_queries() -> None:
+    shapes = [StepShape(8, 8, 8, longest, 30, 5).as_captured(64) for longest in (1, 2, 4, 5, 16)]
+    assert [shape.longest_query for shape in shapes] == [1, 4, 4, 16, 16]
+    assert all((shape.longest_context, shape.table_updates) == (64, 0) for shape in shapes)
+
+
+def test_more_draws_than_there_is_room_for_are_refused(inputs: StepInputs, tables: BlockTables) -> None:
+    drafted = share("a", list(range(13)), 0, [1, 2, 3, 4], seed=1)
+    drafted.num_drafts = 12
+    with pytest.raises(ValueError, match="a step that draws 13 tokens; there is room for 12"):
+        inputs.fill([drafted], tables, {}, renamed=False)
 
 
 @pytest.mark.parametrize(

