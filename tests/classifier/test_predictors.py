@@ -127,8 +127,12 @@ def test_probabilities_of_a_wrong_shape_or_range_are_refused() -> None:
         checked(np.full((1, 7), 1.5), TEST[:1], "x")
 
 
-def test_every_registered_predictor_can_be_made_and_has_its_rows_name() -> None:
-    assert [entry.make().name for entry in PREDICTORS] == [entry.name for entry in PREDICTORS]
+def test_every_registered_predictor_has_its_rows_name_or_says_what_it_lacks() -> None:
+    for entry in PREDICTORS:
+        try:
+            assert entry.make().name == entry.name
+        except PredictorUnavailableError as error:
+            assert entry.name in str(error)
 
 
 def test_a_predictor_whose_package_is_absent_says_so() -> None:
