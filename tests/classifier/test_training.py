@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 from synthetic_outcomes import DOMAINS, EASY, HARD, generated_rows
 
-from classifier.artefact import BASE, MANIFEST, MODEL, default_artefact, load_artefact, load_base, load_model_tensors
+from classifier.artefact import (
+    BASE,
+    MANIFEST,
+    MODEL,
+    default_artefact,
+    load_artefact,
+    load_base,
+    load_manifest,
+    load_model_tensors,
+)
 from classifier.errors import TrainingDataError
 from classifier.manifest import TrainingWindow
 from classifier.registry import ArtefactRegistry
@@ -196,7 +205,10 @@ def test_the_shipped_artefact_beats_its_shuffled_control_on_the_real_test_split(
 @pytest.mark.slow
 def test_the_train_command_reproduces_and_promotes_the_shipped_artefact(real_data: Path, tmp_path: Path) -> None:
     stages: list[str] = []
-    outcome = train_command(tmp_path, data=real_data, progress=lambda stage, share: stages.append(stage))
+    teacher = str(load_manifest(default_artefact()).encoder["teacher"])
+    outcome = train_command(
+        tmp_path, data=real_data, teacher=teacher, progress=lambda stage, share: stages.append(stage)
+    )
     assert outcome.promoted
     assert stages[-1] == "done"
     assert ArtefactRegistry(tmp_path).current().name == outcome.version
