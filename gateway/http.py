@@ -12,6 +12,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from gateway import __version__
 from gateway.api.adapters import load_adapter, show_adapters, unload_adapter
 from gateway.api.chat import chat_completions
+from gateway.api.classifier_orders import begin_trial, end_trial, promote_version, roll_back
 from gateway.api.completions import completions
 from gateway.api.docs_page import DocsPage
 from gateway.api.feedback import give_feedback
@@ -71,6 +72,10 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             list_retrainings,
             retrain_now,
             show_estimates,
+            promote_version,
+            roll_back,
+            begin_trial,
+            end_trial,
         ],
         guards=[admit_admin],
         tags=["quality"],

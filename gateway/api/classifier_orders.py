@@ -1,0 +1,149 @@
+"""`/admin/api/artefacts/…`: an operator promotes a classifier version, rolls back, and puts one on trial."""
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+from litestar import delete, post, put
+from litestar.params import FromPath
+from litestar.response import Response
+from msgspec import Meta
+
+from classifier.acceptance import accepted_artefact
+from classifier.artefact import default_artefact
+from classifier.errors import ArtefactError
+from classifier.registry import ArtefactRegistry
+from gateway.api.generating import read_body
+from gateway.api.knobs import KEYLESS_ACTOR
+from gateway.api.operations import describe
+from gateway.errors import ApiError
+from gateway.parts import HttpRequest, parts_of
+from quality import version_orders
+from quality.retrain import rollback
+
+Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class VersionOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why; written down with who."""
+
+    reason: Reason
+
+
+class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Let `version` decide about a `share` of the requests."""
+
+    version: Annotated[str, Meta(min_length=1, max_length=64)]
+    share: Annotated[float, Meta(gt=0, lt=1)]
+    reason: Reason
+
+
+class VersionsNow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the registry's pointer says after an order; every server that follows it does so within seconds."""
+
+    current: str
+    previous: str | None
+    trial: str | None
+    share: float
+
+
+_order = msgspec.json.Decoder(VersionOrder)
+_trial = msgspec.json.Decoder(TrialOrder)
+
+
+@post(
+    "/artefacts/{version:str}/promote",
+    status_code=200,
+    operation_class=describe(VersionOrder, VersionsNow),
+    summary="Promote a classifier version",
+)
+async def promote_version(request: HttpRequest, version: FromPath[str]) -> Response[Any]:
+    """After the checks that a server makes; 409 with the reason of a refusal, and what serves stays."""
+    order = await read_body(request, _order)
+    registry = _registry(request)
+    await _accepted(request, registry, version)
+    await version_orders.promote(
+        parts_of(request).database, registry, version, actor=_actor(request), reason=order.reason
+    )
+    return _now(registry)
+
+
+@post(
+    "/artefacts/rollback",
+    status_code=200,
+    operation_class=describe(VersionOrder, VersionsNow),
+    summary="Roll the classifier back",
+)
+async def roll_back(request: HttpRequest) -> Response[Any]:
+    """Let the previous version serve again; 409 if there is none."""
+    order = await read_body(request, _order)
+    registry = _registry(request)
+    try:
+        await rollback(parts_of(request).database, registry, actor=_actor(request), reason=order.reason)
+    except ArtefactError as error:
+        raise _refused(error) from error
+    return _now(registry)
+
+
+@put("/trial", operation_class=describe(TrialOrder, VersionsNow), summary="Put a classifier version on trial")
+async def begin_trial(request: HttpRequest) -> Response[Any]:
+    """A share of the requests, by a hash of their ids, is decided by it; 409 with the reason of a refusal."""
+    order = await read_body(request, _trial)
+    registry = _registry(request)
+    await _accepted(request, registry, order.version)
+    database, actor = parts_of(request).database, _actor(request)
+    await version_orders.start_canary(database, registry, order.version, order.share, actor=actor, reason=order.reason)
+    return _now(registry)
+
+
+@delete("/trial", status_code=200, operation_class=describe(None, VersionsNow), summary="End the trial")
+async def end_trial(request: HttpRequest) -> Response[Any]:
+    """Nothing changes if none is on."""
+    registry = _registry(request)
+    await version_orders.stop_canary(
+        parts_of(request).database, registry, actor=_actor(request), reason="ended by an operator"
+    )
+    return _now(registry)
+
+
+async def _accepted(request: HttpRequest, registry: ArtefactRegistry, version: str) -> None:
+    """Raises `ApiError` 409 unless `version` may serve here."""
+    parts = parts_of(request)
+    catalog = parts.routing.catalog
+
+    def check() -> None:
+        registry.seed(default_artefact())
+        accepted_artefact(
+            registry.folder(version),
+            catalog.fingerprint,
+            tiers=len(catalog.tiers),
+            must_be_measured=parts.settings.classifier_must_be_measured,
+        )
+
+    try:
+        await asyncio.to_thread(check)
+    except ArtefactError as error:
+        raise _refused(error) from error
+
+
+def _refused(error: ArtefactError) -> ApiError:
+    return ApiError(409, str(error), param="version", code="artefact_refused")
+
+
+def _registry(request: HttpRequest) -> ArtefactRegistry:
+    return ArtefactRegistry(parts_of(request).settings.registry_path)
+
+
+def _actor(request: HttpRequest) -> str:
+    return request.state["key_id"] or KEYLESS_ACTOR
+
+
+def _now(registry: ArtefactRegistry) -> Response[Any]:
+    trial = registry.canary()
+    now = VersionsNow(
+        current=registry.current().name,
+        previous=registry.previous(),
+        trial=None if trial is None else trial.version,
+        share=0.0 if trial is None else trial.share,
+    )
+    return Response(now, media_type="application/json")
