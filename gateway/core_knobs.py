@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.core_reading import read_cores
+from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from inference_core.client import CoreClient
 from inference_core.errors import CoreGoneError, InvalidRequestError
@@ -93,11 +94,8 @@ class CoreKnobs:
 
     async def history(self, limit: int, before: int | None, knob: str | None) -> list[KnobChange]:
         """Changes and refusals, newest first. Raises `ApiError` 503 while the database is away."""
-        try:
-            await self._flush()
-            return await list_knob_changes(self._engine, limit=limit, before=before, knob=knob)
-        except (SQLAlchemyError, OSError) as error:
-            raise ApiError(503, "The database is away. Try again later.", code="database_unavailable") from error
+        await reached(self._flush())
+        return await reached(list_knob_changes(self._engine, limit=limit, before=before, knob=knob))
 
     def _concerned(self, order: KnobOrder) -> dict[str, CoreClient]:
         """The cores that an order is for. Raises InvalidRequestError for a name that none of them knows."""

@@ -9,7 +9,7 @@ from litestar.response import Response
 from msgspec import Meta
 
 from gateway.api.generating import read_body
-from gateway.api.knobs import KEYLESS_ACTOR
+from gateway.api.guard import actor_of
 from gateway.api.operations import describe
 from gateway.core_adapters import ModelAdapters
 from gateway.parts import HttpRequest, parts_of
@@ -51,7 +51,7 @@ async def show_adapters(request: HttpRequest) -> Response[Any]:
 async def load_adapter(request: HttpRequest) -> Response[Any]:
     """Read and check a PEFT folder; requests may name `model:name` from now on."""
     order = await read_body(request, _decoder)
-    actor = request.state["key_id"] or KEYLESS_ACTOR
+    actor = actor_of(request)
     adapters = await parts_of(request).core_adapters.load(order.model, order.name, order.path, actor)
     return Response(AdaptersNow(model=order.model, adapters=adapters), media_type="application/json")
 
@@ -64,6 +64,6 @@ async def load_adapter(request: HttpRequest) -> Response[Any]:
 )
 async def unload_adapter(request: HttpRequest, model: FromPath[str], name: FromPath[str]) -> Response[Any]:
     """Take no more requests with it; it goes when the last one has ended."""
-    actor = request.state["key_id"] or KEYLESS_ACTOR
+    actor = actor_of(request)
     adapters = await parts_of(request).core_adapters.unload(model, name, actor)
     return Response(AdaptersNow(model=model, adapters=adapters), media_type="application/json")

@@ -14,7 +14,7 @@ from classifier.artefact import default_artefact
 from classifier.errors import ArtefactError
 from classifier.registry import ArtefactRegistry
 from gateway.api.generating import read_body
-from gateway.api.knobs import KEYLESS_ACTOR
+from gateway.api.guard import actor_of
 from gateway.api.operations import describe
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
@@ -63,7 +63,7 @@ async def promote_version(request: HttpRequest, version: FromPath[str]) -> Respo
     registry = _registry(request)
     await _accepted(request, registry, version)
     await version_orders.promote(
-        parts_of(request).database, registry, version, actor=_actor(request), reason=order.reason
+        parts_of(request).database, registry, version, actor=actor_of(request), reason=order.reason
     )
     return _now(registry)
 
@@ -79,7 +79,7 @@ async def roll_back(request: HttpRequest) -> Response[Any]:
     order = await read_body(request, _order)
     registry = _registry(request)
     try:
-        await rollback(parts_of(request).database, registry, actor=_actor(request), reason=order.reason)
+        await rollback(parts_of(request).database, registry, actor=actor_of(request), reason=order.reason)
     except ArtefactError as error:
         raise _refused(error) from error
     return _now(registry)
@@ -91,7 +91,7 @@ async def begin_trial(request: HttpRequest) -> Response[Any]:
     order = await read_body(request, _trial)
     registry = _registry(request)
     await _accepted(request, registry, order.version)
-    database, actor = parts_of(request).database, _actor(request)
+    database, actor = parts_of(request).database, actor_of(request)
     await version_orders.start_canary(database, registry, order.version, order.share, actor=actor, reason=order.reason)
     return _now(registry)
 
@@ -101,7 +101,7 @@ async def end_trial(request: HttpRequest) -> Response[Any]:
     """Nothing changes if none is on."""
     registry = _registry(request)
     await version_orders.stop_canary(
-        parts_of(request).database, registry, actor=_actor(request), reason="ended by an operator"
+        parts_of(request).database, registry, actor=actor_of(request), reason="ended by an operator"
     )
     return _now(registry)
 
@@ -132,10 +132,6 @@ def _refused(error: ArtefactError) -> ApiError:
 
 def _registry(request: HttpRequest) -> ArtefactRegistry:
     return ArtefactRegistry(parts_of(request).settings.registry_path)
-
-
-def _actor(request: HttpRequest) -> str:
-    return request.state["key_id"] or KEYLESS_ACTOR
 
 
 def _now(registry: ArtefactRegistry) -> Response[Any]:

@@ -6,12 +6,12 @@ import msgspec
 from litestar import post
 from litestar.response import Response
 from msgspec import Meta
-from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.api.generating import read_body
 from gateway.api.operations import describe
 from gateway.api.records import record_of_caller
-from gateway.errors import ApiError, bad_request
+from gateway.database_reach import reached
+from gateway.errors import bad_request
 from gateway.parts import HttpRequest, parts_of
 from quality.feedback import Feedback, FeedbackTaken
 
@@ -45,8 +45,5 @@ async def give_feedback(request: HttpRequest) -> Response[Any]:
     record = await record_of_caller(request, given.request_id)
     score = given.score if given.rating is None else _RATINGS[given.rating]
     feedback = Feedback(score=score, correction=given.correction, comment=given.comment)
-    try:
-        taken = await parts_of(request).feedback.take(record, feedback)
-    except (SQLAlchemyError, OSError) as error:
-        raise ApiError(503, "The database is away. Try again later.", code="database_unavailable") from error
+    taken = await reached(parts_of(request).feedback.take(record, feedback))
     return Response(taken, media_type="application/json")

@@ -9,8 +9,17 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
 from gateway.errors import ApiError
-from gateway.parts import PARTS
+from gateway.parts import PARTS, HttpRequest
 from gateway.request_ids import new_request_id
+
+# Who acts where no keys are configured: whoever sits at this machine.
+KEYLESS_ACTOR = "local"
+
+
+def actor_of(request: HttpRequest) -> str:
+    """Who asks, for what is written down about it."""
+    actor: str = request.state["key_id"] or KEYLESS_ACTOR
+    return actor
 
 
 def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:

@@ -9,6 +9,7 @@ from litestar.response import Response
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.api.generating import read_body
+from gateway.api.guard import actor_of
 from gateway.api.operations import describe
 from gateway.core_knobs import KnobOrder, KnobsChanged
 from gateway.errors import bad_request
@@ -18,8 +19,6 @@ from inference_core.preferred_sizes import suggest_preferred_sizes
 from inference_core.protocol import Knobs, KnobValue, ModelStats, Tuning
 from quality.knob_log import KnobChange
 
-# Who acts where no keys are configured: somebody on the server's own machine.
-KEYLESS_ACTOR = "local"
 MOST_CHANGES = 1000
 COMMON_SIZES = 64
 
@@ -87,7 +86,7 @@ async def change_knobs(request: HttpRequest) -> Response[Any]:
     given = {name: getattr(body, name) for name in KNOB_NAMES}
     order = KnobOrder(
         changes={name: value for name, value in given.items() if value is not UNSET},
-        actor=request.state["key_id"] or KEYLESS_ACTOR,
+        actor=actor_of(request),
         model=body.model,
         core=body.core,
         keep=body.keep,

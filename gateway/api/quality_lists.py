@@ -1,25 +1,23 @@
 """`/admin/api`: what the quality loop has seen, estimated and decided; and "retrain now"."""
 
-from collections.abc import Awaitable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from litestar import get, post
 from litestar.params import FromPath
 from litestar.response import Response
 from msgspec import Meta
-from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.api.generating import read_body
-from gateway.api.knobs import KEYLESS_ACTOR
+from gateway.api.guard import actor_of
 from gateway.api.operations import describe
+from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
 from quality.listings import ARTEFACTS, RETRAININGS, TRANSITIONS, VERIFICATIONS
 from quality.monitor import MonitorStatus
 from quality.pages import Listing, Page, PageError
 
-T = TypeVar("T")
 _BOUNDS: dict[str, type[float] | type[int] | type[str]] = {"since": float, "until": float, "cursor": str, "limit": int}
 
 
@@ -54,7 +52,7 @@ async def list_verifications(request: HttpRequest) -> Response[Any]:
 @get("/verifications/{number:int}", operation_class=describe(None, VerificationShown), summary="Show a verification")
 async def show_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
     """The whole of it, the verifier's answer included."""
-    row = await _reached(VERIFICATIONS.one(parts_of(request).database, number))
+    row = await reached(VERIFICATIONS.one(parts_of(request).database, number))
     if row is None:
         raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
     return Response(VerificationShown(verification=row), media_type="application/json")
@@ -85,7 +83,7 @@ async def show_estimates(request: HttpRequest) -> Response[Any]:
     loop = parts_of(request).quality_loop
     if loop is None or loop.monitor is None:
         raise ApiError(409, "The quality monitor does not run in this server.", code="monitor_off")
-    return Response(await _reached(loop.monitor.status()), media_type="application/json")
+    return Response(await reached(loop.monitor.status()), media_type="application/json")
 
 
 @post("/retrainings", status_code=202, operation_class=describe(RetrainOrder, RetrainStarted), summary="Retrain now")
@@ -95,8 +93,8 @@ async def retrain_now(request: HttpRequest) -> Response[Any]:
     loop = parts_of(request).quality_loop
     if loop is None:
         raise ApiError(409, "The quality monitor does not run in this server.", code="monitor_off")
-    actor = request.state["key_id"] or KEYLESS_ACTOR
-    started = await _reached(loop.retrain_now(actor, order.reason))
+    actor = actor_of(request)
+    started = await reached(loop.retrain_now(actor, order.reason))
     return Response(RetrainStarted(started=started), status_code=202, media_type="application/json")
 
 
@@ -108,7 +106,7 @@ async def _page(request: HttpRequest, listing: Listing) -> Response[Any]:
         allowed = ", ".join((*listing.filters, *_BOUNDS))
         raise bad_request(f"Unknown query parameter; allowed: {allowed}.", next(iter(given)))
     try:
-        page = await _reached(listing.page(parts_of(request).database, chosen, **bounds))
+        page = await reached(listing.page(parts_of(request).database, chosen, **bounds))
     except PageError as error:
         raise bad_request(f"{error}.", error.param, "invalid_value") from error
     return Response(page, media_type="application/json")
@@ -119,11 +117,3 @@ def _value(name: str, given: str, kind: type[Any]) -> Any:
         return kind(given)
     except ValueError:
         raise bad_request(f"Invalid {name}: {given[:64]!r} is no {kind.__name__}.", name, "invalid_value") from None
-
-
-async def _reached(answer: Awaitable[T]) -> T:
-    """What the database says. Raises `ApiError` 503 while it is away."""
-    try:
-        return await answer
-    except (SQLAlchemyError, OSError) as error:
-        raise ApiError(503, "The database is away. Try again later.", code="database_unavailable") from error

@@ -5,9 +5,9 @@ from typing import Any
 from litestar import get
 from litestar.params import FromPath
 from litestar.response import Response
-from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.api.operations import describe
+from gateway.database_reach import reached
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
 from quality.record import Record
@@ -24,10 +24,7 @@ async def show_record(request: HttpRequest, request_id: FromPath[str]) -> Respon
 
 async def record_of_caller(request: HttpRequest, request_id: str) -> Record:
     """The caller's own request of this id. Raises `ApiError`: 404 without one, 503 while the database is away."""
-    try:
-        record = await parts_of(request).records.find(request_id)
-    except (SQLAlchemyError, OSError) as error:
-        raise ApiError(503, "The database is away. Try again later.", code="database_unavailable") from error
+    record = await reached(parts_of(request).records.find(request_id))
     key_id = request.state["key_id"]
     if record is None or (key_id is not None and record.key_id != key_id):
         raise ApiError(

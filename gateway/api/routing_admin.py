@@ -9,7 +9,7 @@ from litestar.response import Response
 from msgspec import UNSET, UnsetType
 
 from gateway.api.generating import read_body
-from gateway.api.knobs import KEYLESS_ACTOR
+from gateway.api.guard import actor_of
 from gateway.api.operations import describe
 from gateway.classifier_in_force import ClassifierInForce
 from gateway.errors import ApiError
@@ -82,7 +82,7 @@ async def change_routing(request: HttpRequest) -> Response[Any]:
     parts = parts_of(request)
     given = {name: getattr(body, name) for name in KNOB_NAMES}
     wanted = {name: value for name, value in given.items() if value is not UNSET}
-    actor = request.state["key_id"] or KEYLESS_ACTOR
+    actor = actor_of(request)
     try:
         before, after = parts.routing.knobs.change(wanted)
     except ApiError as error:
