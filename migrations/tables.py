@@ -102,9 +102,12 @@ routing_decisions = Table(
     Column("p_ok", Json, nullable=False),  # list of float, one per tier
     Column("scores", Json, nullable=False),  # list of float or null, one per tier
     Column("inputs", Json, nullable=False),  # classifier.decision.PolicyInputs, from which the decision is replayed
+    Column("experiment_id", String(64)),
+    Column("arm", String(8)),  # a | b, of that experiment
     Index(None, "created_at"),
     Index(None, "tier", "created_at"),
     Index(None, "classifier_version", "created_at"),
+    Index(None, "experiment_id", "created_at"),
 )
 
 verifications = Table(
@@ -171,7 +174,7 @@ classifier_versions = Table(
     Column("version", String(64), primary_key=True),
     Column("parent", String(64)),
     Column("path", FreeText, nullable=False),
-    Column("status", String(16), nullable=False),  # candidate | promoted | retired | refused
+    Column("status", String(16), nullable=False),  # candidate | canary | promoted | retired | refused | rolled_back
     Column("reason", FreeText, nullable=False),
     Column("metrics", Json, nullable=False),
     Column("created_at", Double, nullable=False),
@@ -210,6 +213,33 @@ retrain_runs = Table(
     ),
 )
 
+rollouts = Table(
+    "rollouts",
+    metadata,
+    Column("rollout_id", String(64), primary_key=True),
+    Column("version", String(64), nullable=False),
+    Column("incumbent", String(64), nullable=False),  # what served before, and serves again after a rollback
+    Column("stage", String(16), nullable=False),  # canary | watch
+    Column("status", String(16), nullable=False),  # running | kept | rolled_back | superseded | stopped
+    Column("share", Double, nullable=False),  # of the requests, while it is a canary; 0: promoted at once
+    Column("settings", Json, nullable=False),  # quality.rollout.RolloutSettings in force
+    Column("evidence", Json),  # quality.rollout.Evidence of the last look
+    Column("reason", FreeText, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("promoted_at", Double),
+    Column("finished_at", Double),
+    Index(None, "created_at"),
+    Index(None, "status", "created_at"),
+    # At most one is under way: the registry's pointer has room for one.
+    Index(
+        "uq_rollouts_running",
+        "status",
+        unique=True,
+        sqlite_where=text("status = 'running'"),
+        postgresql_where=text("status = 'running'"),
+    ),
+)
+
 knob_changes = Table(
     "knob_changes",
     metadata,
@@ -241,6 +271,14 @@ experiments = Table(
     Column("finished_at", Double),
     Index(None, "created_at"),
     Index(None, "status", "created_at"),
+    # At most one is running: the registry's pointer has room for one.
+    Index(
+        "uq_experiments_running",
+        "status",
+        unique=True,
+        sqlite_where=text("status = 'running'"),
+        postgresql_where=text("status = 'running'"),
+    ),
 )
 
 audit_events = Table(
