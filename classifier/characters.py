@@ -45,10 +45,10 @@ _KIND_OF = bytearray(256)
 for _name, _bytes in _BYTES_OF.items():
     for _byte in _bytes:
         _KIND_OF[_byte] = CharacterCounts._fields.index(_name)
-_TABLE = bytes(_KIND_OF)
+KIND_TABLE = bytes(_KIND_OF)
 
 
 def count_characters(utf8: bytes) -> CharacterCounts:
     """The counts of a text that was encoded as UTF-8."""
-    kinds = np.frombuffer(utf8.translate(_TABLE), np.uint8)
+    kinds = np.frombuffer(utf8.translate(KIND_TABLE), np.uint8)
     return CharacterCounts(*np.bincount(kinds, minlength=_KINDS).tolist())

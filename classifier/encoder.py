@@ -4,12 +4,14 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from functools import cached_property
 from itertools import repeat
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from classifier.native import KERNELS
 from classifier.quantised import dequantise, quantise
 
 Float = npt.NDArray[np.float32]
@@ -102,9 +104,7 @@ class StaticEncoder:
         self._pair_keys = np.append(_pair_keys(pairs[:, 0], pairs[:, 1]), np.iinfo(np.int64).max)
         self._values, self._scale = quantise(table)
         self._logit_table = logit_table.astype(np.float32)
-        # One gather and one product give the embedding and the logits: a turn touches hundreds of rows, and what it
-        # costs is the number of places in memory.
-        self._projection = np.hstack([dequantise(self._values, self._scale), self._logit_table])
+        self._native = self._for_kernels() if KERNELS is not None else None
 
     def terms(self, tokens: Sequence[str]) -> tuple[npt.NDArray[np.intp], Float]:
         """The sparse vector of `tokens`: (rows of the table, ascending; weights of unit length)."""
@@ -127,7 +127,23 @@ class StaticEncoder:
         weights = _SUBLINEAR.take(counts, mode="clip") * self.idf.take(rows)
         return rows, weights / np.float32(math.sqrt(weights @ weights))
 
+    @cached_property
+    def _projection(self) -> Float:
+        """One gather from it and one product give the embedding and the logits: a turn touches hundreds of rows, and
+        what it costs is the number of places in memory."""
+        return np.hstack([dequantise(self._values, self._scale), self._logit_table])
+
+    def _for_kernels(self) -> object:
+        """The encoder as the kernels want it: rows of int8, a quarter of the memory to walk through."""
+        parts = (self.idf, self._values, self._scale, self._logit_table, self.logit_bias)
+        packed = [np.ascontiguousarray(part, part.dtype) for part in parts]
+        return KERNELS.make_encoder(self._index, np.ascontiguousarray(self.pairs, np.int32), *packed)
+
     def encode(self, turn: str, tokens: Sequence[str]) -> Encoding:
+        if KERNELS is not None:
+            encoding = Encoding(np.empty(self.dim, np.float32), np.empty(len(self.logit_bias), np.float32))
+            KERNELS.encode(self._native, tokens, *encoding)
+            return encoding
         rows, weights = self.terms(tokens)
         projected = weights @ self._projection.take(rows, axis=0)
         embedding = projected[: self.dim]

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from classifier.characters import count_characters
+from classifier.characters import KIND_TABLE, count_characters
+from classifier.native import KERNELS
 from classifier.tokens import tokenise
 
 # The sources' reasoning keywords, both spellings: a fixed stem, then what may follow it.
@@ -134,6 +135,8 @@ def surface_features(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.N
 
     `turn_chars` is the length before the turn was cut. Shares are per token or per character; counts are log1p.
     """
+    if KERNELS is not None:
+        return _by_kernels(turn, tokens, turn_chars)
     n, chars = max(len(tokens), 1), max(len(turn), 1)
     kinds = _count_kinds(tokens)
     utf8 = turn.encode(errors="replace")
@@ -177,6 +180,33 @@ def surface_features(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.N
         (most - next_most) / n,
     ]
     return np.array(values, dtype=np.float32)
+
+
+def _by_kernels(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.NDArray[np.float32]:
+    values = np.zeros(len(FEATURE_NAMES), np.float32)
+    KERNELS.surface_features(_NATIVE, turn.encode(errors="replace"), len(turn), tokens, turn_chars, values)
+    lower = turn.lower()
+    for place, (stem, pattern) in enumerate(_KEYWORD_SEARCHES, start=_FIRST_KEYWORD):
+        if stem in lower:
+            values[place] = len(pattern.findall(lower))
+    return values
+
+
+def _kinds_of_words() -> dict[str, int]:
+    """Word → the kinds that it belongs to, as bits."""
+    kinds = range(len(_KINDS))
+    return {word: sum(1 << k for k in kinds if fields >> _FIELD_SHIFTS[k] & 1) for word, fields in _FIELDS_OF.items()}
+
+
+_FIRST_KEYWORD = FEATURE_NAMES.index(f"keyword_{next(iter(KEYWORDS))}")
+if KERNELS is not None:
+    _NATIVE = KERNELS.make_surface(
+        KIND_TABLE,
+        _CLASS_TABLE,
+        _kinds_of_words(),
+        np.array([len(_KINDS), len(DOMAINS), _QUESTION_WORDS, _CONNECTIVES, len(KEYWORDS)], np.int32),
+        _CODE,
+    )
 
 
 def surface_features_of_text(text: str) -> dict[str, float]:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from classifier.native import KERNELS
+
 Float = npt.NDArray[np.float32]
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
@@ -27,6 +29,8 @@ class Heads:
             )
         self.mean, self.scale, self.coef, self.bias = mean, scale, coef, bias
         self._inverse_scale = (1.0 / scale).astype(np.float32)
+        self._first = coef[:, 0].copy()
+        self._native = self._for_kernels() if KERNELS is not None else None
 
     def design(self, features: Float, embedding: Float, word_logits: Float, neighbourhood_logits: Float) -> Float:
         """Standardised inputs [..., n]; the arguments' leading axes agree."""
@@ -43,6 +47,31 @@ class Heads:
         logits += self.bias
         return logits
 
+    def explained(
+        self, features: Float, embedding: Float, word_logits: Float, neighbourhood_logits: Float, most: int
+    ) -> tuple[Float, list[tuple[int, float]]]:
+        """Calibrated logits [h] of one prompt, and the `most` largest additive parts of the first of them, against an
+        average prompt, largest first: (i, effect) of feature i, or of the embedding, the word logits and the
+        neighbourhood as wholes, which count on from the features."""
+        given = (features, embedding, word_logits, neighbourhood_logits)
+        if KERNELS is not None:
+            logits = np.empty(len(self.bias), np.float32)
+            return logits, KERNELS.apply_heads(self._native, *given, logits, most)
+        design = self.design(*given)
+        parts, known = design * self._first, len(features)
+        # Only as many features as are shown can be among the largest.
+        largest = np.abs(parts[:known]).argsort()[-most:]
+        effects = list(zip(largest.tolist(), parts.take(largest).tolist(), strict=True))
+        wholes = np.array([known, known + len(embedding), known + len(embedding) + len(word_logits)])
+        effects += enumerate(np.add.reduceat(parts, wholes).tolist(), start=known)
+        effects.sort(key=_size, reverse=True)
+        return self.logits(design), effects[:most]
+
+    def _for_kernels(self) -> object:
+        """The heads as the kernels want them."""
+        parts = (self.mean, self._inverse_scale, self.coef, self.bias)
+        return KERNELS.make_heads(*(np.ascontiguousarray(part, np.float32) for part in parts), CLIP)
+
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
         """The parameters by name, float32."""
         return {f"heads.{name}": np.asarray(getattr(self, name), np.float32) for name in _NAMES}
@@ -52,3 +81,7 @@ class Heads:
         """What `tensors` gave. Raises KeyError for a missing one, ValueError for bad shapes or numbers."""
         mean, scale, coef, bias = (tensors[f"heads.{name}"].astype(np.float32) for name in _NAMES)
         return cls(mean, scale, coef, bias)
+
+
+def _size(effect: tuple[int, float]) -> float:
+    return abs(effect[1])

@@ -6,6 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from classifier.native import KERNELS
+from classifier.quantised import dequantise, quantise
+
 Float = npt.NDArray[np.float32]
 
 NEIGHBOURS = 64
@@ -31,19 +34,22 @@ class Nearby(NamedTuple):
 
 
 class Memory:
-    """A few thousand remembered prompts. Rows are embeddings of unit length; look-ups are one matrix product."""
+    """A few thousand remembered prompts. Rows are embeddings of unit length, rounded as an artefact stores them;
+    look-ups are one matrix product."""
 
     def __init__(self, vectors: Float, labels: Float, weights: Float, base_rates: Float, distances: Float) -> None:
         """`vectors` [m, dim]; `labels` [m, heads] in [0, 1], NaN unobserved; `weights` [m]; `base_rates` [heads];
         `distances` [m] ascending: every remembered prompt's own mean distance to its nearest others."""
         if not len(vectors) == len(labels) == len(weights) == len(distances):
             raise ValueError(f"memory: {len(vectors)} vectors, {len(labels)} labels, {len(weights)} weights differ")
-        self.vectors, self.labels, self.weights = vectors, labels, weights
+        self._values, self._scale = quantise(vectors)
+        self.vectors, self.labels, self.weights = dequantise(self._values, self._scale), labels, weights
         self.base_rates, self.distances = base_rates, distances
         self._prior = PRIOR_WEIGHT * base_rates
         self._sorted_distances: list[float] = distances.tolist()
         seen = ~np.isnan(labels) * weights[:, None]
         self._evidence = np.hstack([np.nan_to_num(labels) * seen, seen]).astype(np.float32)
+        self._native = self._for_kernels() if KERNELS is not None else None
 
     @classmethod
     def build(cls, vectors: Float, labels: Float, weights: Float, base_rates: Float) -> "Memory":
@@ -58,6 +64,8 @@ class Memory:
     def look_up(self, embeddings: Float, own_rows: npt.NDArray[np.intp] | None = None) -> Neighbourhood:
         """The neighbourhoods of `embeddings` [n, dim]. `own_rows` [n]: each prompt's own row here, or -1, which is
         left out, so that a training row does not find its own label."""
+        if KERNELS is not None:
+            return self._look_up_each(embeddings, own_rows)
         similarity = embeddings @ self.vectors.T
         if own_rows is not None:
             mine = np.flatnonzero(own_rows >= 0)
@@ -73,6 +81,9 @@ class Memory:
 
     def look_up_one(self, embedding: Float) -> Nearby:
         """The neighbourhood of one `embedding` [dim]: `look_up` without its detours, for the request path."""
+        if KERNELS is not None:
+            logits = np.empty(len(self.base_rates), np.float32)
+            return Nearby(logits, KERNELS.look_up(self._native, embedding, -1, logits)[1])
         similarity = self.vectors @ embedding
         rest = max(len(self) - NEIGHBOURS, 0)
         nearest = similarity.argpartition(rest)[rest:]
@@ -82,6 +93,21 @@ class Memory:
         few = cosine[-NOVELTY_NEIGHBOURS:]
         distance = float(1.0 - few.sum() / len(few))
         return Nearby(self._logits(evidence), bisect_left(self._sorted_distances, distance) / max(len(self), 1))
+
+    def _look_up_each(self, embeddings: Float, own_rows: npt.NDArray[np.intp] | None) -> Neighbourhood:
+        n = len(embeddings)
+        logits = np.empty((n, len(self.base_rates)), np.float32)
+        own = [-1] * n if own_rows is None else own_rows.tolist()
+        given = zip(np.ascontiguousarray(embeddings, np.float32), own, logits, strict=True)
+        found = [KERNELS.look_up(self._native, embedding, row, into) for embedding, row, into in given]
+        distance, novelty = np.array(found, np.float32).reshape(n, 2).T
+        return Neighbourhood(logits, distance, novelty)
+
+    def _for_kernels(self) -> object:
+        """The memory as the kernels want it: rows of int8, a quarter of the memory to read."""
+        numbers = (self._scale, self._evidence, self._prior, self.distances)
+        packed = [np.ascontiguousarray(part, np.float32) for part in numbers]
+        return KERNELS.make_memory(self._values, *packed, NEIGHBOURS, NOVELTY_NEIGHBOURS, SHARPNESS, PRIOR_WEIGHT)
 
     def _logits(self, evidence: Float) -> Float:
         """Past rates as logits [..., heads]; `evidence` [..., 2 x heads]: weights of outcomes, then of sightings."""

@@ -50,10 +50,6 @@ class OutcomeModel:
         self.manifest, self.encoder, self.heads, self.memory = manifest, encoder, heads, memory
         measured = manifest.catalogue_fingerprint and manifest.catalogue_fingerprint == catalogue_fingerprint
         self.kind: Literal["measured", "prior"] = "measured" if measured else "prior"
-        self._tier_1 = heads.coef[:, 0].copy()
-        # Where the groups that are explained as one begin among the inputs: topic, words, neighbourhood.
-        first = len(FEATURE_NAMES)
-        self._groups = np.array([first, first + encoder.dim, first + encoder.dim + len(heads.bias)])
 
     @property
     def version(self) -> str:
@@ -70,8 +66,8 @@ class OutcomeModel:
 
     def prediction(self, turn: EncodedTurn, nearby: Nearby) -> Prediction:
         """The prediction for an encoded prompt and its neighbourhood."""
-        design = self.heads.design(turn.features, turn.embedding, turn.word_logits, nearby.logits)
-        p: list[float] = _probability(self.heads.logits(design)).tolist()
+        logits, effects = self.heads.explained(*turn, nearby.logits, CONTRIBUTIONS)
+        p: list[float] = _probability(logits).tolist()
         weaker = self.manifest.tiers - 1
         return Prediction(
             p_ok=[*p[:weaker], 1.0],
@@ -79,7 +75,7 @@ class OutcomeModel:
             kind=self.kind,
             novelty=nearby.novelty,
             classifier_version=self.manifest.version,
-            contributions=self._contributions(design),
+            contributions=[(_EXPLAINED[i], round(effect, 4)) for i, effect in effects],
         )
 
     def outcomes(
@@ -89,20 +85,6 @@ class OutcomeModel:
         nearby = self.memory.look_up(embedding, own_rows)
         design = self.heads.design(features, embedding, word_logits, nearby.logits)
         return Outcomes(_probability(self.heads.logits(design)), nearby.novelty)
-
-    def _contributions(self, design: Float) -> list[tuple[str, float]]:
-        """Largest additive parts of tier 1's logit, against an average prompt."""
-        parts, known = design * self._tier_1, len(FEATURE_NAMES)
-        # Only as many features as are shown can be among the largest.
-        largest = np.abs(parts[:known]).argsort()[-CONTRIBUTIONS:]
-        effects = list(zip(largest.tolist(), parts.take(largest).tolist(), strict=True))
-        effects += enumerate(np.add.reduceat(parts, self._groups).tolist(), start=known)
-        effects.sort(key=_size, reverse=True)
-        return [(_EXPLAINED[i], round(effect, 4)) for i, effect in effects[:CONTRIBUTIONS]]
-
-
-def _size(effect: tuple[int, float]) -> float:
-    return abs(effect[1])
 
 
 def encode_turn(encoder: Encoder, prompt: RoutingInput) -> EncodedTurn:

@@ -1,0 +1,162 @@
+// One turn through the static encoder: words and pairs to rows of its table, their weighted sum, its length.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "python_data.h"
+
+namespace aio {
+namespace {
+
+constexpr int kCounted = 1024;
+
+// Pairs by open addressing: most pairs of a turn are unknown, and a miss costs one look.
+struct PairTable {
+  std::vector<uint64_t> keys;  // 0 is a free place: keys are stored plus 1
+  std::vector<int32_t> rows;
+  uint64_t mask = 0;
+
+  void fill(const int32_t* pairs, size_t count, int32_t first_row) {
+    size_t places = 16;
+    while (places < 2 * count + 1) places *= 2;
+    keys.assign(places, 0), rows.assign(places, 0), mask = places - 1;
+    for (size_t i = 0; i < count; i++) {
+      uint64_t place = at(key(pairs[2 * i], pairs[2 * i + 1]));
+      while (keys[place]) place = (place + 1) & mask;
+      keys[place] = key(pairs[2 * i], pairs[2 * i + 1]), rows[place] = first_row + int32_t(i);
+    }
+  }
+  static uint64_t key(uint32_t first, uint32_t second) { return ((uint64_t(first) << 32) | second) + 1; }
+  uint64_t at(uint64_t key) const { return ((key * 0x9e3779b97f4a7c15u) >> 20) & mask; }
+  void prefetch(uint64_t key) const { __builtin_prefetch(&keys[at(key)]); }
+  int32_t find(uint64_t key) const {
+    uint64_t place = at(key);
+    for (; keys[place]; place = (place + 1) & mask)
+      if (keys[place] == key) return rows[place];
+    return -1;
+  }
+};
+
+struct Encoder {
+  static constexpr const char* kName = "classifier.encoder";
+  PyObject* index = nullptr;  // word -> row
+  PairTable pairs;
+  int rows, dim, heads, stride;
+  // A row of the table as it lies in memory: int8 [dim], padded, then its scale, its idf and its logits [heads]; one
+  // visit to one place gives them all.
+  std::vector<unsigned char> table;
+  std::vector<float> bias;
+  float sublinear[kCounted];
+
+  ~Encoder() { Py_XDECREF(index); }
+  int padded() const { return (dim + 3) / 4 * 4; }
+  const int8_t* values(int row) const { return reinterpret_cast<const int8_t*>(&table[size_t(row) * stride]); }
+  const float* numbers(int row) const {
+    return reinterpret_cast<const float*>(&table[size_t(row) * stride + padded()]);
+  }
+};
+
+AIO_CLONES void add_row(const int8_t* values, float weight, int dim, float* sum) {
+  for (int k = 0; k < dim; k++) sum[k] += weight * float(values[k]);
+}
+
+// The rows of the table that the tokens name, ascending, with repetitions; false with a Python error set.
+bool find_rows(const Encoder& encoder, PyObject* tokens, std::vector<int32_t>& rows) {
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(tokens);
+  PyObject** items = PySequence_Fast_ITEMS(tokens);
+  std::vector<int32_t> ids(count);
+  rows.reserve(size_t(count) * 2);
+  for (Py_ssize_t i = 0; i < count; i++) {
+    PyObject* number = PyDict_GetItemWithError(encoder.index, items[i]);
+    if (!number && PyErr_Occurred()) return false;
+    ids[i] = number ? int32_t(PyLong_AsLong(number)) : -1;
+    if (ids[i] < 0) continue;
+    rows.push_back(ids[i]);
+    __builtin_prefetch(encoder.values(ids[i]));
+    if (i && ids[i - 1] >= 0) encoder.pairs.prefetch(PairTable::key(ids[i - 1], ids[i]));
+  }
+  for (Py_ssize_t i = 1; i < count; i++) {
+    if (ids[i - 1] < 0 || ids[i] < 0) continue;
+    const int32_t row = encoder.pairs.find(PairTable::key(ids[i - 1], ids[i]));
+    if (row < 0) continue;
+    rows.push_back(row);
+    __builtin_prefetch(encoder.values(row));
+  }
+  std::sort(rows.begin(), rows.end());
+  return true;
+}
+
+}  // namespace
+
+// (index dict, pairs int32 [P, 2], idf [R], table int8 [R, d], scale [R], logit table [R, h], logit bias [h]) -> capsule.
+PyObject* make_encoder(PyObject*, Values values, Py_ssize_t count) {
+  if (!expect(count, 7, "make_encoder")) return nullptr;
+  if (!PyDict_Check(values[0])) return PyErr_Format(PyExc_TypeError, "the index is no dict");
+  Array<int32_t> pairs(values[1]);
+  Array<float> idf(values[2]), scale(values[4]), logits(values[5]), bias(values[6]);
+  Array<int8_t> table(values[3]);
+  if (pairs.failed || idf.failed || scale.failed || logits.failed || bias.failed || table.failed) return nullptr;
+  const Py_ssize_t rows = idf.size(), heads = bias.size(), words = PyDict_GET_SIZE(values[0]);
+  const Py_ssize_t dim = rows ? table.size() / rows : 0;
+  if (!scale.has(rows, "scale") || !logits.has(rows * heads, "logit table") || !table.has(rows * dim, "table") ||
+      !pairs.has(2 * (rows - words), "pairs"))
+    return nullptr;
+  auto* made = new Encoder;
+  made->index = Py_NewRef(values[0]);
+  made->rows = int(rows), made->dim = int(dim), made->heads = int(heads);
+  made->stride = made->padded() + 4 * (2 + int(heads));
+  made->table.resize(size_t(rows) * made->stride);
+  for (Py_ssize_t row = 0; row < rows; row++) {
+    unsigned char* place = &made->table[size_t(row) * made->stride];
+    std::memcpy(place, table.data() + row * dim, dim);
+    auto* numbers = reinterpret_cast<float*>(place + made->padded());
+    numbers[0] = scale.data()[row], numbers[1] = idf.data()[row];
+    std::copy_n(logits.data() + row * heads, heads, numbers + 2);
+  }
+  made->bias.assign(bias.begin(), bias.end());
+  for (int n = 0; n < kCounted; n++) made->sublinear[n] = 1.0f + float(std::log(double(std::max(n, 1))));
+  made->pairs.fill(pairs.data(), size_t(pairs.size()) / 2, int32_t(words));
+  return capsule(made);
+}
+
+// (encoder, tokens, embedding [d] to write, word logits [h] to write) -> None.
+PyObject* encode(PyObject*, Values values, Py_ssize_t count) {
+  if (!expect(count, 4, "encode")) return nullptr;
+  const Encoder* encoder = held<Encoder>(values[0]);
+  if (!encoder) return nullptr;
+  Array<float> embedding(values[2], true), logits(values[3], true);
+  if (embedding.failed || logits.failed) return nullptr;
+  if (!embedding.has(encoder->dim, "embedding") || !logits.has(encoder->heads, "word logits")) return nullptr;
+  PyObject* tokens = PySequence_Fast(values[1], "tokens are no sequence");
+  if (!tokens) return nullptr;
+  std::vector<int32_t> rows;
+  const bool found = find_rows(*encoder, tokens, rows);
+  Py_DECREF(tokens);
+  if (!found) return nullptr;
+  float *sum = embedding.data(), *said = logits.data();
+  std::fill_n(sum, encoder->dim, 0.0f);
+  std::fill_n(said, encoder->heads, 0.0f);
+  float squares = 0;
+  for (size_t i = 0, next; i < rows.size(); i = next) {
+    for (next = i + 1; next < rows.size() && rows[next] == rows[i]; next++) {
+    }
+    const float* numbers = encoder->numbers(rows[i]);
+    const float weight = encoder->sublinear[std::min<size_t>(next - i, kCounted - 1)] * numbers[1];
+    squares += weight * weight;
+    add_row(encoder->values(rows[i]), weight * numbers[0], encoder->dim, sum);
+    for (int h = 0; h < encoder->heads; h++) said[h] += weight * numbers[2 + h];
+  }
+  const float unit = squares > 0 ? 1.0f / std::sqrt(squares) : 0.0f;
+  float length = 0;
+  for (int k = 0; k < encoder->dim; k++) {
+    sum[k] *= unit;
+    length += sum[k] * sum[k];
+  }
+  length = std::sqrt(length);
+  for (int k = 0; k < encoder->dim; k++) sum[k] = length > 1e-6f ? sum[k] / length : 0.0f;
+  for (int h = 0; h < encoder->heads; h++) said[h] = said[h] * unit + encoder->bias[h];
+  Py_RETURN_NONE;
+}
+
+}  // namespace aio

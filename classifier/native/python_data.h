@@ -1,0 +1,79 @@
+// What Python hands over: arrays by the buffer protocol, and the kernels' own data kept alive in capsules.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <cstdint>
+#include <new>
+
+// Compiled once per instruction set and chosen when the module is loaded, where the toolchain can.
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#define AIO_CLONES __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+#else
+#define AIO_CLONES
+#endif
+
+namespace aio {
+
+// A contiguous array of T for the length of a call. `failed` leaves a Python error set.
+template <typename T>
+struct Array {
+  Py_buffer view{};
+  bool failed;
+
+  explicit Array(PyObject* object, bool writable = false) {
+    failed = PyObject_GetBuffer(object, &view, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0)) != 0;
+    if (!failed && view.itemsize != Py_ssize_t(sizeof(T))) {
+      PyErr_Format(PyExc_TypeError, "an array has items of %zd bytes; %zu are wanted", view.itemsize, sizeof(T));
+      failed = true;
+    }
+  }
+  ~Array() {
+    if (view.obj) PyBuffer_Release(&view);
+  }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  T* data() const { return static_cast<T*>(view.buf); }
+  const T* begin() const { return data(); }
+  const T* end() const { return data() + size(); }
+  Py_ssize_t size() const { return view.len / Py_ssize_t(sizeof(T)); }
+  // Whether there are `wanted` items; a Python error otherwise.
+  bool has(Py_ssize_t wanted, const char* name) const {
+    if (size() == wanted) return true;
+    PyErr_Format(PyExc_ValueError, "%s has %zd numbers; %zd are wanted", name, size(), wanted);
+    return false;
+  }
+};
+
+template <typename T>
+PyObject* capsule(T* owned) {
+  PyObject* made = PyCapsule_New(owned, T::kName, [](PyObject* self) {
+    delete static_cast<T*>(PyCapsule_GetPointer(self, T::kName));
+  });
+  if (!made) delete owned;
+  return made;
+}
+
+template <typename T>
+T* held(PyObject* object) {
+  return static_cast<T*>(PyCapsule_GetPointer(object, T::kName));
+}
+
+inline bool expect(Py_ssize_t given, Py_ssize_t wanted, const char* name) {
+  if (given == wanted) return true;
+  PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, %zd given", name, wanted, given);
+  return false;
+}
+
+using Values = PyObject* const*;
+PyObject* make_encoder(PyObject*, Values, Py_ssize_t);
+PyObject* encode(PyObject*, Values, Py_ssize_t);
+PyObject* make_memory(PyObject*, Values, Py_ssize_t);
+PyObject* look_up(PyObject*, Values, Py_ssize_t);
+PyObject* make_heads(PyObject*, Values, Py_ssize_t);
+PyObject* apply_heads(PyObject*, Values, Py_ssize_t);
+PyObject* make_surface(PyObject*, Values, Py_ssize_t);
+PyObject* surface_features(PyObject*, Values, Py_ssize_t);
+
+}  // namespace aio

@@ -1,0 +1,116 @@
+"""The kernels of a decision give numpy's numbers, and refuse arrays that do not fit."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import classifier.encoder
+import classifier.features
+import classifier.heads
+import classifier.memory
+from classifier.artefact import default_artefact, load_artefact
+from classifier.features import FEATURE_NAMES, surface_features
+from classifier.native import KERNELS
+from classifier.outcome_model import CONTRIBUTIONS, OutcomeModel
+from classifier.routing_input import routing_input_of_text
+from classifier.tokens import tokenise
+
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels were not built")
+
+# Pieces that the features look for, beside words and characters of every kind.
+PIECES = (
+    *(
+        "what ",
+        "Explain  why ",
+        "step-by-step ",
+        "in New York ",
+        "end. The ",
+        "\n(A) x",
+        "\nB: y",
+        "12 300",
+        " 7",
+        "__",
+    ),
+    *("```", "def f(): return 1", "class A) {", "$\\frac$", "é", "😀", "’", "İK", "\u2028", "\x1c", "\ud800", '"a, b"'),
+    *("court ", "not ", "prove ", "sum ", "?", "!", ". ", ".\n", "\n", "\t", "A", "zq", "(", " "),
+)
+texts = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
+
+
+@pytest.fixture(scope="module")
+def shipped() -> OutcomeModel:
+    return load_artefact(default_artefact())
+
+
+@contextmanager
+def numpy_alone() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (classifier.encoder, classifier.features, classifier.heads, classifier.memory):
+            patch.setattr(module, "KERNELS", None)
+        yield
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts)
+def test_features_are_the_same_to_the_last_bit(text: str) -> None:
+    tokens = tokenise(text)
+    found = surface_features(text, tokens, len(text))
+    with numpy_alone():
+        wanted = surface_features(text, tokens, len(text))
+    assert {FEATURE_NAMES[i]: (found[i], wanted[i]) for i in np.flatnonzero(found != wanted)} == {}
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts)
+def test_encodings_and_predictions_are_the_same_up_to_rounding(shipped: OutcomeModel, text: str) -> None:
+    prompt = routing_input_of_text(text)
+    turn, prediction = shipped.encode(prompt), shipped.predict(prompt)
+    with numpy_alone():
+        reference = shipped.encode(prompt)
+        logits, effects = shipped.heads.explained(*turn, turn.word_logits, CONTRIBUTIONS)
+        p_ok = shipped.predict(prompt).p_ok
+    np.testing.assert_allclose(turn.embedding, reference.embedding, atol=2e-6)
+    np.testing.assert_allclose(turn.word_logits, reference.word_logits, rtol=1e-5, atol=1e-5)
+    # A turn without a known word is equally far from all that is remembered: which of it counts is anybody's choice.
+    assert prediction.p_ok == pytest.approx(p_ok, abs=2e-4 if turn.embedding.any() else 2e-3)
+    found, largest = shipped.heads.explained(*turn, turn.word_logits, CONTRIBUTIONS)
+    np.testing.assert_allclose(found, logits, rtol=1e-5, atol=1e-5)
+    assert [abs(e) for _, e in largest] == pytest.approx([abs(e) for _, e in effects], abs=1e-5)
+
+
+def unit(vectors: Any) -> Any:
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 66, 200])
+def test_neighbourhoods_are_the_same_up_to_rounding(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    vectors, prompts = unit(rng.normal(size=(rows, 21))), unit(rng.normal(size=(20, 21)))
+    labels = np.where(rng.random((rows, 3)) < 0.3, np.nan, rng.random((rows, 3)) < 0.5).astype(np.float32)
+    base_rates = np.array([0.2, 0.5, 0.9], np.float32)
+    memory = classifier.memory.Memory.build(vectors, labels, np.ones(rows, np.float32), base_rates)
+    own = np.arange(20) % max(rows, 1) if rows > 1 else np.full(20, -1)
+    found, one = memory.look_up(prompts, own), memory.look_up_one(prompts[0])
+    if not rows:
+        assert one.logits == pytest.approx(np.log(base_rates / (1 - base_rates)), abs=1e-5)
+        return
+    with numpy_alone():
+        wanted, alone = memory.look_up(prompts, own), memory.look_up_one(prompts[0])
+    for a, b in zip((*found, *one), (*wanted, *alone), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_arrays_that_do_not_fit_are_refused(shipped: OutcomeModel) -> None:
+    memory: Any = shipped.memory
+    short, logits = np.zeros(5, np.float32), np.zeros(len(memory.base_rates), np.float32)
+    with pytest.raises(ValueError, match="embedding has 5 numbers"):
+        KERNELS.look_up(memory._native, short, -1, logits)
+    with pytest.raises(TypeError, match="items of 8 bytes"):
+        KERNELS.look_up(memory._native, short.astype(np.float64), -1, logits)
+    with pytest.raises(ValueError, match="incorrect name"):
+        KERNELS.encode(memory._native, ["word"], short, logits)
