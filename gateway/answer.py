@@ -17,6 +17,7 @@ from gateway.stamps import Stamps
 from gateway.tier_deltas import tier_deltas
 from quality.record import Attempt, AttemptStatus, Record, Timings
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.replica_try import ReplicaTry
 from tiers.tier import ChatMessage, Delta, Tier, Usage
 from tiers.tier_spec import TierSpec
 
@@ -64,6 +65,7 @@ class Answer:
         self.attempts: list[Attempt] = []
         self.choices = [Choice() for _ in range(ask.choices)]
         self.usage: Usage | None = None
+        self.replicas: list[ReplicaTry] = []
         self.record: Record | None = None
         self._surroundings = surroundings
         self._escalation = surroundings.escalation(ask, decision, tier.number)
@@ -156,6 +158,7 @@ class Answer:
                     raise TierError(f"tier {self.tier.number} ended a choice with an error")
                 self._generated += len(delta.token_ids)
                 self.usage = delta.usage or self.usage
+                self.replicas += delta.tries
                 verdict = None if self._escalation is None else self._escalation.take(delta)
                 if verdict is not None and verdict.escalate and await self._escalate(verdict):
                     continue
@@ -213,7 +216,7 @@ class Answer:
         self.choices = [Choice() for _ in range(self.ask.choices)]
         self.stamps = self.stamps.again(time.monotonic())
         self._held.clear()
-        self._generated, self.usage = 0, None
+        self._generated, self.usage, self.replicas = 0, None, []
         self._generations = self.ask.generations(self._surroundings.spec(tier.number))
         self._deltas = tier_deltas(tier, self._generations, self.ask.n)
 
@@ -242,6 +245,7 @@ class Answer:
                 stage=None if verdict is None else verdict.stage,
                 p_ok=None if verdict is None else verdict.p_ok[self.tier.number - 1],
                 reason=None if verdict is None else verdict.reason,
+                replicas=[*self.replicas, *(error.tries if isinstance(error, TierError) else ())],
             )
         )
         return usage

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from classifier.decision import Decision
+from tiers.replica_try import ReplicaTry
 
 AttemptStatus = Literal["ok", "error", "aborted", "escalated"]
 
@@ -13,7 +14,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One tier that was tried; failed and escalated attempts are billed for what they generated.
 
     Where the answer was judged by its own evidence: the last `stage` that was, P(no worse) of this very answer by it,
-    and the `reason` why it was escalated or not.
+    and the `reason` why it was escalated or not. `replicas`: those that were asked, where the tier has several.
     """
 
     tier: int
@@ -24,6 +25,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     stage: Literal["prefill", "opening", "whole"] | None = None
     p_ok: float | None = None
     reason: str | None = None
+    replicas: list[ReplicaTry] = []
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from tiers.core_watch import CoreWatch
 from tiers.errors import CatalogError
 from tiers.local import LocalTier
 from tiers.remote import RemoteTier
+from tiers.replica_set import ReplicaSet
 from tiers.tier import Tier
 
 
@@ -40,7 +41,8 @@ def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient]) -> list[Tier]
     tiers: list[Tier] = []
     for spec in catalog.tiers:
         if spec.model is None:
-            tiers.append(RemoteTier(spec))
+            is_replicated = spec.remote is not None and spec.remote.is_replicated
+            tiers.append(ReplicaSet(spec) if is_replicated else RemoteTier(spec))
             continue
         name = catalog.core_of(spec.model)
         tiers.append(LocalTier(spec, cores[name], loader(paths[spec.model]), watches[name], core_name=name))

@@ -88,6 +88,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def _answering(self, tier: TierSpec) -> list[Any]:
         models = {m.name: [m.path, m.compute] for m in self.core.models}
         models |= {m.name: [m.path, m.weights] for group in self.gpu_groups for m in group.models}
+        # Of several replicas only the model: one more of them gives no other answers.
         remote = tier.remote and [tier.remote.base_url, tier.remote.model]
         return [tier.number, models.get(tier.model_name), remote, tier.policy]
 

@@ -15,6 +15,7 @@ from inference_core.protocol import Knobs, KnobValue
 from tiers.catalog import CPU_CORE, Catalog
 from tiers.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.pricing import request_cost_usd
+from tiers.replica_spec import BalancingSpec
 from tiers.tier_spec import ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierClass, TierSpec
 
 NUM_TIERS = 4
@@ -180,21 +181,23 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
 def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[str]:
     if not isinstance(tier.policy, PlainSpec):
         yield f"{where}: a remote tier decodes by policy kind 'plain' only; its server decides how it thinks"
-    try:
-        url = urlsplit(remote.base_url)
-        port_is_valid = url.port is None or url.port > 0
-    except ValueError:
-        yield f"{where}.base_url = {remote.base_url!r}: not a URL"
-        return
-    if url.username or url.password:
-        yield f"{where}.base_url: holds credentials; put the key into an environment variable named by api_key_env"
-    elif url.scheme not in ("http", "https") or not url.hostname or not port_is_valid or url.query or url.fragment:
-        yield (
-            f"{where}.base_url = {remote.base_url!r}: expected http://HOST[:PORT]/PATH or https://…, "
-            "without query and fragment"
-        )
-    if remote.api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", remote.api_key_env):
-        yield f"{where}.api_key_env: expected the name of an environment variable, not a key"
+    if sum(map(bool, (remote.base_url, remote.base_urls, remote.replicas))) != 1:
+        yield f"{where}: exactly one of base_url, base_urls and replicas must be set"
+    for i, server in enumerate(remote.servers):
+        at = f"{where}.replicas[{i}]" if remote.replicas else where
+        yield from _check_url(f"{at}.base_urls[{i}]" if remote.base_urls else f"{at}.base_url", server.base_url)
+        yield from _check_key_name(at, server.api_key_env)
+    yield from _check_key_name(where, remote.api_key_env)
+    if remote.is_replicated:
+        urls = (server.base_url.rstrip("/") for server in remote.servers)
+        yield from _duplicates(f"{where}, replicas", (url for url in urls if "@" not in url))
+        if tier.objective.ttft_ms > remote.balancing.first_token_timeout_seconds * 1000:
+            yield (
+                f"{where}.balancing.first_token_timeout_seconds = {remote.balancing.first_token_timeout_seconds:g}: "
+                f"shorter than the objective ttft_ms = {tier.objective.ttft_ms:g}, so good replicas would be given up"
+            )
+    elif remote.balancing != BalancingSpec():
+        yield f"{where}.balancing: there is one server; list several as base_urls or replicas, or leave it out"
     if remote.read_timeout_seconds > remote.total_timeout_seconds:
         yield (
             f"{where}.read_timeout_seconds = {remote.read_timeout_seconds:g}: must not pass "
@@ -205,6 +208,24 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
             f"{where}.read_timeout_seconds = {remote.read_timeout_seconds:g}: shorter than the objective "
             f"ttft_ms = {tier.objective.ttft_ms:g}, so good answers would be cut off"
         )
+
+
+def _check_url(where: str, base_url: str) -> Iterator[str]:
+    try:
+        url = urlsplit(base_url)
+        port_is_valid = url.port is None or url.port > 0
+    except ValueError:
+        yield f"{where} = {base_url!r}: not a URL"
+        return
+    if url.username or url.password:
+        yield f"{where}: holds credentials; put the key into an environment variable named by api_key_env"
+    elif url.scheme not in ("http", "https") or not url.hostname or not port_is_valid or url.query or url.fragment:
+        yield f"{where} = {base_url!r}: expected http://HOST[:PORT]/PATH or https://…, without query and fragment"
+
+
+def _check_key_name(where: str, name: str | None) -> Iterator[str]:
+    if name is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        yield f"{where}.api_key_env: expected the name of an environment variable, not a key"
 
 
 def _check_costs(catalog: Catalog) -> Iterator[str]:

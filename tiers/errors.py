@@ -1,14 +1,25 @@
 """Errors of the tiers, one type per thing the gateway can do about it."""
 
+from tiers.replica_try import ReplicaTry
+
 
 class TierError(Exception):
-    """Base; raised bare when a tier failed in a way that a retry elsewhere may mend."""
+    """Base; raised bare when a tier failed in a way that a retry elsewhere may mend.
+
+    `tries`: the replicas that were asked, where the tier has several and none of them answered.
+    """
+
+    tries: tuple[ReplicaTry, ...] = ()
 
 
 class TierUnavailableError(TierError):
     """The tier cannot take requests now (core gone, upstream down, queue full); it may in `retry_after_seconds`."""
 
     retry_after_seconds: float = 1.0
+
+
+class TierBusyError(TierUnavailableError):
+    """The server is well, but asks to be left alone for `retry_after_seconds`."""
 
 
 class TierRequestError(TierError):

@@ -10,24 +10,24 @@ from contextlib import aclosing
 
 import httpx
 
-from tiers.errors import CatalogError, TierError, TierRequestError, TierUnavailableError
-from tiers.remote_wire import WireError, parse_chunk, parse_error, request_body
+from tiers.errors import CatalogError, TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.remote_wire import WireError, parse_chunk, parse_error, parse_retry_after, request_body
 from tiers.sse import EventParser, EventTooLargeError, ServerSentEvent
-from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, Usage
+from tiers.tally import BYTES_PER_TOKEN, Tally
+from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 from tiers.tier_spec import TierSpec
 
-BYTES_PER_TOKEN = 4
 TOKENS_PER_MESSAGE = 4
 MAX_ERROR_BYTES = 64 * 1024
 OPERATOR_STATUSES = (401, 403, 404, 407)
-TRY_LATER_STATUSES = (408, 409, 425, 429)
+TRY_LATER_STATUSES = (408, 409, 425)
 
 
 class RemoteTier(Tier):
     """Streams from `spec.remote`; the key is read from the environment once and never shown.
 
     After a failure that is the server's, the tier calls itself unhealthy for `cooldown_seconds`, so that routing
-    avoids it for that long and then tries again.
+    avoids it for that long, or as long as the server said, and then tries again.
     Raises CatalogError if the key's environment variable is not set.
     """
 
@@ -57,7 +57,7 @@ class RemoteTier(Tier):
         except httpx.TransportError as error:
             raise self._unavailable(error) from error
         if response.status_code in (401, 403) or response.status_code >= 500:
-            raise self._status_error(response.status_code, parse_error(response.content))
+            raise self._status_error(response, parse_error(response.content))
 
     async def close(self) -> None:
         """See `Tier.close`."""
@@ -65,11 +65,16 @@ class RemoteTier(Tier):
         if client is not None:
             await client.aclose()
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes the connection, by which the server knows."""
+        tally = Tally(request.n, self.count_prompt_tokens(request))
+        return self.answer(request, tally, self._remote.total_timeout_seconds)
+
+    async def answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
+        """As `generate`, within `seconds`; a new `tally` counts along, also of an answer that does not end."""
         self._running += 1
         try:
-            async with aclosing(self._stream(request)) as deltas:
+            async with aclosing(self._stream(request, tally, seconds)) as deltas:
                 async for delta in deltas:
                     yield delta
         except (httpx.TransportError, TimeoutError) as error:
@@ -95,23 +100,25 @@ class RemoteTier(Tier):
         """Requests in flight from here, and whether the last failure is long enough ago."""
         return TierLoad(healthy=self._clock() >= self._unhealthy_until, running=self._running)
 
-    async def _stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+    async def _stream(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
         if request.echo:
             raise TierRequestError(
                 f"echo: tier '{self.name}' is served elsewhere and cannot repeat or score a prompt; leave echo out, or "
                 "name a tier that runs here",
                 "echo",
             )
-        deadline = asyncio.get_running_loop().time() + self._remote.total_timeout_seconds
-        prompt_tokens = self.count_prompt_tokens(request)
-        room = max(1, self.max_context - prompt_tokens)
+        deadline = asyncio.get_running_loop().time() + seconds
+        room = max(1, self.max_context - tally.prompt_tokens)
         max_tokens = min(self._spec.max_tokens, room, request.max_tokens or room)
         path = "chat/completions" if request.messages is not None else "completions"
         body = request_body(self._remote, request, max_tokens)
-        call = self._connection().stream("POST", path, json=body, headers={"accept": "text/event-stream"})
-        async with call as response:
-            await self._check(response)
-            tally = _Tally(request.n, prompt_tokens)
+        client = self._connection()
+        call = client.build_request("POST", path, json=body, headers={"accept": "text/event-stream"})
+        async with asyncio.timeout_at(deadline):
+            response = await client.send(call, stream=True)
+        async with aclosing(response):
+            async with asyncio.timeout_at(deadline):
+                await self._check(response)
             async with aclosing(_events(response)) as events:
                 while (event := await _next_before(deadline, events)) is not None and event.data.strip() != "[DONE]":
                     for delta in self._deltas(event, tally):
@@ -121,7 +128,7 @@ class RemoteTier(Tier):
         self._unhealthy_until = -math.inf
         yield Delta(usage=tally.usage())
 
-    def _deltas(self, event: ServerSentEvent, tally: "_Tally") -> list[Delta]:
+    def _deltas(self, event: ServerSentEvent, tally: Tally) -> list[Delta]:
         if event.event == "error":
             raise TierError(
                 f"{self._where} failed in mid-stream: {self._scrub(parse_error(event.data.encode()).message)}"
@@ -144,13 +151,19 @@ class RemoteTier(Tier):
         error = parse_error(bytes(body))
         if response.status_code == 200:
             raise TierError(f"{self._where} answered {kind} instead of a stream: {self._scrub(error.message)[:200]}")
-        raise self._status_error(response.status_code, error)
+        raise self._status_error(response, error)
 
-    def _status_error(self, status: int, error: WireError) -> TierError:
+    def _status_error(self, response: httpx.Response, error: WireError) -> TierError:
+        status, later = response.status_code, parse_retry_after(response.headers)
         message = f"{self._where} answered {status}: {self._scrub(error.message)}"
         if status in OPERATOR_STATUSES:
             self._cool_down()
             return TierUnavailableError(f"{message} (check base_url, model and api_key_env in the catalogue)")
+        if status == 429 or (status == 503 and later is not None):
+            self._cool_down(later)
+            busy = TierBusyError(message)
+            busy.retry_after_seconds = busy.retry_after_seconds if later is None else later
+            return busy
         if status in TRY_LATER_STATUSES or status >= 500 or status < 400:
             self._cool_down()
             return TierUnavailableError(message)
@@ -164,8 +177,8 @@ class RemoteTier(Tier):
         reason = str(error) or type(error).__name__
         return TierUnavailableError(f"{self._where} cannot be reached: {type(error).__name__}: {self._scrub(reason)}")
 
-    def _cool_down(self) -> None:
-        self._unhealthy_until = self._clock() + self._cooldown_seconds
+    def _cool_down(self, seconds: float | None = None) -> None:
+        self._unhealthy_until = self._clock() + (self._cooldown_seconds if seconds is None else seconds)
 
     def _scrub(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
@@ -189,37 +202,6 @@ class RemoteTier(Tier):
                 limits=httpx.Limits(max_connections=1000, max_keepalive_connections=100),
             )
         return self._client
-
-
-class _Tally:
-    """What has been streamed of each choice, for the order of deltas and for billing without reported usage."""
-
-    def __init__(self, n: int, prompt_tokens: int) -> None:
-        self.unfinished = set(range(n))
-        self.reported: Usage | None = None
-        self._prompt_tokens = prompt_tokens
-        self._text: dict[int, int] = {}
-        self._reasoning: dict[int, int] = {}
-
-    def count(self, delta: Delta) -> bool:
-        """Whether `delta` may pass: nothing follows a choice's finish reason."""
-        if delta.index not in self.unfinished:
-            return False
-        self._text[delta.index] = self._text.get(delta.index, 0) + len(delta.text.encode())
-        self._reasoning[delta.index] = self._reasoning.get(delta.index, 0) + len(delta.reasoning.encode())
-        for call in delta.tool_calls:
-            self._text[delta.index] += len((call.name + call.arguments).encode())
-        if delta.finish_reason is not None:
-            self.unfinished.remove(delta.index)
-        return True
-
-    def usage(self) -> Usage:
-        """The server's counts; where it sent none, an estimate of four bytes per token."""
-        if self.reported is not None:
-            return self.reported
-        reasoning = sum(math.ceil(size / BYTES_PER_TOKEN) for size in self._reasoning.values())
-        text = sum(math.ceil(size / BYTES_PER_TOKEN) for size in self._text.values())
-        return Usage(prompt_tokens=self._prompt_tokens, completion_tokens=text + reasoning, reasoning_tokens=reasoning)
 
 
 async def _events(response: httpx.Response) -> AsyncGenerator[ServerSentEvent, None]:

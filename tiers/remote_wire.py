@@ -1,6 +1,8 @@
 """OpenAI's chat and completion wire format, seen from the client: request bodies out, stream chunks and errors in."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Text
 from tiers.tier_spec import RemoteSpec
 from tiers.tools.tool import Tool, ToolCallDelta
 
+MAX_RETRY_AFTER_SECONDS = 300.0
 DEFAULTS = SamplingParams()
 EXTENSIONS = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
 
@@ -219,6 +222,19 @@ def parse_error(body: bytes) -> WireError:
         return WireError(message=str(inner))
     except msgspec.MsgspecError:
         return WireError(message=body.decode("utf-8", errors="replace")[:500].strip())
+
+
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds after which a server wants to be asked again, at most `MAX_RETRY_AFTER_SECONDS`; None if it says nothing.
+
+    `Retry-After` as seconds or as a date (RFC 9110, 10.2.3). What cannot be read says nothing.
+    """
+    stated = headers.get("retry-after", "").strip()
+    try:
+        seconds = float(stated) if stated[:1].isdigit() else parsedate_to_datetime(stated).timestamp() - time.time()
+        return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _deltas(choice: _Choice) -> list[Delta]:

@@ -8,6 +8,7 @@ import msgspec
 
 from inference_core.evidence import Evidence, EvidenceRequest
 from inference_core.protocol import SamplingParams, TokenLogprob
+from tiers.replica_try import ReplicaStatus, ReplicaTry
 from tiers.tools.tool import ToolCall, ToolCallDelta, Tooling
 
 FinishReason = Literal["stop", "length", "tool_calls", "error"]
@@ -102,6 +103,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     the number of preemptions. `echo`: text and log-probabilities are the prompt's, the first delta of its choice.
     `prompt_logprobs` pass from the decoder to a policy and leave no tier. `evidence`, where it was asked for and the
     tier's model runs in process: of the tokens of `token_ids`; the hidden state comes before them, in a delta alone.
+    `tries`, in the first delta of a tier with replicas: those that were asked, in this order.
     """
 
     index: int = 0
@@ -117,6 +119,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     echo: bool = False
     prompt_logprobs: list[TokenLogprob] | None = None
     evidence: Evidence | None = None
+    tries: list[ReplicaTry] = []
 
 
 class TierLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,3 +168,7 @@ class Tier(ABC):
     @abstractmethod
     def load(self) -> TierLoad:
         """The latest known load; never blocks."""
+
+    def replicas(self) -> list[ReplicaStatus]:
+        """The replicas of the tier, where it has several; never blocks."""
+        return []

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from tiers.replica_spec import BalancingSpec, ReplicaSpec
 from tiers.tools.dialect import DialectName
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -24,12 +25,17 @@ class TierClass(StrEnum):
 class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An OpenAI-compatible server. `base_url` ends where `/chat/completions` begins (usually in `/v1`).
 
+    Several servers of the same model: `base_urls` instead, or `replicas`, which may differ in weight and key; requests
+    are spread over them as `balancing` says.
     `api_key_env` names the environment variable that holds the key; the key itself never stands in a catalogue.
     `stream_usage` asks for token counts (`stream_options`); switch it off for a server that refuses the field.
     `max_tokens_field`: OpenAI's reasoning models know only `max_completion_tokens`, older servers only `max_tokens`.
     """
 
-    base_url: str
+    base_url: str = ""
+    base_urls: list[str] = []
+    replicas: list[ReplicaSpec] = []
+    balancing: BalancingSpec = BalancingSpec()
     model: str
     max_context: Annotated[int, msgspec.Meta(ge=2)]
     api_key_env: str | None = None
@@ -38,6 +44,22 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     total_timeout_seconds: Positive = 600.0
     stream_usage: bool = True
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+
+    @property
+    def servers(self) -> list[ReplicaSpec]:
+        """All servers in one form, one or several."""
+        urls = [self.base_url] if self.base_url else self.base_urls
+        return [ReplicaSpec(base_url=url) for url in urls] + self.replicas
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether the servers are given as a list, be it of one."""
+        return not self.base_url
+
+    def alone(self, replica: ReplicaSpec) -> "RemoteSpec":
+        """As if `replica` were the only server."""
+        key = replica.api_key_env or self.api_key_env
+        return msgspec.structs.replace(self, base_url=replica.base_url, base_urls=[], replicas=[], api_key_env=key)
 
 
 class PlainSpec(msgspec.Struct, frozen=True, tag_field="kind", tag="plain", forbid_unknown_fields=True):
@@ -137,8 +159,8 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def url(self) -> str:
-        """Where the tier is: a base URL, or `in-process`."""
-        return self.remote.base_url if self.remote is not None else "in-process"
+        """Where the tier is: a base URL or several, or `in-process`."""
+        return ", ".join(s.base_url for s in self.remote.servers) if self.remote is not None else "in-process"
 
     @property
     def samples_per_choice(self) -> int:

@@ -13,6 +13,7 @@ from gateway.errors import ApiError
 from gateway.parts import HttpRequest, Parts, parts_of
 from inference_core.errors import CoreError
 from inference_core.protocol import CoreStats, ModelStats
+from tiers.replica_try import ReplicaStatus
 from tiers.tier import Tier
 
 
@@ -20,7 +21,7 @@ class TierStats(msgspec.Struct, frozen=True, kw_only=True):
     """A tier's queue as routing sees it, and what the prefix cache saved of its answers' prompts since start.
 
     `core`: the core that computes it, None for a server elsewhere. `prefix_hit_rate`: cached over prompt tokens, None
-    before the first answer.
+    before the first answer. `replicas`: the servers of a tier that has several.
     """
 
     tier: int
@@ -33,6 +34,7 @@ class TierStats(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     cached_tokens: int
     prefix_hit_rate: float | None
+    replicas: list[ReplicaStatus]
 
 
 class CoreShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,4 +100,5 @@ def _tier_stats(parts: Parts, tier: Tier) -> TierStats:
         prompt_tokens=use.prompt_tokens,
         cached_tokens=use.cached_tokens,
         prefix_hit_rate=use.cached_tokens / use.prompt_tokens if use.prompt_tokens else None,
+        replicas=tier.replicas(),
     )

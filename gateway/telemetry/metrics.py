@@ -10,6 +10,7 @@ from gateway.answer import Answer
 from gateway.core_reading import read_cores
 from gateway.telemetry.core_collector import CoreCollector
 from gateway.telemetry.many_histogram import ManyHistogram
+from gateway.telemetry.replica_gauges import ReplicaGauges
 from inference_core.client import CoreClient
 from quality.record import Record
 from tiers.tier import Tier
@@ -107,6 +108,7 @@ class Metrics:
             ["tier"],
             registry=self.registry,
         )
+        self._replicas = ReplicaGauges(self.registry)
         self.in_flight = Gauge("aio_in_flight", "Answers begun and not finished.", registry=self.registry)
         self.ledger_lag = Gauge(
             "aio_ledger_lag_records", "Records that the database does not hold yet.", registry=self.registry
@@ -187,6 +189,7 @@ class Metrics:
             load = tier.load()
             self._healthy.labels(str(tier.number)).set(load.healthy)
             self._tier_wait.labels(str(tier.number)).set(load.predicted_wait_seconds)
+        self._replicas.show(tiers)
         self._saving.set(1 - self._cost_sum / self._baseline_sum if self._baseline_sum else 0.0)
         return generate_latest(self.registry)
 

@@ -15,11 +15,12 @@ from tiers.catalog_file import load_catalog, parse_catalog
 from tiers.errors import CatalogError
 from tiers.local import LocalTier
 from tiers.remote import RemoteTier
+from tiers.replica_set import ReplicaSet
 
 TABLE: dict[str, Any] = tomllib.loads(resources.files("tiers.catalogs").joinpath("laptop.toml").read_text())
 
 
-def with_remote(*numbers: int, **remote: str) -> Catalog:
+def with_remote(*numbers: int, **remote: object) -> Catalog:
     table = copy.deepcopy(TABLE)
     for number in numbers:
         tier = table["tiers"][number - 1]
@@ -39,6 +40,12 @@ def test_local_and_remote_tiers_stand_side_by_side(tokenizer: Tokenizer) -> None
 
 def test_a_catalogue_of_servers_needs_no_core() -> None:
     assert len(build_tiers(with_remote(1, 2, 3, 4), {})) == 4
+
+
+def test_several_servers_make_a_replica_set() -> None:
+    first, *others = build_tiers(with_remote(1, 2, 3, 4, base_url="", base_urls=["http://a/v1", "http://b/v1"]), {})
+    assert [replica.replica for replica in first.replicas()] == ["http://a/v1", "http://b/v1"]
+    assert all(isinstance(tier, ReplicaSet) for tier in [first, *others])
 
 
 def test_local_tiers_without_a_core_are_refused() -> None:

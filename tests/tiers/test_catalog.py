@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tiers.catalog import Catalog
 from tiers.catalog_file import load_catalog, parse_catalog, shipped_catalogs
 from tiers.core_spec import group_spec
 from tiers.errors import CatalogError
@@ -51,6 +52,10 @@ def make_remote(**changes: object) -> Edit:
         table["tiers"][0]["remote"] = REMOTE | changes
 
     return edit
+
+
+def make_replicated(*urls: str, **changes: object) -> Edit:
+    return make_remote(base_url="", base_urls=list(urls), **changes)
 
 
 def test_every_shipped_catalogue_loads() -> None:
@@ -153,6 +158,30 @@ def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
         ([make_remote(read_timeout_seconds=900)], "must not pass total_timeout_seconds = 600"),
         ([make_remote(read_timeout_seconds=0.5)], "so good answers would be cut off"),
         ([make_remote(read_timeout_seconds=-1)], "tiers[0].remote.read_timeout_seconds = -1: Expected"),
+        (
+            [make_remote(base_url="")],
+            "tiers 'tier-1'.remote: exactly one of base_url, base_urls and replicas must be set",
+        ),
+        ([make_remote(base_urls=["http://a/v1"])], "exactly one of base_url, base_urls and replicas"),
+        ([make_replicated("http://a/v1", "ftp://b/v1")], "remote.base_urls[1] = 'ftp://b/v1': expected http://"),
+        ([make_replicated("http://a/v1", "http://a/v1/")], "the name 'http://a/v1' stands 2 times"),
+        (
+            [make_replicated("http://a/v1", balancing={"retry_share": 2})],
+            "tiers[0].remote.balancing.retry_share = 2: Expected",
+        ),
+        (
+            [make_replicated("http://a/v1", balancing={"first_token_timeout_seconds": 0.5})],
+            "first_token_timeout_seconds = 0.5: shorter than the objective",
+        ),
+        ([make_remote(balancing={"hedging": True})], "remote.balancing: there is one server"),
+        (
+            [make_remote(base_url="", replicas=[{"base_url": "http://a/v1", "weight": 0}])],
+            "tiers[0].remote.replicas[0].weight = 0: Expected",
+        ),
+        (
+            [make_remote(base_url="", replicas=[{"base_url": "http://a/v1", "api_key_env": "no name"}])],
+            "tiers 'tier-1'.remote.replicas[0].api_key_env: expected the name",
+        ),
         ([make_remote(), put("tiers.0.policy", {"kind": "self-consistency"})], "policy kind 'plain' only"),
     ],
 )
@@ -226,3 +255,14 @@ def test_the_fingerprint_follows_models_and_policies_but_not_prices() -> None:
     assert parse_catalog(table, "x").fingerprint == original
     table["tiers"][2]["policy"]["samples"] = 7
     assert parse_catalog(table, "x").fingerprint != original
+
+
+def test_one_more_replica_of_the_same_model_leaves_the_fingerprint_and_is_shown() -> None:
+    def catalog(*urls: str) -> Catalog:
+        table = copy.deepcopy(shipped_table())
+        make_replicated(*urls, model="big")(table)
+        return parse_catalog(table, "x")
+
+    two, three = catalog("http://a/v1", "http://b/v1"), catalog("http://a/v1", "http://b/v1", "http://c/v1")
+    assert two.fingerprint == three.fingerprint != load_catalog("laptop").fingerprint
+    assert two.tier(1).url == "http://a/v1, http://b/v1"

@@ -1,13 +1,13 @@
-"""What `Tier` promises, held against a local tier over a real core and a remote one over real sockets.
+"""What `Tier` promises, held against a local tier over a real core, a remote one over real sockets, and a replica set.
 
-Both stand on the same hash model, whose greedy continuation is known without any engine. The remote tier's
-server answers from a local tier.
+All stand on the same hash model, whose greedy continuation is known without any engine. The remote tier's
+server and both replicas answer from a local tier.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from tests.tiers.tier_world import GREEDY, Answer, chat, collect, local_tier, re
 from tiers.errors import TierRequestError, TierUnavailableError
 from tiers.local import LocalTier
 from tiers.remote import RemoteTier
+from tiers.replica_set import ReplicaSet
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Tier
 
 SLAB_BYTES, SLABS = 4096, 64
@@ -36,24 +37,28 @@ class World:
     core: ThreadCoreClient
     runner: HashModelRunner
     tokenizer: Tokenizer
-    server: LoopbackServer | None = None
+    servers: list[LoopbackServer] = field(default_factory=list)
 
     def expected(self, request: GenerationRequest, count: int) -> list[int]:
         messages = [{"role": m.role, "content": m.content} for m in request.messages or []]
         return self.runner.expected_tokens(self.tokenizer.encode_chat(messages), count)
 
     async def is_idle(self) -> bool:
-        if self.server is not None:
+        if self.servers:
             async with asyncio.timeout(20):
-                await self.server.disconnected.wait()
-                await self.server.drained()
+                waits = [asyncio.create_task(server.disconnected.wait()) for server in self.servers]
+                _, idle = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                for wait in idle:
+                    wait.cancel()
+                for server in self.servers:
+                    await server.drained()
         (model,) = (await self.core.stats()).models
         return model.running + model.waiting + model.blocks_in_use == 0
 
     async def lose_backend(self) -> None:
-        if self.server is not None:
-            await self.server.stop()
-        else:
+        for server in self.servers:
+            await server.stop()
+        if not self.servers:
             await self.core.close()
 
 
@@ -78,10 +83,17 @@ async def open_world(kind: str, tokenizer: Tokenizer, **fields: Any) -> AsyncIte
         if kind == "local":
             yield World(local, core, runner, tokenizer)
         else:
-            async with LoopbackServer(lambda call: serve(local, call)) as server:
-                remote = RemoteTier(remote_spec(server.base_url, max_context=MAX_CONTEXT))
+            async with AsyncExitStack() as stack:
+                count = 2 if kind == "replicated" else 1
+                servers = [LoopbackServer(lambda call: serve(local, call)) for _ in range(count)]
+                urls = [(await stack.enter_async_context(server)).base_url for server in servers]
+                remote: Tier
+                if kind == "replicated":
+                    remote = ReplicaSet(remote_spec(base_urls=urls, max_context=MAX_CONTEXT))
+                else:
+                    remote = RemoteTier(remote_spec(urls[0], max_context=MAX_CONTEXT))
                 await remote.start()
-                yield World(remote, core, runner, tokenizer, server)
+                yield World(remote, core, runner, tokenizer, servers)
                 await remote.close()
         await local.close()
 
@@ -134,7 +146,7 @@ def _chunk(delta: Delta) -> dict[str, Any]:
     return {"choices": [choice]}
 
 
-@pytest.fixture(params=["local", "remote"])
+@pytest.fixture(params=["local", "remote", "replicated"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

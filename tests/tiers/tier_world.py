@@ -36,7 +36,7 @@ def tier_spec(policy: PolicySpec | None = None, **changes: Any) -> TierSpec:
     return spec if policy is None else msgspec.structs.replace(spec, policy=policy)
 
 
-def remote_spec(base_url: str, **changes: Any) -> TierSpec:
+def remote_spec(base_url: str = "", **changes: Any) -> TierSpec:
     fields: dict[str, Any] = {
         "max_context": 4096,
         "read_timeout_seconds": 20.0,

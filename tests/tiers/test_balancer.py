@@ -1,0 +1,346 @@
+"""Which replica gets a request: never a bad one while a good one is there, where its prefix is, and never too many."""
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from tests.tiers.tier_world import GREEDY, chat
+from tiers.balancer import Balancer
+from tiers.prefix_affinity import prefix_key, rendezvous_score
+from tiers.replica import Flight, Replica
+from tiers.replica_spec import BalancingSpec, ReplicaSpec
+from tiers.retry_budget import RetryBudget
+from tiers.tier import ChatMessage, GenerationRequest
+
+KEYS = [f"key {i}".encode() for i in range(6)]
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make_balancer(weights: Sequence[float], clock: Clock, **spec: Any) -> Balancer:
+    replicas = [ReplicaSpec(base_url=f"http://replica-{i}/v1", weight=w) for i, w in enumerate(weights)]
+    return Balancer("t", replicas, BalancingSpec(**spec), clock=clock, rng=random.Random(7))
+
+
+def begin_at(balancer: Balancer, place: int, key: bytes | None = None) -> Flight:
+    """A request at the replica in this place, whatever else is there."""
+    others = [replica for i, replica in enumerate(balancer.replicas) if i != place]
+    flight = balancer.begin(key, others)
+    assert flight is not None
+    assert flight.replica is balancer.replicas[place]
+    return flight
+
+
+def chosen(balancer: Balancer, key: bytes | None = None) -> int:
+    """Where the next request would go; it leaves at once."""
+    flight = balancer.begin(key)
+    assert flight is not None
+    balancer.leave(flight)
+    return balancer.replicas.index(flight.replica)
+
+
+def eject(balancer: Balancer, place: int) -> None:
+    for _ in range(balancer.spec.consecutive_failures):
+        balancer.fail(begin_at(balancer, place))
+
+
+class BalancerMachine(RuleBasedStateMachine):
+    """Requests come, go, fail and are waited for in any order; a model remembers who was ejected or paused when."""
+
+    flights = Bundle("flights")
+
+    @initialize(weights=st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=1, max_size=6))
+    def set_up(self, weights: list[float]) -> None:
+        self.clock = Clock()
+        self.balancer = make_balancer(weights, self.clock)
+        self.live: set[Flight] = set()
+        self.ejected_at: dict[Replica, float] = {}
+        self.paused_until: dict[Replica, float] = {}
+        self.probes: dict[Replica, Flight] = {}
+
+    @rule(target=flights, key=st.none() | st.sampled_from(KEYS))
+    def begin(self, key: bytes | None) -> Flight | None:
+        before = {r: r.outstanding for r in self.balancer.replicas}
+        serving = [r for r in self.balancer.replicas if not r.breaker.is_open and not self.is_paused(r)]
+        flight = self.balancer.begin(key)
+        if flight is None:
+            assert not serving, "a request is turned away only if no replica is well"
+            return None
+        replica = flight.replica
+        assert not self.is_paused(replica)
+        if replica in self.ejected_at:
+            assert self.clock.now >= self.ejected_at[replica] + self.balancer.spec.ejection_seconds
+            assert replica not in self.probes, "one probe at a time"
+            self.probes[replica] = flight
+        elif key is not None and len(serving) > 1:
+            self.check_bound(key, replica, serving, before)
+        self.live.add(flight)
+        return flight
+
+    def check_bound(self, key: bytes, replica: Replica, serving: list[Replica], before: dict[Replica, int]) -> None:
+        preferred = max(serving, key=lambda r: rendezvous_score(key, r.url, r.weight))
+        if replica is preferred:
+            total = sum(before[r] for r in serving) + 1
+            fair = total * replica.weight / sum(r.weight for r in serving)
+            assert before[replica] + 1 <= math.ceil(1.25 * fair)
+
+    @rule(flight=flights)
+    def first_token(self, flight: Flight | None) -> None:
+        if flight in self.live:
+            self.balancer.first_token(flight)
+            self.settle(flight)
+
+    @rule(flight=consumes(flights), how=st.sampled_from(["succeed", "fail", "fail", "fail", "leave"]))
+    def end(self, flight: Flight | None, how: str) -> None:
+        if flight in self.live:
+            getattr(self.balancer, how)(flight)
+            self.over(flight)
+
+    @rule(flight=consumes(flights), seconds=st.floats(0, 20))
+    def pause(self, flight: Flight | None, seconds: float) -> None:
+        if flight in self.live:
+            self.balancer.pause(flight, seconds)
+            before = self.paused_until.get(flight.replica, -math.inf)
+            self.paused_until[flight.replica] = max(before, self.clock.now + seconds)
+            self.over(flight)
+
+    @rule(seconds=st.floats(0, 30))
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    def over(self, flight: Flight) -> None:
+        self.live.remove(flight)
+        self.settle(flight)
+
+    def settle(self, flight: Flight) -> None:
+        """Take note of what an outcome did to its replica."""
+        replica = flight.replica
+        was_probe = self.probes.get(replica) is flight
+        if was_probe:
+            del self.probes[replica]
+        if not replica.breaker.is_open:
+            self.ejected_at.pop(replica, None)
+            self.probes.pop(replica, None)
+        elif replica not in self.ejected_at or (was_probe and replica.breaker.available_in(self.clock.now) >= 5):
+            self.ejected_at[replica] = self.clock.now
+
+    def is_paused(self, replica: Replica) -> bool:
+        return self.clock.now < self.paused_until.get(replica, -math.inf)
+
+    @invariant()
+    def never_more_than_half_are_ejected(self) -> None:
+        assert sum(r.breaker.is_open for r in self.balancer.replicas) <= len(self.balancer.replicas) // 2
+
+    @invariant()
+    def every_request_in_flight_is_counted_once(self) -> None:
+        for replica in self.balancer.replicas:
+            assert replica.outstanding == sum(flight.replica is replica for flight in self.live)
+            assert set(replica.silent) <= set(replica.flights)
+
+
+TestBalancerMachine = BalancerMachine.TestCase
+TestBalancerMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def test_failures_in_a_row_eject_then_one_probe_decides_and_each_failed_probe_doubles_the_time() -> None:
+    clock = Clock()
+    balancer = make_balancer([1, 1, 1], clock)
+    eject(balancer, 0)
+    for period in (5, 10, 20):
+        clock.now += period - 0.1
+        assert 0 not in {chosen(balancer) for _ in range(50)}
+        clock.now += 0.1
+        probe = balancer.begin(None)
+        assert probe is not None
+        assert probe.replica is balancer.replicas[0]
+        assert 0 not in {chosen(balancer) for _ in range(50)}, "others wait for the probe's outcome"
+        balancer.fail(probe)
+    clock.now += 40
+    probe = balancer.begin(None)
+    assert probe is not None
+    balancer.first_token(probe)
+    balancer.succeed(probe)
+    assert 0 in {chosen(balancer) for _ in range(50)}
+    eject(balancer, 0)
+    assert balancer.replicas[0].breaker.available_in(clock.now) == 5, "an answer makes good for what was before"
+
+
+def test_a_replica_that_breaks_off_the_answer_to_its_probe_is_ejected_again_at_once() -> None:
+    clock = Clock()
+    balancer = make_balancer([1, 1], clock)
+    eject(balancer, 0)
+    clock.now += 5
+    probe = balancer.begin(None)
+    assert probe is not None
+    balancer.first_token(probe)
+    balancer.fail(probe)
+    assert balancer.replicas[0].condition(clock.now) == "ejected"
+    assert balancer.replicas[0].breaker.available_in(clock.now) == 10
+
+
+def test_a_probe_whose_caller_left_is_followed_by_another() -> None:
+    clock = Clock()
+    balancer = make_balancer([1, 1], clock)
+    eject(balancer, 0)
+    clock.now += 5
+    assert [chosen(balancer), chosen(balancer)] == [0, 0]
+
+
+@pytest.mark.parametrize(("others_fail", "ejected"), [(False, True), (True, False)])
+def test_a_share_of_failures_is_judged_by_that_of_the_others(others_fail: bool, ejected: bool) -> None:
+    clock = Clock()
+    balancer = make_balancer([1, 1, 1], clock)
+    for turn in range(30):
+        clock.now += 0.1
+        for place in (2, 1, 0):
+            if balancer.replicas[place].breaker.is_open:
+                continue
+            flight = begin_at(balancer, place)
+            fails = turn % 2 and (place == 0 or others_fail)
+            (balancer.fail if fails else balancer.succeed)(flight)
+    assert balancer.replicas[0].breaker.is_open == ejected
+    assert not balancer.replicas[1].breaker.is_open
+
+
+def test_who_asks_to_be_left_alone_is_and_is_not_ejected_for_it() -> None:
+    clock = Clock()
+    balancer = make_balancer([1, 1], clock)
+    for place in (0, 1):
+        balancer.pause(begin_at(balancer, place), 3.0 + place)
+    assert balancer.begin(None) is None
+    assert balancer.available_in() == 3
+    assert not balancer.is_healthy
+    clock.now += 3
+    assert {chosen(balancer) for _ in range(20)} == {0}
+    clock.now += 1
+    assert {chosen(balancer) for _ in range(50)} == {0, 1}
+
+
+def test_a_slow_replica_loses_its_share() -> None:
+    """SPEC GW-03: with ten times the latency it keeps far less than its third."""
+    clock, rng = Clock(), random.Random(3)
+    balancer = make_balancer([1, 1, 1], clock)
+    ends: list[tuple[float, int, Flight]] = []
+    served = [0, 0, 0]
+    for number in range(1500):
+        clock.now += 0.02
+        while ends and ends[0][0] <= clock.now:
+            flight = ends.pop(0)[2]
+            balancer.first_token(flight)
+            balancer.succeed(flight)
+        begun = balancer.begin(None)
+        assert begun is not None
+        place = balancer.replicas.index(begun.replica)
+        served[place] += 1
+        ends.append((clock.now + (1.0 if place == 0 else 0.1) * rng.uniform(0.8, 1.2), number, begun))
+        ends.sort(key=lambda end: end[:2])
+    assert served[0] < 0.1 * sum(served)
+    assert min(served[1:]) > 0.3 * sum(served)
+
+
+def test_a_replica_that_hangs_is_avoided_before_any_request_there_has_failed() -> None:
+    clock = Clock()
+    balancer = make_balancer([1, 1], clock)
+    for place in (0, 1):
+        flight = begin_at(balancer, place)
+        clock.now += 0.1
+        balancer.first_token(flight)
+        balancer.succeed(flight)
+    key = next(k for k in KEYS if chosen(balancer, k) == 0)
+    begin_at(balancer, 0)
+    begin_at(balancer, 1)
+    live = begin_at(balancer, 1)
+    clock.now += 0.1
+    balancer.first_token(live)
+    for flight in list(balancer.replicas[1].flights):
+        balancer.first_token(flight)
+    clock.now += 2
+    assert chosen(balancer, None) == 1
+    assert chosen(balancer, key) == 1
+
+
+@given(
+    st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=2, max_size=8),
+    st.integers(0, 7),
+    st.lists(st.binary(), max_size=40),
+)
+@settings(deadline=None, max_examples=50)
+def test_when_a_replica_goes_only_its_prompts_move(weights: list[float], gone: int, keys: list[bytes]) -> None:
+    clock = Clock()
+    gone %= len(weights)
+    balancer = make_balancer(weights, clock)
+    before = [chosen(balancer, key) for key in keys]
+    eject(balancer, gone)
+    after = [chosen(balancer, key) for key in keys]
+    assert all(b == a for b, a in zip(before, after, strict=True) if b != gone)
+    assert gone not in after
+
+
+def test_prompts_are_shared_out_in_proportion_to_weight() -> None:
+    balancer = make_balancer([3, 1], Clock())
+    for prompts in ([f"prompt {i}".encode() for i in range(3000)], [None] * 3000):
+        shares = [chosen(balancer, prompt) for prompt in prompts]
+        assert shares.count(0) / len(shares) == pytest.approx(0.75, abs=0.03)
+
+
+def test_a_popular_prompt_spills_over_at_the_bound_and_comes_home_when_there_is_room() -> None:
+    balancer = make_balancer([1, 1, 1, 1], Clock())
+    home = chosen(balancer, KEYS[0])
+    flights = [balancer.begin(KEYS[0]) for _ in range(40)]
+    outstanding = [replica.outstanding for replica in balancer.replicas]
+    assert outstanding[home] == max(outstanding)
+    assert 10 < outstanding[home] <= math.ceil(1.25 * 40 / 4)
+    for flight in flights:
+        assert flight is not None
+        balancer.succeed(flight)
+    assert chosen(balancer, KEYS[0]) == home
+
+
+def test_every_turn_of_a_conversation_has_the_key_of_its_first() -> None:
+    first = [ChatMessage(role="system", content="Be kind."), ChatMessage(role="user", content="Hello")]
+    later = [*first, ChatMessage(role="assistant", content="Hi"), ChatMessage(role="user", content="And now?")]
+
+    def key(messages: list[ChatMessage], **fields: str) -> bytes:
+        return prefix_key(GenerationRequest(request_id="r", sampling=GREEDY, messages=messages, **fields), 2048)
+
+    assert key(first) == key(later)
+    assert len({key(first), key(first, salt="ann"), key(first, adapter="a"), key(first[1:])}) == 4
+
+
+def test_only_the_beginning_of_a_prompt_counts() -> None:
+    def key(prompt: str | list[int]) -> bytes:
+        return prefix_key(GenerationRequest(request_id="r", sampling=GREEDY, prompt=prompt), 64)
+
+    assert key("x" * 64 + "a") == key("x" * 64 + "b") != key("y" + "x" * 63)
+    assert key([*range(100, 140), 1]) == key([*range(100, 140), 2]) != key([1, *range(100, 140)])
+    assert prefix_key(chat("x" * 99 + "a"), 64) == prefix_key(chat("x" * 99 + "b"), 64)
+    assert prefix_key(chat("\ud800"), 64)
+
+
+@given(st.lists(st.booleans(), max_size=300), st.floats(0, 1), st.integers(0, 20))
+def test_retries_never_pass_the_burst_and_their_share_of_the_requests(
+    events: list[bool], share: float, burst: int
+) -> None:
+    budget, requests, retries = RetryBudget(burst), 0, 0
+    for is_request in events:
+        if is_request:
+            budget.deposit(share, burst)
+            requests += 1
+        elif budget.is_open:
+            budget.withdraw()
+            retries += 1
+        assert retries <= burst + share * requests + 1e-9

@@ -1,0 +1,65 @@
+"""Replicas of a remote tier as typed data: where they are, and how requests are spread over them."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of several servers of the same model. `weight`: how much it takes, measured against the others.
+
+    `api_key_env` goes before that of the tier.
+    """
+
+    base_url: str
+    weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    api_key_env: str | None = None
+
+
+class BalancingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How requests are spread over replicas, and when one is left alone; the bounds are enforced."""
+
+    affinity_bytes: Annotated[
+        int, Meta(ge=0, le=65_536, description="Bytes of a prompt's beginning that choose its replica; 0: no affinity.")
+    ] = 2048
+    affinity_load: Annotated[
+        float, Meta(ge=1, le=100, description="Most requests of a preferred replica, in multiples of its fair share.")
+    ] = 1.25
+    affinity_wait: Annotated[
+        float, Meta(ge=1, le=1000, description="Longest wait for a preferred replica, in multiples of another one's.")
+    ] = 3.0
+    ttft_decay_seconds: Annotated[
+        float, Meta(gt=0, le=3600, description="After how long a measured time to first token counts 1/e.")
+    ] = 10.0
+    consecutive_failures: Annotated[
+        int, Meta(ge=1, le=1000, description="So many failures in a row eject a replica.")
+    ] = 3
+    error_excess: Annotated[
+        float, Meta(gt=0, le=1, description="Share of failures above the other replicas' that ejects a replica.")
+    ] = 0.3
+    error_requests: Annotated[
+        int, Meta(ge=1, le=100_000, description="Fewest recent requests of a replica to judge its share of failures.")
+    ] = 20
+    error_window_seconds: Annotated[
+        float, Meta(gt=0, le=3600, description="After how long an outcome counts 1/e in the share of failures.")
+    ] = 30.0
+    ejection_seconds: Annotated[
+        float, Meta(gt=0, le=3600, description="How long a first ejection lasts; each further one lasts twice as long.")
+    ] = 5.0
+    max_ejection_seconds: Annotated[float, Meta(gt=0, le=86_400, description="The longest ejection.")] = 300.0
+    max_attempts: Annotated[
+        int, Meta(ge=1, le=16, description="Most replicas asked for one request; each is asked once.")
+    ] = 3
+    retry_share: Annotated[
+        float, Meta(ge=0, le=1, description="Further attempts and hedges, as a share of all requests.")
+    ] = 0.1
+    retry_burst: Annotated[
+        int, Meta(ge=0, le=10_000, description="Further attempts that may come at once, beyond the share.")
+    ] = 10
+    first_token_timeout_seconds: Annotated[
+        float, Meta(gt=0, le=3600, description="A replica without a first token after so long has failed.")
+    ] = 60.0
+    hedging: Annotated[
+        bool, Meta(description="Ask a second replica when a first token takes longer than 95 of 100 did.")
+    ] = False
