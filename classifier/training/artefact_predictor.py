@@ -15,7 +15,7 @@ from classifier.training.dataset import HEADS, OutcomeRow
 from classifier.training.encoded_rows import EncodedRows, encode_rows
 from classifier.training.predictors import checked
 from classifier.training.registered import SHIPPED
-from classifier.training.row_sets import BATCH
+from classifier.training.row_sets import predicted
 from classifier.training.train import hidden_states
 from classifier.training.train import train as train_artefact
 
@@ -54,17 +54,6 @@ class ArtefactPredictor:
             encoded = self.encoded(rows, np.full((len(rows), len(HEADS)), np.nan, np.float32))
             self._known[key] = predicted(self.model, encoded)
         return self._known[key]
-
-
-def predicted(model: OutcomeModel, rows: EncodedRows) -> Outcomes:
-    """Probabilities [n, heads] and novelty [n] of encoded rows that are not in the model's memory."""
-    parts = [
-        model.outcomes(rows.features[i : i + BATCH], rows.embedding[i : i + BATCH], rows.word_logits[i : i + BATCH])
-        for i in range(0, len(rows), BATCH)
-    ]
-    if not parts:
-        return Outcomes(np.zeros((0, len(model.manifest.heads)), np.float32), np.zeros(0, np.float32))
-    return Outcomes(np.concatenate([part.p for part in parts]), np.concatenate([part.novelty for part in parts]))
 
 
 class RecipePredictor:

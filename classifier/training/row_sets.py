@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from classifier.outcome_model import OutcomeModel
+from classifier.outcome_model import OutcomeModel, Outcomes
 from classifier.training.encoded_rows import EncodedRows
 from classifier.training.routing import PRICES
 
@@ -49,10 +49,17 @@ def row_sets(rows: EncodedRows, tiers: int, prefix: str = "") -> list[RowSet]:
     return sets
 
 
-def predict_rows(model: OutcomeModel, rows: EncodedRows) -> npt.NDArray[np.float32]:
-    """Head probabilities [n, heads] of rows that are not in the model's memory."""
+def predicted(model: OutcomeModel, rows: EncodedRows) -> Outcomes:
+    """Probabilities [n, heads] and novelty [n] of encoded rows that are not in the model's memory."""
     parts = [
-        model.outcomes(rows.features[i : i + BATCH], rows.embedding[i : i + BATCH], rows.word_logits[i : i + BATCH]).p
+        model.outcomes(rows.features[i : i + BATCH], rows.embedding[i : i + BATCH], rows.word_logits[i : i + BATCH])
         for i in range(0, len(rows), BATCH)
     ]
-    return np.concatenate(parts) if parts else np.zeros((0, len(model.manifest.heads)), np.float32)
+    if not parts:
+        return Outcomes(np.zeros((0, len(model.manifest.heads)), np.float32), np.zeros(0, np.float32))
+    return Outcomes(np.concatenate([part.p for part in parts]), np.concatenate([part.novelty for part in parts]))
+
+
+def predict_rows(model: OutcomeModel, rows: EncodedRows) -> npt.NDArray[np.float32]:
+    """Head probabilities [n, heads] of rows that are not in the model's memory."""
+    return predicted(model, rows).p

@@ -32,8 +32,9 @@ from classifier.training.dataset import (
 from classifier.training.encoded_rows import EncodedRows, encode_rows
 from classifier.training.encoder_fit import FOLDS, fit_encoder
 from classifier.training.evaluate import Report, evaluate, valid_curves
+from classifier.training.fallback_fit import fitted_fallback
 from classifier.training.fit import fit_heads
-from classifier.training.row_sets import predict_rows
+from classifier.training.row_sets import predicted
 
 Progress = Callable[[str, float], None]
 
@@ -146,11 +147,14 @@ def artefact_version(model: Tensors, base: Tensors) -> str:
 
 
 def with_curves(manifest: Manifest, tensors: Tensors, valid: EncodedRows) -> Manifest:
-    """`manifest` with the curves of these tensors on `valid`. Raises `TrainingDataError` without full-ladder rows."""
-    curves = valid_curves(predict_rows(model_from_tensors(manifest, tensors), valid), valid, manifest.tiers)
+    """`manifest` with the curves of these tensors on `valid` and the fallback for novel prompts.
+
+    Raises `TrainingDataError` without full-ladder rows."""
+    found = predicted(model_from_tensors(manifest, tensors), valid)
+    curves = valid_curves(found.p, valid, manifest.tiers)
     if curves is None:
         raise TrainingDataError("no valid row has the outcome of every tier; the cost-quality curve needs some.")
-    return msgspec.structs.replace(manifest, curves=curves)
+    return msgspec.structs.replace(manifest, curves=curves, fallback=fitted_fallback(found, valid, manifest.tiers))
 
 
 def heuristic_rows(prompts: Sequence[RoutingInput]) -> npt.NDArray[np.float32]:

@@ -10,11 +10,12 @@ from classifier.manifest import NoveltyFallback
 from classifier.memory import Memory
 from classifier.outcome_model import OutcomeModel
 from classifier.training import metrics
-from classifier.training.artefact_predictor import ArtefactPredictor, predicted
+from classifier.training.artefact_predictor import ArtefactPredictor
 from classifier.training.dataset import HEADS, OutcomeRow
 from classifier.training.ladder_routing import Label, chances
 from classifier.training.pair_routing import spread
 from classifier.training.routing import COST_WEIGHT, PRICES, Estimate, choose, utility
+from classifier.training.row_sets import predicted
 from classifier.training.subsets import MIN_ROWS, Outcomes, Subset, subset
 
 Float = npt.NDArray[np.float32]
