@@ -22,6 +22,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     `p_correct[k-1]` = P(tier k's answer is correct); empty where the artefact has no such heads.
     `predicted_tokens[k-1]`: how many tokens tier k is expected to bill for its answer, None where that is not known;
     empty if for none.
+    `p_ok_before`: what the artefact itself says, where recent verified outcomes nearby lowered `p_ok`; else empty.
     """
 
     p_ok: list[float]
@@ -31,6 +32,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     contributions: list[tuple[str, float]] = []
     p_correct: list[float] = []
     predicted_tokens: list[float | None] = []
+    p_ok_before: list[float] = []
 
 
 class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):

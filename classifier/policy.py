@@ -3,11 +3,15 @@
 The lambda rule minimises `(1 - p_ok[k]) + lambda * cost[k] / cost[-1]`; the tau rule takes the cheapest tier with
 `p_ok >= tau`, else the strongest (DESIGN §4, RT-05). Ties go to the cheaper tier. Constraints rule tiers out;
 `classifier.caution` then holds some of the rest back. Neither looks at lambda or tau, so that a higher quality target
-chooses among the same tiers and never lowers one.
+chooses among the same tiers and never lowers one. Where recent verified outcomes lowered p_ok, the tier that would have
+been chosen without them is the least: they promote a prompt and never move it down.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+
+import msgspec
 
 from classifier.caution import held_back
 from classifier.decision import Decision, Exclusion, PolicyInputs
@@ -29,14 +33,32 @@ def decide(inputs: PolicyInputs) -> Decision:
     if not allowed:
         raise NoTierAllowedError([Exclusion(tier=k, reason=barred[k]) for k in sorted(barred)])
     held = held_back(inputs, allowed)
-    exact = {
-        k: _lambda_score(inputs, k) if inputs.rule == "lambda" else _tau_score(inputs, k)
-        for k in allowed
-        if k not in held
-    }
-    tier = min(exact, key=lambda k: (exact[k], k))
+    open_tiers = [k for k in allowed if k not in held]
+    exact = _scores(inputs, open_tiers)
+    least = _cheapest_best(exact)
+    if inputs.prediction.p_ok_before:
+        least = _cheapest_best(_scores(without_repair(inputs), open_tiers))
+    tier = _cheapest_best({k: score for k, score in exact.items() if k >= least})
     scores = [exact[k] / SCALE**2 if k in exact else None for k in tiers]
-    return Decision(tier=tier, reason=_reason(inputs, tier, barred, held), scores=scores, inputs=inputs)
+    promoted = _promotion(inputs, least) if tier > least else ""
+    return Decision(tier=tier, reason=promoted + _reason(inputs, tier, barred, held), scores=scores, inputs=inputs)
+
+
+def without_repair(inputs: PolicyInputs) -> PolicyInputs:
+    """`inputs` with the artefact's own probabilities, as if no recent outcome had lowered them."""
+    prediction = inputs.prediction
+    if not prediction.p_ok_before:
+        return inputs
+    own = msgspec.structs.replace(prediction, p_ok=prediction.p_ok_before, p_ok_before=[])
+    return msgspec.structs.replace(inputs, prediction=own)
+
+
+def promoted_from(decision: Decision) -> int | None:
+    """The tier that would have been chosen had no recent outcome lowered p_ok, if that is another one."""
+    if not decision.inputs.prediction.p_ok_before:
+        return None
+    before = decide(without_repair(decision.inputs)).tier
+    return before if before != decision.tier else None
 
 
 def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
@@ -52,6 +74,22 @@ def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
         elif inputs.max_cost_usd is not None and cost > inputs.max_cost_usd:
             barred[k] = f"predicted cost ${cost:.6f} is above the maximum ${inputs.max_cost_usd:.6f}"
     return barred
+
+
+def _scores(inputs: PolicyInputs, tiers: Sequence[int]) -> dict[int, int]:
+    score = _lambda_score if inputs.rule == "lambda" else _tau_score
+    return {k: score(inputs, k) for k in tiers}
+
+
+def _cheapest_best(scores: Mapping[int, int]) -> int:
+    return min(scores, key=lambda k: (scores[k], k))
+
+
+def _promotion(inputs: PolicyInputs, least: int) -> str:
+    before, after = inputs.prediction.p_ok_before[least - 1], inputs.prediction.p_ok[least - 1]
+    return (
+        f"promoted from tier {least}: verified outcomes nearby lower its P(no worse) from {before:.3f} to {after:.3f}; "
+    )
 
 
 def _lambda_score(inputs: PolicyInputs, tier: int) -> int:
@@ -100,7 +138,10 @@ def _check(inputs: PolicyInputs) -> None:
     tiers = len(costs)
     if not tiers or len(p_ok) != tiers:
         raise PolicyInputsError(f"p_ok has {len(p_ok)} tiers and costs {tiers}; both need the same number, at least 1.")
-    if not all(0.0 <= p <= 1.0 for p in p_ok):
+    before = inputs.prediction.p_ok_before
+    if before and (len(before) != tiers or any(p > own for p, own in zip(p_ok, before, strict=True))):
+        raise PolicyInputsError(f"p_ok {p_ok} is not p_ok_before, {before}, lowered.")
+    if not all(0.0 <= p <= 1.0 for p in (*p_ok, *before)):
         raise PolicyInputsError(f"p_ok is {p_ok}; probabilities lie in [0, 1].")
     if not all(math.isfinite(c) for c in costs) or costs[0] < 0 or any(a >= b for a, b in pairwise(costs)):
         raise PolicyInputsError(f"costs are {costs}; they must be finite, at least 0 and strictly increasing by tier.")

@@ -195,6 +195,11 @@ class RecentMemory:
     def __len__(self) -> int:
         return len(self._at)
 
+    @property
+    def newest(self) -> float:
+        """When the last outcome was taken in for, in epoch seconds; minus infinity before the first."""
+        return float(self._at[-1]) if len(self) else -np.inf
+
     def add(self, embeddings: Float, no_worse: Float, p_ok: Float, weights: Float, at: npt.ArrayLike) -> None:
         """Take in n outcomes: `embeddings` [n, dim] of unit length, `no_worse` [n, tiers - 1] with NaN unobserved, what
         the artefact predicts for them `p_ok` [n, tiers - 1], `weights` [n] in [0, 1], times `at` [n] ascending."""

@@ -18,6 +18,7 @@ from gateway.keys import ApiKeys
 from gateway.parts import Parts
 from gateway.probes_in_force import ProbesInForce
 from gateway.quality_loop import QualityLoop, running_quality_loop
+from gateway.recent_in_force import RecentInForce
 from gateway.retries import background, until_it_works
 from gateway.routing import RoutingService
 from gateway.routing_knobs import RoutingKnobFile
@@ -101,8 +102,10 @@ class Composition:
         knobs = await self._start_routing_knobs(stack)
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs)
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ClassifierInForce) else None
+        recent = await self._start_immediate_repair(stack, database, classifier)
         loop = await self._start_quality_loop(stack, database, engine, encode)
         self.sinks.append(self.metrics.observe)
+        self.sinks.append(lambda answer, record: routing.book(record))
         probes = await self._start_probes(stack, knobs)
         service = Service(routing, self.sinks, probes)
         core_knobs = CoreKnobs(engine.cores, database)
@@ -118,6 +121,7 @@ class Composition:
             feedback=FeedbackDesk(database, encode, len(self.catalog.tiers)),
             database=database,
             quality_loop=loop,
+            recent=recent,
             metrics=self.metrics,
             fingerprint=f"fp_{self.catalog.fingerprint}",
             created=int(time.time()),
@@ -177,6 +181,15 @@ class Composition:
         in_force.load()
         await stack.enter_async_context(background(in_force.follow(self.settings.artefact_poll_seconds)))
         return in_force
+
+    async def _start_immediate_repair(
+        self, stack: AsyncExitStack, database: AsyncEngine, classifier: Classifier
+    ) -> RecentInForce | None:
+        if not isinstance(classifier, ClassifierInForce):
+            return None
+        recent = RecentInForce(database, classifier, self.metrics)
+        await stack.enter_async_context(background(recent.follow(self.settings.artefact_poll_seconds)))
+        return recent
 
     async def _start_probes(self, stack: AsyncExitStack, knobs: RoutingKnobFile) -> ProbesInForce:
         probes = ProbesInForce(self.settings.probes_path, self.catalog, knobs)

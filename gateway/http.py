@@ -20,6 +20,7 @@ from gateway.api.guard import admit, admit_admin
 from gateway.api.health import live, metrics, ready
 from gateway.api.knobs import change_knobs, list_knob_changes, show_knobs
 from gateway.api.models import list_models, show_model
+from gateway.api.promotions import end_promotions, list_promotions
 from gateway.api.quality_lists import (
     list_artefacts,
     list_retrainings,
@@ -72,6 +73,8 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             list_retrainings,
             retrain_now,
             show_estimates,
+            list_promotions,
+            end_promotions,
             promote_version,
             roll_back,
             begin_trial,

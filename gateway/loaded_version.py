@@ -8,6 +8,8 @@ from classifier.encoder import SlowEncoder
 from classifier.fallback import fallback_of
 from classifier.manifest import NoveltyFallback
 from classifier.outcome_model import OutcomeModel
+from classifier.recent_memory import RecentOutcomes
+from classifier.repair import repaired
 from classifier.routing_input import RoutingInput
 from gateway.routing_rule import RoutingRule
 
@@ -15,12 +17,14 @@ MAX_REMEMBERED_RULES = 1024
 
 
 class LoadedVersion:
-    """A version in force, or `on_trial` beside it. Immutable but for the rules that it has read off its curve."""
+    """A version in force, or `on_trial` beside it. Immutable but for the rules that it has read off its curve, and for
+    `recent`, the verified outcomes since it was trained, which is replaced whole."""
 
     def __init__(self, model: OutcomeModel, *, on_trial: bool = False) -> None:
         self.model, self.on_trial = model, on_trial
         self._fallback = fallback_of(model.manifest)
         self._slow_encoder = model.encoder if isinstance(model.encoder, SlowEncoder) else None
+        self.recent: RecentOutcomes | None = None
         self._rules: dict[float | None, RoutingRule] = {}
 
     @property
@@ -34,8 +38,13 @@ class LoadedVersion:
         return self._slow_encoder is not None
 
     def predict(self, given: RoutingInput) -> Prediction:
-        """P(no worse) of every tier."""
-        return self.model.predict(given)
+        """P(no worse) of every tier, lowered where recent verified outcomes contradict it."""
+        recent = self.recent
+        if recent is None or not len(recent.centres):
+            return self.model.predict(given)
+        turn = self.model.encode(given)
+        nearby = self.model.memory.look_up_one(turn.embedding)
+        return repaired(self.model.prediction(turn, nearby), turn.embedding, recent)
 
     async def encode_ahead(self, given: RoutingInput) -> None:
         """Have the prompt encoded while other requests are served."""

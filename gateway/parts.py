@@ -12,6 +12,7 @@ from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
 from gateway.keys import ApiKeys
 from gateway.quality_loop import QualityLoop
+from gateway.recent_in_force import RecentInForce
 from gateway.routing import RoutingService
 from gateway.service import Service
 from gateway.settings import Settings
@@ -53,6 +54,7 @@ class Parts:
     feedback: FeedbackDesk
     database: AsyncEngine
     quality_loop: QualityLoop | None
+    recent: RecentInForce | None
     metrics: Metrics
     fingerprint: str
     created: int

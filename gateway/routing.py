@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from classifier.decision import Decision, Exclusion, PolicyInputs
+from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError
 from classifier.heuristic import heuristic_prediction
 from classifier.manifest import NoveltyFallback
-from classifier.policy import barred_tiers, decide
+from classifier.policy import barred_tiers, decide, promoted_from
+from classifier.repair import unrepaired
 from classifier.routing_input import RoutingInput, routing_input
 from gateway.ask import Ask
 from gateway.conversations import Conversations, History, circumstances
@@ -18,6 +19,8 @@ from gateway.errors import ApiError, bad_request
 from gateway.routing_knobs import RoutingKnobFile
 from gateway.routing_model import Classifier, EncodesAhead, RoutingModel, Verdict
 from gateway.routing_rule import heuristic_rule
+from quality.promotion_account import PromotionAccount
+from quality.record import Record
 from tiers.catalog import Catalog
 from tiers.pricing import cost_usd, predicted_costs
 from tiers.tier import Tier, Usage
@@ -50,6 +53,7 @@ class RoutingService:
         self.quality_target = quality_target
         self.knobs = knobs or RoutingKnobFile()
         self.conversations = Conversations()
+        self.promotions = PromotionAccount()
         # Logged once per kind of failure, not once per request.
         self._classifier_failure = ""
 
@@ -174,12 +178,28 @@ class RoutingService:
         target = self.quality_target if ask.quality_target is None else ask.quality_target
         try:
             model = self.classifier.model_for(ask.request_id)
-            return Verdict(model.predict(given), model.rule_for(target), self._fallback(given, model), model.on_trial)
+            prediction = self._within_budget(model.predict(given))
+            return Verdict(prediction, model.rule_for(target), self._fallback(given, model), model.on_trial)
         except Exception as error:
             if str(error) != self._classifier_failure:
                 self._classifier_failure = str(error)
                 log.error("the classifier failed, the length heuristic routes: %s", error, exc_info=error)
             return Verdict(heuristic_prediction(given, self.strongest), heuristic_rule(target))
+
+    def _within_budget(self, prediction: Prediction) -> Prediction:
+        """Without its repair by recent outcomes while that is switched off, or has cost what it may. Whether it is does
+        not depend on the request, so that of two quality targets the higher one still never gets the lower tier."""
+        if not prediction.p_ok_before:
+            return prediction
+        knobs = self.knobs.in_force
+        admitted = knobs.auto_promotion and self.promotions.admits(knobs.promotion_cost_share, time.monotonic())
+        return prediction if admitted else unrepaired(prediction)
+
+    def book(self, record: Record) -> None:
+        """Account for what a served request cost, and for what its promotion added."""
+        costs, before = record.decision.inputs.costs, promoted_from(record.decision)
+        extra = 0.0 if before is None else costs[record.decision.tier - 1] - costs[before - 1]
+        self.promotions.book(record.cost_usd, extra, time.monotonic())
 
     def _fallback(self, given: RoutingInput, model: RoutingModel) -> NoveltyFallback | None:
         """The operator's word, else the version's. In a turn without words there is nothing that could be novel."""

@@ -29,6 +29,13 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="The least tier of novel prompts, 1 to 4; null is the classifier's own."),
     ] = None
     novelty_fallback: Annotated[bool, Meta(description="Whether novel prompts get the safe tier at all.")] = True
+    auto_promotion: Annotated[
+        bool, Meta(description="Whether bad verified outcomes nearby lower a tier's chances before any retraining.")
+    ] = True
+    promotion_cost_share: Annotated[
+        float,
+        Meta(ge=0, le=10, description="What that may add to the last day's serving cost, as a share of it."),
+    ] = 0.1
     conversations: Annotated[
         bool, Meta(description="Whether a tool loop keeps its tier and a conversation moves down only if that pays.")
     ] = True

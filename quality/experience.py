@@ -20,6 +20,8 @@ from quality.verification import EncodedPrompt
 Encode = Callable[[list[dict[str, str]]], EncodedPrompt]
 Tensors = dict[str, npt.NDArray[Any]]
 
+# The source in a manifest's training window, if stored rows trained the version.
+TRAINED_ON = "verified traffic"
 # Of the new rows: kept for comparing models; kept for calibrating them; the rest trains.
 COMPARE_SHARE, CALIBRATE_SHARE = 0.25, 0.15
 _SPLIT_KEY = "retraining split"
@@ -62,17 +64,17 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
     async with engine.connect() as connection:
         rows = [dict(row) for row in (await connection.execute(query)).mappings()]
     names, heads, tiers = len(manifest.feature_names), len(manifest.heads), manifest.tiers
-    vectors = np.array([_vector(row["features"]) for row in rows], np.float32).reshape(len(rows), names + heads)
+    vectors = np.array([vector_of(row["features"]) for row in rows], np.float32).reshape(len(rows), names + heads)
     draws = np.array([uniform(row["request_id"] or str(row["training_row_id"]), _SPLIT_KEY) for row in rows])
     compare = draws < COMPARE_SHARE
     return {
         "features": vectors[:, :names],
         "word_logits": vectors[:, names:],
-        "embedding": np.array([_vector(row["embedding"]) for row in rows], np.float32).reshape(
+        "embedding": np.array([vector_of(row["embedding"]) for row in rows], np.float32).reshape(
             len(rows), int(manifest.encoder["dim"])
         ),
-        "no_worse": np.array([_outcomes(row["no_worse"][:-1]) for row in rows], np.float32).reshape(-1, tiers - 1),
-        "correct": np.array([_outcomes(row["correct"] or [None] * tiers) for row in rows], np.float32).reshape(
+        "no_worse": np.array([outcomes_of(row["no_worse"][:-1]) for row in rows], np.float32).reshape(-1, tiers - 1),
+        "correct": np.array([outcomes_of(row["correct"] or [None] * tiers) for row in rows], np.float32).reshape(
             -1, tiers
         ),
         "weights": np.array([max(row["weights"]) for row in rows], np.float32),
@@ -88,9 +90,11 @@ def data_hash(tensors: Tensors, *versions: str) -> str:
     return digest.hexdigest()
 
 
-def _vector(blob: bytes) -> npt.NDArray[np.float32]:
+def vector_of(blob: bytes) -> npt.NDArray[np.float32]:
+    """A stored vector."""
     return np.frombuffer(blob, _F4).astype(np.float32)
 
 
-def _outcomes(values: list[bool | None]) -> list[float]:
+def outcomes_of(values: list[bool | None]) -> list[float]:
+    """Stored outcomes as 0, 1 and NaN for what was not observed."""
     return [float("nan") if value is None else float(value) for value in values]

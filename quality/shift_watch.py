@@ -48,7 +48,10 @@ class ShiftWatch:
     def _observe(self, row: RowMapping) -> ShiftAlarm | None:
         self._cursor = (row["finished_at"], row["verification_id"])
         kind = "unfamiliar" if row["novelty"] >= UNFAMILIAR else "familiar"
-        predicted = 1.0 - row["p_ok"][row["tier"] - 1]
+        prediction = row["inputs"]["prediction"]
+        # What the version itself says: recent outcomes that lowered it must not hide that it is wrong.
+        p_ok = prediction.get("p_ok_before") or prediction["p_ok"]
+        predicted = 1.0 - p_ok[row["tier"] - 1]
         return self._detector.observe(f"tier {row['tier']}, {kind} prompts", row["label"] == "worse", predicted)
 
     async def _begin_anew_after_a_promotion(self) -> None:
@@ -67,7 +70,7 @@ class ShiftWatch:
                 finished,
                 verifications.c.tier,
                 verifications.c.label,
-                routing_decisions.c.p_ok,
+                routing_decisions.c.inputs,
                 routing_decisions.c.novelty,
             )
             .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)

@@ -13,6 +13,7 @@ from classifier.artefact import load_artefact, load_base
 from classifier.manifest import TrainingWindow
 from classifier.training.encoded_rows import EncodedRows, label_matrix
 from classifier.training.retrain import retrain_from
+from quality.experience import TRAINED_ON
 from quality.promotion import Judgement, judge_candidate
 from quality.training_order import Order
 
@@ -40,7 +41,7 @@ def carry_out(order: Order, rows_file: Path, progress: Progress) -> Trained:
         Path(order.registry),
         catalogue_fingerprint=order.catalogue_fingerprint,
         models=order.models,
-        window=TrainingWindow(start=order.window_start, end=order.window_end, source="verified traffic"),
+        window=TrainingWindow(start=order.window_start, end=order.window_end, source=TRAINED_ON),
         base_weight=order.base_weight,
         seed=order.seed,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from classifier.policy import promoted_from
 from gateway.answer import Answer
 from gateway.core_reading import read_cores
 from gateway.telemetry.core_collector import CoreCollector
@@ -97,6 +98,12 @@ class Metrics:
         self._baseline = self._counter("aio_baseline_cost_usd", "What the strongest tier would have cost.", ["tier"])
         self._prompt_tokens = self._counter("aio_prompt_tokens", "Prompt tokens of answers.", ["tier"])
         self._cached_tokens = self._counter("aio_cached_tokens", "Of these, found in the prefix cache.", ["tier"])
+        self._promoted = self._counter(
+            "aio_promoted_requests", "Answers promoted by recent verified outcomes.", ["from_tier", "tier"]
+        )
+        self._promotion_cost = self._counter(
+            "aio_promotion_cost_usd", "Predicted cost that promotions added.", ["tier"]
+        )
         self._decisions = self._counter("aio_decisions", "Decisions by tier and kind.", ["tier", "kind"])
 
     def _declare_gauges(self) -> None:
@@ -117,6 +124,9 @@ class Metrics:
             "aio_upgrade_rate", "Share of the last 100 verified answers that need an upgrade.", ["tier"],
             registry=self.registry,
         )  # fmt: skip
+        self.promotions_in_force = Gauge(
+            "aio_promotions_in_force", "Neighbourhoods of prompts that recent outcomes promote.", registry=self.registry
+        )
         self.classifier = Gauge(
             "aio_classifier_info", "1 for the version in force.", ["version"], registry=self.registry
         )
@@ -140,6 +150,7 @@ class Metrics:
                 verdict = "escalated" if attempt.status == "escalated" else "kept"
                 self._judged.labels(str(attempt.tier), attempt.stage, verdict).inc()
         self._baseline.labels(tier).inc(record.baseline_cost_usd)
+        self._count_promotion(record)
         self._cost_sum += record.cost_usd
         self._baseline_sum += record.baseline_cost_usd
         self._route.observe(record.timings.route_ms / 1e3)
@@ -147,6 +158,12 @@ class Metrics:
         if record.status == "ok":
             self._success.labels(model, record.finish_reason or "stop").inc()
             self._observe_tokens(answer, record)
+
+    def _count_promotion(self, record: Record) -> None:
+        before, tier, costs = promoted_from(record.decision), record.decision.tier, record.decision.inputs.costs
+        if before is not None:
+            self._promoted.labels(str(before), str(tier)).inc()
+            self._promotion_cost.labels(str(tier)).inc(costs[tier - 1] - costs[before - 1])
 
     def show_classifier(self, version: str, canary: str | None = None, share: float = 0.0) -> None:
         """Name the classifier version in force, and the one on trial for a `share` of the requests."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError, PolicyInputsError
-from classifier.policy import decide
+from classifier.policy import decide, promoted_from, without_repair
 
 probability = st.floats(0, 1, allow_nan=False)
 
@@ -16,10 +16,19 @@ probability = st.floats(0, 1, allow_nan=False)
 def policy_inputs(draw: st.DrawFn, constrained: bool = True) -> PolicyInputs:
     steps = draw(st.lists(st.floats(1e-6, 10), min_size=4, max_size=4))
     costs = [sum(steps[: k + 1]) for k in range(4)]
-    p_ok = [*draw(st.lists(probability, min_size=3, max_size=3)), 1.0]
+    before = [*draw(st.lists(probability, min_size=3, max_size=3)), 1.0]
+    factors = [*draw(st.lists(probability, min_size=3, max_size=3)), 1.0]
+    repaired = constrained and draw(st.booleans())
+    p_ok = [p * f for p, f in zip(before, factors, strict=True)] if repaired else before
     barred = draw(st.lists(st.integers(1, 4), unique=True)) if constrained else []
     return PolicyInputs(
-        prediction=Prediction(p_ok=p_ok, kind="prior", novelty=0.1, classifier_version="t"),
+        prediction=Prediction(
+            p_ok=p_ok,
+            kind="prior",
+            novelty=0.1,
+            classifier_version="t",
+            p_ok_before=before if repaired else [],
+        ),
         costs=costs,
         rule=draw(st.sampled_from(["lambda", "tau"])),
         quality_target=0.9,
@@ -29,6 +38,11 @@ def policy_inputs(draw: st.DrawFn, constrained: bool = True) -> PolicyInputs:
         max_cost_usd=draw(st.none() | st.floats(0, 40)) if constrained else None,
         exclusions=[Exclusion(tier=t, reason="down") for t in barred],
     )
+
+
+RAISED = Prediction(
+    p_ok=[0.5, 0.5, 0.5, 1.0], p_ok_before=[0.4, 0.5, 0.5, 1.0], kind="prior", novelty=0, classifier_version="t"
+)
 
 
 def example(**changes: object) -> PolicyInputs:
@@ -97,6 +111,31 @@ def test_a_recorded_decision_replays_to_the_same_decision(inputs: PolicyInputs) 
     assert decide(stored.inputs) == decision
 
 
+@given(policy_inputs())
+def test_recent_outcomes_never_move_a_prompt_down(inputs: PolicyInputs) -> None:
+    """QM-05: what they say of a middle tier must not make a cheaper one, of which they know nothing, look good."""
+    repaired, plain = decided(inputs), decided(without_repair(inputs))
+    if repaired is not None and plain is not None:
+        assert repaired.tier >= plain.tier
+        assert promoted_from(repaired) == (plain.tier if plain.tier != repaired.tier else None)
+        assert repaired.reason.startswith("promoted from") == (plain.tier != repaired.tier)
+
+
+def test_a_promotion_says_from_which_tier_and_why() -> None:
+    prediction = Prediction(
+        p_ok=[0.2, 0.95, 0.95, 1.0],
+        p_ok_before=[0.95, 0.95, 0.95, 1.0],
+        kind="measured",
+        novelty=0,
+        classifier_version="t",
+    )
+    decision = decide(example(prediction=prediction))
+    assert decision.tier == 2
+    assert decision.reason.startswith(
+        "promoted from tier 1: verified outcomes nearby lower its P(no worse) from 0.950 to 0.200; tier 2 has the least"
+    )
+
+
 def test_equal_scores_go_to_the_cheaper_tier() -> None:
     prediction = Prediction(p_ok=[0.9, 0.9, 0.9, 1.0], kind="measured", novelty=0, classifier_version="t")
     assert decide(example(prediction=prediction, lambda_=0.0, exclusions=[Exclusion(tier=4, reason="x")])).tier == 1
@@ -138,6 +177,7 @@ def test_the_reason_names_the_tiers_that_were_ruled_out_and_that_it_is_a_prior()
     ("changes", "named"),
     [
         ({"costs": [1.0, 1.0, 2.0, 3.0]}, "strictly increasing"),
+        ({"prediction": RAISED}, "lowered"),
         ({"costs": [1.0, 2.0]}, "same number"),
         ({"costs": [-1.0, 2.0, 3.0, 4.0]}, "at least 0"),
         ({"lambda_": float("nan")}, "lambda"),

@@ -1,0 +1,117 @@
+"""`/admin/api/promotions`: where recent verified outcomes promote prompts, what that costs, and how to end it."""
+
+import time
+from typing import Annotated, Any
+
+import msgspec
+from litestar import get, post
+from litestar.response import Response
+from msgspec import Meta
+
+from gateway.api.generating import read_body
+from gateway.api.guard import actor_of
+from gateway.api.operations import describe
+from gateway.database_reach import reached
+from gateway.errors import ApiError
+from gateway.parts import HttpRequest, parts_of
+from gateway.recent_in_force import RecentInForce
+from quality.recent_experience import reset_promotions
+
+
+class PromotionShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A neighbourhood of prompts where P(no worse) of `tier` is multiplied by `factor`.
+
+    Of `answers` (by nearness) `worse` were worse than the strongest tier's, where `version` predicts `expected`.
+    `evidence`: an e-value. Times in epoch seconds.
+    """
+
+    version: str
+    tier: int
+    answers: float
+    worse: float
+    expected: float
+    evidence: float
+    factor: float
+    oldest: float
+    newest: float
+    expires: float
+
+
+class PromotionsShown(msgspec.Struct, frozen=True, kw_only=True):
+    """`outcomes`: by version, how many recent ones are remembered. `on` is the knob `auto_promotion`; `suspended`: what
+    promotions added to this process's serving cost of the last day, `extra_usd` of `serving_usd`, has reached
+    `cost_share`."""
+
+    on: bool
+    suspended: bool
+    cost_share: float
+    serving_usd: float
+    extra_usd: float
+    outcomes: dict[str, int]
+    promotions: list[PromotionShown]
+
+
+class ResetOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why; written down with who."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+_order = msgspec.json.Decoder(ResetOrder)
+
+
+@get("/promotions", operation_class=describe(None, PromotionsShown), summary="List promotions in force")
+async def list_promotions(request: HttpRequest) -> Response[Any]:
+    """Those of this process, which follows the database; the strongest evidence first. 409 without a classifier."""
+    return Response(_shown(request, _in_force(request)), media_type="application/json")
+
+
+@post(
+    "/promotions/reset",
+    status_code=200,
+    operation_class=describe(ResetOrder, PromotionsShown),
+    summary="End all promotions",
+)
+async def end_promotions(request: HttpRequest) -> Response[Any]:
+    """Outcomes up to now promote nothing any more, here at once and on other replicas soon; they still train."""
+    order = await read_body(request, _order)
+    in_force = _in_force(request)
+    database, actor, now = parts_of(request).database, actor_of(request), time.time()
+    await reached(reset_promotions(database, actor=actor, reason=order.reason, now=now))
+    await reached(in_force.catch_up(now))
+    return Response(_shown(request, in_force), media_type="application/json")
+
+
+def _shown(request: HttpRequest, in_force: RecentInForce) -> PromotionsShown:
+    routing = parts_of(request).routing
+    knobs, account = routing.knobs.in_force, routing.promotions
+    return PromotionsShown(
+        on=knobs.auto_promotion,
+        suspended=not account.admits(knobs.promotion_cost_share, time.monotonic()),
+        cost_share=knobs.promotion_cost_share,
+        serving_usd=account.serving_usd,
+        extra_usd=account.extra_usd,
+        outcomes=in_force.outcomes,
+        promotions=[
+            PromotionShown(
+                version=version,
+                tier=one.tier,
+                answers=one.answers,
+                worse=one.worse,
+                expected=one.expected,
+                evidence=one.evidence,
+                factor=one.factor,
+                oldest=one.oldest,
+                newest=one.newest,
+                expires=one.expires,
+            )
+            for version, one in in_force.neighbourhoods()
+        ],
+    )
+
+
+def _in_force(request: HttpRequest) -> RecentInForce:
+    in_force = parts_of(request).recent
+    if in_force is None:
+        raise ApiError(409, "This server has no classifier of its own to repair.", code="classifier_off")
+    return in_force
