@@ -29,7 +29,10 @@ BASE = "base.safetensors"
 MAX_BYTES = 25 * 2**20
 # Encoders that need more than numpy, by the name in the manifest. Imported by name when an artefact asks for one: the
 # request path must run without what they bring along.
-PLUGGED_ENCODERS = {"transformer": "classifier.transformer_encoder:TransformerEncoder"}
+PLUGGED_ENCODERS = {
+    "transformer": "classifier.transformer_encoder:TransformerEncoder",
+    "hidden-states": "classifier.hidden_state_encoder:HiddenStateEncoder",
+}
 
 Tensors = dict[str, npt.NDArray[np.generic]]
 

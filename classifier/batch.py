@@ -14,8 +14,9 @@ import numpy as np
 from classifier.acceptance import accepted_artefact
 from classifier.curve import quality_to_lambda, quality_to_tau
 from classifier.decision import PolicyInputs, Prediction
+from classifier.encoder import SlowEncoder
 from classifier.fallback import fallback_of
-from classifier.outcome_model import OutcomeModel
+from classifier.outcome_model import OutcomeModel, encode_turns
 from classifier.policy import decide
 from classifier.prompt_file import PromptRow
 from classifier.routing_input import RoutingInput, routing_input_of_text
@@ -70,7 +71,7 @@ class BatchPredictor:
 
     def _batch(self, rows: Sequence[PromptRow]) -> list[PromptPrediction]:
         prompts = [routing_input_of_text(row.prompt) for row in rows]
-        turns = [self.model.encode(prompt) for prompt in prompts]
+        turns = encode_turns(self.model.encoder, prompts)
         features, embedding, word_logits = (np.stack(part) for part in zip(*turns, strict=True))
         outcomes = self.model.outcomes(features, embedding, word_logits)
         p = np.round(outcomes.p.astype(np.float64), 6)
@@ -100,14 +101,16 @@ def predict_lines(
     given = iter(rows)
     first = list(islice(given, WORTH_A_PROCESS))
     wanted = (os.cpu_count() or 1) if processes is None else processes
-    if wanted == 1 or (processes is None and len(first) < WORTH_A_PROCESS):
-        predictor = BatchPredictor(accepted_artefact(folder), quality_target)
+    model = accepted_artefact(folder)  # refused here, with its reason, rather than in every process
+    # A slow encoder takes all cores for each of its batches, and much memory.
+    alone = isinstance(model.encoder, SlowEncoder) or len(first) < WORTH_A_PROCESS
+    if wanted == 1 or (processes is None and alone):
+        predictor = BatchPredictor(model, quality_target)
         for batch in _batches(first, given):
             yield len(batch), _lines(predictor, batch)
         return
     # A process of its own for each core: matrix products with threads of their own would only get into their way.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    accepted_artefact(folder)  # refused here, with its reason, rather than in every process
     with ProcessPoolExecutor(wanted, get_context("spawn"), _start, (folder, quality_target)) as pool:
         waiting: deque[tuple[int, Future[bytes]]] = deque()
         for batch in _batches(first, given):

@@ -1,12 +1,13 @@
 """P(tier k's answer is no worse than the strongest tier's), calibrated: the model behind every routing decision."""
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from classifier.decision import Prediction
-from classifier.encoder import Encoder
+from classifier.encoder import BatchEncoder, Encoder
 from classifier.features import FEATURE_NAMES, surface_features
 from classifier.heads import Heads
 from classifier.manifest import Manifest
@@ -92,6 +93,15 @@ def encode_turn(encoder: Encoder, prompt: RoutingInput) -> EncodedTurn:
     tokens = tokenise(prompt.turn)
     encoding = encoder.encode(prompt.turn, tokens)
     return EncodedTurn(surface_features(prompt.turn, tokens, prompt.turn_chars), *encoding)
+
+
+def encode_turns(encoder: Encoder, prompts: Sequence[RoutingInput]) -> list[EncodedTurn]:
+    """`encode_turn` of many prompts, by an encoder that is faster together at once."""
+    if not isinstance(encoder, BatchEncoder):
+        return [encode_turn(encoder, prompt) for prompt in prompts]
+    features = [surface_features(p.turn, tokenise(p.turn), p.turn_chars) for p in prompts]
+    encodings = encoder.encode_many([p.turn for p in prompts])
+    return [EncodedTurn(f, *e) for f, e in zip(features, encodings, strict=True)]
 
 
 def _probability(logits: Float) -> Float:

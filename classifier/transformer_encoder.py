@@ -1,7 +1,6 @@
 """A fine-tuned transformer as the encoder of an artefact; torch is imported with the first prompt, not before."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,16 +13,14 @@ from classifier.checkpoint import checkpoint_folder, verify_checkpoint
 from classifier.encoder import Encoding
 from classifier.errors import CheckpointError
 from classifier.micro_batcher import MicroBatcher
+from classifier.pooled_projection import PooledProjection, RememberedEncodings
 
 if TYPE_CHECKING:
     from classifier.pooled_transformer import PooledTransformer
 
-Float = npt.NDArray[np.float32]
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
 NAME = "transformer"
-# Turns whose encoding is at hand: what was computed ahead of a decision, and what is asked again.
-REMEMBERED = 512
 
 
 class TransformerEncoder:
@@ -35,34 +32,13 @@ class TransformerEncoder:
 
     name = NAME
 
-    def __init__(
-        self,
-        folder: Path,
-        sha256: str,
-        *,
-        max_tokens: int,
-        mean: Float,
-        projection: Float,
-        head_weight: Float,
-        head_bias: Float,
-    ) -> None:
-        """`mean` [hidden]; `projection` [hidden, dim]; `head_weight` [hidden, heads]; `head_bias` [heads].
-
-        Raises `ValueError` for shapes that disagree."""
-        if not len(mean) == len(projection) == len(head_weight) or head_weight.shape[1] != len(head_bias):
-            raise ValueError(
-                f"encoder: mean {mean.shape}, projection {projection.shape}, heads {head_weight.shape} and "
-                f"{head_bias.shape} do not belong together"
-            )
+    def __init__(self, folder: Path, sha256: str, *, max_tokens: int, above: PooledProjection) -> None:
         self.folder, self.sha256, self.max_tokens = folder, sha256, max_tokens
-        self.dim = projection.shape[1]
-        self.logit_bias = head_bias
-        self._mean, self._projection, self._head_weight = mean, projection, head_weight
+        self.above, self.dim, self.logit_bias = above, above.dim, above.head_bias
         self._loading = threading.Lock()
         self._transformer: PooledTransformer | None = None
         self._batcher = MicroBatcher(self._encode_and_remember)
-        self._remembered: OrderedDict[str, Encoding] = OrderedDict()
-        self._remembering = threading.Lock()
+        self._remembered = RememberedEncodings()
 
     def warm(self) -> None:
         """Load the checkpoint now. Raises `CheckpointError` if it is missing, changed, or no safetensors."""
@@ -77,29 +53,17 @@ class TransformerEncoder:
         """Encode one turn; `tokens` are not needed, the checkpoint has a tokeniser of its own.
 
         At once if the turn was submitted shortly before; otherwise it blocks for milliseconds."""
-        with self._remembering:
-            known = self._remembered.get(turn)
+        known = self._remembered.get(turn)
         return self.submit(turn).result() if known is None else known
 
     def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
         """Encode turns in batches without padding."""
-        return self.encodings(self._loaded().encode(turns))
+        return self.above.encodings(self._loaded().encode(turns))
 
     def _encode_and_remember(self, turns: list[str]) -> list[Encoding]:
         found = self.encode_many(turns)
-        with self._remembering:
-            self._remembered.update(zip(turns, found, strict=True))
-            while len(self._remembered) > REMEMBERED:
-                self._remembered.popitem(last=False)
+        self._remembered.put(turns, found)
         return found
-
-    def encodings(self, pooled: Float) -> list[Encoding]:
-        """Pooled states [n, hidden] of the checkpoint as embeddings of unit length and logits."""
-        embedding = (pooled - self._mean) @ self._projection
-        norm = np.sqrt((embedding * embedding).sum(axis=1, keepdims=True))
-        embedding = np.divide(embedding, norm, out=np.zeros_like(embedding), where=norm > 1e-6)
-        logits = pooled @ self._head_weight + self.logit_bias
-        return [Encoding(e, w) for e, w in zip(embedding, logits.astype(np.float32), strict=True)]
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
         """What `from_tensors` needs besides the checkpoint; the checkpoint's hash is among it, so that encoders over
@@ -107,10 +71,7 @@ class TransformerEncoder:
         return {
             "encoder.checkpoint_sha256": np.frombuffer(bytes.fromhex(self.sha256), np.uint8),
             "encoder.max_tokens": np.array([self.max_tokens], np.int32),
-            "encoder.mean": self._mean.astype(np.float32),
-            "encoder.projection": self._projection.astype(np.float32),
-            "encoder.head_weight": self._head_weight.astype(np.float32),
-            "encoder.head_bias": self.logit_bias.astype(np.float32),
+            **self.above.tensors(),
         }
 
     def description(self) -> dict[str, Any]:
@@ -138,10 +99,7 @@ class TransformerEncoder:
             folder,
             sha256,
             max_tokens=int(tensors["encoder.max_tokens"][0]),
-            mean=tensors["encoder.mean"].astype(np.float32),
-            projection=tensors["encoder.projection"].astype(np.float32),
-            head_weight=tensors["encoder.head_weight"].astype(np.float32),
-            head_bias=tensors["encoder.head_bias"].astype(np.float32),
+            above=PooledProjection.from_tensors(tensors),
         )
 
     def _loaded(self) -> "PooledTransformer":

@@ -1,9 +1,11 @@
 """The composition root: puts the parts of a gateway together, starts them in order and stops them in reverse."""
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
@@ -12,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.classifier_in_force import ClassifierInForce, Serving
 from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
+from gateway.core_states import CoreStates
 from gateway.engine import Engine, running_engine
 from gateway.http import http_app
 from gateway.keys import ApiKeys
@@ -98,7 +101,7 @@ class Composition:
         self._start_traces(stack)
         engine = await stack.enter_async_context(running_engine(settings, self.catalog, self._tiers, self._cores))
         self._warn_of_worthless_tiers()
-        classifier = await self._start_classifier(stack)
+        classifier = await self._start_classifier(stack, engine)
         knobs = await self._start_routing_knobs(stack)
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs)
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ClassifierInForce) else None
@@ -167,7 +170,7 @@ class Composition:
         await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
         return knobs
 
-    async def _start_classifier(self, stack: AsyncExitStack) -> Classifier:
+    async def _start_classifier(self, stack: AsyncExitStack, engine: Engine) -> Classifier:
         if self._classifier is not None:
             return self._classifier
         root = self.settings.registry_path
@@ -177,6 +180,14 @@ class Composition:
             self._show_classifier,
             tiers=len(self.catalog.tiers),
             must_be_measured=self.settings.classifier_must_be_measured,
+            states=partial(
+                CoreStates,
+                catalog=self.catalog,
+                cores=engine.cores,
+                cache_dir=self.settings.cache_path,
+                seconds=self.settings.hidden_state_seconds,
+                loop=asyncio.get_running_loop(),
+            ),
         )
         in_force.load()
         await stack.enter_async_context(background(in_force.follow(self.settings.artefact_poll_seconds)))

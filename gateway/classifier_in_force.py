@@ -14,6 +14,8 @@ from classifier.artefact import default_artefact
 from classifier.decision import Prediction
 from classifier.encoder import SlowEncoder
 from classifier.errors import ArtefactError
+from classifier.hidden_state_encoder import HiddenStateEncoder
+from classifier.hidden_states import StateSource, StateSpec
 from classifier.outcome_model import OutcomeModel
 from classifier.registry import POINTER, ArtefactRegistry
 from classifier.routing_input import RoutingInput
@@ -56,7 +58,10 @@ class ClassifierInForce:
         *,
         tiers: int | None = None,
         must_be_measured: bool = False,
+        states: Callable[[StateSpec], StateSource] | None = None,
     ) -> None:
+        """`states`: who computes hidden states for an encoder that reads them; by default it loads the model here."""
+        self._states = states
         self._registry = ArtefactRegistry(root)
         self._fingerprint, self._tiers, self._must_be_measured = catalogue_fingerprint, tiers, must_be_measured
         self._on_change = on_change
@@ -129,6 +134,8 @@ class ClassifierInForce:
 
     def _accepted(self, folder: Path) -> OutcomeModel:
         model = accepted_artefact(folder, self._fingerprint, tiers=self._tiers, must_be_measured=self._must_be_measured)
+        if isinstance(model.encoder, HiddenStateEncoder) and self._states is not None:
+            model.encoder.read_from(self._states(model.encoder.spec))
         if isinstance(model.encoder, SlowEncoder):
             model.encoder.warm()
         return model

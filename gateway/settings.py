@@ -65,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     drain_seconds: Annotated[int, Meta(ge=0)] = 30
     artefact_poll_seconds: Annotated[float, Meta(gt=0)] = 5.0
     classifier_must_be_measured: bool = False
+    hidden_state_seconds: Annotated[float, Meta(gt=0)] = 1.0
     log_level: LogLevel = "info"
     trace_exporter: SpanExport = "none"
     otlp_endpoint: str = "http://127.0.0.1:4318"

@@ -1,7 +1,8 @@
 """Stored experience: prompts as the classifier's vectors, written by the monitor and read back for retraining."""
 
+import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from safetensors.numpy import save
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.encoder import SlowEncoder
 from classifier.manifest import Manifest
 from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import routing_input
@@ -17,7 +19,7 @@ from migrations.tables import training_rows
 from quality.sampling import uniform
 from quality.verification import EncodedPrompt
 
-Encode = Callable[[list[dict[str, str]]], EncodedPrompt]
+Encode = Callable[[list[dict[str, str]]], Awaitable[EncodedPrompt]]
 Tensors = dict[str, npt.NDArray[Any]]
 
 # The source in a manifest's training window, if stored rows trained the version.
@@ -29,8 +31,18 @@ _F4 = np.dtype("<f4")
 
 
 def encoder_of(model: Callable[[], OutcomeModel]) -> Encode:
-    """An `Encode` with whatever artefact `model` returns at the moment, so that a promotion takes effect at once."""
-    return lambda messages: encode_prompt(model(), messages)
+    """An `Encode` with whatever artefact `model` returns at the moment, so that a promotion takes effect at once.
+
+    A slow encoder is waited for while others are served.
+    """
+
+    async def encode(messages: list[dict[str, str]]) -> EncodedPrompt:
+        now = model()
+        if isinstance(now.encoder, SlowEncoder):
+            await asyncio.wrap_future(now.encoder.submit(routing_input(messages).turn))
+        return encode_prompt(now, messages)
+
+    return encode
 
 
 def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> EncodedPrompt:

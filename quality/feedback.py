@@ -1,5 +1,6 @@
 """What users say of answers: the strongest label there is, stored at once and learned from (DESIGN §5)."""
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, Literal
@@ -14,6 +15,8 @@ from quality.experience import Encode
 from quality.judges.exact import ExactJudge
 from quality.record import Record
 from quality.verification import prompt_text
+
+log = logging.getLogger(__name__)
 
 JUDGE = "user"
 _SOURCE = "feedback"
@@ -57,7 +60,7 @@ class FeedbackDesk:
     async def take(self, record: Record, feedback: Feedback) -> FeedbackTaken:
         """Store what the user says of `record`'s answer. Raises `ValueError` for a feedback that says nothing."""
         good, why = await _verdict(record, feedback)
-        learned = self._training_row(record, good)
+        learned = await self._training_row(record, good)
         async with self._engine.begin() as connection:
             await connection.execute(self._verification(connection, record, feedback, good, why))
             if learned is not None:
@@ -109,8 +112,13 @@ class FeedbackDesk:
             index_elements=[verifications.c.request_id, verifications.c.tier], set_=verdict, where=free
         )
 
-    def _training_row(self, record: Record, good: bool) -> dict[str, Any] | None:
+    async def _training_row(self, record: Record, good: bool) -> dict[str, Any] | None:
         if self._encode is None or not record.messages or record.tier >= self._tiers:
+            return None
+        try:
+            encoded = await self._encode(record.messages)
+        except Exception as error:
+            log.warning("feedback on %s is stored, but its prompt could not be encoded: %s", record.request_id, error)
             return None
         no_worse: list[bool | None] = [None] * self._tiers
         weights = [0.0] * self._tiers
@@ -120,7 +128,7 @@ class FeedbackDesk:
             "request_id": record.request_id,
             "key_id": record.key_id,
             "source": _SOURCE,
-            **msgspec.structs.asdict(self._encode(record.messages)),
+            **msgspec.structs.asdict(encoded),
             "no_worse": no_worse,
             "correct": None,
             "weights": weights,

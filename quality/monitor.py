@@ -226,7 +226,7 @@ class Monitor:
             # Not beyond the lease: from then on somebody else may be at it, and a starved answer must not hold us up.
             async with asyncio.timeout(self.settings.lease_seconds):
                 rulings = await self._verifier.verify(job)
-            row = self._learn(job, rulings)
+            row = await self._learn(job, rulings)
         except AttemptError as error:
             await self._fail(job, error)
         except TimeoutError:
@@ -241,11 +241,11 @@ class Monitor:
             if any(ruling.label is not None for ruling in rulings):
                 await self._look_for_shifts()
 
-    def _learn(self, job: Job, rulings: Sequence[Ruling]) -> Mapping[str, Any] | None:
+    async def _learn(self, job: Job, rulings: Sequence[Ruling]) -> Mapping[str, Any] | None:
         if self._encode is None or all(ruling.label is None for ruling in rulings):
             return None
         try:
-            encoded = self._encode(job.messages)
+            encoded = await self._encode(job.messages)
         except Exception as error:
             raise AttemptError(f"the encoder failed: {error}", sum(ruling.cost_usd for ruling in rulings)) from error
         return training_row(job, rulings, encoded, len(self._tiers), self._clock())

@@ -16,6 +16,7 @@ from classifier.registry import ArtefactRegistry
 from classifier.routing_input import routing_input_of_text
 from classifier.training.dataset import data_folder, load_outcomes
 from classifier.training.evaluate import Report, refusal_reasons
+from classifier.training.hidden_train import ReadLayer, train_over_hidden_states
 from classifier.training.report import report_text
 from classifier.training.train import hidden_states, train
 
@@ -39,7 +40,7 @@ def train_command(
     *,
     data: Path | None = None,
     hold: Sequence[str] = (),
-    encoder: Path | None = None,
+    encoder: Path | ReadLayer | None = None,
     teacher: str = "",
     promote: bool = True,
     seed: int = 0,
@@ -49,7 +50,8 @@ def train_command(
 
     `data`: folder with routing_outcomes.jsonl.gz; by default `AIO_DATA` or ../shared/data. `hold`: domains that train
     nothing and are reported apart; such a run is an experiment and never promoted.
-    `encoder`: folder of a Hugging Face checkpoint to fine-tune as the encoder, in place of the static one. `teacher`:
+    `encoder`, in place of the static one: folder of a Hugging Face checkpoint to fine-tune, or the layer of a model
+    whose hidden states to read. `teacher`:
     model whose hidden states the static one is distilled from ("" for none); they are computed once, in minutes, and
     kept in the user's cache. Raises `TrainingDataError` if the data are missing, `ModelFileError` if the teacher is.
     """
@@ -57,6 +59,8 @@ def train_command(
     if encoder is None:
         taught = hidden_states(teacher, progress)
         candidate = train(rows, root, hold=hold, teacher=taught, seed=seed, progress=progress)
+    elif isinstance(encoder, ReadLayer):
+        candidate = train_over_hidden_states(rows, root, encoder, hold=hold, seed=seed, progress=progress)
     else:
         # Loads torch and transformers, which the static encoder does without.
         from classifier.training.transformer_train import train_over_checkpoint

@@ -7,13 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.artefact import Tensors
-from classifier.encoder import BatchEncoder, Encoder
+from classifier.encoder import Encoder
 from classifier.errors import TrainingDataError
-from classifier.features import FEATURE_NAMES, surface_features
-from classifier.outcome_model import EncodedTurn, encode_turn
+from classifier.features import FEATURE_NAMES
+from classifier.outcome_model import encode_turns
 from classifier.quantised import dequantise, quantise
 from classifier.routing_input import RoutingInput
-from classifier.tokens import tokenise
 
 Float = npt.NDArray[np.float32]
 
@@ -113,7 +112,7 @@ def encode_rows(
     one new cluster (-1).
     """
     n = len(prompts)
-    turns = _encoded(encoder, prompts)
+    turns = encode_turns(encoder, prompts)
     return EncodedRows(
         features=np.array([t.features for t in turns], np.float32).reshape(n, len(FEATURE_NAMES)),
         embedding=np.array([t.embedding for t in turns], np.float32).reshape(n, encoder.dim),
@@ -123,11 +122,3 @@ def encode_rows(
         group=np.full(n, -1, np.int32) if group is None else group,
         held=np.arange(n) % 5 == 4 if held is None else held,
     ).stored()
-
-
-def _encoded(encoder: Encoder, prompts: Sequence[RoutingInput]) -> list[EncodedTurn]:
-    if not isinstance(encoder, BatchEncoder):
-        return [encode_turn(encoder, prompt) for prompt in prompts]
-    features = [surface_features(p.turn, tokenise(p.turn), p.turn_chars) for p in prompts]
-    encodings = encoder.encode_many([p.turn for p in prompts])
-    return [EncodedTurn(f, *e) for f, e in zip(features, encodings, strict=True)]

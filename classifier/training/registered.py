@@ -16,6 +16,7 @@ PREDICTORS: tuple[Entry, ...] = (
     Entry("static-256 + kNN", "classifier.training.baselines:static_neighbours"),
     Entry("hand+static + LR", "classifier.training.baselines:hand_static_logistic"),
     Entry("mean logit: TF-IDF, hand+static", "classifier.training.baselines:mean_logit", within_1_ms=False),
+    Entry("hidden states", "classifier.training.hidden_predictor:from_environment", within_1_ms=False),
     Entry("fine-tuned checkpoint", "classifier.training.transformer_predictor:from_environment", within_1_ms=False),
     Entry("other models' outcomes", "classifier.training.simple_predictors:OtherModels", within_1_ms=False),
 )

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.checkpoint import checkpoint_folder, keep_checkpoint
+from classifier.pooled_projection import PooledProjection
 from classifier.pooled_transformer import PooledTransformer
 from classifier.routing_input import routing_input_of_text
 from classifier.training.dataset import HEADS, RIGHT, TIER_MODELS, OutcomeRow, outcome_labels, tier_scores
@@ -71,10 +72,7 @@ def fit_transformer(
         checkpoint_folder(registry, sha256),
         sha256,
         max_tokens=transformer.max_tokens,
-        mean=mean,
-        projection=projection,
-        head_weight=tuned.head_weight[:, : len(HEADS)],
-        head_bias=tuned.head_bias[: len(HEADS)],
+        above=PooledProjection(mean, projection, tuned.head_weight[:, : len(HEADS)], tuned.head_bias[: len(HEADS)]),
     )
 
 

@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
-from classifier.artefact import model_from_tensors, model_tensors, save_artefact
 from classifier.errors import TrainingDataError
 from classifier.routing_input import routing_input_of_text
-from classifier.training.dataset import OutcomeRow, data_hash
+from classifier.training.dataset import OutcomeRow
 from classifier.training.fine_tune import FineTuneSettings
-from classifier.training.fit import fit_heads
+from classifier.training.over_encoder import train_over_encoder
 from classifier.training.resumable_loop import Progress as Descent
-from classifier.training.train import Candidate, Progress, encode_split, first_manifest, report_on, with_curves
+from classifier.training.train import Candidate, Progress, encode_split
 from classifier.training.transformer_fit import EMBEDDING_DIM, fit_transformer, unseen_by_fine_tuning
 
 # Under the registry, until the artefact is written: what an interrupted fine-tuning goes on with.
@@ -68,18 +65,15 @@ def train_over_checkpoint(
         for name, members in parts.items()
         if name != "tuned"
     }
-    progress("fitting the heads", 0.85)
-    base = encoded["heads"].joined(encoded["valid"])
-    heads, memory = fit_heads(base, seed=seed)
-    tensors = model_tensors(encoder.tensors(), heads, memory)
-    manifest = first_manifest(encoder, tensors, base, groups, data_hash(list(used)), seed)
-    counts = {**manifest.counts, "fine_tuned": len(parts["tuned"])}
-    manifest = with_curves(msgspec.structs.replace(manifest, counts=counts), tensors, encoded["valid"])
-    model = model_from_tensors(manifest, tensors, registry=root)
-    progress("evaluating", 0.9)
-    measured = report_on(model, encoded, prompts, "test")
-    on_unseen = report_on(model, encoded, prompts, "unseen") if held_out else None
-    manifest = msgspec.structs.replace(manifest, metrics=msgspec.to_builtins(measured))
-    folder = save_artefact(root, manifest, tensors, base.tensors())
-    progress("done", 1.0)
-    return Candidate(folder, model_from_tensors(manifest, tensors, registry=root), measured, on_unseen)
+    return train_over_encoder(
+        encoder,
+        encoded,
+        prompts,
+        root,
+        used=used,
+        groups=groups,
+        fit_on="heads",
+        counts={"fine_tuned": len(parts["tuned"])},
+        seed=seed,
+        progress=progress,
+    )

@@ -12,10 +12,12 @@ from msgspec import Meta
 from classifier.acceptance import accepted_artefact
 from classifier.artefact import default_artefact
 from classifier.errors import ArtefactError
+from classifier.hidden_state_encoder import HiddenStateEncoder
 from classifier.registry import ArtefactRegistry
 from gateway.api.generating import read_body
 from gateway.api.guard import actor_of
 from gateway.api.operations import describe
+from gateway.core_states import require_model
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
 from quality import version_orders
@@ -113,12 +115,14 @@ async def _accepted(request: HttpRequest, registry: ArtefactRegistry, version: s
 
     def check() -> None:
         registry.seed(default_artefact())
-        accepted_artefact(
+        model = accepted_artefact(
             registry.folder(version),
             catalog.fingerprint,
             tiers=len(catalog.tiers),
             must_be_measured=parts.settings.classifier_must_be_measured,
         )
+        if isinstance(model.encoder, HiddenStateEncoder):
+            require_model(model.encoder.spec, catalog, parts.settings.cache_path)
 
     try:
         await asyncio.to_thread(check)

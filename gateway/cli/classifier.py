@@ -1,12 +1,16 @@
 """`aio classifier`: training from public outcomes, and the evaluation of any version."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gateway.cli.group import LazyGroup
-from gateway.cli.options import data_dir_option, json_option, settings_from, staged_progress
+from gateway.cli.options import catalog_option, data_dir_option, json_option, settings_from, staged_progress
+
+if TYPE_CHECKING:
+    from classifier.training.hidden_train import ReadLayer
+    from gateway.settings import Settings
 
 classifier = LazyGroup(
     name="classifier",
@@ -43,8 +47,9 @@ data_option = click.option(
 @click.option("--hold", multiple=True, metavar="DOMAIN", help="Leave a domain out of training and report it apart.")
 @click.option(
     "--encoder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Fine-tune this Hugging Face checkpoint (safetensors) as the encoder.  [the static one]",
+    metavar="PATH|hidden[:MODEL[:LAYER]]",
+    help="Fine-tune this Hugging Face checkpoint (safetensors) as the encoder, or read hidden states of a model, by "
+    "default layer 15 of the catalogue's smallest.  [the static one]",
 )
 @click.option("--promote/--no-promote", default=True, show_default=True)
 @click.option(
@@ -55,13 +60,14 @@ data_option = click.option(
     help='Distil the encoder from this model; "" for none.  [the packaged SmolLM2]',
 )
 @click.option("--seed", default=0, show_default=True)
+@catalog_option
 @data_dir_option
 @json_option
 def train(
     data: Path | None,
     registry: Path | None,
     hold: tuple[str, ...],
-    encoder: Path | None,
+    encoder: str | None,
     teacher: str,
     promote: bool,
     seed: int,
@@ -71,10 +77,11 @@ def train(
     """Train on the public outcomes, evaluate on the test split, and promote unless the evaluation refuses."""
     from classifier.training.command import train_command
 
-    root = registry or settings_from(**given).registry_path
+    settings = settings_from(**given)
+    root, chosen = registry or settings.registry_path, _encoder(encoder, settings)
     with staged_progress("training") as show:
         outcome = train_command(
-            root, data=data, hold=hold, encoder=encoder, teacher=teacher, promote=promote, seed=seed, progress=show
+            root, data=data, hold=hold, encoder=chosen, teacher=teacher, promote=promote, seed=seed, progress=show
         )
     if as_json:
         click.echo(outcome.json)
@@ -83,3 +90,23 @@ def train(
         click.echo(f"{outcome.folder}: {'promoted' if outcome.promoted else 'not promoted'}")
     if outcome.refusals:
         raise SystemExit(1)
+
+
+def _encoder(given: str | None, settings: "Settings") -> "Path | ReadLayer | None":
+    """What `--encoder` names. Raises `BadParameter` for what is neither a folder nor hidden states."""
+    if given is None:
+        return None
+    if given.partition(":")[0] != "hidden":
+        if not Path(given).is_dir():
+            raise click.BadParameter(
+                f"{given!r} is no folder; give one, or hidden[:MODEL[:LAYER]]", param_hint="--encoder"
+            )
+        return Path(given)
+    from classifier.training.hidden_train import parse_read_layer
+    from gateway.core_states import smallest_model
+    from tiers.catalog_file import load_catalog
+
+    try:
+        return parse_read_layer(given, lambda: smallest_model(load_catalog(settings.catalog)))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--encoder") from error

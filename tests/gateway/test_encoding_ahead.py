@@ -12,6 +12,7 @@ from classifier.artefact import default_artefact, load_artefact
 from classifier.encoder import Encoding
 from classifier.micro_batcher import MicroBatcher
 from classifier.outcome_model import OutcomeModel
+from classifier.pooled_projection import PooledProjection
 from classifier.routing_input import routing_input_of_text
 from classifier.transformer_encoder import TransformerEncoder
 from gateway.ask import Ask
@@ -104,11 +105,11 @@ def test_a_turn_that_was_submitted_is_not_computed_twice() -> None:
 
         def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
             Counted.computed += len(turns)
-            return self.encodings(np.ones((len(turns), 4), np.float32))
+            return self.above.encodings(np.ones((len(turns), 4), np.float32))
 
     eye = np.eye(4, dtype=np.float32)
     zero = np.zeros(4, np.float32)
-    encoder = Counted(Path("nowhere"), "00", max_tokens=8, mean=zero, projection=eye, head_weight=eye, head_bias=zero)
+    encoder = Counted(Path("nowhere"), "00", max_tokens=8, above=PooledProjection(zero, eye, eye, zero))
     ahead = encoder.submit("Why?").result(10)
     assert encoder.encode("Why?", []) is ahead
     assert Counted.computed == 1

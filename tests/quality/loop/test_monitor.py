@@ -32,7 +32,7 @@ EVERY = SamplingSettings(rates=(1.0,) * 4, least_attention=1.0, probe_rate=0.0, 
 ALL = MonitorSettings(sampling=EVERY, retry_seconds=0.0, max_attempts=3)
 
 
-def _encode(messages: list[dict[str, str]]) -> EncodedPrompt:
+async def _encode(messages: list[dict[str, str]]) -> EncodedPrompt:
     vector = np.full(2, float(len(messages[-1]["content"])), dtype="<f4")
     return EncodedPrompt(feature_spec="test-1", embedding=vector.tobytes(), features=None)
 
@@ -314,7 +314,7 @@ async def test_an_answer_that_never_comes_ends_with_the_lease(engine: AsyncEngin
 
 
 async def test_a_failing_encoder_counts_as_a_failed_attempt(engine: AsyncEngine) -> None:
-    def broken(messages: list[dict[str, str]]) -> EncodedPrompt:
+    async def broken(messages: list[dict[str, str]]) -> EncodedPrompt:
         raise RuntimeError("no such table")
 
     monitor = await _monitor(engine, ScriptedTier(), encode=broken)
