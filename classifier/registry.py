@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,24 @@ class ArtefactRegistry:
         folder = self.folder(previous)
         self._write({"current": previous, "previous": pointer.get("current")})
         return folder
+
+    def replace(self, versions: Mapping[str, str]) -> None:
+        """Let the pointer name other versions in the place of those that are to go, `versions` by the old name."""
+        pointer = self._pointer()
+        named: list[Any] = [pointer.get("current"), pointer.get("previous")]
+        current, previous = (versions.get(name, name) for name in named)
+        canary = pointer.get("canary")
+        if canary is not None:
+            canary = {**canary, "version": versions.get(canary["version"], canary["version"])}
+        if current is not None:
+            self._write(
+                {
+                    **pointer,
+                    "current": current,
+                    "previous": None if previous == current else previous,
+                    "canary": None if canary is None or canary["version"] == current else canary,
+                }
+            )
 
     def _pointer(self) -> dict[str, Any]:
         path = self.root / POINTER

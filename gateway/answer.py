@@ -294,6 +294,7 @@ class Answer:
             cost_usd=self.cost_usd,
             baseline_cost_usd=self._surroundings.baseline(usage),
             timings=self._timings(),
+            response_format=ask.response_format if ask.store_texts else None,
         )
 
     def _timings(self) -> Timings:

@@ -19,6 +19,7 @@ from gateway.engine import Engine, running_engine
 from gateway.http import http_app
 from gateway.keys import ApiKeys
 from gateway.parts import Parts
+from gateway.privacy import Privacy
 from gateway.probes_in_force import ProbesInForce
 from gateway.quality_loop import QualityLoop, running_quality_loop
 from gateway.recent_in_force import RecentInForce
@@ -35,6 +36,7 @@ from quality.database import migrate, open_database
 from quality.experience import Encode, encoder_of
 from quality.feedback import FeedbackDesk
 from quality.ledger import Ledger
+from quality.redaction import load_redaction
 from quality.tier_worth import ReportFileError, stored_report, warnings_of
 from tiers.catalog_file import load_catalog
 from tiers.tier import Tier
@@ -53,7 +55,7 @@ def create_app(
 
     `tiers` and `classifier` replace the catalogue's tiers and the classifier in force; `cores`, by the
     catalogue's names, replace the cores behind its own tiers.
-    Raises `SettingsError` and `CatalogError` at once for what can be seen without starting anything.
+    Raises `SettingsError`, `RedactionError` and `CatalogError` at once for what can be seen without starting anything.
     """
     composition = Composition(settings, tiers, classifier, cores)
 
@@ -82,9 +84,10 @@ class Composition:
         cores: Mapping[str, CoreClient] | None,
     ) -> None:
         self.settings = settings
-        self.keys = ApiKeys.parse(settings.api_keys)
+        self.keys = ApiKeys.parse(settings.api_keys, private=settings.private_keys)
         self.admin_keys = ApiKeys.parse(settings.admin_keys, "AIO_ADMIN_KEYS")
         self.catalog = load_catalog(settings.catalog)
+        self._redact = load_redaction(settings.redaction) if settings.redaction else None
         self._exporter = span_exporter(settings)
         self._tiers = tiers
         self._classifier = classifier
@@ -110,7 +113,9 @@ class Composition:
         self.sinks.append(self.metrics.observe)
         self.sinks.append(lambda answer, record: routing.book(record))
         probes = await self._start_probes(stack, knobs)
-        service = Service(routing, self.sinks, probes)
+        service = Service(routing, self.sinks, probes, self._redact)
+        privacy = Privacy(settings, database, ledger, loop)
+        await stack.enter_async_context(background(privacy.keep()))
         core_knobs = CoreKnobs(engine.cores, database)
         return Parts(
             settings=settings,
@@ -121,7 +126,8 @@ class Composition:
             routing=routing,
             service=service,
             records=ledger,
-            feedback=FeedbackDesk(database, encode, len(self.catalog.tiers)),
+            feedback=FeedbackDesk(database, encode, len(self.catalog.tiers), redact=self._redact),
+            privacy=privacy,
             database=database,
             quality_loop=loop,
             recent=recent,
@@ -217,10 +223,10 @@ class Composition:
     ) -> QualityLoop | None:
         if not self.settings.monitor:
             return None
-        loop = QualityLoop(self.settings, self.catalog, database, engine.tiers, encode)
+        loop = QualityLoop(self.settings, self.catalog, database, engine.tiers, encode, self._redact)
         await stack.enter_async_context(running_quality_loop(loop))
-        # An answer that had to be a call, or to obey a grammar, is no fair match for a free one.
-        self.sinks.append(lambda answer, record: None if answer.ask.is_bound else loop.offer(record))
+        # An answer that had to be a call, or to obey a grammar of its own, is no fair match for a free one.
+        self.sinks.append(lambda answer, record: loop.offer(record) if answer.ask.is_comparable else None)
         return loop
 
     async def _refresh(self, engine: Engine, ledger: Ledger, service: Service, loop: QualityLoop | None) -> None:

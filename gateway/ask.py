@@ -61,6 +61,12 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return self.sampling.grammar is not None or self.tooling is not None or bool(self.adapter)
 
     @property
+    def is_comparable(self) -> bool:
+        """Whether other tiers can be asked the same: for a free answer, or for one of the same `response_format`."""
+        free = self.sampling.grammar is None or self.response_format is not None
+        return free and self.tooling is None and not self.adapter
+
+    @property
     def choices(self) -> int:
         """How many choices the answer has, over all prompts."""
         return self.n * len(self.prompts or [None])

@@ -67,7 +67,7 @@ async def bench_overhead(
     `repeats` runs. `core_us_per_step` is what the core's thread spends between two steps.
     """
     short, long = 8, 8 + tokens
-    async with _served(settings, step_seconds) as (port, core), _client(port) as load:
+    async with served(settings, step_seconds) as (port, core), _client(port) as load:
         await load(streams, short)  # what is made once is not counted
         least = {short: float("inf"), long: float("inf")}
         between = float("inf")
@@ -90,7 +90,7 @@ async def bench_overhead(
 
 
 @asynccontextmanager
-async def _served(settings: Settings, step_seconds: float) -> AsyncIterator[tuple[int, Callable[[], PacedCore]]]:
+async def served(settings: Settings, step_seconds: float) -> AsyncIterator[tuple[int, Callable[[], PacedCore]]]:
     """The gateway on this thread's event loop, over a paced core that has the catalogue's models by name."""
     catalog = load_catalog(settings.catalog)
     paths = catalog.model_paths

@@ -34,6 +34,7 @@ from gateway.api.records import show_record
 from gateway.api.route import route
 from gateway.api.routing_admin import change_routing, show_routing
 from gateway.api.stats import show_stats
+from gateway.api.users import erase_user
 from gateway.errors import envelope_response
 from gateway.settings import Settings
 
@@ -79,6 +80,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             roll_back,
             begin_trial,
             end_trial,
+            erase_user,
         ],
         guards=[admit_admin],
         tags=["quality"],

@@ -12,13 +12,15 @@ MIN_KEY_LENGTH = 20
 class ApiKeys:
     """The callers that may ask. Keys are high-entropy, so that a plain SHA-256 cannot be searched backwards."""
 
-    def __init__(self, digests: dict[str, bytes]) -> None:
+    def __init__(self, digests: dict[str, bytes], private: frozenset[str] = frozenset()) -> None:
         self._digests = digests
+        self._private = private
 
     @classmethod
-    def parse(cls, text: str, variable: str = "AIO_API_KEYS") -> "ApiKeys":
+    def parse(cls, text: str, variable: str = "AIO_API_KEYS", private: str = "") -> "ApiKeys":
         """Read comma-separated `NAME=KEY` or `NAME=sha256:HEX` entries; the keys themselves are dropped at once.
 
+        `private`: comma-separated names of keys whose owners do not consent to their texts being stored.
         Raises `SettingsError` naming the entry, never showing the key.
         """
         digests: dict[str, bytes] = {}
@@ -29,10 +31,18 @@ class ApiKeys:
             if name in digests:
                 raise SettingsError(f"{variable}: the name {name!r} occurs twice; names must differ")
             digests[name] = _digest(name, secret, variable)
-        return cls(digests)
+        names = frozenset(filter(None, (name.strip() for name in private.split(","))))
+        if unknown := sorted(names - digests.keys()):
+            # A misspelt name must not give away the texts of the owner that was meant.
+            raise SettingsError(f"AIO_PRIVATE_KEYS: {', '.join(unknown)} is no name in {variable}")
+        return cls(digests, names)
 
     def __bool__(self) -> bool:
         return bool(self._digests)
+
+    def may_store_texts(self, owner: str | None) -> bool:
+        """Whether the texts of this key's owner may be stored, and with that sampled and learned from."""
+        return owner not in self._private
 
     def owner(self, authorization: str | None) -> str | None:
         """The name of the key in an `Authorization: Bearer …` header, or None if it is missing or wrong.

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
 from gateway.keys import ApiKeys
+from gateway.privacy import Privacy
 from gateway.quality_loop import QualityLoop
 from gateway.recent_in_force import RecentInForce
 from gateway.routing import RoutingService
@@ -52,6 +53,7 @@ class Parts:
     service: Service
     records: RecordStore
     feedback: FeedbackDesk
+    privacy: Privacy
     database: AsyncEngine
     quality_loop: QualityLoop | None
     recent: RecentInForce | None

@@ -14,12 +14,13 @@ from classifier.registry import ArtefactRegistry
 from gateway.retries import background, until_it_works
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
-from quality.experience import Encode
+from quality.experience import Encode, text_embedder
 from quality.job import RetrainJob
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.standing import standing_panel
 from quality.monitor import Monitor, MonitorSettings
 from quality.record import Record
+from quality.redaction import Redact
 from quality.retrain import RetrainResult, RetrainSettings, Trigger, retrain
 from quality.retrain_runs import RetrainRuns
 from quality.sampling import SamplingSettings
@@ -64,9 +65,10 @@ class QualityLoop:
         engine: AsyncEngine,
         tiers: Mapping[int, Tier],
         encode: Encode | None,
+        redact: Redact | None = None,
     ) -> None:
         self._settings, self._catalog, self._engine = settings, catalog, engine
-        self._tiers, self._encode = tiers, encode
+        self._tiers, self._encode, self._redact = tiers, encode, redact
         self._retraining: asyncio.Task[None] | None = None
         self.monitor: Monitor | None = None
         self.job = RetrainJob(self._retrain_by_cron, self._last_cron_run, settings.retrain_cron)
@@ -75,7 +77,8 @@ class QualityLoop:
         """Seat the panel, begin to verify, schedule retraining. What an earlier, failed call began goes on."""
         if self.monitor is None:
             strongest = self._tiers[max(self._tiers)]
-            panel = await standing_panel(self._engine, PairwiseJudge(strongest))
+            embed = None if self._encode is None else text_embedder(self._encode)
+            panel = await standing_panel(self._engine, PairwiseJudge(strongest), embed, self._catalog.fingerprint)
             self.monitor = Monitor(
                 self._engine,
                 list(self._tiers.values()),
@@ -85,6 +88,7 @@ class QualityLoop:
                 encode=self._encode,
                 on_alarm=self.on_alarm,
                 samples=lambda tier: self._catalog.tier(tier).samples_per_choice,
+                redact=self._redact,
             )
         await self.monitor.start()
         await self.job.start()

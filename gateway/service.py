@@ -15,6 +15,7 @@ from gateway.escalation import Escalation
 from gateway.probes_in_force import ProbesInForce
 from gateway.routing import RoutingService
 from quality.record import Record
+from quality.redaction import Redact, redacted
 from tiers.tier import Tier, Usage
 from tiers.tier_spec import TierSpec
 
@@ -28,12 +29,22 @@ class RecordSink(Protocol):
 
 
 class Service:
-    """Answers asks. Holds no request state but the count of those in flight, which a shutdown waits for."""
+    """Answers asks. Holds no request state but the count of those in flight, which a shutdown waits for.
 
-    def __init__(self, routing: RoutingService, sinks: list[RecordSink], probes: ProbesInForce | None = None) -> None:
+    `redact` is applied to the texts of a record before any of `sinks` gets it.
+    """
+
+    def __init__(
+        self,
+        routing: RoutingService,
+        sinks: list[RecordSink],
+        probes: ProbesInForce | None = None,
+        redact: Redact | None = None,
+    ) -> None:
         self.routing = routing
         self.probes = probes
         self._sinks = sinks
+        self._redact = redact
         self._open: set[Answer] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -112,6 +123,8 @@ class Service:
         self._open.discard(answer)
         if not self._open:
             self._idle.set()
+        if self._redact is not None:
+            record = redacted(record, self._redact)
         for sink in self._sinks:
             try:
                 sink(answer, record)

@@ -39,6 +39,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `sampling_rate`: ceiling of the share of tier 1 and 2 answers that is verified, a fifth of it of tiers 3 and 4.
     `verification_budget`: what verification may cost, as a share of the trailing day's serving cost, half of it probes.
     `store_texts`: whether messages and answers are recorded (a request may still opt out with `store: false`).
+    `private_keys`: comma-separated names of `api_keys` whose owners' texts are neither stored nor sampled.
+    `redaction`: `module:function` or a file of regular expressions, applied to texts before anything stores them.
+    `text_days`, `retain_days`, `retain_rows`, `training_days`, `training_rows`: see `quality.retention`; "null": all.
     `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
     `artefact_poll_seconds`: how often a newly promoted classifier is looked for.
     `classifier_must_be_measured`: refuse classifiers whose outcomes are those of other models than the catalogue's.
@@ -62,6 +65,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     monitor: bool = True
     retrain_cron: str = "0 3 * * 0"
     store_texts: bool = True
+    private_keys: str = ""
+    redaction: str = ""
+    text_days: Annotated[float, Meta(ge=0)] | None = 30.0
+    retain_days: Annotated[float, Meta(ge=0)] | None = 400.0
+    retain_rows: Annotated[int, Meta(ge=0)] | None = None
+    training_days: Annotated[float, Meta(ge=0)] | None = None
+    training_rows: Annotated[int, Meta(ge=0)] | None = None
     drain_seconds: Annotated[int, Meta(ge=0)] = 30
     artefact_poll_seconds: Annotated[float, Meta(gt=0)] = 5.0
     classifier_must_be_measured: bool = False

@@ -25,6 +25,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     false,
+    literal_column,
     text,
 )
 from sqlalchemy.engine import Dialect
@@ -69,9 +70,10 @@ requests = Table(
     Column("tier", Integer, nullable=False),
     Column("model", FreeText, nullable=False),
     Column("attempts", Json, nullable=False),  # list of quality.record.Attempt
-    Column("messages", Json),  # NULL without consent, as are answer and reasoning
+    Column("messages", Json),  # NULL without consent and after a while, as are the three below
     Column("answer", FreeText),
     Column("reasoning", FreeText),
+    Column("response_format", Json),
     Column("finish_reason", String(32)),
     Column("prompt_tokens", Integer, nullable=False),
     Column("completion_tokens", Integer, nullable=False),
@@ -84,6 +86,13 @@ requests = Table(
     Column("e2e_ms", Double, nullable=False),
     Column("overhead_ms", Double, nullable=False),
     Index(None, "created_at"),
+    # Whose texts are still kept, oldest first.
+    Index(
+        "ix_requests_texts",
+        "created_at",
+        sqlite_where=text("messages IS NOT NULL"),
+        postgresql_where=text("messages IS NOT NULL"),
+    ),
     Index(None, "tier", "created_at"),
     Index(None, "key_id", "created_at"),
 )
@@ -108,6 +117,14 @@ routing_decisions = Table(
     Index(None, "tier", "created_at"),
     Index(None, "classifier_version", "created_at"),
     Index(None, "experiment_id", "created_at"),
+)
+
+# What verifications are filtered by, as one value of few different ones: every combination is found by one index.
+VERIFICATION_FACETS = ("tier", "status", "label", "judge", "sampled_reason")
+verification_facet = literal_column(
+    "(CAST(tier AS TEXT) || '/' || status || '/' || COALESCE(label, '') || '/' || COALESCE(judge, '') || '/' || "
+    "sampled_reason)",
+    Text,
 )
 
 verifications = Table(
@@ -142,9 +159,14 @@ verifications = Table(
     Index(None, "tier", "created_at"),
     Index(None, "status", "created_at"),
     Index(None, "key_id", "created_at"),
-    Index(None, "label", "created_at"),
-    Index(None, "judge", "created_at"),
-    Index(None, "sampled_reason", "created_at"),
+    Index("ix_verifications_facet", verification_facet, "created_at", "verification_id"),
+    Index("ix_verifications_key_id_facet", "key_id", verification_facet, "created_at", "verification_id"),
+    Index(
+        "ix_verifications_texts",
+        "created_at",
+        sqlite_where=text("reason IS NOT NULL"),
+        postgresql_where=text("reason IS NOT NULL"),
+    ),
 )
 
 training_rows = Table(
@@ -203,6 +225,7 @@ retrain_runs = Table(
     Index(None, "created_at"),
     Index(None, "status", "created_at"),
     Index(None, "trigger", "created_at"),
+    Index(None, "status", "trigger", "created_at"),
     # At most one row is running: a second runner's INSERT fails, whatever its clock says.
     Index(
         "uq_retrain_runs_running",
@@ -294,6 +317,7 @@ audit_events = Table(
     Index(None, "created_at"),
     Index(None, "action", "created_at"),
     Index(None, "actor", "created_at"),
+    Index(None, "action", "actor", "created_at"),
 )
 
 # A user's data is gone up to `erased_at`; whatever is still on its way from a journal is dropped on arrival.
@@ -302,4 +326,13 @@ erasures = Table(
     metadata,
     Column("key_id", String(128), primary_key=True),
     Column("erased_at", Double, nullable=False),
+)
+
+# SHA-256 of the embeddings of an erased user's rows, by which artefacts that hold them are found; kept for a while.
+erased_embeddings = Table(
+    "erased_embeddings",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("erased_at", Double, nullable=False),
+    Index(None, "erased_at"),
 )

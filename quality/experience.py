@@ -45,6 +45,11 @@ def encoder_of(model: Callable[[], OutcomeModel]) -> Encode:
     return encode
 
 
+def text_embedder(encode: Encode) -> Callable[[str], npt.NDArray[np.float32]]:
+    """Embeddings of bare texts by the encoder of `encode`, to compare answers with."""
+    return lambda text: _vector(encode([{"role": "user", "content": text}]).embedding)
+
+
 def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> EncodedPrompt:
     """`messages` as vectors of `model`'s encoder; `features` holds surface features, then word logits."""
     turn = model.encode(routing_input(messages))

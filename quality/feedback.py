@@ -14,6 +14,7 @@ from migrations.tables import training_rows, verifications
 from quality.experience import Encode
 from quality.judges.exact import ExactJudge
 from quality.record import Record
+from quality.redaction import DROPPED, Redact, redacted_text
 from quality.verification import prompt_text
 
 log = logging.getLogger(__name__)
@@ -50,12 +51,18 @@ class FeedbackDesk:
     """
 
     def __init__(
-        self, engine: AsyncEngine, encode: Encode | None, tiers: int, clock: Callable[[], float] = time.time
+        self,
+        engine: AsyncEngine,
+        encode: Encode | None,
+        tiers: int,
+        clock: Callable[[], float] = time.time,
+        redact: Redact | None = None,
     ) -> None:
         self._engine = engine
         self._encode = encode
         self._tiers = tiers
         self._clock = clock
+        self._redact = redact
 
     async def take(self, record: Record, feedback: Feedback) -> FeedbackTaken:
         """Store what the user says of `record`'s answer. Raises `ValueError` for a feedback that says nothing."""
@@ -81,15 +88,20 @@ class FeedbackDesk:
         self, connection: AsyncConnection, record: Record, feedback: Feedback, good: bool, why: str
     ) -> Any:
         now = self._clock()
+        # Texts are kept only of requests whose texts are.
+        correction, comment = (
+            redacted_text(said, self._redact) if record.messages else None
+            for said in (feedback.correction, feedback.comment)
+        )
+        because = redacted_text(why, self._redact) or DROPPED
         verdict = {
             "status": "done",
             "judge": JUDGE,
             "judge_reliability": 1.0,
             "label": "no_worse" if good else "worse",
             "scores": {} if feedback.score is None else {JUDGE: feedback.score},
-            # Texts are kept only of requests whose texts are.
-            "verifier_answer": feedback.correction if record.messages else None,
-            "reason": f"{why}: {feedback.comment}" if feedback.comment and record.messages else why,
+            "verifier_answer": correction,
+            "reason": f"{because}: {comment}" if comment else because,
             "finished_at": now,
         }
         insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert

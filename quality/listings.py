@@ -1,6 +1,14 @@
 """What can be listed of the quality loop, and by what."""
 
-from migrations.tables import audit_events, classifier_versions, retrain_runs, verifications
+from migrations.tables import (
+    VERIFICATION_FACETS,
+    audit_events,
+    classifier_versions,
+    retrain_runs,
+    verification_facet,
+    verifications,
+)
+from quality.facets import Facets
 from quality.pages import Listing
 
 # Texts of users are shown one row at a time, to whoever asks for that row.
@@ -9,6 +17,7 @@ VERIFICATIONS = Listing(
     "verification_id",
     ("tier", "status", "label", "judge", "sampled_reason", "key_id"),
     hidden=("verifier_answer", "owner", "lease_until"),
+    facets=Facets(verifications, "verification_id", verification_facet, VERIFICATION_FACETS, owner="key_id"),
 )
 ARTEFACTS = Listing(classifier_versions, "version", ("status",))
 TRANSITIONS = Listing(audit_events, "audit_event_id", ("action", "actor"))

@@ -15,6 +15,7 @@ from quality.experience import Encode
 from quality.judges.calibration import Calibration
 from quality.judges.panel import Panel
 from quality.record import Record
+from quality.redaction import Redact
 from quality.sampling import Purpose, SamplingSettings, Spending, draw, may_be_drawn
 from quality.shift_detector import ShiftAlarm, ShiftSettings
 from quality.shift_watch import ShiftWatch
@@ -79,13 +80,16 @@ class Monitor:
         encode: Encode | None = None,
         on_alarm: OnAlarm | None = None,
         samples: Callable[[int], int] = lambda tier: 1,
+        redact: Redact | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.settings = settings
         self._engine = engine
         self._tiers = sorted(tiers, key=lambda tier: tier.number)
         self._price = price
-        self._verifier = Verifier(self._tiers, panel, price, max_tokens=settings.max_tokens, samples=samples)
+        self._verifier = Verifier(
+            self._tiers, panel, price, max_tokens=settings.max_tokens, samples=samples, redact=redact
+        )
         self._encode = encode
         self._on_alarm = on_alarm
         self._clock = clock

@@ -5,7 +5,9 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Integer, Table, and_, or_, select
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from quality.facets import Facets
 
 MOST = 1000
 
@@ -28,13 +30,22 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 class Listing:
     """How rows of a table are listed: by `created_at` and then `key`, without the columns in `hidden`.
 
-    `filters` may be asked for by value. Each needs an index with `created_at` behind it, so that a page costs the same
-    however many rows there are; `tests/quality` holds every one of them to that.
+    `filters` may be asked for by value. Each combination of them needs an index with `created_at` behind it, so that a
+    page costs the same however many rows there are; `tests/quality` holds every one of them to that. Where there are
+    too many combinations for that, `facets` finds the rows.
     """
 
-    def __init__(self, table: Table, key: str, filters: tuple[str, ...], hidden: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        table: Table,
+        key: str,
+        filters: tuple[str, ...],
+        hidden: tuple[str, ...] = (),
+        facets: Facets | None = None,
+    ) -> None:
         self.table = table
         self.filters = filters
+        self.facets = facets
         self._key = key
         self._shown = [column for column in table.c if column.name not in hidden]
 
@@ -71,10 +82,33 @@ class Listing:
         """The rows that `query` finds. Raises `PageError`."""
         query = self.query(chosen, limit=limit, **bounds)
         async with engine.connect() as connection:
+            if self.facets is not None and not self.facets.columns.isdisjoint(chosen):
+                query = await self._by_facets(connection, self.facets, chosen, limit, **bounds)
             found = [dict(row) for row in (await connection.execute(query)).mappings()]
         rows = found[:limit]
         more = len(found) > limit
         return Page(rows=rows, next=f"{rows[-1]['created_at']!r}:{rows[-1][self._key]}" if more else None)
+
+    async def _by_facets(
+        self,
+        connection: AsyncConnection,
+        facets: Facets,
+        chosen: Mapping[str, Any],
+        limit: int,
+        since: float | None = None,
+        until: float | None = None,
+        cursor: str | None = None,
+    ) -> Any:
+        given: dict[str, Any] = {"limit": limit + 1, "since": since, "until": until}
+        if cursor is not None:
+            given["at"], given["last"] = self._position(cursor)
+        bounds = {name: value for name, value in given.items() if value is not None}
+        matching = await facets.matching(connection, chosen)
+        keys: list[Any] = []
+        if matching:
+            keys = list((await connection.execute(facets.newest(matching, chosen, bounds))).scalars())
+        key = self.table.c[self._key]
+        return select(*self._shown).where(key.in_(keys)).order_by(self.table.c.created_at.desc(), key.desc())
 
     async def one(self, engine: AsyncEngine, key: Any) -> dict[str, Any] | None:
         """The whole row, hidden columns too."""

@@ -1,6 +1,6 @@
 """The Record: one served request, complete, as it flows from the gateway to journal, database and monitor."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -38,7 +38,8 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. `messages` and `answer` are None where the key's owner did not consent to storing texts."""
+    """One request. `messages` and `answer` are None where the key's owner did not consent to storing texts, as is
+    `response_format`, the form that the caller asked the answer to have, as OpenAI writes it."""
 
     request_id: str
     created_at: float
@@ -64,3 +65,4 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float
     baseline_cost_usd: float
     timings: Timings
+    response_format: dict[str, Any] | None = None

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 from sqlalchemy import Insert, Row, Select, Table, and_, delete, exists, func, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from classifier.erasure import embedding_digest
 from migrations.tables import (
     audit_events,
+    erased_embeddings,
     erasures,
     requests,
     routing_decisions,
@@ -153,7 +156,9 @@ async def cost_summary(engine: AsyncEngine, since: float) -> CostSummary:
 async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> ErasedRows:
     """Erase everything stored of a user up to `now`, and drop on arrival what journals still hold of her.
 
-    Call `Ledger.flush` first, so that no text remains in this process's journal files either. SQLite overwrites
+    Of her training rows the digests of their embeddings stay for a while, by which artefacts that remember them are
+    found (`quality.erasure`). Call `Ledger.flush` first, so that no text remains in this process's journal files
+    either. SQLite overwrites
     the deleted content in its file and log; PostgreSQL reclaims it by its own vacuum.
     """
     async with engine.begin() as connection:
@@ -164,12 +169,27 @@ async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> Er
             mark.on_conflict_do_update(index_elements=[erasures.c.key_id], set_={"erased_at": mark.excluded.erased_at}),
             {"key_id": key_id, "erased_at": now},
         )
+        await _keep_digests(connection, key_id, now)
         counts = {}
         for table in (training_rows, verifications, requests):  # decisions go with their requests
             mine = delete(table).where(table.c.key_id == key_id, table.c.created_at <= now)
             counts[table.name] = (await connection.execute(mine)).rowcount
     await checkpoint(engine)
     return ErasedRows(**counts)
+
+
+async def _keep_digests(connection: AsyncConnection, key_id: str, now: float) -> None:
+    mine = select(training_rows.c.embedding).where(training_rows.c.key_id == key_id, training_rows.c.created_at <= now)
+    embeddings = (await connection.execute(mine)).scalars()
+    digests = {embedding_digest(np.frombuffer(blob, "<f4")) for blob in embeddings if blob}
+    if digests:
+        keep = _insert(connection, erased_embeddings)
+        await connection.execute(
+            keep.on_conflict_do_update(
+                index_elements=[erased_embeddings.c.digest], set_={"erased_at": keep.excluded.erased_at}
+            ),
+            [{"digest": digest, "erased_at": now} for digest in digests],
+        )
 
 
 async def record_audit(

@@ -12,7 +12,7 @@ from quality.estimates import Share, wilson_interval
 from quality.task_set import Kind, Task, check, tasks
 from tiers.catalog import Catalog
 from tiers.errors import TierError
-from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
+from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
 from tiers.tier_spec import ChainOfThoughtSpec, TierSpec
 
 Progress = Callable[[str, float], None]
@@ -69,6 +69,14 @@ class AccuracyReport(msgspec.Struct, frozen=True, kw_only=True):
     per_level: int
     concurrency: int
     tiers: list[TierAccuracy]
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier's answer to a question, why it ended, and what it bills."""
+
+    text: str
+    finish_reason: FinishReason
+    usage: Usage
 
 
 class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,29 +139,34 @@ async def _answers(
 
 
 async def _answer(tier: Tier, spec: TierSpec, number: int, task: Task) -> _Outcome:
+    begun = time.perf_counter()
+    try:
+        given = await ask(tier, spec, f"accuracy-{tier.number}-{number}", task.prompt)
+    except TierMeasurementError as error:
+        raise TierMeasurementError(f"a {task.kind} task of level {task.level}: {error}; nothing was stored") from error
+    return _Outcome(right=check(task, given.text), usage=given.usage, seconds=time.perf_counter() - begun)
+
+
+async def ask(tier: Tier, spec: TierSpec, request_id: str, prompt: str) -> Given:
+    """The answer of `tier` to `prompt` with the defaults of its `spec`, but greedily. Raises `TierMeasurementError`."""
     request = GenerationRequest(
-        request_id=f"accuracy-{tier.number}-{number}",
-        messages=[ChatMessage(role="user", content=task.prompt)],
+        request_id=request_id,
+        messages=[ChatMessage(role="user", content=prompt)],
         # What is left matters to tiers that sample whatever the temperature asked for (self-consistency).
         sampling=SamplingParams(**msgspec.structs.asdict(spec.sampling) | {"temperature": 0.0}),
         max_tokens=_max_tokens(spec),
     )
     text, finish_reason, usage = "", None, None
-    begun = time.perf_counter()
     try:
         async for delta in tier.generate(request):
             text += delta.text
             finish_reason = delta.finish_reason or finish_reason
             usage = delta.usage or usage
     except TierError as error:
-        raise TierMeasurementError(_failure(tier, task, str(error))) from error
-    if usage is None or finish_reason in (None, "error"):
-        raise TierMeasurementError(_failure(tier, task, "the answer broke off"))
-    return _Outcome(right=check(task, text), usage=usage, seconds=time.perf_counter() - begun)
-
-
-def _failure(tier: Tier, task: Task, why: str) -> str:
-    return f"{tier.name} could not answer a {task.kind} task of level {task.level}: {why}; nothing was stored"
+        raise TierMeasurementError(f"{tier.name} could not answer a question: {error}") from error
+    if usage is None or finish_reason is None or finish_reason == "error":
+        raise TierMeasurementError(f"{tier.name} could not answer a question: the answer broke off")
+    return Given(text=text, finish_reason=finish_reason, usage=usage)
 
 
 def _max_tokens(spec: TierSpec) -> int | None:

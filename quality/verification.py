@@ -5,9 +5,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from inference_core.protocol import SamplingParams
+from inference_core.protocol import Grammar, SamplingParams
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Finding, Panel
+from quality.redaction import DROPPED, Redact, redacted_text
 from quality.sampling import Purpose
 from quality.verification_queue import Job, Ruling
 from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
@@ -51,7 +52,7 @@ class Verifier:
     same answers. The strongest tier's answer is the reference.
 
     `max_tokens` bounds an answer, reasoning included, and with it the cost of a job. `samples`: of how many sequences a
-    tier's answer, by number, may be billed.
+    tier's answer, by number, may be billed. `redact` is applied to what of the texts is kept.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Verifier:
         *,
         max_tokens: int,
         samples: Callable[[int], int] = lambda tier: 1,
+        redact: Redact | None = None,
     ) -> None:
         self.panel = panel
         self._tiers = {tier.number: tier for tier in tiers}
@@ -69,6 +71,7 @@ class Verifier:
         self._price = price
         self._max_tokens = max_tokens
         self._samples = samples
+        self._redact = redact
 
     @property
     def tier(self) -> Tier:
@@ -136,7 +139,12 @@ class Verifier:
         if not answer.is_whole:
             return None, f"the answer of tier {number} is empty or was cut off"
         prompt = prompt_text(job.messages)
-        finding = await self.panel.judge(prompt=prompt, answer=answer.text, reference_answer=reference.text)
+        finding = await self.panel.judge(
+            prompt=prompt,
+            answer=answer.text,
+            reference_answer=reference.text,
+            response_format=job.response_format,
+        )
         bill += [self._price(self._strongest, usage) for usage in finding.usage]
         return finding, finding.reason
 
@@ -156,7 +164,8 @@ class Verifier:
         return GenerationRequest(
             request_id=f"verify-{job.verification_id}-{job.attempts}-{number}",
             messages=[msgspec.convert(message, ChatMessage) for message in job.messages],
-            sampling=SamplingParams(temperature=0.0),
+            sampling=SamplingParams(temperature=0.0, grammar=_grammar(job.response_format)),
+            response_format=job.response_format,
             max_tokens=self._max_tokens,
             priority=BATCH_PRIORITY,
             salt=f"quality/{job.key_id or ''}",
@@ -172,8 +181,8 @@ class Verifier:
             judge=finding.judge if finding is not None else None,
             judge_reliability=finding.reliability if finding is not None else None,
             scores=finding.scores if finding is not None else {},
-            verifier_answer=reference.text,
-            reason=reason,
+            verifier_answer=redacted_text(reference.text, self._redact),
+            reason=redacted_text(reason, self._redact) or DROPPED,
             cost_usd=cost_usd,
         )
 
@@ -216,6 +225,16 @@ def training_row(
         "cluster": None,
         "created_at": now,
     }
+
+
+def _grammar(response_format: dict[str, Any] | None) -> Grammar | None:
+    """What the served answer had to follow, the other answers must too."""
+    if response_format is None:
+        return None
+    schema = (response_format.get("json_schema") or {}).get("schema")
+    if schema is None:
+        return Grammar(kind="json_object")
+    return Grammar(kind="json_schema", text=msgspec.json.encode(schema).decode())
 
 
 def _label(finding: Finding) -> Literal["no_worse", "worse", "tie"] | None:

@@ -30,6 +30,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[dict[str, str]]
     answer: str
     attempts: int
+    response_format: dict[str, Any] | None = None
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +44,7 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     judge: str | None
     judge_reliability: float | None
     scores: dict[str, float]
-    verifier_answer: str
+    verifier_answer: str | None
     reason: str
     cost_usd: float
 
@@ -111,6 +112,7 @@ class VerificationQueue:
             requests.c.tier.label("served_tier"),
             requests.c.messages,
             requests.c.answer,
+            requests.c.response_format,
             verifications.c.attempts,
         )
         query = (

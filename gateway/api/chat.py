@@ -13,7 +13,7 @@ from gateway.api.operations import describe
 from gateway.api.parsing import check_chat
 from gateway.api.schemas import ChatRequest
 from gateway.ask import Ask
-from gateway.parts import HttpRequest, parts_of
+from gateway.parts import HttpRequest
 
 _decoder = msgspec.json.Decoder(ChatRequest)
 
@@ -35,9 +35,8 @@ async def chat_completions(request: HttpRequest) -> Response[Any]:
         messages=messages,
         tooling=tooling_of(body),
         response_format=format_of(body.response_format),
-        store_texts=parts_of(request).settings.store_texts and body.store is not False,
         reasoning_effort=body.reasoning_effort,
         reasoning_budget=body.thinking_token_budget,
-        **ask_fields(request, body, logprobs),
+        **ask_fields(request, body, logprobs, body.store),
     )
     return await respond(request, ask, bool(body.stream_options and body.stream_options.include_usage))

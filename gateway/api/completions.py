@@ -12,7 +12,7 @@ from gateway.api.operations import describe
 from gateway.api.parsing import check_completion
 from gateway.api.schemas import CompletionRequest
 from gateway.ask import Ask
-from gateway.parts import HttpRequest, parts_of
+from gateway.parts import HttpRequest
 
 _decoder = msgspec.json.Decoder(CompletionRequest)
 
@@ -30,7 +30,6 @@ async def completions(request: HttpRequest) -> Response[Any]:
     ask = Ask(
         api="completion",
         prompts=check_completion(body),
-        store_texts=parts_of(request).settings.store_texts,
         echo=bool(body.echo),
         best_of=body.best_of,
         **ask_fields(request, body, body.logprobs),

@@ -33,8 +33,8 @@ async def read_body(request: HttpRequest, decoder: msgspec.json.Decoder[Body]) -
     return decode_body(decoder, await request.body())
 
 
-def ask_fields(request: HttpRequest, body: Sampling, logprobs: int | None) -> dict[str, Any]:
-    """The fields of an Ask that do not depend on the API."""
+def ask_fields(request: HttpRequest, body: Sampling, logprobs: int | None, store: bool | None = None) -> dict[str, Any]:
+    """The fields of an Ask that do not depend on the API. `store`: the caller's word on storing the texts."""
     parts = parts_of(request)
     wishes = wishes_of(request.headers, parts.routing.strongest)
     return {
@@ -44,6 +44,9 @@ def ask_fields(request: HttpRequest, body: Sampling, logprobs: int | None) -> di
         "requested_model": body.model,
         "stream": bool(body.stream),
         "key_id": request.state["key_id"],
+        "store_texts": (
+            parts.settings.store_texts and parts.keys.may_store_texts(request.state["key_id"]) and store is not False
+        ),
         "sampling": sampling_params(body, logprobs),
         "unset": unset_of(body),
         "max_tokens": token_limit(body),

@@ -22,6 +22,8 @@ bench = LazyGroup(
         "sweep": ("gateway.cli.bench_sweep:sweep", "The latency-throughput curve of the core, and its knee."),
         "interference": ("gateway.cli.bench_interference:interference", "What requests do to each other's latency."),
         "ablation": ("gateway.cli.bench_ablation:ablation", "What each technique of the core is worth."),
+        "lists": ("gateway.cli.bench_lists:lists", "Pages of the admin API over a million rows, by any filters."),
+        "monitor": ("gateway.cli.bench_monitor:monitor", "What the quality monitor adds to a request."),
         "overhead": ("gateway.cli.bench_overhead:overhead", "Python per token between the core and the wire."),
         "quality": ("gateway.cli.bench_quality:quality", "How far quantised arithmetic strays from float32."),
         "quantisers": ("gateway.cli.bench_quantisers:quantisers", "What each way of quantising loses."),

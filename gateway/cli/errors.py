@@ -15,6 +15,7 @@ _EXPECTED = {
     },
     "quality.database": {"DatabaseUrlError", "SchemaError"},
     "quality.job": {"CronError"},
+    "quality.redaction": {"RedactionError"},
     "quality.tier_accuracy": {"TierMeasurementError"},
     "quality.tier_worth": {"ReportFileError"},
     "quality.training_subprocess": {"TrainingProcessError"},

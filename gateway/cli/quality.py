@@ -1,9 +1,12 @@
-"""`aio quality`: whether a smaller model is good enough to serve."""
+"""`aio quality`: whether a smaller model is good enough to serve, and how far judges of answers can be trusted."""
 
 from gateway.cli.group import LazyGroup
 
 quality = LazyGroup(
     name="quality",
-    help="Measure what a quantised model has lost.",
-    commands={"compare": ("gateway.cli.quality_compare:compare", "A quantised model against full precision.")},
+    help="Measure models, and the judges of their answers.",
+    commands={
+        "compare": ("gateway.cli.quality_compare:compare", "A quantised model against full precision."),
+        "calibrate": ("gateway.cli.quality_calibrate:calibrate", "How far each judge can be trusted here."),
+    },
 )

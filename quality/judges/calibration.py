@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from math import sqrt
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,10 +17,14 @@ class GradedPair(msgspec.Struct, frozen=True, kw_only=True):
     answer: str
     reference_answer: str
     no_worse: bool
+    response_format: dict[str, Any] | None = None
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of a judge's verdicts on pairs with known outcomes; abstentions are apart, they do no harm."""
+    """Counts of a judge's verdicts on pairs with known outcomes; abstentions are apart, they do no harm.
+
+    `pairs`: whether these were made up for the purpose or are answers that a catalogue's tiers gave.
+    """
 
     judge: str
     true_no_worse: int
@@ -27,6 +32,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     true_worse: int
     false_no_worse: int
     abstained: int
+    pairs: Literal["generated", "answered"] = "generated"
 
     @property
     def sensitivity(self) -> float:
@@ -58,12 +64,19 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         return self.lower_bound > 0.5
 
 
-async def calibrate(judge: Judge, pairs: Iterable[GradedPair]) -> Calibration:
+async def calibrate(
+    judge: Judge, pairs: Iterable[GradedPair], source: Literal["generated", "answered"] = "generated"
+) -> Calibration:
     """Ask `judge` about every pair and count."""
     counts = {(True, True): 0, (True, False): 0, (False, False): 0, (False, True): 0}
     abstained = 0
     for pair in pairs:
-        verdict = await judge.judge(prompt=pair.prompt, answer=pair.answer, reference_answer=pair.reference_answer)
+        verdict = await judge.judge(
+            prompt=pair.prompt,
+            answer=pair.answer,
+            reference_answer=pair.reference_answer,
+            response_format=pair.response_format,
+        )
         if verdict.no_worse is None:
             abstained += 1
         else:
@@ -75,4 +88,5 @@ async def calibrate(judge: Judge, pairs: Iterable[GradedPair]) -> Calibration:
         true_worse=counts[False, False],
         false_no_worse=counts[False, True],
         abstained=abstained,
+        pairs=source,
     )

@@ -1,6 +1,7 @@
 """The judge of verifiable answers: option letters, final numbers, and texts that were asked for to the letter."""
 
 import re
+from typing import Any
 
 from quality.judges.judge import Judge, Verdict
 from tiers.final_answer import asks_for_number, choice_letter, final_number, normalised, options
@@ -25,7 +26,9 @@ class ExactJudge(Judge):
 
     name = "exact"
 
-    async def judge(self, *, prompt: str, answer: str, reference_answer: str) -> Verdict:
+    async def judge(
+        self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
+    ) -> Verdict:
         """Score 1 for agreement, 0 for disagreement, None for an abstention."""
         verdict = (
             self._choice(prompt, answer, reference_answer)

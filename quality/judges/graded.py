@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from typing import Any
 
 from quality.judges.calibration import GradedPair
 from quality.task_set import Task, tasks
@@ -21,10 +22,18 @@ _NUMERIC_PHRASINGS: tuple[Callable[[str], str], ...] = (
     lambda answer: f"It comes to {answer}.",
 )
 _NAMES = ("Ada", "Grace", "Alan", "Edsger", "Barbara", "Donald")
+_PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+_OPERATIONS = (("sum", "+"), ("difference", "-"), ("product", "*"))
 
 
 def graded_pairs(seed: int = 0, per_level: int = 4) -> list[GradedPair]:
-    """Right and wrong answers in many phrasings against a right reference, half and half, exact tasks and JSON."""
+    """Right and wrong answers in many phrasings against a right reference, half and half: exact tasks, JSON free and by
+    a schema, and Python functions."""
     rng = random.Random(seed)
     pairs: list[GradedPair] = []
     for task in tasks(seed, per_level):
@@ -38,7 +47,8 @@ def graded_pairs(seed: int = 0, per_level: int = 4) -> list[GradedPair]:
                     no_worse=right,
                 )
             )
-    return pairs + [pair for _ in range(10 * per_level) for pair in _json_pairs(rng)]
+    makers = (_json_pairs, _schema_pairs, _code_pairs)
+    return pairs + [pair for make in makers for _ in range(10 * per_level) for pair in make(rng)]
 
 
 def _wrong(task: Task, rng: random.Random) -> str:
@@ -61,4 +71,36 @@ def _json_pairs(rng: random.Random) -> list[GradedPair]:
     return [
         GradedPair(prompt=prompt, answer=good, reference_answer=reference, no_worse=True),
         GradedPair(prompt=prompt, answer=bad, reference_answer=reference, no_worse=False),
+    ]
+
+
+def _schema_pairs(rng: random.Random) -> list[GradedPair]:
+    name, age = rng.choice(_NAMES), rng.randrange(20, 90)
+    right: dict[str, Any] = {"name": name, "age": age}
+    bad = rng.choice(
+        ({"name": name}, right | {"age": str(age)}, right | {"born": 1900}, right | {"age": -age}, [right])
+    )
+    shared: dict[str, Any] = {
+        "prompt": f"{name} is {age} years old.",
+        "reference_answer": json.dumps(right),
+        "response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": _PERSON}},
+    }
+    return [
+        GradedPair(answer=json.dumps(dict(reversed(right.items())), indent=1), no_worse=True, **shared),
+        GradedPair(answer=json.dumps(bad), no_worse=False, **shared),
+    ]
+
+
+def _code_pairs(rng: random.Random) -> list[GradedPair]:
+    what, sign = rng.choice(_OPERATIONS)
+    first, second = rng.sample("abcxyz", 2)
+    prompt = f"Write a Python function {what}_of({first}, {second}) that returns the {what} of its arguments."
+    right = f"def {what}_of({first}, {second}):\n    return {first} {sign} {second}"
+    good = rng.choice((right, f"```python\n{right}\n```", f"Here it is:\n```\n{right}  # done\n```\nHope it helps!"))
+    bad = rng.choice(
+        (right.replace(":", ""), right.replace("    ", ""), right[:-1], f"```python\n{right[4:]}\n```", what)
+    )
+    return [
+        GradedPair(prompt=prompt, answer=good, reference_answer=f"```python\n{right}\n```", no_worse=True),
+        GradedPair(prompt=prompt, answer=bad, reference_answer=right, no_worse=False),
     ]

@@ -1,9 +1,10 @@
-"""The judge of answers that must be JSON: it parses or it does not, and equal values are equal answers."""
+"""The judge of answers that must be JSON: it parses and obeys the request's schema, or it does not."""
 
 import json
 import re
 from typing import Any
 
+from quality.judges.json_schema import UnsupportedSchemaError, is_valid, same
 from quality.judges.judge import Judge, Verdict
 
 _ASKS_FOR_JSON = re.compile(r"\bjson\b", re.IGNORECASE)
@@ -16,29 +17,52 @@ _INVALID = object()
 
 
 class JsonValidityJudge(Judge):
-    """Applies to prompts that ask for JSON. Valid against valid with other values is left to the next judge."""
+    """Applies where the prompt or the request's `response_format` asks for JSON; a schema there must be obeyed.
+
+    Valid against valid with other values is left to the next judge.
+    """
 
     name = "json"
 
-    async def judge(self, *, prompt: str, answer: str, reference_answer: str) -> Verdict:
-        """Score 1 where the answer holds the reference's values or only the reference fails to parse, else 0."""
-        if not _ASKS_FOR_JSON.search(prompt) or _ABOUT_JSON.search(prompt):
+    async def judge(
+        self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
+    ) -> Verdict:
+        """Score 1 where the answer holds the reference's values or only the reference is invalid, else 0."""
+        if response_format is None and (not _ASKS_FOR_JSON.search(prompt) or _ABOUT_JSON.search(prompt)):
             return Verdict(no_worse=None, reason="the prompt does not ask for JSON")
-        given, expected = _parsed(answer), _parsed(reference_answer)
+        try:
+            given, expected = (_checked(text, response_format) for text in (answer, reference_answer))
+        except UnsupportedSchemaError as error:
+            return Verdict(no_worse=None, reason=f"the request's schema cannot be checked: {error}")
+        wanted = "JSON by the request's schema" if _schema(response_format) is not None else "valid JSON"
         if given is _INVALID and expected is not _INVALID:
-            return Verdict(no_worse=False, score=0.0, reason="the answer is no valid JSON, the strongest tier's is")
+            return Verdict(no_worse=False, score=0.0, reason=f"the answer is not {wanted}, the strongest tier's is")
         if expected is _INVALID:
             # Nobody is better off with an equally unusable answer from a dearer tier.
-            return Verdict(no_worse=True, score=1.0, reason="the strongest tier's answer is no valid JSON")
-        if given == expected:
+            return Verdict(no_worse=True, score=1.0, reason=f"the strongest tier's answer is not {wanted}")
+        if same(given, expected):
             return Verdict(no_worse=True, score=1.0, reason="both answers hold the same JSON value")
-        return Verdict(no_worse=None, reason="both answers are valid JSON with different values")
+        return Verdict(no_worse=None, reason=f"both answers are {wanted} with different values")
 
 
-def _parsed(text: str) -> Any:
-    fenced = _FENCE.fullmatch(text)
+def _checked(text: str, response_format: dict[str, Any] | None) -> Any:
+    """The value in `text`, or `_INVALID`. A fence is forgiven only where the prompt alone asks for JSON."""
+    value = _parsed(text, fenced=response_format is None)
+    if value is _INVALID or response_format is None:
+        return value
+    schema = _schema(response_format)
+    obeys = isinstance(value, dict) if schema is None else is_valid(value, schema)
+    return value if obeys else _INVALID
+
+
+def _schema(response_format: dict[str, Any] | None) -> Any:
+    return ((response_format or {}).get("json_schema") or {}).get("schema")
+
+
+def _parsed(text: str, *, fenced: bool) -> Any:
+    fence = _FENCE.fullmatch(text) if fenced else None
     try:
-        return json.loads(fenced.group(1) if fenced else text, parse_constant=_refuse_constant)
+        return json.loads(fence.group(1) if fence else text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return _INVALID
 

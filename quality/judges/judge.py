@@ -1,6 +1,7 @@
 """The seam of all judges: a prompt and two answers go in, a verdict comes out."""
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import msgspec
 
@@ -29,5 +30,10 @@ class Judge(ABC):
     name: str
 
     @abstractmethod
-    async def judge(self, *, prompt: str, answer: str, reference_answer: str) -> Verdict:
-        """Compare `answer` with `reference_answer`, the strongest tier's (or the known right one), for `prompt`."""
+    async def judge(
+        self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
+    ) -> Verdict:
+        """Compare `answer` with `reference_answer`, the strongest tier's (or the known right one), for `prompt`.
+
+        `response_format`: the request's own, as OpenAI writes it, None where the answer was free.
+        """

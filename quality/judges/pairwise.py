@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from typing import Any
 
 from inference_core.protocol import SamplingParams
 from quality.judges.judge import Judge, Verdict
@@ -32,7 +33,9 @@ class PairwiseJudge(Judge):
         """The two questions it asks: the answer first, then the reference first."""
         return [self._request(prompt, answer, reference_answer), self._request(prompt, reference_answer, answer)]
 
-    async def judge(self, *, prompt: str, answer: str, reference_answer: str) -> Verdict:
+    async def judge(
+        self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
+    ) -> Verdict:
         """Score 1 where the answer wins, 0.5 for a tie, 0 where it loses. Raises `TierError` as the tier does."""
         words, usage = [], []
         for request in self.requests(prompt, answer, reference_answer):

@@ -1,6 +1,7 @@
 """The panel: judges in order of authority; the first decisive one whose reliability is known makes the label."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -34,11 +35,15 @@ class Panel:
         self.judges = list(judges)
         self.calibrations = dict(calibrations)
 
-    async def judge(self, *, prompt: str, answer: str, reference_answer: str) -> Finding:
-        """Compare `answer` with `reference_answer`."""
+    async def judge(
+        self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
+    ) -> Finding:
+        """Compare `answer` with `reference_answer`; `response_format` as for `Judge.judge`."""
         verdicts: dict[str, Verdict] = {}
         for judge in self.judges:
-            verdict = await judge.judge(prompt=prompt, answer=answer, reference_answer=reference_answer)
+            verdict = await judge.judge(
+                prompt=prompt, answer=answer, reference_answer=reference_answer, response_format=response_format
+            )
             verdicts[judge.name] = verdict
             if verdict.no_worse is not None and self._trusted(judge.name):
                 return self._finding(judge.name, verdict, verdict.no_worse, verdicts, verdict.reason)

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from math import sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,9 @@ class SimilarityJudge(Judge):
         self._embed = embed
         self.threshold = threshold
 
-    async def judge(self, *, prompt: str, answer: str, reference_answer: str) -> Verdict:
+    async def judge(
+        self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
+    ) -> Verdict:
         """Always abstains; `score` is the similarity in [0, 1]."""
         if _numbers(answer) != _numbers(reference_answer):
             return Verdict(no_worse=None, score=0.0, reason="the answers hold different numbers")

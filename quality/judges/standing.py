@@ -1,11 +1,14 @@
-"""The panel that sits by default, and the stored reliability of judges that cost money to measure."""
+"""The panel that sits by default, and the stored reliability of its judges."""
+
+from collections.abc import Sequence
 
 import msgspec
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import audit_events
-from quality.judges.calibration import Calibration, calibrate
+from quality.judges.calibration import Calibration, GradedPair, calibrate
+from quality.judges.code import CodeJudge
 from quality.judges.exact import ExactJudge
 from quality.judges.graded import graded_pairs
 from quality.judges.json_validity import JsonValidityJudge
@@ -15,49 +18,67 @@ from quality.judges.panel import Panel
 from quality.judges.similarity import Embed, SimilarityJudge
 
 _CALIBRATED = "judge.calibrated"
+# Of each outcome, so many verdicts on a catalogue's own answers say more than any number on made-up ones.
+ENOUGH = 20
+
+
+def rule_based_judges() -> list[Judge]:
+    """Those that ask no model, in order of authority."""
+    return [JsonValidityJudge(), CodeJudge(), ExactJudge()]
 
 
 async def standing_panel(
-    engine: AsyncEngine, pairwise: PairwiseJudge | None = None, embed: Embed | None = None
+    engine: AsyncEngine, pairwise: PairwiseJudge | None = None, embed: Embed | None = None, catalogue: str = ""
 ) -> Panel:
-    """JSON, exact and similarity judges, then `pairwise` if its stored calibration is significant.
+    """The rule-based judges and similarity, then `pairwise` if its stored calibration is significant.
 
-    The rule-based judges are measured here and now, on generated pairs, in milliseconds; so their reliability always
-    belongs to the code that runs. A pairwise judge that could not make labels would only cost money: it stays out.
+    The reliabilities are those stored for `catalogue`, a fingerprint. A rule-based judge that was never measured there
+    is measured here and now, on generated pairs, in milliseconds. A pairwise judge that could not make labels would
+    only cost money: it stays out.
     """
-    rule_based: list[Judge] = [JsonValidityJudge(), ExactJudge()]
-    pairs = graded_pairs()
-    calibrations = {judge.name: await calibrate(judge, pairs) for judge in rule_based}
-    judges: list[Judge] = [*rule_based, SimilarityJudge(embed)]
+    judges = rule_based_judges()
+    generated = graded_pairs()
+    calibrations = {
+        judge.name: await stored_calibration(engine, judge.name, catalogue) or await calibrate(judge, generated)
+        for judge in judges
+    }
+    judges.append(SimilarityJudge(embed))
     if pairwise is not None:
-        stored = await stored_calibration(engine, pairwise.name, pairwise.model)
+        stored = await stored_calibration(engine, pairwise.name, catalogue)
         if stored is not None and stored.trusted:
             judges.append(pairwise)
             calibrations[pairwise.name] = stored
     return Panel(judges, calibrations)
 
 
-async def measure_pairwise(engine: AsyncEngine, judge: PairwiseJudge, now: float, actor: str) -> Calibration:
-    """Ask `judge` about the graded pairs (two generations each) and store what came out, for its model."""
-    calibration = await calibrate(judge, graded_pairs())
+async def measure(judge: Judge, answered: Sequence[GradedPair]) -> Calibration:
+    """How often `judge` agrees with what is known of `answered`, or of generated pairs where it judges too few."""
+    own = await calibrate(judge, answered, "answered")
+    judged = (own.true_no_worse + own.false_worse, own.true_worse + own.false_no_worse)
+    return own if min(judged) >= ENOUGH else await calibrate(judge, graded_pairs())
+
+
+async def store_calibration(
+    engine: AsyncEngine, calibration: Calibration, catalogue: str, now: float, actor: str
+) -> None:
+    """Keep `calibration` for `catalogue`, a fingerprint; the latest one counts."""
     row = {
         "created_at": now,
         "actor": actor,
         "action": _CALIBRATED,
-        "subject": _subject(judge.name, judge.model),
+        "subject": _subject(calibration.judge, catalogue),
         "reason": f"balanced accuracy {calibration.balanced_accuracy:.3f}, lower bound {calibration.lower_bound:.3f}",
         "details": calibration,
     }
     async with engine.begin() as connection:
         await connection.execute(insert(audit_events).values(row))
-    return calibration
 
 
-async def stored_calibration(engine: AsyncEngine, judge: str, model: str) -> Calibration | None:
-    """The latest stored calibration of `judge` asking `model`; None if it was never measured."""
+async def stored_calibration(engine: AsyncEngine, judge: str, catalogue: str) -> Calibration | None:
+    """The latest stored calibration of `judge` for `catalogue`; None if it was never measured."""
     query = (
         select(audit_events.c.details)
-        .where(audit_events.c.action == _CALIBRATED, audit_events.c.subject == _subject(judge, model))
+        .where(audit_events.c.action == _CALIBRATED, audit_events.c.subject == _subject(judge, catalogue))
         .order_by(audit_events.c.audit_event_id.desc())
         .limit(1)
     )
@@ -66,5 +87,5 @@ async def stored_calibration(engine: AsyncEngine, judge: str, model: str) -> Cal
     return None if details is None else msgspec.convert(details, Calibration)
 
 
-def _subject(judge: str, model: str) -> str:
-    return f"{judge}/{model}"
+def _subject(judge: str, catalogue: str) -> str:
+    return f"{judge}/{catalogue}"

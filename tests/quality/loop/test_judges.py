@@ -7,15 +7,20 @@ from loop_world import ScriptedTier, unavailable
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from quality.judges.calibration import Calibration, calibrate
+from quality.judges.code import CodeJudge
 from quality.judges.exact import ExactJudge
 from quality.judges.graded import graded_pairs
 from quality.judges.json_validity import JsonValidityJudge
 from quality.judges.judge import Judge, Verdict
+from quality.judges.known_outcomes import answered_pairs
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.similarity import SimilarityJudge
-from quality.judges.standing import measure_pairwise, standing_panel
+from quality.judges.standing import ENOUGH, measure, rule_based_judges, standing_panel, store_calibration
+from quality.outcome_collection import graded_questions
+from tiers.catalog_file import load_catalog
 from tiers.errors import TierUnavailableError
+from tiers.tier import GenerationRequest
 
 MC = "What is bought with stock?\nA. fishing rod\nB. machine gun\nC. double in value"
 
@@ -106,6 +111,77 @@ async def test_json_answers_must_parse(answer: str, reference: str, verdict: boo
     )
 
     assert judged.no_worse is verdict
+
+
+PERSON = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "verdict"),
+    [
+        ('{"age": "7"}', '{"age": 7}', False),
+        ('{"years": 7}', '{"age": 7}', False),
+        ('```json\n{"age": 7}\n```', '{"age": 7}', False),
+        ('{"age": 7}', '{"age": 7.0}', True),
+        ('{"age": 7}', '{"age": "seven"}', True),
+        ('{"age": 8}', '{"age": 7}', None),
+        ('{"age": true}', '{"age": 1}', False),
+    ],
+)
+async def test_json_answers_must_obey_the_schema_of_their_request(
+    answer: str, reference: str, verdict: bool | None
+) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+
+    judged = await JsonValidityJudge().judge(
+        prompt="How old is she?", answer=answer, reference_answer=reference, response_format=form
+    )
+
+    assert judged.no_worse is verdict
+
+
+async def test_any_json_object_will_do_where_no_schema_was_given() -> None:
+    form = {"type": "json_object"}
+    judged = await JsonValidityJudge().judge(prompt="Who?", answer="[1]", reference_answer="{}", response_format=form)
+
+    assert judged.no_worse is False
+
+
+async def test_a_schema_that_is_not_understood_judges_nothing() -> None:
+    form = {"type": "json_schema", "json_schema": {"schema": {"unevaluatedItems": False}}}
+    judged = await JsonValidityJudge().judge(prompt="?", answer="x", reference_answer="1", response_format=form)
+
+    assert judged.no_worse is None
+    assert "unevaluatedItems" in judged.reason
+
+
+ADD = "def add(a, b):\n    return a + b"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "verdict"),
+    [
+        (ADD, f"Here:\n```python\n{ADD}  # sum\n```", True),
+        (ADD.replace(":", ""), ADD, False),
+        (f"```python\n{ADD[:-1]}\n```", ADD, False),
+        ("I am sorry, I cannot.", ADD, False),
+        ("sorry", ADD, False),
+        (ADD, "def add(a, b", True),
+        ("def add(a, b):\n    return b + a", ADD, None),
+        ("\0", ADD, False),
+        ("(" * 50_000, ADD, False),
+        ("x" * 100_000, ADD, None),
+    ],
+)
+async def test_code_must_parse(answer: str, reference: str, verdict: bool | None) -> None:
+    prompt = "Write a Python function add(a, b) that returns the sum."
+
+    assert (await CodeJudge().judge(prompt=prompt, answer=answer, reference_answer=reference)).no_worse is verdict
+
+
+@pytest.mark.parametrize("prompt", ["Write a function in Rust that adds.", "What does the Python interpreter do?"])
+async def test_other_questions_about_programs_are_not_judged_as_python(prompt: str) -> None:
+    assert (await CodeJudge().judge(prompt=prompt, answer="fn", reference_answer=ADD)).no_worse is None
 
 
 async def test_questions_about_json_are_not_json_tasks() -> None:
@@ -200,7 +276,9 @@ class _Fixed(Judge):
         self.name = name
         self._no_worse = no_worse
 
-    async def judge(self, *, prompt: str, answer: str, reference_answer: str) -> Verdict:
+    async def judge(
+        self, *, prompt: str, answer: str, reference_answer: str, response_format: object = None
+    ) -> Verdict:
         return Verdict(no_worse=self._no_worse, reason="fixed", score=0.5)
 
 
@@ -249,7 +327,7 @@ async def test_a_judge_that_always_says_the_same_is_never_trusted() -> None:
     assert not flatterer.trusted
 
 
-@pytest.mark.parametrize("judge", [ExactJudge(), JsonValidityJudge()])
+@pytest.mark.parametrize("judge", rule_based_judges(), ids=lambda judge: judge.name)
 async def test_rule_based_judges_are_trusted_on_graded_pairs(judge: Judge) -> None:
     calibration = await calibrate(judge, graded_pairs(seed=3))
 
@@ -278,15 +356,53 @@ def _omniscient(request: object) -> str:
     return {(True, False): "FIRST", (False, True): "SECOND"}.get((first in good, second in good), "TIE")
 
 
+async def test_on_a_catalogues_own_answers_a_judge_is_measured_by_what_was_right() -> None:
+    questions = graded_questions(seed=3, count=60, kinds=["arithmetic"])
+    right = {question.prompt: question.answer for question in questions}
+    # The cheap tier adds one to what is above 8, the strongest gets every fourth number wrong.
+    cheap = ScriptedTier(1, reply=lambda asked: str(n + (n > 8)) if (n := int(right[_prompt(asked)])) else "0")
+    strong = ScriptedTier(4, reply=lambda asked: r if int(r := right[_prompt(asked)]) % 4 else "0")
+    catalog = load_catalog("laptop")
+
+    pairs = await answered_pairs([cheap, strong], catalog, questions, concurrency=4)
+    measured = await measure(ExactJudge(), pairs)
+
+    wrong_cheap = {q.prompt for q in questions if int(q.answer) > 8}
+    lost = {q.prompt for q in questions if int(q.answer) % 4 == 0}
+    assert {pair.prompt for pair in pairs if not pair.no_worse} == wrong_cheap - lost
+    # Right answers beside a wrong reference look worse to it: that is what its reliability tells.
+    assert (measured.pairs, measured.specificity) == ("answered", 1.0)
+    assert measured.false_worse == len(lost)
+    assert measured.trusted
+
+
+async def test_too_few_answers_say_less_than_generated_pairs() -> None:
+    pair = graded_pairs()[0]
+    assert (await measure(ExactJudge(), [pair] * ENOUGH)).pairs == "generated"
+
+
+async def test_stored_reliabilities_of_a_catalogue_replace_those_of_generated_pairs(engine: AsyncEngine) -> None:
+    await store_calibration(engine, _calibration("exact", 11, 20), "cat", now=1.0, actor="test")
+
+    assert not (await standing_panel(engine, catalogue="cat")).calibrations["exact"].trusted
+    assert (await standing_panel(engine, catalogue="other")).calibrations["exact"].trusted
+
+
+def _prompt(request: GenerationRequest) -> str:
+    assert request.messages is not None
+    return request.messages[-1].content
+
+
 async def test_a_pairwise_judge_sits_on_the_panel_only_once_it_has_proved_itself(engine: AsyncEngine) -> None:
     wise, biased = PairwiseJudge(ScriptedTier(reply=_omniscient)), PairwiseJudge(_judging_tier(None))
     names = [judge.name for judge in (await standing_panel(engine, wise)).judges]
-    assert names == ["json", "exact", "similarity"]
+    assert names == ["json", "code", "exact", "similarity"]
 
-    await measure_pairwise(engine, biased, now=1.0, actor="test")
-    assert "pairwise" not in [judge.name for judge in (await standing_panel(engine, biased)).judges]
+    await store_calibration(engine, await measure(biased, []), "cat", now=1.0, actor="test")
+    assert "pairwise" not in [judge.name for judge in (await standing_panel(engine, biased, catalogue="cat")).judges]
 
-    await measure_pairwise(engine, wise, now=2.0, actor="test")
-    panel = await standing_panel(engine, wise)
+    await store_calibration(engine, await measure(wise, []), "cat", now=2.0, actor="test")
+    assert "pairwise" not in [judge.name for judge in (await standing_panel(engine, wise, catalogue="other")).judges]
+    panel = await standing_panel(engine, wise, catalogue="cat")
     assert panel.judges[-1] is wise
     assert panel.calibrations["pairwise"].trusted

@@ -1,0 +1,194 @@
+"""How long pages of the admin API take over many rows, by every combination of filters, over HTTP."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from itertools import chain, combinations
+from typing import Any
+
+import httpx
+import msgspec
+from sqlalchemy import Table, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.bench_overhead import served
+from gateway.settings import Settings
+from migrations.tables import audit_events, classifier_versions, retrain_runs, verifications
+from quality.database import migrate, open_database
+
+Progress = Callable[[str, float], None]
+
+SPAN_SECONDS = 30 * 86_400
+BATCH = 100_000
+# A number in [0, 2^32) that looks random and belongs to row n; `u / 2^k % m` are further ones.
+_MIXED = "((n * 2654435761 + n * n * 40503) % 4294967296)"
+
+
+class ListTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Wall-clock milliseconds of requests for pages of `endpoint`; `slowest`: the query of the largest median."""
+
+    endpoint: str
+    rows: int
+    queries: int
+    requests: int
+    p50_ms: float
+    p99_ms: float
+    slowest_median_ms: float
+    slowest: str
+
+
+class DatabaseInUseError(ValueError):
+    """The database that was given holds something; a benchmark fills an empty one only."""
+
+
+class Column:
+    """How the values of a filled column are dealt out: `shares` in thousandths, they sum to a thousand."""
+
+    def __init__(self, divisor: int, shares: Mapping[Any, int]) -> None:
+        self._divisor, self._shares = divisor, shares
+
+    @property
+    def values(self) -> list[Any]:
+        """The commonest and the rarest value."""
+        known = [value for value in self._shares if value is not None]
+        return [known[0], known[-1]]
+
+    def sql(self) -> str:
+        """The value of row n."""
+        cases, bound = [], 0
+        for value, share in self._shares.items():
+            bound += share
+            shown = "NULL" if value is None else f"'{value}'" if isinstance(value, str) else value
+            cases.append(f"WHEN u / {self._divisor} % 1000 < {bound} THEN {shown}")
+        return f"CASE {' '.join(cases)} END"
+
+
+_VERIFICATIONS = {
+    "tier": Column(1, {1: 600, 2: 250, 3: 100, 4: 50}),
+    "status": Column(7, {"done": 960, "failed": 30, "pending": 10}),
+    "label": Column(31, {"no_worse": 700, None: 120, "worse": 150, "tie": 30}),
+    "judge": Column(127, {"exact": 500, "pairwise": 200, None: 100, "json": 100, "user": 80, "code": 20}),
+    "sampled_reason": Column(511, {"sample": 600, "probe": 300, "downgrade": 80, "feedback": 20}),
+    "key_id": Column(2047, {"key-0": 500, "key-1": 300, None: 100, "key-2": 90, "key-3": 10}),
+}
+_ACTIONS = {"judge.calibrated": 400, "knob.changed": 400, "retrain.started": 190, "classifier.promoted": 10}
+_AUDIT = {"action": Column(1, _ACTIONS), "actor": Column(7, {"local": 600, "ann": 390, "bob": 10})}
+_RUNS = {
+    "status": Column(1, {"done": 900, "failed": 100}),
+    "trigger": Column(7, {"cron": 700, "drift": 250, "button": 40, "cli": 10}),
+}
+_VERSIONS = {"status": Column(1, {"retired": 600, "refused": 350, "candidate": 49, "promoted": 1})}
+LISTS: dict[str, tuple[Table, dict[str, Column], dict[str, str]]] = {
+    "verifications": (
+        verifications,
+        _VERIFICATIONS,
+        {"request_id": "'r' || n", "model": "'m'", "sampled_probability": "0.05", "cost_usd": "0.001",
+         "reserved_usd": "0.0", "attempts": "1", "reason": "'because of one thing and another'",
+         "verifier_answer": "'An answer of some length, as they are.'"},
+    ),
+    "transitions": (audit_events, _AUDIT, {"subject": "'s' || n", "reason": "'for some reason or other'"}),
+    "retrainings": (retrain_runs, _RUNS, {"run_id": "'run' || n", "owner": "'o'", "lease_until": "0.0"}),
+    "artefacts": (
+        classifier_versions, _VERSIONS, {"version": "'v' || n", "path": "''", "reason": "'better'", "metrics": "'{}'"}
+    ),
+}  # fmt: skip
+
+
+async def fill(engine: AsyncEngine, rows: int, progress: Progress) -> None:
+    """Put `rows` rows into every listed table, spread over thirty days. Raises `DatabaseInUseError`."""
+    postgres = engine.dialect.name == "postgresql"
+    for place, (name, (table, columns, constants)) in enumerate(LISTS.items()):
+        async with engine.connect() as connection:
+            if (await connection.execute(table.select().limit(1))).first() is not None:
+                raise DatabaseInUseError(f"the table {table.name} has rows already; give an empty database")
+        values = {column: dealt.sql() for column, dealt in columns.items()} | constants
+        values["created_at"] = f"n * {SPAN_SECONDS}.0 / {rows}"
+        for first in range(1, rows + 1, BATCH):
+            last = min(first + BATCH - 1, rows)
+            series = f"generate_series({first}, {last}) AS numbers(n)"
+            counting = f"SELECT {first} UNION ALL SELECT n + 1 FROM c WHERE n < {last}"  # noqa: S608
+            # All of it is this module's own.
+            numbers = (
+                f"SELECT CAST(n AS BIGINT) AS n FROM {series}"  # noqa: S608
+                if postgres
+                else f"WITH RECURSIVE c(n) AS ({counting}) SELECT n FROM c"  # noqa: S608
+            )
+            insert = (
+                f"INSERT INTO {table.name} ({', '.join(values)}) SELECT {', '.join(values.values())} "  # noqa: S608
+                f"FROM (SELECT n, {_MIXED} AS u FROM ({numbers}) AS some) AS dealt"
+            )
+            async with engine.begin() as connection:
+                await connection.execute(text(insert))
+            progress(f"filling {name}", (place + last / rows) / len(LISTS))
+    async with engine.begin() as connection:
+        await connection.execute(text("ANALYZE"))
+
+
+def queries(columns: Mapping[str, Column]) -> list[dict[str, Any]]:
+    """Every combination of filters, by common values, by rare ones and by both in turn; bounded in time as well."""
+    found: dict[str, dict[str, Any]] = {}
+    for names in chain.from_iterable(combinations(columns, n) for n in range(len(columns) + 1)):
+        for turn in range(4):
+            chosen = {
+                name: columns[name].values[turn if turn < 2 else (place + turn) % 2] for place, name in enumerate(names)
+            }
+            for bounds in ({}, {"since": SPAN_SECONDS / 3, "until": SPAN_SECONDS / 2}):
+                query = chosen | bounds
+                found[str(query)] = query
+    return list(found.values())
+
+
+async def bench_lists(settings: Settings, *, rows: int, repeats: int, progress: Progress) -> list[ListTime]:
+    """Fill the database of `settings`, which must be empty, and ask for pages over HTTP: each query `repeats` times,
+    and for the page after the first where there is one."""
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    try:
+        await fill(engine, rows, progress)
+    finally:
+        await engine.dispose()
+    found = []
+    async with (
+        served(settings, 0.02) as (port, _),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/admin/api", timeout=60) as http,
+    ):
+        for name, (_, columns, _) in LISTS.items():
+            found.append(await _time(http, name, rows, queries(columns), repeats, progress))
+    return found
+
+
+async def _time(
+    http: httpx.AsyncClient, name: str, rows: int, asked: list[dict[str, Any]], repeats: int, progress: Progress
+) -> ListTime:
+    times: dict[str, list[float]] = {}
+    for turn in range(repeats + 1):
+        for place, query in enumerate(asked):
+            progress(name, (turn + place / len(asked)) / (repeats + 1))
+            following = await _page(http, name, query, times, counted=turn > 0)
+            if following is not None:
+                await _page(http, name, query | {"cursor": following}, times, counted=turn > 0)
+    everything = sorted(chain.from_iterable(times.values()))
+    slowest = max(times, key=lambda query: statistics.median(times[query]))
+    return ListTime(
+        endpoint=name,
+        rows=rows,
+        queries=len(times),
+        requests=len(everything),
+        p50_ms=round(statistics.median(everything), 2),
+        p99_ms=round(everything[int(0.99 * (len(everything) - 1))], 2),
+        slowest_median_ms=round(statistics.median(times[slowest]), 2),
+        slowest=slowest,
+    )
+
+
+async def _page(
+    http: httpx.AsyncClient, name: str, query: dict[str, Any], times: dict[str, list[float]], *, counted: bool
+) -> str | None:
+    began = time.perf_counter()
+    answer = await http.get(f"/{name}", params=query)
+    took = (time.perf_counter() - began) * 1e3
+    answer.raise_for_status()
+    if counted:
+        times.setdefault(str(answer.url.query.decode()), []).append(took)
+    following: str | None = answer.json()["next"]
+    return following

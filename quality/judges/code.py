@@ -1,0 +1,66 @@
+"""The judge of answers that must be Python code: it parses or it does not, and equal programs are equal answers."""
+
+import ast
+import re
+import warnings
+from typing import Any
+
+from quality.judges.judge import Judge, Verdict
+
+_ASKS_FOR_CODE = re.compile(
+    r"\b(?:write|implement|complete|create|define|code|fix|refactor|rewrite|give me)\b[^?!\n]{0,80}"
+    r"\b(?:function|class|script|program|method|code|snippet|decorator|generator)\b",
+    re.IGNORECASE,
+)
+_PYTHON = re.compile(r"\bpython\b|\bdef \w+\(|^\s*assert \w+\(|>>> ", re.IGNORECASE | re.MULTILINE)
+_FENCE = re.compile(r"```[ \t]*([\w+#.-]*)[^\n]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
+_PYTHON_FENCES = ("", "python", "py", "python3")
+# Longer programs are not read: the parser's time and depth are bounded by it.
+_MOST_CHARS = 65_536
+
+
+class CodeJudge(Judge):
+    """Applies to prompts that ask for Python code. Programs that parse and differ are left to the next judge.
+
+    Code is parsed, never run: that it parses is the least that can be asked of it.
+    """
+
+    name = "code"
+
+    async def judge(
+        self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
+    ) -> Verdict:
+        """Score 1 where both are the same program or the reference does not parse, 0 where only the answer does not."""
+        if response_format is not None or not _ASKS_FOR_CODE.search(prompt) or not _PYTHON.search(prompt):
+            return Verdict(no_worse=None, reason="the prompt does not ask for Python code")
+        if max(len(answer), len(reference_answer)) > _MOST_CHARS:
+            return Verdict(no_worse=None, reason=f"an answer is longer than {_MOST_CHARS} characters")
+        given, expected = _program(answer), _program(reference_answer)
+        if given is None and expected is not None:
+            return Verdict(
+                no_worse=False, score=0.0, reason="the answer's code does not parse, the strongest tier's does"
+            )
+        if expected is None:
+            return Verdict(no_worse=True, score=1.0, reason="the strongest tier's code does not parse")
+        if given == expected:
+            return Verdict(no_worse=True, score=1.0, reason="both answers are the same program")
+        return Verdict(no_worse=None, reason="both answers are programs that parse and differ")
+
+
+def _program(text: str) -> str | None:
+    """The canonical form of the code in `text`: its fenced Python blocks, or all of it; None if it does not parse."""
+    blocks = _FENCE.findall(text)
+    source = "\n".join(code for language, code in blocks if language.lower() in _PYTHON_FENCES) if blocks else text
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    # Prose such as "sorry" parses as a name; a program does something.
+    if not any(not isinstance(statement, ast.Expr) or isinstance(statement.value, ast.Call) for statement in tree.body):
+        return None
+    try:
+        return ast.dump(tree)
+    except RecursionError:
+        return None
