@@ -23,6 +23,7 @@ from gateway.privacy import Privacy
 from gateway.probes_in_force import ProbesInForce
 from gateway.quality_loop import QualityLoop, running_quality_loop
 from gateway.recent_in_force import RecentInForce
+from gateway.replica_knobs import ReplicaKnobs
 from gateway.retries import background, until_it_works
 from gateway.routing import RoutingService
 from gateway.routing_knobs import RoutingKnobFile
@@ -123,6 +124,7 @@ class Composition:
             admin_keys=self.admin_keys,
             core_knobs=core_knobs,
             core_adapters=CoreAdapters(engine.cores, core_knobs),
+            replica_knobs=await self._start_replica_knobs(stack, engine),
             routing=routing,
             service=service,
             records=ledger,
@@ -174,6 +176,12 @@ class Composition:
     async def _start_routing_knobs(self, stack: AsyncExitStack) -> RoutingKnobFile:
         knobs = RoutingKnobFile(self.settings.routing_knobs_path)
         await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
+        return knobs
+
+    async def _start_replica_knobs(self, stack: AsyncExitStack, engine: Engine) -> ReplicaKnobs:
+        knobs = ReplicaKnobs(engine.tiers.values(), self.settings.replica_knobs_path)
+        if knobs.sets:
+            await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
         return knobs
 
     async def _start_classifier(self, stack: AsyncExitStack, engine: Engine) -> Classifier:

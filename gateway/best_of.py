@@ -4,6 +4,7 @@ import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from tiers.replica_try import ReplicaTry
 from tiers.tier import Delta
 
 
@@ -14,15 +15,18 @@ async def best_of(drawn: AsyncGenerator[Delta, None], count: int, keep: int) -> 
     first. Choices without tokens, or whose tier says nothing of their log-probabilities, come last.
     """
     choices = [_Drawn() for _ in range(count)]
+    tries: list[ReplicaTry] = []
     async with aclosing(drawn) as deltas:
         async for delta in deltas:
             if delta.usage is None:
+                tries, delta.tries = tries + delta.tries, []
                 choices[delta.index].add(delta)
                 continue
             ranked = sorted(choices, key=lambda choice: choice.mean_logprob(), reverse=True)
             for index, choice in enumerate(ranked[:keep]):
                 for said in choice.deltas(index):
                     yield said
+            delta.tries = tries
             yield delta
 
 

@@ -31,6 +31,7 @@ from gateway.api.quality_lists import (
     show_verification,
 )
 from gateway.api.records import show_record
+from gateway.api.replicas_admin import change_replicas, show_replicas
 from gateway.api.route import route
 from gateway.api.routing_admin import change_routing, show_routing
 from gateway.api.stats import show_stats
@@ -54,6 +55,8 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             show_knobs,
             change_knobs,
             list_knob_changes,
+            show_replicas,
+            change_replicas,
             show_routing,
             change_routing,
             show_stats,

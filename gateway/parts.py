@@ -14,6 +14,7 @@ from gateway.keys import ApiKeys
 from gateway.privacy import Privacy
 from gateway.quality_loop import QualityLoop
 from gateway.recent_in_force import RecentInForce
+from gateway.replica_knobs import ReplicaKnobs
 from gateway.routing import RoutingService
 from gateway.service import Service
 from gateway.settings import Settings
@@ -49,6 +50,7 @@ class Parts:
     admin_keys: ApiKeys
     core_knobs: CoreKnobs
     core_adapters: CoreAdapters
+    replica_knobs: ReplicaKnobs
     routing: RoutingService
     service: Service
     records: RecordStore

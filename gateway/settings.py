@@ -111,6 +111,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.data_path / "routing_knobs.json"
 
     @property
+    def replica_knobs_path(self) -> Path:
+        """Where changed knobs of replica sets are kept, for all gateway processes of this folder."""
+        return self.data_path / "replica_knobs.json"
+
+    @property
     def registry_path(self) -> Path:
         """Where retrained classifiers are kept and promoted."""
         return self.data_path / "classifier"

@@ -48,6 +48,7 @@ async def _billed_together(merged: AsyncGenerator[Delta, None]) -> AsyncGenerato
         usage=_total([bill.usage for bill in bills if bill.usage is not None]),
         queue_seconds=max(bill.queue_seconds for bill in bills),
         preemptions=sum(bill.preemptions for bill in bills),
+        tries=[one for bill in bills for one in bill.tries],
     )
 
 

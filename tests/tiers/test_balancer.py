@@ -179,6 +179,18 @@ def test_failures_in_a_row_eject_then_one_probe_decides_and_each_failed_probe_do
     assert balancer.replicas[0].breaker.available_in(clock.now) == 5, "an answer makes good for what was before"
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_if_all_fail_at_most_half_are_ejected_and_the_others_go_on(count: int) -> None:
+    clock = Clock()
+    balancer = make_balancer([1] * count, clock)
+    for _ in range(50 * count):
+        flight = balancer.begin(None)
+        assert flight is not None
+        balancer.fail(flight)
+    assert sum(replica.condition(clock.now) == "ejected" for replica in balancer.replicas) == count // 2
+    assert not balancer.is_healthy
+
+
 def test_a_replica_that_breaks_off_the_answer_to_its_probe_is_ejected_again_at_once() -> None:
     clock = Clock()
     balancer = make_balancer([1, 1], clock)
@@ -271,6 +283,44 @@ def test_a_replica_that_hangs_is_avoided_before_any_request_there_has_failed() -
     clock.now += 2
     assert chosen(balancer, None) == 1
     assert chosen(balancer, key) == 1
+
+
+def test_who_fails_at_once_draws_no_requests_by_having_no_queue() -> None:
+    clock = Clock()
+    balancer = make_balancer([1, 1, 1], clock, consecutive_failures=1000)
+    for place in (0, 1, 2):
+        flight = begin_at(balancer, place)
+        clock.now += 0.1
+        balancer.first_token(flight)
+        (balancer.fail if place == 0 else balancer.succeed)(flight)
+    assert 0 not in {chosen(balancer) for _ in range(50)}
+    clock.now += 10
+    assert 0 in {chosen(balancer) for _ in range(50)}, "one failure is forgiven in time"
+
+
+def test_who_is_overtaken_is_known_to_be_slow() -> None:
+    clock = Clock()
+    balancer = make_balancer([1, 1], clock)
+    for place in (0, 1):
+        flight = begin_at(balancer, place)
+        clock.now += 0.1
+        balancer.first_token(flight)
+        balancer.succeed(flight)
+    late = begin_at(balancer, 0)
+    clock.now += 1
+    balancer.leave(late)
+    assert balancer.replicas[0].ttft.latest == pytest.approx(1)
+    assert {chosen(balancer) for _ in range(50)} == {1}
+
+
+def test_what_was_sent_before_an_ejection_says_nothing_new() -> None:
+    clock = Clock()
+    balancer = make_balancer([1, 1], clock)
+    before = [begin_at(balancer, 0) for _ in range(2)]
+    eject(balancer, 0)
+    balancer.fail(before[0])
+    balancer.succeed(before[1])
+    assert balancer.replicas[0].breaker.available_in(clock.now) == 5
 
 
 @given(

@@ -259,10 +259,10 @@ async def test_no_attempt_begins_after_a_deadline() -> None:
 
 async def test_prompts_with_the_same_beginning_go_to_the_same_server() -> None:
     async with replicas(well, well, well, affinity_bytes=64) as (tier, servers):
-        for prompt in range(6):
-            homes = {(await tries_of(tier, chat(f"{prompt}" * 64 + str(tail))))[0].replica for tail in range(3)}
+        for prompt in range(10, 30):
+            homes = {(await tries_of(tier, chat(f"{prompt}" * 64 + str(tail))))[0].replica for tail in range(2)}
             assert len(homes) == 1
-        assert all(server.calls for server in servers)
+        assert sum(bool(server.calls) for server in servers) > 1
 
 
 async def hedging_set(tier: ReplicaSet, servers: list[LoopbackServer], handler: Handler) -> None:
@@ -273,12 +273,18 @@ async def hedging_set(tier: ReplicaSet, servers: list[LoopbackServer], handler: 
     servers[0].handler = handler
 
 
-async def test_a_late_answer_is_hedged_and_the_loser_closed() -> None:
+async def test_a_late_answer_is_hedged_and_the_loser_closed_while_the_winner_speaks() -> None:
     async with replicas(well, well, hedging=True) as (tier, servers):
         await hedging_set(tier, servers, begin_and_hang)
-        deltas = [delta async for delta in tier.generate(chat())]
-        assert [one.outcome for one in deltas[0].tries] == ["overtaken", "answered"]
-        await servers[0].disconnected.wait()
+
+        async def speak_until_the_other_is_closed(call: Call) -> None:
+            await call.begin()
+            await call.chunk("Hel")
+            await servers[0].disconnected.wait()
+            await call.chunk("lo", finish="stop")
+
+        servers[1].handler = speak_until_the_other_is_closed
+        assert [one.outcome for one in await tries_of(tier)] == ["overtaken", "answered"]
         assert status(tier).failures == 0
 
 

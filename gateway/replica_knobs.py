@@ -1,0 +1,122 @@
+"""The live knobs of replica sets: what differs from the catalogue, in a file that all gateway processes follow."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gateway.errors import bad_request
+from inference_core.loaders.atomic_file import atomic_file
+from tiers.replica_set import ReplicaSet
+from tiers.replica_spec import BalancingSpec
+from tiers.tier import Tier
+
+log = logging.getLogger(__name__)
+
+REPLICA_KNOBS = BalancingSpec.__struct_fields__
+Overrides = dict[str, dict[str, Any]]
+
+
+class BalancingChange(NamedTuple):
+    """How requests were and are spread over the replicas of a tier."""
+
+    tier: ReplicaSet
+    before: BalancingSpec
+    after: BalancingSpec
+
+
+class ReplicaKnobs:
+    """Sets `balancing` of those of `tiers` that are replicated, from `path`; None keeps changes in memory alone.
+
+    A file that cannot be used changes nothing: the knobs before it stay, and the log says why.
+    """
+
+    def __init__(self, tiers: Iterable[Tier], path: Path | None = None) -> None:
+        self.sets = {tier.number: tier for tier in tiers if isinstance(tier, ReplicaSet)}
+        self._catalog = {number: tier.balancing for number, tier in self.sets.items()}
+        self._overrides: Overrides = {}
+        self._path, self._seen = path, (0, 0)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed; never raises."""
+        state = self._state()
+        if self._path is None or not self.sets or state is None or state == self._seen:
+            return
+        self._seen = state
+        try:
+            self._apply(msgspec.json.decode(self._path.read_bytes(), type=Overrides))
+        except Exception as error:
+            log.error("replica knobs stay as they are: %s: %s", self._path, error)
+
+    async def follow(self, seconds: float) -> None:
+        """Look at the file every `seconds`."""
+        while True:
+            await asyncio.sleep(seconds)
+            self.refresh()
+
+    def change(self, numbers: Iterable[int], changes: Mapping[str, Any]) -> list[BalancingChange]:
+        """Put `changes` in force for these tiers, all or none, here at once and in other processes soon.
+
+        None puts a knob back to the catalogue's value. Raises `ApiError` 400 naming the knob or the tier, and OSError
+        if the file cannot be written; then nothing has changed.
+        """
+        self.refresh()
+        overrides = {name: dict(knobs) for name, knobs in self._overrides.items()}
+        for number in numbers:
+            if number not in self.sets:
+                there = ", ".join(map(str, self.sets)) or "none"
+                raise bad_request(f"Tier {number} has no replicas; tiers that do: {there}.", "tier", "invalid_value")
+            knobs = overrides.get(self.sets[number].name, {}) | dict(changes)
+            overrides[self.sets[number].name] = {name: value for name, value in knobs.items() if value is not None}
+        self._specs(overrides)
+        if self._path is not None:
+            with atomic_file(self._path) as file:
+                file.write(msgspec.json.format(msgspec.json.encode(overrides), indent=2) + b"\n")
+            self._seen = self._state() or self._seen
+        return self._apply(overrides)
+
+    def _apply(self, overrides: Overrides) -> list[BalancingChange]:
+        specs = self._specs(overrides)
+        changes = [BalancingChange(tier, tier.balancing, specs[number]) for number, tier in self.sets.items()]
+        for change in changes:
+            change.tier.balancing = change.after
+        self._overrides = overrides
+        return changes
+
+    def _specs(self, overrides: Overrides) -> dict[int, BalancingSpec]:
+        return {
+            number: _checked(self._catalog[number], overrides.get(tier.name, {})) for number, tier in self.sets.items()
+        }
+
+    def _state(self) -> tuple[int, int] | None:
+        try:
+            state = self._path.stat() if self._path is not None else None
+        except OSError:
+            return None
+        return None if state is None else (state.st_mtime_ns, state.st_ino)
+
+
+def replica_knob_schemas() -> dict[str, dict[str, Any]]:
+    """By knob its JSON schema: type, bounds, default and description."""
+    properties: dict[str, dict[str, Any]] = msgspec.json.schema(BalancingSpec)["$defs"]["BalancingSpec"]["properties"]
+    return properties
+
+
+def _checked(start: BalancingSpec, knobs: Mapping[str, Any]) -> BalancingSpec:
+    for name, value in knobs.items():
+        if name not in REPLICA_KNOBS:
+            raise bad_request(
+                f"{name} is no knob of replicas; there are {', '.join(REPLICA_KNOBS)}.", name, "unknown_parameter"
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise bad_request(f"{name} is {value}; it must be finite.", name, "invalid_value")
+        try:
+            msgspec.convert({name: value}, BalancingSpec)
+        except msgspec.ValidationError as error:
+            raise bad_request(f"{name} is {value!r}: {error}.", name, "invalid_value") from None
+    return msgspec.convert(msgspec.structs.asdict(start) | dict(knobs), BalancingSpec)
