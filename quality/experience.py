@@ -45,9 +45,13 @@ def encoder_of(model: Callable[[], OutcomeModel]) -> Encode:
     return encode
 
 
-def text_embedder(encode: Encode) -> Callable[[str], npt.NDArray[np.float32]]:
+def text_embedder(encode: Encode) -> Callable[[str], Awaitable[npt.NDArray[np.float32]]]:
     """Embeddings of bare texts by the encoder of `encode`, to compare answers with."""
-    return lambda text: _vector(encode([{"role": "user", "content": text}]).embedding)
+
+    async def embed(text: str) -> npt.NDArray[np.float32]:
+        return vector_of((await encode([{"role": "user", "content": text}])).embedding)
+
+    return embed
 
 
 def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> EncodedPrompt:

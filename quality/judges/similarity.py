@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from math import sqrt
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from quality.judges.judge import Judge, Verdict
 from tiers.final_answer import normalised
 
-Embed = Callable[[str], NDArray[np.float32]]
+Embed = Callable[[str], Awaitable[NDArray[np.float32]]]
 
 _WORD = re.compile(r"[^\W\d_]+|\d+(?:[.,:]\d+)*")
 
@@ -35,7 +35,7 @@ class SimilarityJudge(Judge):
         """Always abstains; `score` is the similarity in [0, 1]."""
         if _numbers(answer) != _numbers(reference_answer):
             return Verdict(no_worse=None, score=0.0, reason="the answers hold different numbers")
-        similarity = self._similarity(answer, reference_answer)
+        similarity = await self._similarity(answer, reference_answer)
         relation = "at least" if similarity >= self.threshold else "below"
         return Verdict(
             no_worse=None,
@@ -43,10 +43,10 @@ class SimilarityJudge(Judge):
             reason=f"similarity {similarity:.3f} is {relation} {self.threshold}: a signal, no label",
         )
 
-    def _similarity(self, answer: str, reference: str) -> float:
+    async def _similarity(self, answer: str, reference: str) -> float:
         if self._embed is None:
             return _cosine_of_counts(_terms(answer), _terms(reference))
-        a, b = self._embed(answer).astype(np.float64), self._embed(reference).astype(np.float64)
+        a, b = [(await self._embed(text)).astype(np.float64) for text in (answer, reference)]
         norm = float(np.linalg.norm(a) * np.linalg.norm(b))
         return max(0.0, float(a @ b) / norm) if norm > 0 else 0.0
 

@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 from loop_world import ScriptedTier, unavailable
+from numpy.typing import NDArray
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from quality.judges.calibration import Calibration, calibrate
@@ -205,7 +206,10 @@ async def test_a_paraphrase_passes_as_a_signal_and_makes_no_label() -> None:
 
 
 async def test_similarity_is_not_fooled_by_a_wrong_number_even_with_a_blind_encoder() -> None:
-    judge = SimilarityJudge(embed=lambda text: np.ones(4, dtype=np.float32))
+    async def blind(text: str) -> NDArray[np.float32]:
+        return np.ones(4, dtype=np.float32)
+
+    judge = SimilarityJudge(embed=blind)
 
     same = await judge.judge(prompt="", answer="It costs 40 euros", reference_answer="It will cost 40 euros")
     wrong = await judge.judge(prompt="", answer="It costs 45 euros", reference_answer="It will cost 40 euros")
