@@ -81,13 +81,18 @@ class ArtefactRegistry:
 
     def start_canary(self, version: str, share: float) -> Path:
         """Put `version` on trial for a `share` of the requests. Raises `ArtefactError` if it is the current one."""
+        folder = self.check_canary(version, share)
+        self._write({**self._pointer(), "canary": {"version": version, "share": share}})
+        return folder
+
+    def check_canary(self, version: str, share: float) -> Path:
+        """Raises `ArtefactError` if `version` cannot be put on trial; its folder."""
         _check_share(share)
         folder, pointer = self.folder(version), self._pointer()
         if pointer.get("current") is None:
             raise ArtefactError(f"{self.root / POINTER} names no current version to try {version} beside; promote one.")
         if pointer["current"] == version:
             raise ArtefactError(f"{version} serves already; a canary must be another version.")
-        self._write({**pointer, "canary": {"version": version, "share": share}})
         return folder
 
     def stop_canary(self) -> str | None:

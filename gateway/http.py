@@ -24,6 +24,7 @@ from gateway.api.promotions import end_promotions, list_promotions
 from gateway.api.quality_lists import (
     list_artefacts,
     list_retrainings,
+    list_rollouts,
     list_transitions,
     list_verifications,
     retrain_now,
@@ -75,6 +76,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             list_artefacts,
             list_transitions,
             list_retrainings,
+            list_rollouts,
             retrain_now,
             show_estimates,
             list_promotions,

@@ -1,4 +1,4 @@
-"""The quality loop of a process: the monitor beside the tiers, and the retraining job with its triggers."""
+"""The quality loop of a process: the monitor beside the tiers, the retraining job with its triggers, the rollout."""
 
 import asyncio
 import logging
@@ -23,21 +23,30 @@ from quality.record import Record
 from quality.redaction import Redact
 from quality.retrain import RetrainResult, RetrainSettings, Trigger, retrain
 from quality.retrain_runs import RetrainRuns
+from quality.rollout import Rollouts
+from quality.rollout_evidence import RolloutSettings
 from quality.sampling import SamplingSettings
 from quality.shift_detector import ShiftAlarm
 from quality.store import record_audit
 from quality.training_subprocess import OnProgress
+from quality.work_loop import WorkLoop
 from tiers.catalog import Catalog
 from tiers.pricing import cost_usd
 from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)
 
+ROLLOUT_POLL_SECONDS = 10.0
 
-def retrain_settings(catalog: Catalog) -> RetrainSettings:
-    """Whose outcomes the stored rows are: the catalogue's models, by tier."""
+
+def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
+    """Whose outcomes the stored rows are (the catalogue's models, by tier), and how a candidate comes to serve."""
     models: list[str | None] = [spec.model_name for spec in catalog.tiers]
-    return RetrainSettings(catalogue_fingerprint=catalog.fingerprint, models={catalog.name: models})
+    return RetrainSettings(
+        catalogue_fingerprint=catalog.fingerprint,
+        models={catalog.name: models},
+        rollout=RolloutSettings(share=settings.canary_share),
+    )
 
 
 async def run_retraining(
@@ -47,10 +56,15 @@ async def run_retraining(
     trigger: Trigger,
     on_progress: OnProgress = lambda step, share: None,
 ) -> RetrainResult:
-    """One retraining, in a niced subprocess; the shipped artefact is the first incumbent of an empty registry."""
+    """One retraining, in a niced subprocess; the shipped artefact is the first incumbent of an empty registry.
+
+    What an earlier one put on trial is looked at first, so that a cron job alone brings it to its end.
+    """
     registry = ArtefactRegistry(settings.registry_path)
     await asyncio.to_thread(registry.seed, default_artefact())
-    result = await retrain(engine, registry, retrain_settings(catalog), trigger=trigger, on_progress=on_progress)
+    await Rollouts(engine, registry).advance()
+    ordered = retrain_settings(settings, catalog)
+    result = await retrain(engine, registry, ordered, trigger=trigger, on_progress=on_progress)
     log.info("retraining (%s): %s, because %s", trigger, result.outcome, result.reason)
     return result
 
@@ -72,6 +86,8 @@ class QualityLoop:
         self._retraining: asyncio.Task[None] | None = None
         self.monitor: Monitor | None = None
         self.job = RetrainJob(self._retrain_by_cron, self._last_cron_run, settings.retrain_cron)
+        self._rollouts = Rollouts(engine, ArtefactRegistry(settings.registry_path))
+        self._rollout = WorkLoop("rollout", self._advance, ROLLOUT_POLL_SECONDS)
 
     async def start(self) -> None:
         """Seat the panel, begin to verify, schedule retraining. What an earlier, failed call began goes on."""
@@ -92,9 +108,11 @@ class QualityLoop:
             )
         await self.monitor.start()
         await self.job.start()
+        await self._rollout.start()
 
     async def close(self) -> None:
         """Stop everything; a retraining under way is resumed by whoever starts the next one."""
+        await self._rollout.close()
         await self.job.close()
         if self._retraining is not None:
             self._retraining.cancel()
@@ -161,7 +179,16 @@ class QualityLoop:
         return await run_retraining(self._settings, self._catalog, self._engine, "cron")
 
     async def _last_cron_run(self) -> float | None:
-        return await RetrainRuns(self._engine, retrain_settings(self._catalog).lease_seconds).last_started("cron")
+        lease_seconds = retrain_settings(self._settings, self._catalog).lease_seconds
+        return await RetrainRuns(self._engine, lease_seconds).last_started("cron")
+
+    async def _advance(self) -> bool:
+        """Whether there may be more to do at once: a version that was just promoted has its watch to begin."""
+        said = await self._rollouts.advance()
+        if said is None or said.act == "go on":
+            return False
+        log.warning("rollout: %s, because %s", said.act, said.reason)
+        return True
 
 
 @asynccontextmanager

@@ -43,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `redaction`: `module:function` or a file of regular expressions, applied to texts before anything stores them.
     `text_days`, `retain_days`, `retain_rows`, `training_days`, `training_rows`: see `quality.retention`; "null": all.
     `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
+    `canary_share`: of the requests, decided by a retrained classifier before it serves all; 0 promotes it at once.
     `artefact_poll_seconds`: how often a newly promoted classifier is looked for.
     `classifier_must_be_measured`: refuse classifiers whose outcomes are those of other models than the catalogue's.
     """
@@ -64,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     verification_budget: Annotated[float, Meta(ge=0)] = 0.05
     monitor: bool = True
     retrain_cron: str = "0 3 * * 0"
+    canary_share: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     store_texts: bool = True
     private_keys: str = ""
     redaction: str = ""

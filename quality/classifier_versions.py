@@ -1,6 +1,5 @@
-"""The life of every classifier version as rows: candidate, promoted, refused, retired, and why."""
+"""The life of every classifier version as rows: candidate, canary, promoted, refused, rolled back, retired, and why."""
 
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,7 +7,9 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.manifest import Manifest
-from migrations.tables import audit_events, classifier_versions
+from migrations.tables import classifier_versions
+
+VersionStatus = Literal["candidate", "canary", "promoted", "retired", "refused", "rolled_back"]
 
 
 class ClassifierVersions:
@@ -19,108 +20,67 @@ class ClassifierVersions:
 
     async def ensure(self, manifest: Manifest, folder: Path, now: float) -> None:
         """Note that `manifest` serves, if its row does not say so: it came with the program or was promoted by hand."""
-        fields = {
-            "parent": manifest.parent,
-            "path": str(folder),
-            "status": "promoted",
-            "metrics": manifest.metrics,
-            "promoted_at": now,
-            "retired_at": None,
-        }
-        async with self._writing() as connection:
+        # A transaction that reads first and then writes must hold SQLite's write lock from the beginning.
+        async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
             status = await self._status(connection, manifest.version)
             if status == "promoted":
                 return
-            await self._retire(connection, now)
+            reason = "was serving when first seen" if status is None else f"serves though it was {status}"
+            await self.became(connection, manifest.version, folder, "promoted", reason, now, parent=manifest.parent)
             if status is None:
-                reason = "was serving when first seen"
-                await connection.execute(
-                    insert(classifier_versions).values(
-                        version=manifest.version, reason=reason, created_at=now, **fields
-                    )
-                )
-            else:
-                await self._set(connection, manifest.version, {**fields, "reason": f"serves though it was {status}"})
+                await self._set(connection, manifest.version, {"metrics": manifest.metrics})
 
-    async def trained(self, candidate: Manifest, folder: Path, incumbent: str, now: float) -> None:
-        """Note a fresh candidate against `incumbent`; one that has been there before keeps its row."""
-        async with self._writing() as connection:
-            if await self._status(connection, candidate.version) is None:
-                await connection.execute(
-                    insert(classifier_versions).values(
-                        version=candidate.version,
-                        parent=incumbent,
-                        path=str(folder),
-                        status="candidate",
-                        reason="trained, to be decided on",
-                        metrics={},
-                        created_at=now,
-                    )
-                )
+    async def first_seen(self, connection: AsyncConnection, version: str, folder: Path, now: float) -> None:
+        """In the caller's transaction, note that `version` serves, if it has no row yet."""
+        if await self._status(connection, version) is None:
+            await self.became(connection, version, folder, "promoted", "was serving when first seen", now)
 
-    async def decided(
+    async def became(
         self,
         connection: AsyncConnection,
-        candidate: Manifest,
+        version: str,
         folder: Path,
-        incumbent: str,
-        outcome: Literal["promoted", "refused"],
+        status: VersionStatus,
         reason: str,
-        metrics: dict[str, Any],
         now: float,
+        *,
+        parent: str | None = None,
+        metrics: dict[str, Any] | None = None,
     ) -> None:
-        """In the caller's transaction, write what became of `candidate`; `incumbent` is retired by a promotion."""
-        promoted = outcome == "promoted"
-        if promoted:
-            await self._retire(connection, now)
-        fields = {
-            "parent": incumbent,
-            "path": str(folder),
-            "status": outcome,
-            "reason": reason,
-            "metrics": metrics,
-            "promoted_at": now if promoted else None,
-            "retired_at": None,
-        }
-        if await self._status(connection, candidate.version) is None:
-            await connection.execute(
-                insert(classifier_versions).values(version=candidate.version, created_at=now, **fields)
-            )
+        """In the caller's transaction, write what became of `version`; a promotion retires the one before it."""
+        fields: dict[str, Any] = {"path": str(folder), "status": status, "reason": reason}
+        fields |= {name: value for name, value in (("parent", parent), ("metrics", metrics)) if value is not None}
+        if status == "promoted":
+            others = (classifier_versions.c.status == "promoted", classifier_versions.c.version != version)
+            retired = update(classifier_versions).where(*others).values(status="retired", retired_at=now)
+            await connection.execute(retired)
+            fields |= {"promoted_at": now, "retired_at": None}
+        elif status == "rolled_back":
+            fields |= {"retired_at": now}
+        if await self._status(connection, version) is None:
+            row = {"version": version, "metrics": {}, "created_at": now, **fields}
+            await connection.execute(insert(classifier_versions).values(row))
         else:
-            await self._set(connection, candidate.version, fields)
+            await self._set(connection, version, fields)
 
-    async def rolled_back(
-        self, restored: Manifest, folder: Path, retired: str, actor: str, reason: str, now: float
-    ) -> None:
-        """Write that `restored` serves again instead of `retired`, with an audit row."""
-        await self.ensure(restored, folder, now)
-        async with self._writing() as connection:
-            await self._set(connection, restored.version, {"reason": f"rolled back to: {reason}"})
-            await connection.execute(
-                insert(audit_events).values(
-                    created_at=now,
-                    actor=actor,
-                    action="classifier.rolled_back",
-                    subject=restored.version,
-                    reason=reason,
-                    details={"retired": retired},
-                )
-            )
+    async def trained(self, version: str, folder: Path, incumbent: str, now: float) -> None:
+        """Note a fresh candidate against `incumbent`; one that has been there before keeps its row."""
+        async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
+            if await self._status(connection, version) is None:
+                reason = "trained, to be decided on"
+                await self.became(connection, version, folder, "candidate", reason, now, parent=incumbent)
 
-    async def _retire(self, connection: AsyncConnection, now: float) -> None:
-        await connection.execute(
-            update(classifier_versions)
-            .where(classifier_versions.c.status == "promoted")
-            .values(status="retired", retired_at=now)
+    async def why_rolled_back(self, connection: AsyncConnection, version: str) -> str | None:
+        """The reason, if live evidence has taken `version` back once."""
+        query = select(classifier_versions.c.reason).where(
+            classifier_versions.c.version == version, classifier_versions.c.status == "rolled_back"
         )
+        found: str | None = await connection.scalar(query)
+        return found
 
     async def _set(self, connection: AsyncConnection, version: str, fields: dict[str, Any]) -> None:
         mine = classifier_versions.c.version == version
         await connection.execute(update(classifier_versions).where(mine).values(**fields))
-
-    def _writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        # A transaction that reads first and then writes must hold SQLite's write lock from the beginning.
-        return self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin()
 
     async def _status(self, connection: AsyncConnection, version: str) -> str | None:
         found: str | None = await connection.scalar(

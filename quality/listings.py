@@ -5,6 +5,7 @@ from migrations.tables import (
     audit_events,
     classifier_versions,
     retrain_runs,
+    rollouts,
     verification_facet,
     verifications,
 )
@@ -22,3 +23,4 @@ VERIFICATIONS = Listing(
 ARTEFACTS = Listing(classifier_versions, "version", ("status",))
 TRANSITIONS = Listing(audit_events, "audit_event_id", ("action", "actor"))
 RETRAININGS = Listing(retrain_runs, "run_id", ("status", "trigger"), hidden=("owner", "lease_until"))
+ROLLOUTS = Listing(rollouts, "rollout_id", ("status",))

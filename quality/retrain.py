@@ -1,4 +1,5 @@
-"""Retraining: from stored outcomes to a promoted or refused classifier, every transition a row with its reason."""
+"""Retraining: from stored outcomes to a classifier that is refused or put on trial, every transition a row with its
+reason. How the trial goes on is `quality.rollout`'s."""
 
 import asyncio
 import logging
@@ -17,27 +18,30 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from classifier.acceptance import accepted_artefact
 from classifier.artefact import load_manifest
+from classifier.errors import ArtefactError
 from classifier.manifest import Manifest
 from classifier.registry import ArtefactRegistry
 from migrations.tables import training_rows
 from quality.classifier_versions import ClassifierVersions
-from quality.experience import Tensors, data_hash, export_rows
+from quality.experience import Tensors, data_hash, export_rows, feature_spec
+from quality.registry_transaction import registry_transaction
 from quality.retrain_runs import Busy, LeaseLostError, RetrainRuns, Run
+from quality.rollout import ACTOR, Rollouts
+from quality.rollout_evidence import RolloutSettings
 from quality.training_order import ORDER, RESULT, ROWS, Order
 from quality.training_subprocess import OnProgress, run_training_process
 
 log = logging.getLogger(__name__)
 
-_PROMOTING = "promoting"
-
 Trigger = Literal["cron", "drift", "cli", "button"]
-Outcome = Literal["promoted", "refused", "nothing new", "busy"]
+Outcome = Literal["canary", "promoted", "refused", "nothing new", "busy"]
 
 
 class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Knobs of a run. `base_weight` scales the base data against new rows; `catalogue_fingerprint` and `models` (by
-    tier) say whose outcomes the new rows are."""
+    tier) say whose outcomes the new rows are; `rollout`, how an accepted candidate comes to serve."""
 
     catalogue_fingerprint: str
     models: dict[str, list[str | None]]
@@ -45,6 +49,7 @@ class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     lease_seconds: float = 120.0
     timeout_seconds: float = 3600.0
+    rollout: RolloutSettings = RolloutSettings()
 
 
 class RetrainResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +80,7 @@ async def retrain(
     on_progress: OnProgress = lambda step, share: None,
     clock: Callable[[], float] = time.time,
 ) -> RetrainResult:
-    """Train a candidate from the base data and all stored rows, and promote it if it is better (SPEC QM-06, QM-07).
+    """Train a candidate from the base data and all stored rows; its rollout begins if it is better (QM-06, QM-07).
 
     One run at a time over all replicas: a second start returns "busy". A run whose runner died is resumed. Data on
     which the last run was made already are "nothing new". Whatever fails is written to the run's row and raised.
@@ -87,21 +92,14 @@ async def retrain(
         return RetrainResult(
             run_id=run.run_id, outcome="busy", reason=reason, incumbent=load_manifest(registry.current()).version
         )
-    return await _Retraining(engine, registry, settings, runs, run, on_progress, clock).complete()
-
-
-async def rollback(
-    engine: AsyncEngine, registry: ArtefactRegistry, *, actor: str, reason: str, now: float | None = None
-) -> str:
-    """Make the previous classifier current again and write down who did it and why; returns its version.
-
-    Raises `ArtefactError` if there is no previous one.
-    """
-    now = time.time() if now is None else now
-    retired = load_manifest(registry.current()).version
-    restored = load_manifest(registry.rollback())
-    await ClassifierVersions(engine).rolled_back(restored, registry.current(), retired, actor, reason, now)
-    return restored.version
+    result = await _Retraining(engine, registry, settings, runs, run, on_progress, clock).complete()
+    if result.outcome != "canary":
+        return result
+    # The rollout is in the database: should this fail, whoever advances it next begins here.
+    said = await Rollouts(engine, registry, clock=clock).advance()
+    if said is not None and said.act == "promote":
+        return msgspec.structs.replace(result, outcome="promoted", reason=f"{result.reason}; {said.reason}")
+    return result
 
 
 class _Retraining:
@@ -125,8 +123,8 @@ class _Retraining:
         self._on_progress = on_progress
         self._clock = clock
         self._versions = ClassifierVersions(engine)
+        self._rollouts = Rollouts(engine, registry, clock=clock)
         self._folder = registry.root / ".runs" / run.run_id
-        self._promoting = False
 
     async def complete(self) -> RetrainResult:
         keeping = asyncio.create_task(self._keep_lease())
@@ -138,11 +136,7 @@ class _Retraining:
                 keeping.result()
             return await working
         except Exception as error:
-            if self._promoting:
-                # The pointer may be swapped already: whoever resumes the run writes the rows that belong to it.
-                await self._let_go()
-            else:
-                await self._fail(error)
+            await self._fail(error)
             raise
         except asyncio.CancelledError:
             await asyncio.shield(self._let_go())
@@ -153,8 +147,6 @@ class _Retraining:
             await asyncio.gather(keeping, working, return_exceptions=True)
 
     async def _work(self) -> RetrainResult:
-        if self._run.step == _PROMOTING and (half_done := self._half_promoted()) is not None:
-            return await self._decide(*half_done)
         incumbent_folder = self._registry.current()
         incumbent = load_manifest(incumbent_folder)
         await self._versions.ensure(incumbent, incumbent_folder, self._clock())
@@ -167,8 +159,7 @@ class _Retraining:
             return await self._nothing_new(incumbent, hashed, "the stored outcomes are those of the last run")
         await self._runs.advance(self._run, "exported", self._clock(), {"data_hash": hashed})
         trained = await self._trained(incumbent_folder, root_folder, tensors, hashed)
-        candidate = load_manifest(Path(trained.path))
-        await self._versions.trained(candidate, Path(trained.path), incumbent.version, self._clock())
+        await self._versions.trained(trained.version, Path(trained.path), incumbent.version, self._clock())
         return await self._decide(incumbent, trained, hashed)
 
     async def _trained(self, incumbent: Path, root: Path, tensors: Tensors, hashed: str) -> _Trained:
@@ -196,24 +187,29 @@ class _Retraining:
         return trained
 
     async def _decide(self, incumbent: Manifest, trained: _Trained, hashed: str) -> RetrainResult:
+        """Refuse the candidate or begin its rollout, in the transaction that ends the run."""
         reasons: list[str] = list(trained.judgement["reasons"])
-        if trained.version == incumbent.version:
-            reasons.append("the candidate is the incumbent")
-        candidate = load_manifest(Path(trained.path))
-        promoted = not reasons
-        outcome: Literal["promoted", "refused"] = "promoted" if promoted else "refused"
-        reason = f"better than {incumbent.version} on held-out rows" if promoted else "; ".join(reasons)
-        now = self._clock()
-        if promoted:
-            # The pointer is swapped atomically; should we die before the rows are written, the step tells who resumes.
-            await self._runs.advance(self._run, _PROMOTING, now)
-            self._promoting = True
-            self._registry.promote(trained.version)
-        async with self._engine.begin() as connection:
-            await self._finish(connection, now, f"classifier.{outcome}", reason, hashed, trained)
-            await self._versions.decided(
-                connection, candidate, Path(trained.path), incumbent.version, outcome, reason, trained.judgement, now
-            )
+        reasons += await asyncio.to_thread(self._unfit, trained, incumbent)
+        now, folder = self._clock(), Path(trained.path)
+        async with registry_transaction(self._engine) as connection:
+            if (known := await self._versions.why_rolled_back(connection, trained.version)) is not None:
+                reasons.append(f"was rolled back before: {known}")
+            accepted = not reasons
+            outcome: Literal["canary", "refused"] = "canary" if accepted else "refused"
+            reason = f"better than {incumbent.version} on held-out rows" if accepted else "; ".join(reasons)
+            action = "retrain.accepted" if accepted else "classifier.refused"
+            await self._finish(connection, now, action, reason, hashed, trained)
+            under_way = await self._rollouts.running(connection)
+            if under_way is None or under_way.version != trained.version:
+                await self._versions.became(
+                    connection, trained.version, folder, outcome, reason, now,
+                    parent=incumbent.version, metrics=trained.judgement,
+                )  # fmt: skip
+                if accepted:
+                    await self._rollouts.begin(
+                        connection, trained.version, incumbent.version, self._settings.rollout,
+                        actor=ACTOR, reason=reason,
+                    )  # fmt: skip
         shutil.rmtree(self._folder, ignore_errors=True)
         return RetrainResult(
             run_id=self._run.run_id,
@@ -224,15 +220,17 @@ class _Retraining:
             judgement=trained.judgement,
         )
 
-    def _half_promoted(self) -> tuple[Manifest, _Trained, str] | None:
-        """What a runner that died while promoting had decided, if its files are here."""
-        hashed = self._run.data_hash or ""
-        if not (self._folder_of(hashed) / RESULT).is_file():
-            return None
-        trained = _result_in(self._folder_of(hashed))
-        current, previous = self._registry.current().name, self._registry.previous()
-        incumbent = previous if current == trained.version and previous is not None else current
-        return load_manifest(self._registry.folder(incumbent)), trained, hashed
+    def _unfit(self, trained: _Trained, incumbent: Manifest) -> list[str]:
+        """Why a server would refuse the candidate, whatever the judgement on it."""
+        if trained.version == incumbent.version:
+            return ["the candidate is the incumbent"]
+        try:
+            model = accepted_artefact(Path(trained.path), self._settings.catalogue_fingerprint, tiers=incumbent.tiers)
+        except (ArtefactError, OSError) as error:
+            return [str(error)]
+        if feature_spec(model.manifest) != feature_spec(incumbent):
+            return [f"its features are not those of {incumbent.version}, of which the stored rows are"]
+        return []
 
     def _folder_of(self, hashed: str) -> Path:
         return self._folder / hashed[:16]

@@ -1,20 +1,21 @@
 """Routing on rows of known outcomes: choices, cost-quality curves, and the cost-matched shuffled control."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from classifier.manifest import CurvePoint
 from classifier.training.metrics import apgr, resamples
+from classifier.worth import COST_WEIGHT as COST_WEIGHT
+from classifier.worth import PRICES as PRICES
+from classifier.worth import Rule as Rule
+from classifier.worth import choose as choose
+from classifier.worth import utility as utility
 
 Float = npt.NDArray[np.floating]
-Rule = Literal["lambda", "tau"]
 
-# Reference prices of the four tiers, and what a point of quality is worth in the yardstick of all comparisons.
-PRICES = (1.0, 2.5, 10.0, 30.0)
-COST_WEIGHT = 0.1
 LAMBDAS = (0.0, *np.geomspace(1e-3, 3.0, 60).tolist())
 TAUS = tuple(np.linspace(0.0, 1.0, 101).tolist())
 GRID: dict[Rule, tuple[float, ...]] = {"lambda": LAMBDAS, "tau": TAUS}
@@ -26,25 +27,6 @@ class Estimate(NamedTuple):
     value: float
     low: float
     high: float
-
-
-def choose(p_ok: Float, prices: Float, rule: Rule, parameter: float) -> npt.NDArray[np.intp]:
-    """Column [n] that `decide` would pick from `p_ok` [n, tiers] at `prices` [tiers], without constraints."""
-    share = prices / prices[-1]
-    picked: npt.NDArray[np.intp]
-    if rule == "lambda":
-        picked = np.argmin((1 - p_ok) + parameter * share, axis=1)
-        return picked
-    reached = p_ok >= parameter
-    reached[:, -1] = True
-    picked = np.argmax(reached, axis=1)
-    return picked
-
-
-def utility(score: Float, prices: Float) -> Float:
-    """Score [n, tiers] minus the price of the tier that gave it: score - 0.1 cost / cost of the strongest."""
-    worth: Float = score - COST_WEIGHT * prices / prices[-1]
-    return worth
 
 
 def best_parameter(p_ok: Float, score: Float, prices: Float, rule: Rule, *, times: int = 200) -> float:

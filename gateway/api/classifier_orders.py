@@ -18,10 +18,10 @@ from gateway.api.generating import read_body
 from gateway.api.guard import actor_of
 from gateway.api.operations import describe
 from gateway.core_states import require_model
+from gateway.database_reach import reached
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
 from quality import version_orders
-from quality.retrain import rollback
 
 Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
 
@@ -60,13 +60,13 @@ _trial = msgspec.json.Decoder(TrialOrder)
     summary="Promote a classifier version",
 )
 async def promote_version(request: HttpRequest, version: FromPath[str]) -> Response[Any]:
-    """After the checks that a server makes; 409 with the reason of a refusal, and what serves stays."""
+    """After the checks that a server makes; 409 with the reason of a refusal, and what serves stays. It is watched, and
+    rolled back on evidence that it does harm."""
     order = await read_body(request, _order)
     registry = _registry(request)
     await _accepted(request, registry, version)
-    await version_orders.promote(
-        parts_of(request).database, registry, version, actor=actor_of(request), reason=order.reason
-    )
+    database, actor = parts_of(request).database, actor_of(request)
+    await reached(version_orders.promote(database, registry, version, actor=actor, reason=order.reason))
     return _now(registry)
 
 
@@ -81,7 +81,8 @@ async def roll_back(request: HttpRequest) -> Response[Any]:
     order = await read_body(request, _order)
     registry = _registry(request)
     try:
-        await rollback(parts_of(request).database, registry, actor=actor_of(request), reason=order.reason)
+        database, actor = parts_of(request).database, actor_of(request)
+        await reached(version_orders.rollback(database, registry, actor=actor, reason=order.reason))
     except ArtefactError as error:
         raise _refused(error) from error
     return _now(registry)
@@ -89,22 +90,29 @@ async def roll_back(request: HttpRequest) -> Response[Any]:
 
 @put("/trial", operation_class=describe(TrialOrder, VersionsNow), summary="Put a classifier version on trial")
 async def begin_trial(request: HttpRequest) -> Response[Any]:
-    """A share of the requests, by a hash of their ids, is decided by it; 409 with the reason of a refusal."""
+    """A share of the requests, by a hash of their ids, is decided by it; 409 with the reason of a refusal. It ends on
+    evidence of harm, but only an operator promotes it."""
     order = await read_body(request, _trial)
     registry = _registry(request)
     await _accepted(request, registry, order.version)
     database, actor = parts_of(request).database, actor_of(request)
-    await version_orders.start_canary(database, registry, order.version, order.share, actor=actor, reason=order.reason)
+    try:
+        await reached(
+            version_orders.start_canary(
+                database, registry, order.version, order.share, actor=actor, reason=order.reason
+            )
+        )
+    except ArtefactError as error:
+        raise _refused(error) from error
     return _now(registry)
 
 
 @delete("/trial", status_code=200, operation_class=describe(None, VersionsNow), summary="End the trial")
 async def end_trial(request: HttpRequest) -> Response[Any]:
-    """Nothing changes if none is on."""
+    """Or the watch over what was promoted, which goes on to serve. Nothing changes if neither is on."""
     registry = _registry(request)
-    await version_orders.stop_canary(
-        parts_of(request).database, registry, actor=actor_of(request), reason="ended by an operator"
-    )
+    database, actor = parts_of(request).database, actor_of(request)
+    await reached(version_orders.stop_canary(database, registry, actor=actor, reason="ended by an operator"))
     return _now(registry)
 
 

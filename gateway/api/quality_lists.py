@@ -14,7 +14,7 @@ from gateway.api.operations import describe
 from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
-from quality.listings import ARTEFACTS, RETRAININGS, TRANSITIONS, VERIFICATIONS
+from quality.listings import ARTEFACTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
 from quality.monitor import MonitorStatus
 from quality.pages import Listing, Page, PageError
 
@@ -74,6 +74,13 @@ async def list_transitions(request: HttpRequest) -> Response[Any]:
 async def list_retrainings(request: HttpRequest) -> Response[Any]:
     """Newest first, with progress, candidate and judgement. Query: `status`, `trigger`, and as for verifications."""
     return await _page(request, RETRAININGS)
+
+
+@get("/rollouts", operation_class=describe(None, Page), summary="List rollouts")
+async def list_rollouts(request: HttpRequest) -> Response[Any]:
+    """Newest first: versions on trial or watched, with the evidence of the last look, and how each ended. Query:
+    `status`, and as for verifications."""
+    return await _page(request, ROLLOUTS)
 
 
 @get("/estimates", operation_class=describe(None, MonitorStatus), summary="Show the estimates of quality")

@@ -97,7 +97,7 @@ def promote(version: str, reason: str, as_json: bool, **given: Any) -> None:
 def rollback(reason: str, as_json: bool, **given: Any) -> None:
     """Let the previous version serve again; doing so twice changes nothing."""
     from classifier.registry import ArtefactRegistry
-    from quality.retrain import rollback as order
+    from quality.version_orders import rollback as order
 
     settings = settings_from(**given)
     registry = ArtefactRegistry(settings.registry_path)

@@ -62,7 +62,7 @@ async def _retrain(settings: "Settings", show: "OnProgress") -> "RetrainResult":
 async def _rollback(settings: "Settings", reason: str) -> str:
     from classifier.registry import ArtefactRegistry
     from quality.database import migrate, open_database
-    from quality.retrain import rollback
+    from quality.version_orders import rollback
 
     await migrate(settings.database)
     engine = open_database(settings.database)

@@ -11,6 +11,7 @@ import pytest_asyncio
 from classifier.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry import ArtefactRegistry
 from gateway.settings import Settings
+from quality.database import open_database
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -89,3 +90,37 @@ def _renamed(registry: ArtefactRegistry, version: str) -> Path:
 async def test_an_order_without_a_reason_is_refused(aio: RunningGateway) -> None:
     answer = await aio.http.post(f"/admin/api/artefacts/{OTHER}/promote", json={})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "reason")
+
+
+async def test_what_is_under_way_is_listed(aio: RunningGateway) -> None:
+    await ordered(aio, "PUT", "trial", {"version": OTHER, "share": 0.1, **WHY})
+    running = (await aio.http.get("/admin/api/rollouts", params={"status": "running"})).json()["rows"]
+    assert [(row["version"], row["incumbent"], row["stage"]) for row in running] == [(OTHER, SHIPPED, "canary")]
+    await ordered(aio, "DELETE", "trial")
+    assert (await aio.http.get("/admin/api/rollouts", params={"status": "running"})).json()["rows"] == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", f"artefacts/{OTHER}/promote", WHY),
+        ("POST", "artefacts/rollback", WHY),
+        ("PUT", "trial", {"version": OTHER, "share": 0.1, **WHY}),
+        ("DELETE", "trial", None),
+    ],
+)
+async def test_an_order_while_the_database_is_away_is_put_off_and_changes_nothing(
+    aio: RunningGateway, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: dict[str, Any] | None
+) -> None:
+    await ordered(aio, "POST", f"artefacts/{OTHER}/promote", WHY)
+    await ordered(aio, "POST", "artefacts/rollback", WHY)
+    registry = ArtefactRegistry(aio.parts.settings.registry_path)
+    before = (registry.root / "current.json").read_bytes()
+    away = open_database("postgresql://nobody@127.0.0.1:1/none")
+    monkeypatch.setattr(aio.parts, "database", away)
+
+    answer = await aio.http.request(method, f"/admin/api/{path}", json=body)
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "database_unavailable")
+    assert (registry.root / "current.json").read_bytes() == before
+    await away.dispose()

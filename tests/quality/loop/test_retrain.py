@@ -10,17 +10,14 @@ import numpy as np
 import pytest
 from loop_world import rows
 from sqlalchemy import insert, update
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import SETTINGS, base_artefact, experience_row, fresh_registry, model_in, store_experience
 
 from classifier.artefact import load_manifest
-from classifier.errors import ArtefactError
-from classifier.registry import ArtefactRegistry
+from classifier.registry import ArtefactRegistry, Canary
 from migrations.tables import audit_events, classifier_versions, retrain_runs, training_rows
-from quality.classifier_versions import ClassifierVersions
 from quality.experience import data_hash, export_rows
-from quality.retrain import RetrainResult, retrain, rollback
+from quality.retrain import RetrainResult, retrain
 from quality.retrain_runs import Busy, LeaseLostError, RetrainRuns, Run
 from quality.training_subprocess import TrainingProcessError
 
@@ -47,7 +44,7 @@ async def _statuses(engine: AsyncEngine) -> dict[str, str]:
     return {row["version"]: row["status"] for row in await rows(engine, classifier_versions)}
 
 
-async def test_a_better_candidate_is_promoted_and_the_old_one_stays_for_rollback(
+async def test_a_better_candidate_is_put_on_trial_beside_the_incumbent(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:
     incumbent = registry.current().name
@@ -55,25 +52,20 @@ async def test_a_better_candidate_is_promoted_and_the_old_one_stays_for_rollback
 
     result = await _retrain(engine, registry)
 
-    assert result.outcome == "promoted", result.reason
-    assert registry.current().name == result.candidate
-    assert registry.previous() == incumbent
-    assert await _statuses(engine) == {incumbent: "retired", result.candidate: "promoted"}
+    assert result.outcome == "canary", result.reason
+    assert registry.current().name == incumbent
+    assert registry.canary() == Canary(version=str(result.candidate), share=0.1)
+    assert await _statuses(engine) == {incumbent: "promoted", result.candidate: "canary"}
     assert await _actions(engine) == [
         "retrain.started",
         "retrain.exported",
         "retrain.trained",
-        "retrain.promoting",
-        "classifier.promoted",
+        "retrain.accepted",
+        "classifier.canary_started",
     ]
     [run] = await rows(engine, retrain_runs)
     assert (run["status"], run["classifier_version"], run["trigger"]) == ("done", result.candidate, "cli")
     assert run["metrics"]["gain"][1] > 0
-
-    assert await rollback(engine, registry, actor="ann", reason="complaints") == incumbent
-    assert registry.current().name == incumbent
-    assert await _statuses(engine) == {incumbent: "promoted", result.candidate: "retired"}
-    assert (await rows(engine, audit_events))[-1]["reason"] == "complaints"
 
 
 async def test_a_candidate_that_learned_nothing_is_refused_with_the_reason(
@@ -164,29 +156,6 @@ async def test_a_run_that_was_stopped_is_resumed_as_the_same_run(
     assert unfinished["status"] == "running"
     assert (result.run_id, result.outcome) == (unfinished["run_id"], "refused")
     assert "retrain.resumed" in await _actions(engine)
-
-
-async def test_a_run_that_broke_off_while_promoting_is_completed_by_the_next(
-    engine: AsyncEngine, registry: ArtefactRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    incumbent = registry.current().name
-    await store_experience(engine, model_in(registry), 1500)
-
-    async def away(*arguments: Any) -> None:
-        raise OperationalError("UPDATE", {}, Exception("the database is away"))
-
-    with monkeypatch.context() as broken:
-        broken.setattr(ClassifierVersions, "decided", away)
-        with pytest.raises(OperationalError):
-            await _retrain(engine, registry)
-
-    result = await _retrain(engine, registry)
-
-    assert (result.outcome, result.incumbent) == ("promoted", incumbent)
-    assert registry.current().name == result.candidate
-    assert await _statuses(engine) == {incumbent: "retired", result.candidate: "promoted"}
-    [run] = await rows(engine, retrain_runs)
-    assert run["status"] == "done"
 
 
 async def test_a_failed_training_leaves_the_incumbent_and_says_what_happened(
@@ -309,10 +278,3 @@ def test_seeding_gives_an_empty_registry_the_shipped_version_once(shipped: Path,
     assert registry.seed(shipped).name == shipped.name
     assert registry.seed(tmp_path / "absent").name == shipped.name
     assert registry.versions() == [shipped.name]
-
-
-async def test_rolling_back_without_a_previous_version_is_refused(
-    engine: AsyncEngine, registry: ArtefactRegistry
-) -> None:
-    with pytest.raises(ArtefactError, match="no previous version"):
-        await rollback(engine, registry, actor="ann", reason="curious")

@@ -40,12 +40,12 @@ def _base_row(i: int, rng: random.Random) -> OutcomeRow:
         domain=topic,
         metric="mc",
         split=rng.choices(["train", "valid", "test"], [0.6, 0.2, 0.2])[0],
-        prompt=_prompt(topic, rng),
+        prompt=prompt_about(topic, rng),
         outcomes={str(model): score for model, score in zip(models, right, strict=True)},
     )
 
 
-def _prompt(topic: str, rng: random.Random) -> str:
+def prompt_about(topic: str, rng: random.Random) -> str:
     return f"Tell me about {topic} {' '.join(rng.sample(_FILLERS, 4))}"
 
 
@@ -64,7 +64,7 @@ async def store_experience(
     for i in range(count):
         topic = rng.choice(["gamma", "delta"])
         good = (topic == "delta") if informative else rng.random() < 0.5
-        row = experience_row(model, f"live-{seed}-{i}", _prompt(topic, rng), good)
+        row = experience_row(model, f"live-{seed}-{i}", prompt_about(topic, rng), good)
         made.append({**row, "created_at": 1000.0 + i})
     async with engine.begin() as connection:
         await connection.execute(insert(training_rows), made)

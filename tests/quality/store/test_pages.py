@@ -13,10 +13,16 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import audit_events, verifications
-from quality.listings import ARTEFACTS, RETRAININGS, TRANSITIONS, VERIFICATIONS
+from quality.listings import ARTEFACTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
 from quality.pages import PageError
 
-LISTINGS = {"verifications": VERIFICATIONS, "artefacts": ARTEFACTS, "transitions": TRANSITIONS, "runs": RETRAININGS}
+LISTINGS = {
+    "verifications": VERIFICATIONS,
+    "artefacts": ARTEFACTS,
+    "transitions": TRANSITIONS,
+    "runs": RETRAININGS,
+    "rollouts": ROLLOUTS,
+}
 
 
 async def store_events(engine: AsyncEngine, times: list[float]) -> None:

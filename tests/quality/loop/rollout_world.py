@@ -1,0 +1,86 @@
+"""Versions of the tiny classifier that are good, blind, shuffled or broken, and probes that tell them apart."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tiny_classifier import experience_row, prompt_about
+
+from classifier.artefact import Tensors, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.outcome_model import OutcomeModel
+from classifier.registry import ArtefactRegistry
+from migrations.tables import training_rows
+from quality.registry_transaction import registry_transaction
+from quality.rollout import Rollouts
+from quality.rollout_evidence import RolloutSettings
+
+GOOD, BAD = "v1-good", "v1-bad"
+QUICK = RolloutSettings(patience=30, watch_probes=60)
+
+
+def variant(registry: ArtefactRegistry, version: str, change: Callable[[Tensors], None] = lambda tensors: None) -> str:
+    """A child of the current version with its tensors changed; everything else, the hashes too, is in order."""
+    current = registry.current()
+    tensors = load_model_tensors(current)
+    change(tensors)
+    manifest = msgspec.structs.replace(load_manifest(current), version=version, parent=current.name)
+    save_artefact(registry.root, manifest, tensors, load_base(current))
+    return version
+
+
+def shuffled(tensors: Tensors) -> None:
+    """Weights dealt out anew among the inputs."""
+    tensors["heads.coef"] = np.ascontiguousarray(np.random.default_rng(0).permutation(tensors["heads.coef"]))
+
+
+def inverted(tensors: Tensors) -> None:
+    """What speaks for a tier speaks against it."""
+    tensors["heads.coef"] = -tensors["heads.coef"]
+
+
+def blind(tensors: Tensors) -> None:
+    """The cheapest tier is always good enough, says it."""
+    tensors["heads.coef"] = np.zeros_like(tensors["heads.coef"])
+    tensors["heads.bias"] = np.full_like(tensors["heads.bias"], 5.0)
+
+
+async def store_probes(engine: AsyncEngine, model: OutcomeModel, count: int, at: float) -> None:
+    """Full-ladder probes about copper, on which tier 1 fails, and cotton, from `at` on."""
+    await store_topics(engine, model, count, at, {"copper": False, "cotton": True})
+
+
+async def store_topics(engine: AsyncEngine, model: OutcomeModel, count: int, at: float, easy: dict[str, bool]) -> None:
+    """Full-ladder probes about topics in turn, of which some are `easy` for tier 1."""
+    made: list[dict[str, Any]] = []
+    for i in range(count):
+        topic = list(easy)[i % len(easy)]
+        row = experience_row(model, f"probe-{at}-{i}", prompt_about(topic, random.Random(at + i)), True)
+        no_worse = [easy[topic], True, True, True]
+        made.append({**row, "source": "probe", "no_worse": no_worse, "weights": [1.0] * 4, "created_at": at + i / 1e3})
+    async with engine.begin() as connection:
+        await connection.execute(insert(training_rows), made)
+
+
+async def begin(rollouts: Rollouts, engine: AsyncEngine, version: str, settings: RolloutSettings = QUICK) -> None:
+    """As a retraining does."""
+    incumbent = rollouts.registry.current().name
+    async with registry_transaction(engine) as connection:
+        await rollouts.begin(connection, version, incumbent, settings, actor="test", reason="better on held-out rows")
+    await rollouts.advance()
+
+
+def break_file(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+
+def forget_a_feature(folder: Path) -> None:
+    """As an artefact of a program with other surface features looks."""
+    manifest = load_manifest(folder)
+    other = msgspec.structs.replace(manifest, feature_names=manifest.feature_names[:-1])
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(other))
