@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from classifier.encoder import Encoding
 from classifier.hidden_states import Float, StateSource, StateSpec
-from classifier.pooled_projection import PooledProjection, RememberedEncodings
+from classifier.kernel_layer import KernelLayer
+from classifier.remembered_encodings import RememberedEncodings
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
@@ -22,7 +23,7 @@ _LOCAL = "classifier.local_states"
 
 
 class HiddenStateEncoder:
-    """Mean hidden states of a middle layer, projected; a linear layer over them gives the word logits.
+    """Mean hidden states of a middle layer under a `KernelLayer`, which makes embedding and word logits of them.
 
     States come from `source`: in a gateway the core that serves the model; until `read_from` says so the model is
     loaded in this process, with the first prompt or by `warm`.
@@ -30,9 +31,9 @@ class HiddenStateEncoder:
 
     name = NAME
 
-    def __init__(self, spec: StateSpec, above: PooledProjection, source: StateSource | None = None) -> None:
+    def __init__(self, spec: StateSpec, above: KernelLayer, source: StateSource | None = None) -> None:
         self.spec, self.above = spec, above
-        self.dim, self.logit_bias = above.dim, above.head_bias
+        self.dim, self.logit_bias = above.dim, above.bias
         self._source = source
         self._remembered = RememberedEncodings()
 
@@ -98,7 +99,7 @@ class HiddenStateEncoder:
             spec = msgspec.json.decode(tensors["encoder.state_spec"].tobytes(), type=StateSpec)
         except msgspec.MsgspecError as error:
             raise ValueError(f"encoder.state_spec: {error}") from error
-        return cls(spec, PooledProjection.from_tensors(tensors))
+        return cls(spec, KernelLayer.from_tensors(tensors))
 
     def _finish(self, turn: str, state: "Future[Float]", done: "Future[Encoding]") -> None:
         if not done.set_running_or_notify_cancel():

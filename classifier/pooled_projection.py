@@ -1,8 +1,6 @@
 """From the pooled state of a network to an encoding: a projection for the embedding, a linear layer for the logits."""
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from threading import Lock
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +11,6 @@ Float = npt.NDArray[np.float32]
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
 _NAMES = ("mean", "projection", "head_weight", "head_bias")
-# Turns whose encoding is at hand: what was computed ahead of a decision, and what is asked again.
-REMEMBERED = 512
 
 
 class PooledProjection:
@@ -50,23 +46,3 @@ class PooledProjection:
     def from_tensors(cls, tensors: Tensors) -> "PooledProjection":
         """What `tensors` gave. Raises KeyError for a missing one, ValueError for shapes that disagree."""
         return cls(*(tensors[f"encoder.{name}"].astype(np.float32) for name in _NAMES))
-
-
-class RememberedEncodings:
-    """The encodings of the last `REMEMBERED` turns; safe from many threads."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[str, Encoding] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, turn: str) -> Encoding | None:
-        """The encoding of `turn`, if it is still known."""
-        with self._lock:
-            return self._known.get(turn)
-
-    def put(self, turns: Sequence[str], encodings: Sequence[Encoding]) -> None:
-        """Remember these, and forget the oldest."""
-        with self._lock:
-            self._known.update(zip(turns, encodings, strict=True))
-            while len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)

@@ -13,7 +13,8 @@ from classifier.checkpoint import checkpoint_folder, verify_checkpoint
 from classifier.encoder import Encoding
 from classifier.errors import CheckpointError
 from classifier.micro_batcher import MicroBatcher
-from classifier.pooled_projection import PooledProjection, RememberedEncodings
+from classifier.pooled_projection import PooledProjection
+from classifier.remembered_encodings import RememberedEncodings
 
 if TYPE_CHECKING:
     from classifier.pooled_transformer import PooledTransformer

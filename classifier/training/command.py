@@ -1,6 +1,5 @@
 """What `aio classifier train` does, free of any command-line library."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from classifier.registry import ArtefactRegistry
 from classifier.routing_input import routing_input_of_text
 from classifier.training.dataset import data_folder, load_outcomes
 from classifier.training.evaluate import Report, refusal_reasons
+from classifier.training.feature_costs import clock_of
 from classifier.training.hidden_train import ReadLayer, train_over_hidden_states
 from classifier.training.report import report_text
 from classifier.training.train import hidden_states, train
@@ -90,9 +90,9 @@ def decision_milliseconds(model: OutcomeModel, prompts: Sequence[str]) -> tuple[
     """(median, 99th percentile) CPU milliseconds of features, model and policy for one prompt at a time."""
     quality = model.manifest.curves.default_quality_target
     lambda_ = quality_to_lambda(model, quality)
-    spent = []
+    clock, spent = clock_of(model), []
     for prompt in prompts:
-        start = time.thread_time_ns()
+        start = clock()
         decide(
             PolicyInputs(
                 prediction=model.predict(routing_input_of_text(prompt)),
@@ -103,5 +103,5 @@ def decision_milliseconds(model: OutcomeModel, prompts: Sequence[str]) -> tuple[
                 tau=quality,
             )
         )
-        spent.append((time.thread_time_ns() - start) / 1e6)
+        spent.append((clock() - start) / 1e6)
     return float(np.median(spent)), float(np.quantile(spent, 0.99))

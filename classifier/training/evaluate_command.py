@@ -10,6 +10,7 @@ import numpy as np
 
 from classifier.artefact import load_artefact, load_base
 from classifier.fallback import fallback_of
+from classifier.hidden_state_encoder import HiddenStateEncoder
 from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import routing_input_of_text
 from classifier.training.artefact_predictor import ArtefactPredictor, RecipePredictor
@@ -20,6 +21,8 @@ from classifier.training.evaluate import Report, evaluate, refusal_reasons
 from classifier.training.evaluation import FORMAT, Evaluation, Predictions, Unseen, sharpness, tables
 from classifier.training.evaluation_text import evaluation_text
 from classifier.training.feature_costs import FeatureCost, feature_costs
+from classifier.training.hidden_predictor import HiddenStateRecipe
+from classifier.training.hidden_train import ReadLayer, read_stored
 from classifier.training.learning_curve import LearningPoint, learning_curve
 from classifier.training.noise_ceiling import repeat_metrics
 from classifier.training.predictors import Predictor, PredictorUnavailableError
@@ -76,6 +79,7 @@ def evaluate_command(
     """
     options = options or EvaluateOptions()
     model = load_artefact(folder)
+    read_stored(model.encoder)
     run = _Run(model, folder, read_rows(data, options.split), options, progress)
     evaluation = run.evaluation()
     return EvaluateOutcome(
@@ -128,7 +132,7 @@ class _Run:
             repeats=repeat_metrics(self.rows.every),
             sharpness=sharpness(outcomes, predictions.measured, [SHIPPED, *best]),
             costs=self._costs(prompts),
-            decision_ms=_decision_ms(self.model, prompts),
+            decision_ms=_decision_ms(load_artefact(self.folder), prompts),
             left_out=self.left_out,
         )
 
@@ -221,7 +225,10 @@ class _Run:
             labelled=labelled_metrics(recipe.fitted, measured, outcomes, self.options.seed),
         )
 
-    def _recipe(self) -> RecipePredictor:
+    def _recipe(self) -> RecipePredictor | HiddenStateRecipe:
+        if isinstance(self.model.encoder, HiddenStateEncoder):
+            spec = self.model.encoder.spec
+            return HiddenStateRecipe(ReadLayer(spec.model, spec.layer), self.options.seed)
         return RecipePredictor(self.options.seed, self.model.manifest.encoder.get("teacher") or "")
 
     def _learning(self) -> list[LearningPoint]:
@@ -240,7 +247,7 @@ class _Run:
     def _costs(self, prompts: Sequence[str]) -> list[FeatureCost]:
         self.progress("costs", 0.95)
         train = [row.prompt for row in self.rows.train] if self.options.baselines else []
-        return feature_costs(self.model, prompts, train)
+        return feature_costs(load_artefact(self.folder), prompts, train)
 
     def _best(self, found: Sequence[ProbabilityMetrics]) -> list[str]:
         """The predictor beside ours that ranks best, of those that know the prompt alone."""

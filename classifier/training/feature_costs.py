@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from classifier.encoder import BatchEncoder, Encoder, SlowEncoder
 from classifier.features import surface_features
 from classifier.outcome_model import EncodedTurn, OutcomeModel
 from classifier.routing_input import RoutingInput, routing_input_of_text
@@ -18,7 +19,10 @@ WARM_UP = 20
 
 
 class FeatureCost(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU microseconds per prompt of one group. `served`: part of the shipped decision."""
+    """CPU microseconds per prompt of one group, of all threads where the encoder is slow.
+
+    `served`: part of the shipped decision.
+    """
 
     group: str
     served: bool
@@ -38,13 +42,16 @@ def feature_costs(model: OutcomeModel, prompts: Sequence[str], train: Sequence[s
         ("surface features", lambda i: surface_features(inputs[i].turn, tokens[i], inputs[i].turn_chars)),
         (
             f"embedding and word logits ({model.encoder.name})",
-            lambda i: model.encoder.encode(inputs[i].turn, tokens[i]),
+            _encoding(model.encoder, inputs, tokens),
         ),
         ("neighbours and novelty", lambda i: model.memory.look_up_one(turns[i].embedding)),
         ("heads and calibration", _heads(model, turns)),
         ("all of a prediction", _all(model, inputs)),
     ]
-    found = [_cost(name, True, run, len(sample)) for name, run in groups]
+    if isinstance(model.encoder, SlowEncoder):
+        del groups[-1]  # it remembers these prompts
+    clock = clock_of(model)
+    found = [_cost(name, True, run, len(sample), clock) for name, run in groups]
     if train:
         for features in dense_features():
             try:
@@ -53,6 +60,14 @@ def feature_costs(model: OutcomeModel, prompts: Sequence[str], train: Sequence[s
                 continue
             found.append(_cost(f"baseline: {features.name}", False, lambda i, f=features: f.compute([sample[i]]), 60))  # type: ignore[misc]
     return found
+
+
+def _encoding(
+    encoder: Encoder, inputs: Sequence[RoutingInput], tokens: Sequence[Sequence[str]]
+) -> Callable[[int], object]:
+    if isinstance(encoder, BatchEncoder):  # its `encode` remembers
+        return lambda i: encoder.encode_many([inputs[i].turn])
+    return lambda i: encoder.encode(inputs[i].turn, tokens[i])
 
 
 def _heads(model: OutcomeModel, turns: Sequence[EncodedTurn]) -> Callable[[int], object]:
@@ -64,12 +79,23 @@ def _all(model: OutcomeModel, inputs: Sequence[RoutingInput]) -> Callable[[int],
     return lambda i: model.predict(inputs[i])
 
 
-def _cost(name: str, served: bool, run: Callable[[int], object], count: int) -> FeatureCost:
+def clock_of(model: OutcomeModel) -> Callable[[], int]:
+    """CPU nanoseconds: of this thread, or of all where the encoder computes on other ones."""
+    return time.process_time_ns if isinstance(model.encoder, SlowEncoder) else time.thread_time_ns
+
+
+def _cost(
+    name: str,
+    served: bool,
+    run: Callable[[int], object],
+    count: int,
+    clock: Callable[[], int] = time.thread_time_ns,
+) -> FeatureCost:
     spent = []
     for i in [*range(min(WARM_UP, count)), *range(count)]:
-        start = time.thread_time_ns()
+        start = clock()
         run(i)
-        spent.append((time.thread_time_ns() - start) / 1e3)
+        spent.append((clock() - start) / 1e3)
     measured = spent[-count:]
     return FeatureCost(
         group=name,

@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.hidden_state_encoder import HiddenStateEncoder
 from classifier.training.artefact_predictor import ArtefactPredictor
 from classifier.training.dataset import OutcomeRow
 from classifier.training.hidden_train import (
     ReadLayer,
     parse_read_layer,
+    read_stored,
     stored_states,
     train_over_hidden_states,
 )
@@ -46,8 +46,7 @@ class HiddenStateRecipe:
             raise PredictorUnavailableError(f"{ROW}: {error}.") from error
         with tempfile.TemporaryDirectory(prefix="aio-hidden-states-") as folder:
             model = train_over_hidden_states(rows, Path(folder), self._read, states=states, seed=self._seed).model
-        assert isinstance(model.encoder, HiddenStateEncoder)
-        model.encoder.read_from(states[1])
+        read_stored(model.encoder)
         self.fitted = ArtefactPredictor(model)
 
     def predict(self, rows: Sequence[OutcomeRow]) -> Float:

@@ -1,4 +1,4 @@
-"""Training an artefact over the hidden states of a model: linear layers on the states, then heads and memory."""
+"""Training an artefact over the hidden states of a model: a layer on the states, then heads and memory."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from classifier.errors import TrainingDataError
+from classifier.encoder import Encoder
+from classifier.errors import ArtefactError, TrainingDataError
 from classifier.hidden_state_encoder import HiddenStateEncoder
 from classifier.hidden_states import Float, StateSource, StateSpec
 from classifier.routing_input import routing_input_of_text
 from classifier.training.dataset import OutcomeRow, outcome_labels, tier_scores
-from classifier.training.hidden_fit import fit_projection
+from classifier.training.hidden_fit import fit_layer
 from classifier.training.over_encoder import train_over_encoder
 from classifier.training.train import Candidate, Progress, encode_split, passage_fold
+from inference_core.errors import ModelFileError
 
 if TYPE_CHECKING:
     from classifier.training.teacher import HiddenStates
@@ -75,6 +77,21 @@ def stored_states(read: ReadLayer, progress: Progress = lambda stage, share: Non
     return spec, StoredStates(HiddenStates(read.model, layers=read.layer, progress=progress))
 
 
+def read_stored(encoder: Encoder) -> None:
+    """Let an encoder of hidden states take them from the user's cache, where its training left them; others stay.
+
+    Raises `ArtefactError` if the model on this machine is not the one that it was trained on."""
+    if not isinstance(encoder, HiddenStateEncoder):
+        return
+    try:
+        spec, source = stored_states(ReadLayer(encoder.spec.model, encoder.spec.layer))
+    except ModelFileError as error:
+        raise ArtefactError(f"this artefact reads hidden states of {encoder.spec.model}: {error}.") from error
+    if spec != encoder.spec:
+        raise ArtefactError(f"this artefact reads {encoder.spec}, and what is on this machine gives {spec}.")
+    encoder.read_from(source)
+
+
 def train_over_hidden_states(
     rows: Sequence[OutcomeRow],
     root: Path,
@@ -104,7 +121,7 @@ def train_over_hidden_states(
     spec, source = states or stored_states(read, progress)
     trained_on = source.states([prompt.turn for prompt in prompts["train"]])
     progress("fitting the encoder", 0.35)
-    fitted = fit_projection(
+    fitted = fit_layer(
         trained_on,
         outcome_labels(tier_scores(parts["train"])),
         np.array([passage_fold(row.prompt) for row in parts["train"]]),
@@ -114,5 +131,5 @@ def train_over_hidden_states(
     progress("encoding", 0.7)
     encoded = {name: encode_split(encoder, members, prompts[name], groups) for name, members in parts.items()}
     # Encoded as new prompts are: by layers that did not see them.
-    encoded["train"] = replace(encoded["train"], embedding=fitted.embedding, word_logits=fitted.word_logits).stored()
+    encoded["train"] = replace(encoded["train"], embedding=fitted.embedding, word_logits=fitted.logits).stored()
     return train_over_encoder(encoder, encoded, prompts, root, used=used, groups=groups, seed=seed, progress=progress)
