@@ -1,11 +1,13 @@
 """P(tier k's answer is no worse than the strongest tier's), calibrated: the model behind every routing decision."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from classifier.clusters import Clusters
 from classifier.decision import Prediction
 from classifier.encoder import BatchEncoder, Encoder
 from classifier.features import FEATURE_NAMES, surface_features
@@ -51,6 +53,11 @@ class OutcomeModel:
         self.manifest, self.encoder, self.heads, self.memory = manifest, encoder, heads, memory
         measured = manifest.catalogue_fingerprint and manifest.catalogue_fingerprint == catalogue_fingerprint
         self.kind: Literal["measured", "prior"] = "measured" if measured else "prior"
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        """Kinds of prompts among those that it remembers; computed when somebody asks, in some ten milliseconds."""
+        return Clusters.of(self.memory)
 
     @property
     def version(self) -> str:

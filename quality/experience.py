@@ -61,6 +61,7 @@ def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> Encode
         feature_spec=feature_spec(model.manifest),
         embedding=turn.embedding.astype(_F4).tobytes(),
         features=np.concatenate([turn.features, turn.word_logits]).astype(_F4).tobytes(),
+        cluster=int(model.clusters.nearest(turn.embedding[None])[0]),
     )
 
 
@@ -87,7 +88,7 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
     names, heads, tiers = len(manifest.feature_names), len(manifest.heads), manifest.tiers
     vectors = np.array([vector_of(row["features"]) for row in rows], np.float32).reshape(len(rows), names + heads)
     draws = np.array([uniform(row["request_id"] or str(row["training_row_id"]), _SPLIT_KEY) for row in rows])
-    compare = draws < COMPARE_SHARE
+    held, compare = kept_apart(draws)
     return {
         "features": vectors[:, :names],
         "word_logits": vectors[:, names:],
@@ -99,9 +100,15 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
             -1, tiers
         ),
         "weights": np.array([max(row["weights"]) for row in rows], np.float32),
-        "held": (~compare & (draws < COMPARE_SHARE + CALIBRATE_SHARE)).astype(np.uint8),
+        "held": held.astype(np.uint8),
         "compare": compare.astype(np.uint8),
     }
+
+
+def kept_apart(draws: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which rows calibrate, and which are kept from all training to compare models, by a number in [0, 1) for each."""
+    compare = draws < COMPARE_SHARE
+    return ~compare & (draws < COMPARE_SHARE + CALIBRATE_SHARE), compare
 
 
 def data_hash(tensors: Tensors, *versions: str) -> str:

@@ -144,7 +144,6 @@ class FeedbackDesk:
             "no_worse": no_worse,
             "correct": None,
             "weights": weights,
-            "cluster": None,
             "created_at": self._clock(),
         }
 

@@ -16,7 +16,7 @@ from quality.judges.calibration import Calibration
 from quality.judges.panel import Panel
 from quality.record import Record
 from quality.redaction import Redact
-from quality.sampling import Purpose, SamplingSettings, Spending, draw, may_be_drawn
+from quality.sampling import Purpose, SamplingSettings, Spending, attention, draw, may_be_drawn
 from quality.shift_detector import ShiftAlarm, ShiftSettings
 from quality.shift_watch import ShiftWatch
 from quality.verification import AttemptError, Price, Verifier, training_row
@@ -25,6 +25,8 @@ from quality.work_loop import WorkLoop
 from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)
+
+_ATTENTION_WINDOW = 100
 
 OnAlarm = Callable[[ShiftAlarm], Awaitable[None]]
 
@@ -103,6 +105,7 @@ class Monitor:
         self._spending: Spending | None = None
         self._spent_at = 0.0
         self._watch = ShiftWatch(engine, settings.shift)
+        self._attention = 1.0
         self._offered = self._sampled = self._dropped = 0
 
     async def start(self) -> None:
@@ -174,7 +177,9 @@ class Monitor:
         if not self._offers:
             return False
         record, sampling = self._offers[0], self.settings.sampling
-        spending = await self._recent_spending()
+        # Offers are drawn whatever they are about, so that their mean is that of all answers.
+        self._attention += (attention(record, sampling.least_attention) - self._attention) / _ATTENTION_WINDOW
+        spending = msgspec.structs.replace(await self._recent_spending(), attention=self._attention)
         decided = draw(
             record, spending, self._likely_bound(record, "sample"), sampling, self._likely_bound(record, "probe")
         )

@@ -56,23 +56,30 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 class _Observed:
     """Rows on which the same tiers were observed, with what either model would choose there."""
 
-    def __init__(self, rows: RowSet, p_candidate: Float, p_incumbent: Float) -> None:
+    def __init__(self, rows: RowSet, p_candidate: Float, p_incumbent: Float, lambda_: float) -> None:
         self.worth = utility(rows.scores["no_worse"], rows.prices)
-        self.pick = choose(rows.p_ok(p_candidate), rows.prices, "lambda", COST_WEIGHT)
-        before = choose(rows.p_ok(p_incumbent), rows.prices, "lambda", COST_WEIGHT)
+        self.pick = choose(rows.p_ok(p_candidate), rows.prices, "lambda", lambda_)
+        before = choose(rows.p_ok(p_incumbent), rows.prices, "lambda", lambda_)
         each = np.arange(len(self.pick))
         self.difference = self.worth[each, self.pick] - self.worth[each, before]
 
 
 def judge_candidate(
-    candidate: OutcomeModel, incumbent: OutcomeModel, new: EncodedRows, base: EncodedRows, *, seed: int = 0
+    candidate: OutcomeModel,
+    incumbent: OutcomeModel,
+    new: EncodedRows,
+    base: EncodedRows,
+    *,
+    lambda_: float = COST_WEIGHT,
+    seed: int = 0,
 ) -> Judgement:
-    """Compare on `new` (newer rows kept from all training) and `base` (the base data's held rows).
+    """Compare on `new` (newer rows kept from all training) and `base` (the base data's held rows), both models routing
+    by `lambda_`, as they would serve.
 
     A row counts for the tiers whose outcome it has: a model chooses between those. So verified traffic, where the
     judged and the strongest tier are known, compares models on its own ground until there are full-ladder probes.
     """
-    newer, older = (_observed(candidate, incumbent, rows) for rows in (new, base))
+    newer, older = (_observed(candidate, incumbent, rows, lambda_) for rows in (new, base))
     gain, base_gain = _gain(newer, seed), _gain(older, seed)
     over_shuffled = _over_shuffled([*newer, *older], seed)
     calibration = _calibration(candidate, incumbent, new, seed)
@@ -89,11 +96,11 @@ def judge_candidate(
     )
 
 
-def _observed(candidate: OutcomeModel, incumbent: OutcomeModel, rows: EncodedRows) -> list[_Observed]:
+def _observed(candidate: OutcomeModel, incumbent: OutcomeModel, rows: EncodedRows, lambda_: float) -> list[_Observed]:
     if not len(rows):
         return []
     ours, theirs = predict_rows(candidate, rows), predict_rows(incumbent, rows)
-    return [_Observed(one, ours, theirs) for one in row_sets(rows, candidate.manifest.tiers)]
+    return [_Observed(one, ours, theirs, lambda_) for one in row_sets(rows, candidate.manifest.tiers)]
 
 
 def _count(sets: Sequence[_Observed]) -> int:

@@ -1,9 +1,11 @@
 """Which answers are verified: repeatable draws by request id, under ceilings and within a budget."""
 
 import hashlib
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from quality.record import Record
 
@@ -11,6 +13,8 @@ _PERSON = b"aio-sampling-v1"
 
 Purpose = Literal["sample", "downgrade", "probe"]
 """Is a cheap answer good enough; would a cheaper tier have done; what does every tier say?"""
+
+Number = TypeVar("Number", float, npt.NDArray[np.floating])
 
 
 class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +65,8 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
     """US dollars and counts of the trailing window; `committed_usd` is spent plus reserved by what is under way.
 
-    `answered`: consenting answered chats by tier. Of probes apart: `probe_usd`, committed, and `probes`; the others,
-    `committed_usd` and `verifications`, are without them.
+    `answered`: consenting answered chats by tier, of whose ceilings they get `attention` on average. Of probes apart:
+    `probe_usd`, committed, and `probes`; the others, `committed_usd` and `verifications`, are without them.
     """
 
     serving_usd: float = 0.0
@@ -71,6 +75,7 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     verifications: int = 0
     probe_usd: float = 0.0
     probes: int = 0
+    attention: float = 1.0
 
     def committed(self, purpose: Purpose) -> float:
         return self.probe_usd if purpose == "probe" else self.committed_usd
@@ -117,9 +122,17 @@ def thinning(spending: Spending, bound_usd: float, purpose: Purpose, settings: S
     if purpose == "probe":
         wanted = settings.probe_rate * sum(spending.answered.values())
     else:
-        wanted = sum(settings.rate(tier) * number for tier, number in spending.answered.items())
+        wanted = spending.attention * sum(settings.rate(tier) * n for tier, n in spending.answered.items())
     budget, asked = settings.share(purpose) * spending.serving_usd, wanted * price
     return 1.0 if asked <= budget else budget / asked
+
+
+def affordable(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> float:
+    """The share of the ceilings at which requests are drawn now; 0 while not one more verification fits."""
+    # The store lags behind serving: while it knows of no request yet, only the claim can tell what is affordable.
+    if spending.answered and not admits(spending, bound_usd, purpose, settings):
+        return 0.0
+    return thinning(spending, bound_usd, purpose, settings)
 
 
 def attention(record: Record, least: float) -> float:
@@ -130,8 +143,13 @@ def attention(record: Record, least: float) -> float:
     prediction = record.decision.inputs.prediction
     # The strongest tier is sure of itself; in doubt is whether the one below would have done.
     p = prediction.p_ok[min(record.tier, max(len(prediction.p_ok) - 1, 1)) - 1]
-    doubt = (4.0 * p * (1.0 - p) + min(max(prediction.novelty, 0.0), 1.0)) / 2.0
-    return least + (1.0 - least) * doubt
+    return least + (1.0 - least) * doubt(p, min(max(prediction.novelty, 0.0), 1.0))
+
+
+def doubt(p: Number, novelty: Number) -> Number:
+    """From 0 to 1, of a predicted probability and a novelty that lie between 0 and 1 themselves; arrays or numbers."""
+    doubtful: Number = (4.0 * p * (1.0 - p) + novelty) / 2.0
+    return doubtful
 
 
 def eligible(record: Record) -> Draw | None:
@@ -170,10 +188,10 @@ def draw(
 def _drawn(
     record: Record, purpose: Purpose, ceiling: float, spending: Spending, bound_usd: float, settings: SamplingSettings
 ) -> Draw:
-    # The store lags behind serving: while it knows of no request yet, only the claim can tell what is affordable.
-    if spending.answered and not admits(spending, bound_usd, purpose, settings):
+    share = affordable(spending, bound_usd, purpose, settings)
+    if share == 0.0:
         return Draw(sampled=False, probability=0.0, reason="no budget", purpose=purpose)
-    rate = ceiling * thinning(spending, bound_usd, purpose, settings)
+    rate = ceiling * share
     # Probes are uniformly random and independent of everything else, the other draws included.
     key = f"{settings.key}/probe" if purpose == "probe" else settings.key
     sampled = uniform(record.request_id, key) < rate

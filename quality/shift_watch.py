@@ -7,17 +7,32 @@ import msgspec
 from sqlalchemy import RowMapping, and_, func, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import audit_events, classifier_versions, routing_decisions, verifications
+from migrations.tables import audit_events, classifier_versions, routing_decisions, training_rows, verifications
 from quality.shift_detector import ShiftAlarm, ShiftDetector, ShiftSettings
 
+# An answer counts with its tier, and with the cluster of its prompt.
+VIEWS = 2
 # At least so novel, a prompt counts among those that the classifier does not know yet.
 UNFAMILIAR = 0.95
 _ALARM = "quality.alarm"
 _BATCH = 1000
 
 
+def streams_of(tier: int, novelty: float, cluster: int | None) -> list[str]:
+    """The streams that a verified answer belongs to, as their alarms name them; at most `VIEWS`."""
+    by_tier = f"tier {tier}, {'unfamiliar' if novelty >= UNFAMILIAR else 'familiar'} prompts"
+    return [by_tier] if cluster is None else [by_tier, f"prompts of cluster {cluster}"]
+
+
+def judged_worse(predicted: float, reliability: float | None) -> float:
+    """How often a judge of that balanced accuracy says "worse" where it is true with probability `predicted`."""
+    error = 0.0 if reliability is None else 1.0 - reliability
+    return error + (1.0 - 2.0 * error) * predicted
+
+
 class ShiftWatch:
-    """Streams are each tier's familiar and unfamiliar prompts; evidence starts anew when a classifier is promoted.
+    """Streams are each tier's familiar and unfamiliar prompts, and each cluster's: what gets worse for one kind of
+    prompts is not hidden by the others. Evidence starts anew when a classifier is promoted.
 
     All is read back from the database: a restart forgets nothing, and a replica sees the verdicts of all. One that is
     stored late, behind others that finished after it, is passed over; which ones are does not depend on what they say.
@@ -26,7 +41,7 @@ class ShiftWatch:
     def __init__(self, engine: AsyncEngine, settings: ShiftSettings) -> None:
         self.settings = settings
         self._engine = engine
-        self._detector = ShiftDetector(settings)
+        self._detector = ShiftDetector(settings, VIEWS)
         self._begun = 0.0
         self._cursor = (0.0, 0)
 
@@ -40,25 +55,24 @@ class ShiftWatch:
         raised: list[ShiftAlarm] = []
         while rows := await self._verdicts():
             for row in rows:
-                alarm = self._observe(row)
-                if alarm is not None and await self._store(alarm, row):
-                    raised.append(alarm)
+                raised += [alarm for alarm in self._observe(row) if await self._store(alarm, row)]
         return raised
 
-    def _observe(self, row: RowMapping) -> ShiftAlarm | None:
+    def _observe(self, row: RowMapping) -> list[ShiftAlarm]:
         self._cursor = (row["finished_at"], row["verification_id"])
-        kind = "unfamiliar" if row["novelty"] >= UNFAMILIAR else "familiar"
         prediction = row["inputs"]["prediction"]
         # What the version itself says: recent outcomes that lowered it must not hide that it is wrong.
         p_ok = prediction.get("p_ok_before") or prediction["p_ok"]
-        predicted = 1.0 - p_ok[row["tier"] - 1]
-        return self._detector.observe(f"tier {row['tier']}, {kind} prompts", row["label"] == "worse", predicted)
+        predicted = judged_worse(1.0 - p_ok[row["tier"] - 1], row["judge_reliability"])
+        streams = streams_of(row["tier"], row["novelty"], row["cluster"])
+        alarms = [self._detector.observe(stream, row["label"] == "worse", predicted) for stream in streams]
+        return [alarm for alarm in alarms if alarm is not None]
 
     async def _begin_anew_after_a_promotion(self) -> None:
         async with self._engine.connect() as connection:
             promoted = await connection.scalar(select(func.max(classifier_versions.c.promoted_at))) or 0.0
         if promoted > self._begun:
-            self._detector = ShiftDetector(self.settings)
+            self._detector = ShiftDetector(self.settings, VIEWS)
             self._begun, self._cursor = promoted, (promoted, 0)
 
     async def _verdicts(self) -> Sequence[RowMapping]:
@@ -70,10 +84,19 @@ class ShiftWatch:
                 finished,
                 verifications.c.tier,
                 verifications.c.label,
+                verifications.c.judge_reliability,
+                training_rows.c.cluster,
                 routing_decisions.c.inputs,
                 routing_decisions.c.novelty,
             )
             .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
+            .outerjoin(
+                training_rows,
+                and_(
+                    training_rows.c.request_id == verifications.c.request_id,
+                    training_rows.c.source.in_(("verification", "probe")),
+                ),
+            )
             .where(
                 verifications.c.label.is_not(None),
                 # What a tier would have said where another was chosen is no error of the routing, and those who

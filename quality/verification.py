@@ -32,11 +32,15 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt as the classifier sees it, without its text: vectors of little-endian float32 and what made them."""
+    """A prompt as the classifier sees it, without its text: vectors of little-endian float32 and what made them.
+
+    `cluster`: its kind, by the number that the artefact in force gives it.
+    """
 
     feature_spec: str
     embedding: bytes
     features: bytes | None
+    cluster: int | None = None
 
 
 class AttemptError(Exception):
@@ -45,6 +49,19 @@ class AttemptError(Exception):
     def __init__(self, message: str, cost_usd: float) -> None:
         super().__init__(message)
         self.cost_usd = cost_usd
+
+
+def judged_tiers(purpose: Purpose, served: int, tiers: Sequence[int]) -> list[int]:
+    """Of `tiers`, ascending, those whose answers are judged, the one that the verification is about first (DESIGN §5).
+
+    An answer of the strongest tier is the reference itself, so that the one below it is judged.
+    """
+    below = min(served, tiers[-1] - 1)
+    if purpose == "probe":
+        return [below, *(number for number in tiers if number not in (below, tiers[-1]))]
+    if purpose == "downgrade" and served == below and below > 1:
+        return [below - 1, below]
+    return [below]
 
 
 class Verifier:
@@ -79,16 +96,8 @@ class Verifier:
         return self._tiers[self._strongest]
 
     def judged(self, purpose: Purpose, served: int) -> list[int]:
-        """The tiers whose answers a job judges; the first one's ruling is the job's own row (DESIGN §5).
-
-        An answer of the strongest tier is the reference itself, so that the one below it is judged.
-        """
-        below = min(served, self._strongest - 1)
-        if purpose == "probe":
-            return [below, *(number for number in self._tiers if number not in (below, self._strongest))]
-        if purpose == "downgrade" and served == below and below > 1:
-            return [below - 1, below]
-        return [below]
+        """The tiers whose answers a job judges; the first one's ruling is the job's own row."""
+        return judged_tiers(purpose, served, list(self._tiers))
 
     def bound_usd(self, job: Job) -> float:
         """The most that `job` can cost: all answers at full length, and the pairwise judge if it sits on the panel.
@@ -222,7 +231,6 @@ def training_row(
         "no_worse": no_worse,
         "correct": None,
         "weights": weights,
-        "cluster": None,
         "created_at": now,
     }
 

@@ -136,8 +136,13 @@ def hidden_states(model: str, progress: Progress = lambda stage, share: None) ->
 
 def passage_fold(prompt: str) -> int:
     """Which fold of the cross-fitting a prompt is in; questions about the same passage are in the same one."""
+    return passage_digest(prompt)[0] % FOLDS
+
+
+def passage_digest(prompt: str) -> bytes:
+    """Four bytes that questions about the same passage share, by their first 300 normalised characters."""
     start = " ".join(tokenise(prompt[:600]))[:300]
-    return hashlib.blake2b(start.encode(), digest_size=4).digest()[0] % FOLDS
+    return hashlib.blake2b(start.encode(), digest_size=4).digest()
 
 
 def artefact_version(model: Tensors, base: Tensors) -> str:

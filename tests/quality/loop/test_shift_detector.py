@@ -55,7 +55,7 @@ def test_without_restarting_at_every_answer_the_evidence_would_be_a_plain_likeli
 def test_a_shift_is_noticed_after_a_few_answers(before, after, at_most):
     delays = []
     for seed in range(30):
-        detector = ShiftDetector(ShiftSettings(tolerance=0.0))
+        detector = ShiftDetector(ShiftSettings(tolerance=0.0, false_alarm_every=20_000))
         draw = random.Random(seed)
         for _ in range(800):
             assert detector.observe("tier 1", draw.random() < before, before) is None
@@ -86,7 +86,7 @@ def test_a_new_stream_whose_predictions_are_wrong_alarms_before_it_has_a_usual_r
     assert alarms.index(alarm) < 30
     assert alarm.stream == "new prompts"
     assert alarm.rate > 0.5 > alarm.allowed
-    assert alarm.evidence >= 20_000
+    assert alarm.evidence >= ShiftSettings().false_alarm_every
     assert "are usual" in alarm.reason
 
 

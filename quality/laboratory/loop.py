@@ -1,0 +1,205 @@
+"""The closed loop of a simulated deployment: routes, samples, verifies; alarms and the calendar retrain the router.
+
+It knows prompts as vectors, its own predictions and the verdicts it pays for; of the truth it knows nothing else.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from classifier.outcome_model import OutcomeModel
+from classifier.training.encoded_rows import EncodedRows
+from quality.estimates import UpgradeSettings, upgrade_rate
+from quality.laboratory.books import Books
+from quality.laboratory.experience import Experience
+from quality.laboratory.router import Predictions, Rule
+from quality.laboratory.traffic import Batch
+from quality.laboratory.verdicts import Judge, Verdict, verification_cost
+from quality.promotion import Judgement
+from quality.sampling import Purpose, SamplingSettings, admits, affordable, doubt
+from quality.shift_detector import ShiftDetector, ShiftSettings
+from quality.shift_watch import VIEWS, judged_worse, streams_of
+
+Trigger = Literal["drift", "cron"]
+Train = Callable[[EncodedRows, npt.NDArray[np.bool_], OutcomeModel, Rule], "tuple[OutcomeModel, Judgement] | None"]
+"""A candidate from rows, those of them that are kept for comparing, the incumbent and the rule in force."""
+
+
+class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the loop is at work, with the knobs of its parts. `retrain_every`: requests between two calendar runs."""
+
+    sampling: SamplingSettings
+    shift: ShiftSettings = ShiftSettings()
+    upgrade: UpgradeSettings = UpgradeSettings()
+    retraining: bool = True
+    retrain_every: int | None = None
+    requests_per_day: int
+
+
+class Alarm(msgspec.Struct, frozen=True):
+    """The sequential test's alarm after `request` requests and `samples` verified answers."""
+
+    request: int
+    samples: int
+    stream: str
+
+
+class Retraining(msgspec.Struct, frozen=True):
+    """A run of the retraining job and how it ended."""
+
+    request: int
+    trigger: Trigger
+    promoted: bool
+    reasons: list[str]
+
+
+@dataclass
+class Log:
+    """What happened, in terms that the live system could have written down.
+
+    `served` [days, prompts, tiers]: answers by day of the run; `verified`: the request number, row of the prompt and
+    serving tier of each verification; `peak_share`: the largest share of the trailing day's serving cost that
+    verification had; `fixed_rule`: requests after which the sources' rule alarmed.
+    """
+
+    served: npt.NDArray[np.int32]
+    verified: list[tuple[int, int, int]] = field(default_factory=list)
+    alarms: list[Alarm] = field(default_factory=list)
+    fixed_rule: list[int] = field(default_factory=list)
+    retrainings: list[Retraining] = field(default_factory=list)
+    serving_cost: float = 0.0
+    verification_cost: float = 0.0
+    peak_share: float = 0.0
+    purposes: Counter[str] = field(default_factory=Counter)
+
+
+class ClosedLoop:
+    """One deployment. `take` a batch at a time; `model` is the artefact in force."""
+
+    def __init__(
+        self,
+        model: OutcomeModel,
+        prompts: EncodedRows,
+        rule: Rule,
+        judge: Judge,
+        train: Train,
+        settings: LoopSettings,
+        rng: np.random.Generator,
+        *,
+        batch: int,
+        requests: int,
+    ) -> None:
+        self.model, self.rule = model, rule
+        self._prompts, self._judge, self._train, self._settings, self._rng = prompts, judge, train, settings, rng
+        self._experience = Experience(prompts)
+        self._detector = ShiftDetector(settings.shift, VIEWS)
+        self._recent: deque[bool] = deque(maxlen=settings.upgrade.window)
+        self._books = Books(settings.requests_per_day // batch, len(rule.prices))
+        days = -(-requests // settings.requests_per_day)
+        self.log = Log(np.zeros((days, len(prompts), len(rule.prices)), np.int32))
+        self._drift = False
+        self._put_in_force(model)
+
+    def take(self, batch: Batch) -> None:
+        """Serve a batch, verify what is drawn of it, and retrain if that is due."""
+        tiers = self._tiers[batch.rows]
+        self._serve(batch, tiers)
+        self._verify(batch, tiers)
+        self.log.peak_share = max(self.log.peak_share, self._books.share)
+        end, every = batch.start + len(batch.rows), self._settings.retrain_every
+        if self._drift:
+            self._retrain(end, "drift")
+        elif every is not None and end % every == 0:
+            self._retrain(end, "cron")
+
+    def reprice(self, rule: Rule) -> None:
+        """Route at other prices from now on."""
+        self.rule = rule
+        self._route()
+
+    def tiers(self, prompts: EncodedRows) -> npt.NDArray[np.intp]:
+        """The tiers that the router as it is now would give these prompts."""
+        return Predictions.of(self.model, prompts).tiers(self.rule)
+
+    def _put_in_force(self, model: OutcomeModel) -> None:
+        self.model = model
+        self._predictions = Predictions.of(model, self._prompts)
+        self._clusters = model.clusters.nearest(self._prompts.embedding)
+        self._route()
+
+    def _route(self) -> None:
+        self._tiers = self._predictions.tiers(self.rule)
+
+    def _serve(self, batch: Batch, tiers: npt.NDArray[np.intp]) -> None:
+        served = np.bincount(tiers - 1, minlength=len(self.rule.prices))
+        np.add.at(self.log.served[batch.start // self._settings.requests_per_day], (batch.rows, tiers - 1), 1)
+        self._books.open_batch(served, self.rule.prices)
+        self.log.serving_cost += float(served @ np.asarray(self.rule.prices))
+
+    def _verify(self, batch: Batch, tiers: npt.NDArray[np.intp]) -> None:
+        """Draw by the sampling rules, then verify one after the other while the budget admits it."""
+        for place, purpose in self._drawn(batch, tiers):
+            row, tier = int(batch.rows[place]), int(tiers[place])
+            price = verification_cost(purpose, tier, self.rule.prices)
+            if not admits(self._books.spending(), price, purpose, self._settings.sampling):
+                continue
+            verdict = self._judge.verify(row, purpose, tier, self.rule.prices)
+            self._books.spend(purpose, verdict.cost)
+            self.log.verification_cost += verdict.cost
+            self.log.purposes[purpose] += 1
+            self.log.verified.append((batch.start + place, row, tier))
+            self._learn(batch.start + place, row, tier, verdict)
+
+    def _drawn(self, batch: Batch, tiers: npt.NDArray[np.intp]) -> list[tuple[int, Purpose]]:
+        """Places in the batch that are drawn, and what for, in the order of the requests."""
+        sampling, spending = self._settings.sampling, self._books.spending()
+        prices, strongest = self.rule.prices, len(self.rule.prices)
+        p = self._predictions.p_ok[batch.rows, np.minimum(tiers, strongest - 1) - 1]
+        attention = sampling.least_attention
+        attention = attention + (1.0 - attention) * doubt(p, self._predictions.novelty[batch.rows])
+        spending = msgspec.structs.replace(spending, attention=float(attention.mean()))
+        affordable_probes = affordable(spending, sum(prices), "probe", sampling)
+        probes = self._rng.random(len(tiers)) < sampling.probe_rate * affordable_probes
+        share = affordable(spending, prices[-1], "sample", sampling)
+        rates = np.array([sampling.rate(k) for k in range(1, strongest + 1)])[tiers - 1]
+        samples = self._rng.random(len(tiers)) < rates * attention * share
+        return [
+            (int(place), "probe" if probes[place] else sampling.purpose(int(tiers[place])))
+            for place in np.flatnonzero(probes | samples)
+        ]
+
+    def _learn(self, request: int, row: int, tier: int, verdict: Verdict) -> None:
+        """Keep the row, and feed the verdict on the served answer to the test and to the sources' rule."""
+        reliability = self._judge.reliability
+        self._experience.add(row, verdict.no_worse, 2 * reliability - 1, self._rng.random())
+        if tier > len(verdict.no_worse) or np.isnan(verdict.no_worse[tier - 1]):
+            return
+        worse = bool(verdict.no_worse[tier - 1] < 0.5)
+        predicted = judged_worse(1.0 - float(self._predictions.p_ok[row, tier - 1]), reliability)
+        for stream in streams_of(tier, float(self._predictions.novelty[row]), int(self._clusters[row])):
+            if self._detector.observe(stream, worse, predicted) is not None:
+                self.log.alarms.append(Alarm(request, len(self.log.verified), stream))
+                self._drift = self._settings.retraining
+        self._recent.appendleft(not worse)
+        if upgrade_rate(list(self._recent), self._settings.upgrade).alarm:
+            self.log.fixed_rule.append(request)
+            # A retraining answers the alarm, and the rule begins anew.
+            self._recent.clear()
+
+    def _retrain(self, request: int, trigger: Trigger) -> None:
+        self._drift = False
+        trained = self._train(*self._experience.exported(), self.model, self.rule) if len(self._experience) else None
+        if trained is None:
+            self.log.retrainings.append(Retraining(request, trigger, False, ["nothing to train on"]))
+            return
+        candidate, judgement = trained
+        self.log.retrainings.append(Retraining(request, trigger, judgement.promote, judgement.reasons))
+        if judgement.promote:
+            self._put_in_force(candidate)
+            # As in the live watch, evidence starts anew with a promotion.
+            self._detector = ShiftDetector(self._settings.shift, VIEWS)

@@ -1,0 +1,32 @@
+"""Which streams a verdict belongs to, and what a judge who errs makes of a predicted rate."""
+
+import random
+
+import pytest
+
+from quality.shift_detector import ShiftDetector, ShiftSettings
+from quality.shift_watch import VIEWS, judged_worse, streams_of
+
+
+def test_a_verdict_counts_with_its_tier_and_with_its_cluster_if_that_is_known() -> None:
+    assert streams_of(2, 0.5, 3) == ["tier 2, familiar prompts", "prompts of cluster 3"]
+    assert streams_of(2, 0.99, None) == ["tier 2, unfamiliar prompts"]
+
+
+@pytest.mark.parametrize(("reliability", "expected"), [(None, 0.3), (1.0, 0.3), (0.8, 0.38), (0.5, 0.5)])
+def test_a_judge_who_errs_is_expected_to_say_worse_more_often(reliability: float | None, expected: float) -> None:
+    assert judged_worse(0.3, reliability) == pytest.approx(expected)
+
+
+def test_one_kind_of_prompts_alarms_though_the_tier_as_a_whole_hardly_changes() -> None:
+    detector = ShiftDetector(ShiftSettings(), VIEWS)
+    draw, alarms = random.Random(7), []
+    for number in range(1000):
+        bad = number % 5 == 0
+        worse = draw.random() < (0.75 if bad else 0.2)
+        for stream in streams_of(1, 0.1, int(bad)):
+            if detector.observe(stream, worse, 0.3 if bad else 0.2) is not None:
+                alarms.append((number, stream))
+
+    assert alarms[0][1] == "prompts of cluster 1"
+    assert alarms[0][0] < 5 * 60
