@@ -24,9 +24,8 @@ def test_one_kind_of_prompts_alarms_though_the_tier_as_a_whole_hardly_changes() 
     for number in range(1000):
         bad = number % 5 == 0
         worse = draw.random() < (0.75 if bad else 0.2)
-        for stream in streams_of(1, 0.1, int(bad)):
-            if detector.observe(stream, worse, 0.3 if bad else 0.2) is not None:
-                alarms.append((number, stream))
+        streams, predicted = streams_of(1, 0.1, int(bad)), 0.3 if bad else 0.2
+        alarms += [(number, one) for one in streams if detector.observe(one, worse, predicted) is not None]
 
     assert alarms[0][1] == "prompts of cluster 1"
     assert alarms[0][0] < 5 * 60
