@@ -7,6 +7,8 @@ from sqlalchemy import ColumnElement, Table, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 SEPARATOR = "/"
+# SQLite puts at most 500 statements together.
+MOST_AT_ONCE = 200
 
 
 class Facets:
@@ -39,22 +41,37 @@ class Facets:
         wanted = [(place, str(chosen[name])) for place, name in enumerate(self.columns) if name in chosen]
         return [facet for facet in facets if _has(facet.split(SEPARATOR, len(self.columns) - 1), wanted)]
 
-    def newest(self, facets: Sequence[str], chosen: Mapping[str, Any], bounds: Mapping[str, float | int]) -> Any:
-        """The statement for the keys of the newest `limit` rows of these combinations.
+    async def newest(
+        self,
+        connection: AsyncConnection,
+        facets: Sequence[str],
+        chosen: Mapping[str, Any],
+        bounds: Mapping[str, Any],
+    ) -> list[Any]:
+        """The keys of the newest `limit` rows of these combinations.
 
         `bounds`: `limit`, and `since`, `until`, or `at` and `last`, the position behind which rows are wanted.
         """
+        found: list[Any] = []
+        for begin in range(0, len(facets), MOST_AT_ONCE):
+            some = facets[begin : begin + MOST_AT_ONCE]
+            found += (await connection.execute(self.statement(some, chosen, bounds))).all()
+        found.sort(reverse=True)
+        return [key for _, key in found[: bounds["limit"]]]
+
+    def statement(self, facets: Sequence[str], chosen: Mapping[str, Any], bounds: Mapping[str, Any]) -> Any:
+        """What finds times and keys of the newest rows of some combinations, newest first; `bounds` as for `newest`."""
         conditions = [f"{self.owner} = :owner"] if self.owner in chosen else []
         conditions += [sql for name, sql in self._bounds().items() if name in bounds]
         among = "".join(f" AND {condition}" for condition in conditions)
-        order = f"ORDER BY created_at DESC, {self._key} DESC LIMIT :limit"
+        columns, order = f"created_at, {self._key}", f"ORDER BY created_at DESC, {self._key} DESC LIMIT :limit"
         parts = [
-            f"SELECT * FROM (SELECT created_at, {self._key} FROM {self._table} "  # noqa: S608
+            f"SELECT * FROM (SELECT {columns} FROM {self._table} "  # noqa: S608
             f"WHERE {self._expression} = :facet_{place}{among} {order}) AS part_{place}"
             for place in range(len(facets))
         ]
         owner = {"owner": chosen[self.owner]} if self.owner in chosen else {}
-        statement = text(f"SELECT {self._key} FROM ({' UNION ALL '.join(parts)}) AS newest {order}")  # noqa: S608
+        statement = text(f"SELECT {columns} FROM ({' UNION ALL '.join(parts)}) AS newest {order}")  # noqa: S608
         return statement.bindparams(
             **owner, **bounds, **{f"facet_{place}": facet for place, facet in enumerate(facets)}
         )

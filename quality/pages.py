@@ -104,9 +104,7 @@ class Listing:
             given["at"], given["last"] = self._position(cursor)
         bounds = {name: value for name, value in given.items() if value is not None}
         matching = await facets.matching(connection, chosen)
-        keys: list[Any] = []
-        if matching:
-            keys = list((await connection.execute(facets.newest(matching, chosen, bounds))).scalars())
+        keys = await facets.newest(connection, matching, chosen, bounds)
         key = self.table.c[self._key]
         return select(*self._shown).where(key.in_(keys)).order_by(self.table.c.created_at.desc(), key.desc())
 

@@ -22,10 +22,11 @@ from quality.judges.panel import Panel
 from quality.judges.similarity import SimilarityJudge
 from quality.monitor import Monitor, MonitorSettings
 from quality.record import Record
-from quality.sampling import SamplingSettings
+from quality.sampling import Draw, SamplingSettings
 from quality.shift_detector import ShiftAlarm, ShiftSettings
 from quality.shift_watch import ShiftWatch
 from quality.verification import EncodedPrompt
+from quality.verification_queue import VerificationQueue
 from tiers.tier import Tier
 
 EVERY = SamplingSettings(rates=(1.0,) * 4, least_attention=1.0, probe_rate=0.0, budget_share=1e6)
@@ -270,6 +271,29 @@ async def test_a_spent_budget_stops_sampling(engine: AsyncEngine) -> None:
     await monitor.close()
 
     assert await rows(engine, verifications) == []
+
+
+async def test_replicas_that_verify_at_once_spend_no_more_than_their_budget(any_engine: AsyncEngine) -> None:
+    served = [record(f"req-{i}", created_at=1400.0) for i in range(12)]
+    for one in served:
+        await store_request(any_engine, one)
+    # Twelve dollars were served. A verification bills five tokens of tier 4 and may bill many more: room for few.
+    sampling = msgspec.structs.replace(EVERY, budget_share=0.05, probe_share=0.0)
+    settings = msgspec.structs.replace(ALL, sampling=sampling, max_tokens=64)
+    replicas = [await _monitor(any_engine, ScriptedTier(), settings) for _ in range(3)]
+    queue = VerificationQueue(any_engine, sampling, lease_seconds=600.0, max_attempts=3)
+    for place, one in enumerate(served):
+        await queue.add(one, Draw(sampled=True, probability=1.0, reason="drawn"), 1400.0 + place)
+
+    await asyncio.gather(*(replica.start() for replica in replicas))
+    await asyncio.gather(*(replica.drain() for replica in replicas))
+    await asyncio.gather(*(replica.close() for replica in replicas))
+
+    spending = await queue.spending(1500.0)
+    done = [row for row in await rows(any_engine, verifications) if row["status"] == "done"]
+    assert spending.serving_usd == 12.0
+    assert 0.25 < spending.committed_usd <= 0.05 * 12.0
+    assert 0 < len(done) < len(served)
 
 
 async def test_a_failing_verifier_is_retried_until_it_rules(

@@ -109,7 +109,10 @@ async def store_verifications(engine: AsyncEngine, count: int) -> list[dict[str,
     return [row | {"verification_id": place + 1} for place, row in enumerate(rows)]
 
 
-async def test_verifications_by_any_combination_of_filters_are_all_there_and_in_order(any_engine: AsyncEngine) -> None:
+async def test_verifications_by_any_combination_of_filters_are_all_there_and_in_order(
+    any_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quality.facets.MOST_AT_ONCE", 3)
     stored = await store_verifications(any_engine, 300)
     values = {"tier": 1, "status": "done", "label": "worse", "judge": "exact", "sampled_reason": "a/b", "key_id": "ann"}
     for columns in chain.from_iterable(combinations(values, n) for n in range(len(values) + 1)):
@@ -131,7 +134,7 @@ async def test_what_does_not_exist_is_an_empty_page(any_engine: AsyncEngine) -> 
 @pytest.mark.parametrize("owner", [{}, {"key_id": "ann"}])
 async def test_combinations_are_found_by_the_index_alone(sqlite_engine: AsyncEngine, owner: dict[str, str]) -> None:
     assert VERIFICATIONS.facets is not None
-    query = VERIFICATIONS.facets.newest(["1/done/worse/exact/sample"], owner, {"limit": 9, "at": 5.0, "last": 1})
+    query = VERIFICATIONS.facets.statement(["1/done/worse/exact/sample"], owner, {"limit": 9, "at": 5.0, "last": 1})
     plan = await plan_of(sqlite_engine, query)
     assert "USING INDEX ix_verifications" in plan
     assert f"({'key_id=? AND ' if owner else ''}<expr>=? AND created_at<?)" in plan

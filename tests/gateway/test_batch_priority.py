@@ -1,0 +1,81 @@
+"""Verification yields to users: in a core with one seat, who asks in its middle is answered before it goes on."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import msgspec
+
+from gateway.settings import Settings
+from inference_core.core_loop import ThreadCoreClient
+from inference_core.fake_runner import hash_core
+from inference_core.live_knobs import KnobsFile, LiveKnobs
+from inference_core.protocol import Knobs, SequenceOutput
+from migrations.tables import verifications
+from quality.sampling import Draw, SamplingSettings
+from quality.store import insert_records
+from quality.verification_queue import VerificationQueue
+from tests.gateway.running_gateway import running_gateway
+from tests.quality.store.records import make_record
+
+NAMES = ("smollm2-int4", "smollm2-bf16")
+BEGUN, ANSWER = 20, 8
+
+
+class StepBudget:
+    """A core that makes so many steps and then none until it is allowed more."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+        self.allowed = BEGUN
+        self.spent = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def step(self) -> list[SequenceOutput]:
+        if self.allowed <= 0:
+            self.spent.set()
+            return []
+        self.allowed -= 1
+        outputs: list[SequenceOutput] = self._core.step()
+        return outputs
+
+
+async def test_a_user_is_answered_in_the_middle_of_a_verification(settings: Settings) -> None:
+    made: list[StepBudget] = []
+
+    def load() -> StepBudget:
+        live = LiveKnobs(dict.fromkeys(NAMES, Knobs(max_num_seqs=1)), KnobsFile(settings.knobs_path))
+        core = hash_core(*NAMES, slabs=256, max_context=8192, vocab_size=49152, knobs=live, adapter_slots=2)
+        made.append(StepBudget(core))
+        return made[0]
+
+    watching = msgspec.structs.replace(settings, monitor=True, verification_budget=1e6)
+    async with running_gateway(watching, core=ThreadCoreClient(load), scripted=False) as gateway:
+        database = gateway.parts.database
+        served = make_record("r-1", tier=1, created_at=time.time(), cost_usd=1.0)
+        async with database.begin() as connection:
+            await insert_records(connection, [served])
+        queue = VerificationQueue(database, SamplingSettings(), lease_seconds=1.0, max_attempts=1)
+        assert await queue.add(served, Draw(sampled=True, probability=1.0, reason="drawn"), time.time())
+        # The strongest tier is at its answer, in the only seat.
+        assert await asyncio.to_thread(made[0].spent.wait, 20.0)
+        asked = {"model": "tier-2", "messages": [{"role": "user", "content": "Hello."}], "max_tokens": ANSWER}
+        answering = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=asked))
+
+        # So few steps would not end the verification's.
+        made[0].allowed = 10 * ANSWER
+        answer = await answering
+
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["completion_tokens"] == ANSWER
+        made[0].allowed = 1_000_000
+        assert gateway.parts.quality_loop is not None
+        assert gateway.parts.quality_loop.monitor is not None
+        await gateway.parts.quality_loop.monitor.drain()
+        async with database.connect() as connection:
+            row = (await connection.execute(verifications.select())).one()
+    # It went on where it was: it was neither given up nor begun again.
+    assert (row.status, row.attempts) == ("done", 1)
