@@ -59,8 +59,9 @@ class ReplicaCall:
         """End it, wherever it is; the server sees the connection close. Idempotent."""
         self._balancer.leave(self.flight)
         self._tell("overtaken")
-        self.opening.cancel()
-        await asyncio.wait([self.opening])
+        if not self.opening.done():
+            self.opening.cancel()
+            await asyncio.wait([self.opening])
         if not self.opening.cancelled():
             self.opening.exception()
         await self.deltas.aclose()

@@ -98,4 +98,8 @@ class ReplicaRace:
         return error
 
     async def _close_all_but(self, kept: ReplicaCall | None) -> None:
-        await asyncio.gather(*(call.close() for call in self._calls if call is not kept))
+        calls = [call for call in self._calls if call is not kept]
+        if len(calls) == 1:
+            await calls[0].close()
+        elif calls:
+            await asyncio.gather(*(call.close() for call in calls))

@@ -1,9 +1,12 @@
 """Several prompts of one request as one stream: numbered choices, one bill."""
 
+from collections.abc import AsyncGenerator
+
 from gateway.tier_deltas import tier_deltas
 from inference_core.protocol import SamplingParams
 from tests.gateway.scripted_tier import ScriptedTier
-from tiers.tier import GenerationRequest, Usage
+from tiers.replica_try import ReplicaTry
+from tiers.tier import Delta, GenerationRequest, Usage
 
 
 def requests(*prompts: str, n: int) -> list[GenerationRequest]:
@@ -27,3 +30,17 @@ async def test_closing_the_stream_closes_every_prompts_generation() -> None:
     await anext(deltas)
     await deltas.aclose()
     assert tier.closed_early == 3
+
+
+async def test_the_replicas_that_were_asked_are_told_though_only_the_best_choices_are() -> None:
+    class Replicated(ScriptedTier):
+        async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+            tries = [ReplicaTry(replica=request.request_id, outcome="answered", seconds=0.1)]
+            async for delta in super().generate(request):
+                delta.tries, tries = tries, []
+                yield delta
+
+    tier = Replicated(1)
+    tier.likelihoods = (-9.0, -1.0)
+    deltas = [delta async for delta in tier_deltas(tier, requests("One", "Two", n=2), 1)]
+    assert [one.replica for delta in deltas for one in delta.tries] == ["One", "Two"]

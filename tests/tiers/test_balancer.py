@@ -12,6 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from tests.tiers.tier_world import GREEDY, chat
 from tiers.balancer import Balancer
+from tiers.peak_ewma import PeakEwma
 from tiers.prefix_affinity import prefix_key, rendezvous_score
 from tiers.replica import Flight, Replica
 from tiers.replica_spec import BalancingSpec, ReplicaSpec
@@ -204,6 +205,16 @@ def test_a_replica_that_breaks_off_the_answer_to_its_probe_is_ejected_again_at_o
     assert balancer.replicas[0].breaker.available_in(clock.now) == 10
 
 
+def test_a_second_attempt_is_no_probe() -> None:
+    clock = Clock()
+    balancer = make_balancer([1, 1, 1], clock)
+    eject(balancer, 0)
+    clock.now += 5
+    flight = balancer.begin(None, [balancer.replicas[1]])
+    assert flight is not None
+    assert flight.replica is balancer.replicas[2]
+
+
 def test_a_probe_whose_caller_left_is_followed_by_another() -> None:
     clock = Clock()
     balancer = make_balancer([1, 1], clock)
@@ -224,8 +235,7 @@ def test_a_share_of_failures_is_judged_by_that_of_the_others(others_fail: bool, 
             flight = begin_at(balancer, place)
             fails = turn % 2 and (place == 0 or others_fail)
             (balancer.fail if fails else balancer.succeed)(flight)
-    assert balancer.replicas[0].breaker.is_open == ejected
-    assert not balancer.replicas[1].breaker.is_open
+    assert [replica.breaker.is_open for replica in balancer.replicas] == [ejected, False, False]
 
 
 def test_who_asks_to_be_left_alone_is_and_is_not_ejected_for_it() -> None:
@@ -379,6 +389,17 @@ def test_only_the_beginning_of_a_prompt_counts() -> None:
     assert key([*range(100, 140), 1]) == key([*range(100, 140), 2]) != key([1, *range(100, 140)])
     assert prefix_key(chat("x" * 99 + "a"), 64) == prefix_key(chat("x" * 99 + "b"), 64)
     assert prefix_key(chat("\ud800"), 64)
+
+
+def test_an_average_believes_a_peak_at_once_forgets_it_slowly_and_goes_back_to_what_is_usual() -> None:
+    average = PeakEwma()
+    assert average.value(0, 10, rest=0.3) == 0.3
+    average.observe(0.1, now=1, decay_seconds=10)
+    average.observe(2.0, now=1, decay_seconds=10)
+    assert average.latest == 2.0
+    average.observe(0.1, now=2, decay_seconds=10)
+    assert average.latest == pytest.approx(0.1 + 1.9 * math.exp(-0.1))
+    assert average.value(1e6, 10, rest=0.3) == pytest.approx(0.3)
 
 
 @given(st.lists(st.booleans(), max_size=300), st.floats(0, 1), st.integers(0, 20))

@@ -155,14 +155,19 @@ async def test_a_server_that_fails_before_its_first_delta_is_replaced_and_the_an
 
 
 async def test_what_has_begun_is_not_begun_again() -> None:
-    async with replicas(break_off, well) as (tier, servers):
+    clock = Clock()
+    async with replicas(break_off, well, clock=clock) as (tier, servers):
         deltas = tier.generate(chat())
         first = await anext(deltas)
         assert (first.text, [one.outcome for one in first.tries]) == ("Hel", ["answered"])
         with pytest.raises(TierError, match="before its choices were finished"):
             await anext(deltas)
         assert servers[1].calls == []
-        assert status(tier).consecutive_failures == 1
+        assert (status(tier).consecutive_failures, status(tier).failures) == (1, 1)
+        servers[0].handler = well
+        clock.now += 10
+        assert (await tries_of(tier))[0].replica == servers[0].base_url
+        assert (status(tier).consecutive_failures, status(tier).failures) == (0, 1)
 
 
 async def test_what_the_caller_did_wrong_is_asked_of_nobody_else() -> None:
@@ -254,7 +259,7 @@ async def test_no_attempt_begins_after_a_deadline() -> None:
         servers,
     ):
         await failure(tier)
-        assert servers[1].calls == []
+        assert status(tier, 1).requests == 0
 
 
 async def test_prompts_with_the_same_beginning_go_to_the_same_server() -> None:
