@@ -18,13 +18,14 @@ from classifier.training.hidden_fit import fit_layer
 from classifier.training.over_encoder import train_over_encoder
 from classifier.training.train import Candidate, Progress, encode_split, passage_fold
 from inference_core.errors import ModelFileError
+from inference_core.model_spec import Compute
 
 if TYPE_CHECKING:
     from classifier.training.teacher import HiddenStates
 
 NAME = "hidden"
 LAYER = 15  # of SmolLM2's 30: the middle knows most about difficulty
-COMPUTE = "int4-int8"
+COMPUTE: Compute = "int4-int8"
 EMBEDDING_DIM = 96
 
 

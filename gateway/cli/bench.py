@@ -29,7 +29,7 @@ bench = LazyGroup(
         "quantisers": ("gateway.cli.bench_quantisers:quantisers", "What each way of quantising loses."),
         "kernels": ("gateway.cli.bench_kernels:kernels", "The linear kernels beside the machine's bounds."),
         "route": ("gateway.cli.bench_route:route", "CPU and wall-clock time of a routing decision, by stage."),
-        "encoder": ("gateway.cli.bench_encoder:encoder", "What a checkpoint costs as the classifier's encoder."),
+        "encoder": ("gateway.cli.bench_encoder:encoder", "What a slow encoder of the classifier costs."),
         "scheduling": ("gateway.cli.bench_scheduling:scheduling", "What a step costs besides the model."),
         "step": ("gateway.cli.bench_step:step", "Where the time of one step of a model goes."),
         "speculation": ("gateway.cli.bench_speculation:speculation", "What drafted tokens are worth."),

