@@ -12,7 +12,7 @@ import pytest
 from inference_core.protocol import SamplingParams
 from tests.tiers.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import GREEDY, chat, collect, remote_spec, tier_spec
-from tiers.errors import CatalogError, TierError, TierRequestError, TierUnavailableError
+from tiers.errors import CatalogError, TierBusyError, TierError, TierRequestError, TierUnavailableError
 from tiers.remote import RemoteTier
 from tiers.tier import ChatMessage, GenerationRequest, Usage
 
@@ -176,6 +176,25 @@ async def test_what_is_not_the_callers_fault_makes_the_tier_unavailable_for_a_wh
         assert f"answered {status}" in str(raised)
         assert not tier.load().healthy
         now += 10
+        assert tier.load().healthy
+        await tier.close()
+
+
+@pytest.mark.parametrize(
+    ("stated", "seconds"), [("7", 7), ("0.5", 0.5), ("86400", 300), ("Fri, 20 Nov 2020 00:00:00 GMT", 0), ("soon", 10)]
+)
+async def test_a_busy_server_is_avoided_for_as_long_as_it_says(stated: str, seconds: float) -> None:
+    now = 100.0
+
+    async def busy(call: Call) -> None:
+        await call.send(f"HTTP/1.1 429 X\r\nretry-after: {stated}\r\ncontent-length: 2\r\n\r\n{{}}".encode())
+
+    async with LoopbackServer(busy) as server:
+        tier = RemoteTier(remote_spec(server.base_url), cooldown_seconds=10, clock=lambda: now)
+        assert isinstance(await failure(tier), TierBusyError)
+        now += seconds - 0.01
+        assert not tier.load().healthy
+        now += 0.02
         assert tier.load().healthy
         await tier.close()
 
