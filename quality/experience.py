@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.encoder import SlowEncoder
 from classifier.manifest import Manifest
 from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import routing_input
-from migrations.tables import training_rows
+from migrations.tables import training_rows, verifications
 from quality.sampling import uniform
 from quality.verification import EncodedPrompt
 
@@ -24,8 +24,14 @@ Tensors = dict[str, npt.NDArray[Any]]
 
 # The source in a manifest's training window, if stored rows trained the version.
 TRAINED_ON = "verified traffic"
-# Of the new rows: kept for comparing models; kept for calibrating them; the rest trains.
+# Of the probes, kept for comparing models; the others draw the curve and calibrate, and none trains (DESIGN §5).
+PROBE_COMPARE_SHARE = 0.5
+# With so many probes to compare on, other verified rows are no longer needed for that.
+PROBES_TO_COMPARE = 100
+# Of the other rows: kept for comparing models while there are too few probes; kept for calibrating; the rest trains.
 COMPARE_SHARE, CALIBRATE_SHARE = 0.25, 0.15
+# Inverse probabilities of sampling, over their mean, are kept within these bounds: no row may be all of a sample.
+LEAST_WEIGHT, MOST_WEIGHT = 0.25, 4.0
 _SPLIT_KEY = "retraining split"
 _F4 = np.dtype("<f4")
 
@@ -75,11 +81,18 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
     """All stored rows that `manifest`'s encoder made, oldest first, as tensors without texts or names.
 
     float32 `features` [n, f], `embedding` [n, d], `word_logits` [n, h], `no_worse` [n, tiers - 1] and `correct`
-    [n, tiers] with NaN unobserved, `weights` [n]; uint8 `held` [n] (calibrates) and `compare` [n] (kept from all
-    training). Which rows are kept apart is a hash of the request, so a row never changes sides.
+    [n, tiers] with NaN unobserved, `weights` [n]; uint8 `held` [n] (calibrates and draws the curve) and `compare` [n]
+    (kept from all training). Which rows are kept apart is a hash of the request: what has trained is never compared on.
+    A weight is the judge's informedness, times the inverse probability of being sampled where that was not uniform.
     """
+    sampled = (
+        select(verifications.c.request_id, func.max(verifications.c.sampled_probability).label("probability"))
+        .group_by(verifications.c.request_id)
+        .subquery()
+    )
     query = (
-        select(training_rows)
+        select(training_rows, sampled.c.probability)
+        .outerjoin(sampled, sampled.c.request_id == training_rows.c.request_id)
         .where(training_rows.c.feature_spec == feature_spec(manifest), training_rows.c.features.is_not(None))
         .order_by(training_rows.c.created_at, training_rows.c.training_row_id)
     )
@@ -88,7 +101,7 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
     names, heads, tiers = len(manifest.feature_names), len(manifest.heads), manifest.tiers
     vectors = np.array([vector_of(row["features"]) for row in rows], np.float32).reshape(len(rows), names + heads)
     draws = np.array([uniform(row["request_id"] or str(row["training_row_id"]), _SPLIT_KEY) for row in rows])
-    held, compare = kept_apart(draws)
+    held, compare = kept_apart(draws, np.array([row["source"] == "probe" for row in rows], np.bool_))
     return {
         "features": vectors[:, :names],
         "word_logits": vectors[:, names:],
@@ -99,16 +112,34 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
         "correct": np.array([outcomes_of(row["correct"] or [None] * tiers) for row in rows], np.float32).reshape(
             -1, tiers
         ),
-        "weights": np.array([max(row["weights"]) for row in rows], np.float32),
+        "weights": np.array([max(row["weights"]) for row in rows], np.float32) * _inverse_probabilities(rows),
         "held": held.astype(np.uint8),
         "compare": compare.astype(np.uint8),
     }
 
 
-def kept_apart(draws: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which rows calibrate, and which are kept from all training to compare models, by a number in [0, 1) for each."""
-    compare = draws < COMPARE_SHARE
-    return ~compare & (draws < COMPARE_SHARE + CALIBRATE_SHARE), compare
+def kept_apart(
+    draws: npt.NDArray[np.floating], probes: npt.NDArray[np.bool_] | None = None
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which rows calibrate and draw the curve, and which are kept from all training to compare models, by a number in
+    [0, 1) for each and whether it is a probe."""
+    probe = np.zeros(len(draws), np.bool_) if probes is None else probes
+    compare = probe & (draws < PROBE_COMPARE_SHARE)
+    spare = ~probe & (draws < COMPARE_SHARE)
+    held = (probe & ~compare) | (~probe & ~spare & (draws < COMPARE_SHARE + CALIBRATE_SHARE))
+    return held, compare if np.count_nonzero(compare) >= PROBES_TO_COMPARE else compare | spare
+
+
+def _inverse_probabilities(rows: list[dict[str, Any]]) -> npt.NDArray[np.float32]:
+    """[n], about 1 in the mean: Horvitz-Thompson weights of sampled rows. Probes are uniformly random, and what users
+    say was not drawn."""
+    drawn = [row["source"] == "verification" and bool(row["probability"]) for row in rows]
+    inverse = np.array([1.0 / row["probability"] if known else np.nan for row, known in zip(rows, drawn, strict=True)])
+    if not any(drawn):
+        return np.ones(len(rows), np.float32)
+    relative = np.clip(inverse / np.nanmean(inverse), LEAST_WEIGHT, MOST_WEIGHT)
+    weights: npt.NDArray[np.float32] = np.nan_to_num(relative, nan=1.0).astype(np.float32)
+    return weights
 
 
 def data_hash(tensors: Tensors, *versions: str) -> str:

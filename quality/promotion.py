@@ -1,6 +1,7 @@
 """Whether a candidate classifier may replace the incumbent: its gain on held-out rows, and the guards it must pass."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -12,6 +13,16 @@ from classifier.training.encoded_rows import EncodedRows
 from classifier.training.evaluate import ECE_TOLERANCE, MIN_ROWS, RESAMPLES
 from classifier.training.routing import COST_WEIGHT, Estimate, choose, estimate, utility
 from classifier.training.row_sets import RowSet, predict_rows, row_sets
+from quality.guards import (
+    ClusterGain,
+    DecisionTime,
+    cluster_gains,
+    cluster_reasons,
+    cost_reason,
+    dearer,
+    decision_time,
+    latency_reason,
+)
 
 Float = npt.NDArray[np.floating]
 
@@ -34,7 +45,12 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     `gain`: utility of the candidate minus the incumbent's on the newer rows that neither saw, paired; `base_gain`: the
     same on the base data's held rows; `over_shuffled`: the candidate against its own choices dealt out at random,
-    over both. None where there are too few rows. `reasons` are the refusals; empty means promote.
+    over both. `dearer`: by which share its choices cost more on the newer rows, `base_dearer` on the base data's. None
+    where there are too few rows. `clusters`: gains by kind of prompt, over both, the worst first.
+
+    `compared_on`: "probes" are uniformly random requests that every tier answered; while there are too few of them it
+    is "verified rows", the sampled answers with the weights of their sampling. `reasons` are the refusals; empty means
+    promote.
     """
 
     candidate: str
@@ -45,6 +61,11 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     base_gain: Estimate | None
     over_shuffled: Estimate | None
     calibration: list[TierCalibration]
+    dearer: Estimate | None = None
+    base_dearer: Estimate | None = None
+    clusters: list[ClusterGain] = []
+    time: DecisionTime | None = None
+    compared_on: Literal["probes", "verified rows"] = "verified rows"
     reasons: list[str]
 
     @property
@@ -56,12 +77,16 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 class _Observed:
     """Rows on which the same tiers were observed, with what either model would choose there."""
 
-    def __init__(self, rows: RowSet, p_candidate: Float, p_incumbent: Float, lambda_: float) -> None:
+    def __init__(
+        self, rows: RowSet, encoded: EncodedRows, p_candidate: Float, p_incumbent: Float, lambda_: float
+    ) -> None:
         self.worth = utility(rows.scores["no_worse"], rows.prices)
         self.pick = choose(rows.p_ok(p_candidate), rows.prices, "lambda", lambda_)
         before = choose(rows.p_ok(p_incumbent), rows.prices, "lambda", lambda_)
         each = np.arange(len(self.pick))
         self.difference = self.worth[each, self.pick] - self.worth[each, before]
+        self.cost, self.cost_before = rows.prices[self.pick], rows.prices[before]
+        self.weights, self.embedding = encoded.weights[rows.mask], encoded.embedding[rows.mask]
 
 
 def judge_candidate(
@@ -76,13 +101,22 @@ def judge_candidate(
     """Compare on `new` (newer rows kept from all training) and `base` (the base data's held rows), both models routing
     by `lambda_`, as they would serve.
 
-    A row counts for the tiers whose outcome it has: a model chooses between those. So verified traffic, where the
-    judged and the strongest tier are known, compares models on its own ground until there are full-ladder probes.
+    Of `new` only the full-ladder probes count as soon as there are `MIN_ROWS` of them (DESIGN §5). Until then a row
+    counts for the tiers whose outcome it has: a model chooses between those, so that verified traffic, where the judged
+    and the strongest tier are known, compares models on its own ground.
     """
+    probes = new.take(np.flatnonzero(~np.isnan(new.labels[:, : candidate.manifest.tiers - 1]).any(axis=1)))
+    new = probes if len(probes) >= MIN_ROWS else new
     newer, older = (_observed(candidate, incumbent, rows, lambda_) for rows in (new, base))
+    both = [*newer, *older]
     gain, base_gain = _gain(newer, seed), _gain(older, seed)
-    over_shuffled = _over_shuffled([*newer, *older], seed)
+    over_shuffled = _over_shuffled(both, seed)
     calibration = _calibration(candidate, incumbent, new, seed)
+    rise, base_rise = _dearer(newer, seed), _dearer(older, seed)
+    clusters = cluster_gains(incumbent.clusters, _joined(both, "embedding"), _joined(both, "difference"))
+    time = decision_time(candidate, incumbent, new if len(new) else base)
+    guards = [cost_reason("newer rows", rise, gain), cost_reason("base data", base_rise, base_gain)]
+    guards += [*cluster_reasons(clusters), latency_reason(time)]
     return Judgement(
         candidate=candidate.version,
         incumbent=incumbent.version,
@@ -92,7 +126,15 @@ def judge_candidate(
         base_gain=base_gain,
         over_shuffled=over_shuffled,
         calibration=calibration,
-        reasons=_reasons(_count(newer), gain, base_gain, over_shuffled, calibration),
+        dearer=rise,
+        base_dearer=base_rise,
+        clusters=clusters,
+        time=time,
+        compared_on="probes" if new is probes else "verified rows",
+        reasons=[
+            *_reasons(_count(newer), gain, base_gain, over_shuffled, calibration),
+            *(reason for reason in guards if reason is not None),
+        ],
     )
 
 
@@ -100,7 +142,7 @@ def _observed(candidate: OutcomeModel, incumbent: OutcomeModel, rows: EncodedRow
     if not len(rows):
         return []
     ours, theirs = predict_rows(candidate, rows), predict_rows(incumbent, rows)
-    return [_Observed(one, ours, theirs, lambda_) for one in row_sets(rows, candidate.manifest.tiers)]
+    return [_Observed(one, rows, ours, theirs, lambda_) for one in row_sets(rows, candidate.manifest.tiers)]
 
 
 def _count(sets: Sequence[_Observed]) -> int:
@@ -110,9 +152,19 @@ def _count(sets: Sequence[_Observed]) -> int:
 def _gain(sets: Sequence[_Observed], seed: int) -> Estimate | None:
     if _count(sets) < MIN_ROWS:
         return None
-    difference = np.concatenate([one.difference for one in sets])
-    draws = metrics.resamples(len(difference), RESAMPLES, seed) @ difference / len(difference)
-    return estimate(float(difference.mean()), draws)
+    difference, weights = _joined(sets, "difference"), _joined(sets, "weights")
+    drawn = metrics.resamples(len(difference), RESAMPLES, seed)
+    draws = drawn @ (weights * difference) / np.maximum(drawn @ weights, 1e-9)
+    return estimate(float(weights @ difference / weights.sum()), np.asarray(draws))
+
+
+def _dearer(sets: Sequence[_Observed], seed: int) -> Estimate | None:
+    return dearer(_joined(sets, "cost_before"), _joined(sets, "cost"), seed)
+
+
+def _joined(sets: Sequence[_Observed], name: str) -> Float:
+    joined: Float = np.concatenate([getattr(one, name) for one in sets]) if sets else np.zeros(0)
+    return joined
 
 
 def _over_shuffled(sets: Sequence[_Observed], seed: int) -> Estimate | None:

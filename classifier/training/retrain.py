@@ -16,7 +16,6 @@ from classifier.errors import TrainingDataError
 from classifier.manifest import TrainingWindow
 from classifier.training.encoded_rows import EncodedRows
 from classifier.training.fit import fit_heads
-from classifier.training.row_sets import row_sets
 from classifier.training.train import artefact_version, with_curves
 
 # From so many fully observed new rows on, the curve is drawn on them alone: they are the serving catalogue's.
@@ -76,9 +75,8 @@ def retrain_from(
 
 
 def _curve_rows(rows: EncodedRows, new: int) -> EncodedRows:
-    fresh = rows.take(np.flatnonzero(rows.held & (np.arange(len(rows)) >= len(rows) - new)))
-    tiers = (rows.labels.shape[1] + 1) // 2
-    full = [s for s in row_sets(fresh, tiers) if len(s.tiers) == tiers] if len(fresh) else []
-    if full and int(full[0].mask.sum()) >= CURVE_ROWS:
-        return fresh
-    return rows.take(rows.held)
+    """The probes of the serving catalogue that trained nothing if there are enough of them, else the base's held rows:
+    routed traffic never shows what the other tiers would have done (DESIGN §5)."""
+    old, tiers = np.arange(len(rows)) < len(rows) - new, (rows.labels.shape[1] + 1) // 2
+    probes = rows.held & ~old & ~np.isnan(rows.labels[:, : tiers - 1]).any(axis=1)
+    return rows.take(probes if np.count_nonzero(probes) >= CURVE_ROWS else rows.held & old)

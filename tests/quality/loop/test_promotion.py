@@ -1,14 +1,18 @@
 """Promotion: only a significant gain on unseen rows counts, and every guard can say no."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tiny_classifier import base_artefact
 
 from classifier.artefact import load_artefact, load_base
+from classifier.decision import Prediction
 from classifier.heads import Heads
-from classifier.outcome_model import OutcomeModel
+from classifier.memory import Nearby
+from classifier.outcome_model import EncodedTurn, OutcomeModel, Outcomes
 from classifier.training.encoded_rows import EncodedRows
 from quality.promotion import judge_candidate
 
@@ -97,3 +101,97 @@ def test_losing_on_the_base_data_is_a_reason_of_its_own(model: OutcomeModel, uns
 
     assert any(reason.startswith("loses on the base data") for reason in judgement.reasons)
     assert any(reason.startswith("0 newer held-out rows") for reason in judgement.reasons)
+
+
+def test_a_dearer_model_is_refused_unless_its_gain_pays(model: OutcomeModel, unseen: EncodedRows) -> None:
+    """The candidate pays for the strongest tier everywhere."""
+    judgement = judge_candidate(_shifted(model, -20.0), model, unseen, unseen)
+
+    assert judgement.dearer is not None
+    assert judgement.dearer.low > 0.1
+    assert [reason.split(" on the ")[1][:9] for reason in judgement.reasons if reason.startswith("costs +")] == [
+        "newer row",
+        "base data",
+    ]
+    paid = judge_candidate(_shifted(model, -20.0), _shifted(model, 20.0), unseen, _none_of(unseen))
+    assert paid.dearer is not None
+    assert paid.dearer.low > 0.1
+    assert not any(reason.startswith("costs +") for reason in paid.reasons)
+
+
+class _Changed(OutcomeModel):
+    """A model that behaves as `like` but for what a test overrides."""
+
+    def __init__(self, like: OutcomeModel) -> None:
+        super().__init__(like.manifest, like.encoder, like.heads, like.memory)
+
+
+class _RuinsOneKind(_Changed):
+    """Believes in tier 1 for all prompts of `cluster`."""
+
+    cluster = -1
+
+    def outcomes(self, features: Any, embedding: Any, word_logits: Any, own_rows: Any = None) -> Outcomes:
+        found = super().outcomes(features, embedding, word_logits, own_rows)
+        found.p[self.clusters.nearest(embedding) == self.cluster, 0] = 0.995
+        return found
+
+
+def test_a_model_that_ruins_one_kind_of_prompts_is_refused_though_the_others_gain(
+    model: OutcomeModel, unseen: EncodedRows
+) -> None:
+    unseen = unseen.joined(unseen).joined(unseen)
+    nearest = model.clusters.nearest(unseen.embedding)
+    sizes = np.bincount(nearest)
+    large = [k for k in range(len(sizes)) if sizes[k] >= 50]
+    hard = min(large, key=lambda k: float(unseen.labels[nearest == k, 0].mean()))
+    ruins = _RuinsOneKind(model)
+    ruins.cluster = hard
+
+    judgement = judge_candidate(ruins, model, unseen, _none_of(unseen))
+
+    worst = judgement.clusters[0]
+    assert (worst.cluster, worst.rows) == (hard, sizes[hard])
+    assert [r for r in judgement.reasons if r.startswith(f"loses on the {worst.rows} rows of cluster {hard}")]
+    assert not any("of cluster" in reason for reason in judge_candidate(model, model, unseen, unseen).reasons)
+
+
+class _Slow(_Changed):
+    def prediction(self, turn: EncodedTurn, nearby: Nearby) -> Prediction:
+        for _ in range(100):
+            super().prediction(turn, nearby)
+        return super().prediction(turn, nearby)
+
+
+def test_a_model_that_decides_slowly_is_refused(model: OutcomeModel, unseen: EncodedRows) -> None:
+    slow = judge_candidate(_Slow(model), model, unseen, _none_of(unseen))
+    fast = judge_candidate(model, _Slow(model), unseen, _none_of(unseen))
+
+    assert any(reason.startswith("a decision takes") for reason in slow.reasons)
+    assert not any(reason.startswith("a decision takes") for reason in fast.reasons)
+
+
+def test_as_soon_as_there_are_probes_only_they_compare(model: OutcomeModel, unseen: EncodedRows, folder: Path) -> None:
+    """Where the two disagree: by sampled traffic the candidate wins, by probes it does not."""
+    probes = EncodedRows.from_tensors(load_base(folder))
+    probes = probes.take(probes.held)
+    mixed = unseen.joined(probes)
+    few = unseen.joined(probes.take(np.arange(40)))
+
+    on_probes = judge_candidate(model, _shifted(model, -20.0), mixed, _none_of(unseen))
+    on_all = judge_candidate(model, _shifted(model, -20.0), few, _none_of(unseen))
+
+    assert (on_probes.compared_on, on_probes.new_rows) == ("probes", len(probes))
+    assert (on_all.compared_on, on_all.new_rows) == ("verified rows", len(unseen) + 40)
+
+
+def test_rows_count_with_their_weights(model: OutcomeModel, unseen: EncodedRows) -> None:
+    incumbent = _shifted(model, -20.0)
+    gains = []
+    for weight in (1.0, 100.0):
+        bad = (unseen.labels[:, 0] < 0.5).astype(np.float32)
+        weighted = replace(unseen, weights=1.0 + (weight - 1.0) * bad)
+        gain = judge_candidate(model, incumbent, weighted, _none_of(unseen)).gain
+        assert gain is not None
+        gains.append(gain.value)
+    assert gains[1] < gains[0]

@@ -15,8 +15,8 @@ from tiny_classifier import SETTINGS, base_artefact, experience_row, fresh_regis
 
 from classifier.artefact import load_manifest
 from classifier.registry import ArtefactRegistry, Canary
-from migrations.tables import audit_events, classifier_versions, retrain_runs, training_rows
-from quality.experience import data_hash, export_rows
+from migrations.tables import audit_events, classifier_versions, retrain_runs, training_rows, verifications
+from quality.experience import data_hash, export_rows, kept_apart
 from quality.retrain import RetrainResult, retrain
 from quality.retrain_runs import Busy, LeaseLostError, RetrainRuns, Run
 from quality.training_subprocess import TrainingProcessError
@@ -255,6 +255,56 @@ async def test_a_row_never_changes_sides_and_rows_of_another_encoder_stay_out(
         assert np.array_equal(after[name], before[name][order])
     assert not np.any((before["compare"] == 1) & (before["held"] == 1))
     assert 30 <= before["compare"].sum() <= 70
+
+
+def test_probes_compare_and_draw_the_curve_and_train_nothing() -> None:
+    """DESIGN §5; other verified rows compare only while there are too few probes."""
+    draws = np.random.default_rng(0).random(1000)
+    for probes in (100, 600):
+        probe = np.arange(1000) < probes
+        held, compare = kept_apart(draws, probe)
+        assert not np.any(held & compare)
+        assert np.all(held[probe] | compare[probe])
+        assert np.any(compare[~probe]) == (probes == 100)
+        assert 0.1 < held[~probe].mean() < 0.2
+
+
+def test_what_has_trained_is_never_compared_on_later() -> None:
+    draws = np.random.default_rng(0).random(1000)
+    early = np.zeros(1000, np.bool_)
+    early[:50] = True
+    held, compare = kept_apart(draws, early)
+    later_draws, later = (
+        np.append(draws, np.random.default_rng(1).random(500)),
+        np.append(early, np.ones(500, np.bool_)),
+    )
+    later_held, later_compare = kept_apart(later_draws, later)
+    trained = ~held & ~compare
+    assert not np.any(trained & later_compare[:1000])
+    assert np.array_equal(held, later_held[:1000])
+
+
+async def test_rarely_sampled_rows_weigh_more_within_bounds(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
+    model = model_in(registry)
+    await store_experience(engine, model, 20)
+    before = (await export_rows(engine, model.manifest))["weights"]
+    verdicts = [
+        {
+            "request_id": f"live-1-{i}", "tier": 1, "model": "m", "sampled_probability": 0.001 if i == 0 else 0.05,
+            "sampled_reason": "sample", "status": "done", "cost_usd": 0.0, "reserved_usd": 0.0, "attempts": 1,
+            "created_at": 1.0,
+        }
+        for i in range(20)
+    ]  # fmt: skip
+    async with engine.begin() as connection:
+        await connection.execute(insert(verifications), verdicts)
+
+    after = (await export_rows(engine, model.manifest))["weights"]
+
+    assert np.all(before == 1.0)
+    assert after[0] == pytest.approx(4.0)
+    assert np.all(after[1:] == after[1])
+    assert 0.25 <= after[1] < 1.0
 
 
 async def test_the_data_hash_sees_every_row_and_what_they_are_trained_on(
