@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
+# Tests run in so many processes, a file's tests in one of them.
+WORKERS ?= 2
 
 .PHONY: run install test lint types check-imports test-mesh test-kernels test-gpu bench-gpu test-slow soak fuzz sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card clean
 
@@ -23,7 +25,7 @@ $(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inferen
 	touch $(STAMP)
 
 test: lint types check-imports
-	$(BIN)/pytest -m "not slow and not gpu and not mesh and not kernels"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not gpu and not mesh and not kernels"
 
 # Models over several processes, beyond what `make test` runs of it: more meshes, more ways to die, launcher, torchrun.
 test-mesh: install
