@@ -16,7 +16,7 @@ from quality.verification_queue import VerificationQueue
 DRAWN = Draw(sampled=True, probability=0.05, reason="drawn")
 
 
-def _encode(messages: list[dict[str, str]]) -> EncodedPrompt:
+async def _encode(messages: list[dict[str, str]]) -> EncodedPrompt:
     return EncodedPrompt(feature_spec="test-1", embedding=b"\0" * 8, features=None)
 
 
