@@ -7,6 +7,7 @@ erased user's embeddings for a while.
 import hashlib
 import shutil
 from collections.abc import Collection
+from contextlib import suppress
 
 import msgspec
 import numpy as np
@@ -24,23 +25,26 @@ def embedding_digest(embedding: npt.NDArray[np.float32]) -> str:
     return _digests(quantise(embedding[None, :])[0])[0]
 
 
-def erase_from_registry(registry: ArtefactRegistry, digests: Collection[str]) -> dict[str, str]:
-    """Replace every version that remembers one of `digests`; returns the new version's name by the old one's.
+def versions_without(registry: ArtefactRegistry, digests: Collection[str]) -> dict[str, str]:
+    """Make a version without these rows of every one that remembers some of them; the new names by the old ones.
 
     A version without the rows is the same in everything else: its heads were fitted with them, and the next retraining
-    fits them without. Where no other new row is left, the artefact that the line began with takes its place. Old
-    versions are deleted. Raises `ArtefactError` for a version that cannot be read; nothing is replaced then.
+    fits them without. Where no other new row is left, the artefact that the line began with takes its place. The
+    pointer stays as it is, and the old versions are for `forget`. Raises `ArtefactError` for one that cannot be read.
     """
     wanted = frozenset(digests)
     replaced: dict[str, str] = {}
     for version in registry.versions() if wanted else []:
         if (new := _without(registry, version, wanted)) is not None:
             replaced[version] = new
-    if replaced:
-        registry.replace(replaced)
-        for version in replaced:
-            shutil.rmtree(registry.root / version)
     return replaced
+
+
+def forget(registry: ArtefactRegistry, versions: Collection[str]) -> None:
+    """Delete versions that the pointer names no more."""
+    for version in versions:
+        with suppress(FileNotFoundError):  # another process was first
+            shutil.rmtree(registry.root / version)
 
 
 def _without(registry: ArtefactRegistry, version: str, digests: frozenset[str]) -> str | None:

@@ -14,6 +14,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Computed,
     Double,
     ForeignKey,
     Index,
@@ -25,7 +26,6 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     false,
-    literal_column,
     text,
 )
 from sqlalchemy.engine import Dialect
@@ -119,13 +119,8 @@ routing_decisions = Table(
     Index(None, "experiment_id", "created_at"),
 )
 
-# What verifications are filtered by, as one value of few different ones: every combination is found by one index.
+# What verifications are filtered by; `facet` tells their combinations apart, so that one index finds any of them.
 VERIFICATION_FACETS = ("tier", "status", "label", "judge", "sampled_reason")
-verification_facet = literal_column(
-    "(CAST(tier AS TEXT) || '/' || status || '/' || COALESCE(label, '') || '/' || COALESCE(judge, '') || '/' || "
-    "sampled_reason)",
-    Text,
-)
 
 verifications = Table(
     "verifications",
@@ -154,13 +149,21 @@ verifications = Table(
     Column("error", FreeText),
     Column("created_at", Double, nullable=False),
     Column("finished_at", Double),
+    Column(
+        "facet",
+        Text,
+        Computed(
+            "CAST(tier AS TEXT) || '/' || status || '/' || COALESCE(label, '') || '/' || COALESCE(judge, '') || '/' || "
+            "sampled_reason"
+        ),
+    ),
     Index("uq_verifications_request_id_tier", "request_id", "tier", unique=True),
     Index(None, "created_at"),
     Index(None, "tier", "created_at"),
     Index(None, "status", "created_at"),
     Index(None, "key_id", "created_at"),
-    Index("ix_verifications_facet", verification_facet, "created_at", "verification_id"),
-    Index("ix_verifications_key_id_facet", "key_id", verification_facet, "created_at", "verification_id"),
+    Index("ix_verifications_facet", "facet", "created_at", "verification_id"),
+    Index("ix_verifications_key_id_facet", "key_id", "facet", "created_at", "verification_id"),
     Index(
         "ix_verifications_texts",
         "created_at",

@@ -6,7 +6,6 @@ from migrations.tables import (
     classifier_versions,
     retrain_runs,
     rollouts,
-    verification_facet,
     verifications,
 )
 from quality.facets import Facets
@@ -18,7 +17,7 @@ VERIFICATIONS = Listing(
     "verification_id",
     ("tier", "status", "label", "judge", "sampled_reason", "key_id"),
     hidden=("verifier_answer", "owner", "lease_until"),
-    facets=Facets(verifications, "verification_id", verification_facet, VERIFICATION_FACETS, owner="key_id"),
+    facets=Facets(verifications, "verification_id", VERIFICATION_FACETS, owner="key_id"),
 )
 ARTEFACTS = Listing(classifier_versions, "version", ("status",))
 TRANSITIONS = Listing(audit_events, "audit_event_id", ("action", "actor"))

@@ -47,7 +47,8 @@ class Listing:
         self.filters = filters
         self.facets = facets
         self._key = key
-        self._shown = [column for column in table.c if column.name not in hidden]
+        self._whole = [column for column in table.c if column.computed is None]
+        self._shown = [column for column in self._whole if column.name not in hidden]
 
     def kind(self, column: str) -> type[int] | type[str]:
         """Of what type the values of a column are: numbers, or texts of some sort."""
@@ -103,14 +104,16 @@ class Listing:
         if cursor is not None:
             given["at"], given["last"] = self._position(cursor)
         bounds = {name: value for name, value in given.items() if value is not None}
-        matching = await facets.matching(connection, chosen)
-        keys = await facets.newest(connection, matching, chosen, bounds)
+        # What is common is common among the newest rows; what is not has few combinations.
+        keys = await facets.among_newest(connection, chosen, bounds)
+        if len(keys) <= limit:
+            keys = await facets.newest(connection, await facets.matching(connection, chosen), chosen, bounds)
         key = self.table.c[self._key]
         return select(*self._shown).where(key.in_(keys)).order_by(self.table.c.created_at.desc(), key.desc())
 
     async def one(self, engine: AsyncEngine, key: Any) -> dict[str, Any] | None:
         """The whole row, hidden columns too."""
-        query = select(self.table).where(self.table.c[self._key] == key)
+        query = select(*self._whole).where(self.table.c[self._key] == key)
         async with engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()
         return None if row is None else dict(row)

@@ -18,7 +18,7 @@ _GRACE_SECONDS = 60.0
 # The budget of verification counts what was spent in the last day.
 _LEAST_VERIFICATION_SECONDS = _DAY
 _DIGEST_SECONDS = 7 * _DAY
-_LOCK = 0x41494F04  # PostgreSQL advisory lock number: "AIO", 4
+_LOCK = 0x41494F08  # PostgreSQL advisory lock number: "AIO", 8
 
 
 class RetentionLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,8 @@ branch_labels = None
 depends_on = None
 
 FACET = (
-    "(CAST(tier AS TEXT) || '/' || status || '/' || COALESCE(label, '') || '/' || COALESCE(judge, '') || '/' || "
-    "sampled_reason)"
+    "CAST(tier AS TEXT) || '/' || status || '/' || COALESCE(label, '') || '/' || COALESCE(judge, '') || '/' || "
+    "sampled_reason"
 )
 # Replaced by the index on all of what verifications are filtered by.
 SINGLE = ("label", "judge", "sampled_reason")
@@ -26,11 +26,12 @@ def upgrade() -> None:
         op.create_index(f"ix_{table}_texts", table, ["created_at"], sqlite_where=held, postgresql_where=held)
     for column in SINGLE:
         op.drop_index(f"ix_verifications_{column}_created_at", "verifications")
-    facet = sa.text(FACET)
-    op.create_index("ix_verifications_facet", "verifications", [facet, "created_at", "verification_id"])
-    op.create_index(
-        "ix_verifications_key_id_facet", "verifications", ["key_id", facet, "created_at", "verification_id"]
-    )
+    # SQLite adds no column that is stored, PostgreSQL before 18 none that is not.
+    stored = op.get_bind().dialect.name == "postgresql" or None
+    op.add_column("verifications", sa.Column("facet", sa.Text(), sa.Computed(FACET, persisted=stored)))
+    columns = ["facet", "created_at", "verification_id"]
+    op.create_index("ix_verifications_facet", "verifications", columns)
+    op.create_index("ix_verifications_key_id_facet", "verifications", ["key_id", *columns])
     for table, first, second in PAIRS:
         op.create_index(f"ix_{table}_{first}_{second}_created_at", table, [first, second, "created_at"])
     op.create_table(
@@ -49,6 +50,7 @@ def downgrade() -> None:
         op.drop_index(f"ix_{table}_{first}_{second}_created_at", table)
     op.drop_index("ix_verifications_key_id_facet", "verifications")
     op.drop_index("ix_verifications_facet", "verifications")
+    op.drop_column("verifications", "facet")
     for column in SINGLE:
         op.create_index(f"ix_verifications_{column}_created_at", "verifications", [column, "created_at"])
     for table, _ in TEXTS:

@@ -10,12 +10,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import SETTINGS, base_artefact, experience_row, fresh_registry, model_in
 
 from classifier.artefact import load_artefact, load_base, load_manifest
-from classifier.erasure import erase_from_registry
+from classifier.erasure import versions_without
 from classifier.manifest import TrainingWindow
 from classifier.quantised import dequantise, quantise
 from classifier.registry import ArtefactRegistry
 from classifier.training.retrain import retrain_from
-from migrations.tables import audit_events, classifier_versions, training_rows
+from migrations.tables import audit_events, classifier_versions, rollouts, training_rows
 from quality.classifier_versions import ClassifierVersions
 from quality.erasure import erase_user, forget_erased
 from quality.experience import encode_prompt, export_rows
@@ -133,6 +133,11 @@ async def test_versions_before_and_on_trial_forget_her_too(engine: AsyncEngine, 
     second = await learn(engine, registry, "bob")
     registry.promote(first)
     registry.start_canary(second, 0.25)
+    trial = {"rollout_id": "r", "version": second, "incumbent": first, "stage": "canary", "status": "running"}
+    async with engine.begin() as connection:
+        await connection.execute(
+            insert(rollouts), trial | {"share": 0.25, "settings": {}, "reason": "", "created_at": 1.0}
+        )
 
     erased = await erase_user(engine, registry, "ada", actor="ann", reason="she asked", now=2000.0)
 
@@ -140,6 +145,9 @@ async def test_versions_before_and_on_trial_forget_her_too(engine: AsyncEngine, 
     assert canary is not None
     assert (canary.version, canary.share) == (erased.replaced[second], 0.25)
     assert not any(remembers(registry, version, "ada") for version in registry.versions())
+    [rollout] = await rows(engine, rollouts)
+    assert (rollout["status"], rollout["version"]) == ("running", erased.replaced[second])
+    assert rollout["incumbent"] == erased.replaced[first] == registry.current().name
 
 
 async def test_a_version_finished_after_the_erasure_is_found_later(
@@ -175,4 +183,4 @@ async def test_who_left_nothing_changes_nothing(engine: AsyncEngine, registry: A
     erased = await erase_user(engine, registry, "nobody", actor="ann", reason="", now=2000.0)
 
     assert (erased.rows.requests, erased.replaced, registry.current().name) == (0, {}, current)
-    assert erase_from_registry(registry, ["00"]) == {}
+    assert versions_without(registry, ["00"]) == {}
