@@ -1,7 +1,6 @@
 """Asks tiers verifiable prompts; keeps what stages 1 to 3 see of each answer, and whether it was right; no texts."""
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
@@ -121,14 +120,9 @@ def outcomes_manifest(
         pooling="last",
         max_tokens=ANSWER_TOKENS,
         classifier_version=model.version,
-        encoder=encoder_hash(model),
+        encoder=model.encoder_hash,
         feature_names=list(FEATURE_NAMES),
     )
-
-
-def encoder_hash(model: OutcomeModel) -> str:
-    """Hash of the description of an artefact's encoder: what was fitted on its embeddings holds for no other."""
-    return hashlib.sha256(msgspec.json.encode(model.manifest.encoder, order="sorted")).hexdigest()[:16]
 
 
 async def collect_outcomes(
