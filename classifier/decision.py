@@ -17,7 +17,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
     `p_ok[k-1]` = P(tier k's answer is no worse than the strongest tier's); the last is 1 (DESIGN §4).
     `kind`: "prior" while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed.
-    `novelty` in [0, 1]: share of known prompts that are nearer to the known domains (`classifier.novelty`).
+    `novelty` in [0, 1]: share of training prompts that lie closer to their own neighbours than this one does.
     `contributions`: the features that moved the decision most, as (name, signed effect on the logit of p_ok of tier 1).
     `p_correct[k-1]` = P(tier k's answer is correct); empty where the artefact has no such heads.
     `predicted_tokens[k-1]`: how many tokens tier k is expected to bill for its answer, None where that is not known;
@@ -47,6 +47,9 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     rule. `previous_tier` gave the conversation's last answer; `reuse_usd[k-1]` is what tier k saves of its cost by
     having read the conversation's beginning already; `in_tool_loop`: the turn brings results of calls that the
     previous tier made. `canary`: the prediction is that of a version on trial.
+
+    `experiment_id` and `arm`: the experiment that the request is part of; `arm_tier` is the tier that its arm is given
+    to, where arms are tiers.
     """
 
     prediction: Prediction
@@ -66,6 +69,9 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     reuse_usd: list[float] = []
     in_tool_loop: bool = False
     canary: bool = False
+    experiment_id: str | None = None
+    arm: str | None = None
+    arm_tier: int | None = None
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,8 @@ def decide(inputs: PolicyInputs) -> Decision:
     if inputs.prediction.p_ok_before:
         least = _cheapest_best(_scores(without_repair(inputs), open_tiers))
     tier = _cheapest_best({k: score for k, score in exact.items() if k >= least})
+    if inputs.arm_tier is not None and inputs.arm_tier in allowed:
+        least = tier = inputs.arm_tier
     scores = [exact[k] / SCALE**2 if k in exact else None for k in tiers]
     promoted = _promotion(inputs, least) if tier > least else ""
     return Decision(tier=tier, reason=promoted + _reason(inputs, tier, barred, held), scores=scores, inputs=inputs)
@@ -109,6 +111,9 @@ def _tau_score(inputs: PolicyInputs, tier: int) -> int:
 def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[int, str]) -> str:
     if inputs.pinned_tier == tier:
         return f"pinned to tier {tier}"
+    arm = "" if inputs.arm is None else f" (arm {inputs.arm} of experiment {inputs.experiment_id})"
+    if inputs.arm_tier == tier:
+        return f"tier {tier} is given to this arm{arm}"
     p_ok = inputs.prediction.p_ok[tier - 1]
     share = inputs.costs[tier - 1] / inputs.costs[-1]
     if held and len(barred) + len(held) == len(inputs.costs) - 1:
@@ -130,7 +135,7 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
     for reason in dict.fromkeys(held[k] for k in sorted(held)):
         tiers = ", ".join(str(k) for k in sorted(held) if held[k] == reason)
         ruled_out += f"; not tier {tiers}: {reason}"
-    return f"{why}{source}{canary}{ruled_out}"
+    return f"{why}{source}{canary}{arm}{ruled_out}"
 
 
 def _check(inputs: PolicyInputs) -> None:
@@ -156,7 +161,7 @@ def _check(inputs: PolicyInputs) -> None:
     for exclusion in inputs.exclusions:
         if not 1 <= exclusion.tier <= tiers:
             raise PolicyInputsError(f"exclusion of tier {exclusion.tier}; allowed are 1 to {tiers}.")
-    for name in ("pinned_tier", "min_tier", "safe_tier", "previous_tier"):
+    for name in ("pinned_tier", "min_tier", "safe_tier", "previous_tier", "arm_tier"):
         tier = getattr(inputs, name)
         if tier is not None and not 1 <= tier <= tiers:
             raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")

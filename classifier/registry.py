@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from classifier.errors import ArtefactError
+from classifier.split import Split
 
 POINTER = "current.json"
 
@@ -24,10 +25,11 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True):
 
 class ArtefactRegistry:
     """A folder with one folder per version, and `current.json`: {"current": version, "previous": version or null,
-    "canary": {"version": …, "share": …} or null}.
+    "canary": {"version": …, "share": …} or null, "experiment": a `classifier.split.Split` or null}.
 
-    The pointer is swapped atomically; readers see the old state or the new one. One writer at a time (the quality
-    job holds a lease). A promotion or a rollback ends a canary: it was on trial against what served before.
+    The pointer is swapped atomically; readers see the old state or the new one. One writer at a time
+    (`quality.registry_transaction`). A promotion or a rollback ends a canary: it was on trial against what served
+    before. An experiment goes on.
     """
 
     def __init__(self, root: Path) -> None:
@@ -74,9 +76,9 @@ class ArtefactRegistry:
         pointer = self._pointer()
         before = pointer.get("current")
         if before != version:
-            self._write({"current": version, "previous": before})
+            self._write({**pointer, "current": version, "previous": before, "canary": None})
         elif pointer.get("canary") is not None:
-            self._write({"current": version, "previous": pointer.get("previous")})
+            self._write({**pointer, "canary": None})
         return folder
 
     def start_canary(self, version: str, share: float) -> Path:
@@ -103,6 +105,22 @@ class ArtefactRegistry:
             return None
         self._write({**pointer, "canary": None})
         return str(canary.get("version"))
+
+    def experiment(self) -> Split | None:
+        """How the traffic is split, if it is. Raises `ArtefactError` for a pointer that makes no sense."""
+        given = self._pointer().get("experiment")
+        try:
+            return None if given is None else msgspec.convert(given, Split)
+        except msgspec.ValidationError as error:
+            raise ArtefactError(f"{self.root / POINTER}: experiment: {error}.") from error
+
+    def set_experiment(self, split: Split | None) -> None:
+        """Split the traffic, or no more. Raises `ArtefactError` for an arm whose version is not there."""
+        for arm in () if split is None else (split.a, split.b):
+            if arm.version is not None:
+                self.folder(arm.version)
+        if split != self.experiment():
+            self._write({**self._pointer(), "experiment": None if split is None else msgspec.to_builtins(split)})
 
     def seed(self, shipped: Path) -> Path:
         """Give an empty registry the version in `shipped` as its first; returns the current one's folder.
@@ -134,7 +152,7 @@ class ArtefactRegistry:
         if previous is None:
             raise ArtefactError(f"{self.root / POINTER} names no previous version to roll back to.")
         folder = self.folder(previous)
-        self._write({"current": previous, "previous": pointer.get("current")})
+        self._write({**pointer, "current": previous, "previous": pointer.get("current"), "canary": None})
         return folder
 
     def replace(self, versions: Mapping[str, str]) -> None:

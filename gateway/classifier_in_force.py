@@ -4,13 +4,12 @@ pointer names others."""
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from classifier.acceptance import accepted_artefact
-from classifier.answer_length import AnswerLength
 from classifier.artefact import default_artefact
 from classifier.decision import Prediction
 from classifier.encoder import SlowEncoder
@@ -20,6 +19,7 @@ from classifier.hidden_states import StateSource, StateSpec
 from classifier.outcome_model import OutcomeModel
 from classifier.registry import POINTER, ArtefactRegistry
 from classifier.routing_input import RoutingInput
+from classifier.split import Arm, Split
 from gateway.loaded_version import LoadedVersion
 from gateway.routing_rule import RoutingRule
 
@@ -29,15 +29,26 @@ _PERSON = b"aio-canary-v1"
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """What serves: `current`, and a `canary` for a `share` of the requests. Replaced whole, so that whoever holds it
-    sees versions that belong together."""
+    """What serves: `current`, a `canary` for a `share` of the requests, and the versions of an experiment's arms.
+    Replaced whole, so that whoever holds it sees versions that belong together."""
 
     current: LoadedVersion
     canary: LoadedVersion | None = None
     share: float = 0.0
+    split: Split | None = None
+    arms: dict[str, LoadedVersion] = {}
+
+    @property
+    def versions(self) -> list[LoadedVersion]:
+        """All that decide, each once."""
+        trial = [] if self.canary is None else [self.canary]
+        return list(dict.fromkeys([self.current, *trial, *self.arms.values()]))
 
     def version_for(self, request_id: str) -> LoadedVersion:
         """The version that decides about a request: the same one whenever and wherever it is asked."""
+        arm = None if self.split is None else self.split.arm_of(request_id)
+        if arm is not None:
+            return self.arms[arm]
         if self.canary is None or canary_draw(request_id) >= self.share:
             return self.current
         return self.canary
@@ -67,7 +78,6 @@ class ClassifierInForce:
         self._fingerprint, self._tiers, self._must_be_measured = catalogue_fingerprint, tiers, must_be_measured
         self._on_change = on_change
         self._serving: Serving | None = None
-        self._lengths: AnswerLength | None = None
         self._seen: tuple[int, int] | None = None
         self.refusal = "no artefact was loaded yet"
 
@@ -92,6 +102,10 @@ class ClassifierInForce:
         """The version that decides about this request."""
         return self.serving.version_for(request_id)
 
+    def split(self) -> Split | None:
+        """The experiment under way, unless an arm of it cannot serve."""
+        return None if self._serving is None else self._serving.split
+
     def predict(self, given: RoutingInput) -> Prediction:
         """The current version's prediction."""
         return self.serving.current.predict(given)
@@ -99,17 +113,6 @@ class ClassifierInForce:
     def rule_for(self, quality_target: float | None) -> RoutingRule:
         """The current version's rule."""
         return self.serving.current.rule_for(quality_target)
-
-    def use_lengths(self, lengths: AnswerLength | None) -> None:
-        """Predict answers' lengths by `lengths` from now on, with whatever version serves."""
-        self._lengths = lengths
-        if self._serving is not None:
-            self._give_lengths(self._serving)
-
-    def _give_lengths(self, serving: Serving) -> None:
-        for version in (serving.current, serving.canary):
-            if version is not None:
-                version.use_lengths(self._lengths)
 
     def load(self) -> None:
         """Load what the pointer names now; never raises."""
@@ -143,7 +146,21 @@ class ClassifierInForce:
                 canary, share = LoadedVersion(model, on_trial=True), given.share
         except (ArtefactError, OSError) as error:
             problems.append(f"the canary gets no requests: {error}")
-        return Serving(current, canary, share), problems
+        split, arms = None, {}
+        try:
+            if self._pointer_state() and (split := self._registry.experiment()) is not None:
+                loaded = [current] if canary is None else [current, canary]
+                arms = {"a": self._arm(split.a, loaded), "b": self._arm(split.b, loaded)}
+        except (ArtefactError, OSError) as error:
+            split = None
+            problems.append(f"the experiment gets no requests: {error}")
+        return Serving(current, canary, share, split, arms), problems
+
+    def _arm(self, arm: Arm, loaded: Sequence[LoadedVersion]) -> LoadedVersion:
+        """The version that decides about an arm: of an arm that is a tier, the current one."""
+        if arm.version is None or arm.version == loaded[0].version:
+            return loaded[0]
+        return LoadedVersion(self._accepted(self._registry.folder(arm.version)))
 
     def _accepted(self, folder: Path) -> OutcomeModel:
         model = accepted_artefact(folder, self._fingerprint, tiers=self._tiers, must_be_measured=self._must_be_measured)
@@ -160,7 +177,6 @@ class ClassifierInForce:
             log.error("%s", problem)
         if serving is None:
             return
-        self._give_lengths(serving)
         self._serving = serving
         trial = f", {serving.canary.version} on trial for {serving.share:.1%}" if serving.canary is not None else ""
         log.info("classifier %s (%s) is in force%s", serving.current.version, serving.current.model.kind, trial)

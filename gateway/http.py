@@ -15,6 +15,7 @@ from gateway.api.chat import chat_completions
 from gateway.api.classifier_orders import begin_trial, end_trial, promote_version, roll_back
 from gateway.api.completions import completions
 from gateway.api.docs_page import DocsPage
+from gateway.api.experiments import start_experiment, stop_experiment
 from gateway.api.feedback import give_feedback
 from gateway.api.guard import admit, admit_admin
 from gateway.api.health import live, metrics, ready
@@ -23,6 +24,7 @@ from gateway.api.models import list_models, show_model
 from gateway.api.promotions import end_promotions, list_promotions
 from gateway.api.quality_lists import (
     list_artefacts,
+    list_experiments,
     list_retrainings,
     list_rollouts,
     list_transitions,
@@ -85,6 +87,9 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             roll_back,
             begin_trial,
             end_trial,
+            list_experiments,
+            start_experiment,
+            stop_experiment,
             erase_user,
         ],
         guards=[admit_admin],

@@ -15,6 +15,7 @@ from gateway.retries import background, until_it_works
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from quality.experience import Encode, text_embedder
+from quality.experiments import Experiments
 from quality.job import RetrainJob
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.standing import standing_panel
@@ -86,7 +87,8 @@ class QualityLoop:
         self._retraining: asyncio.Task[None] | None = None
         self.monitor: Monitor | None = None
         self.job = RetrainJob(self._retrain_by_cron, self._last_cron_run, settings.retrain_cron)
-        self._rollouts = Rollouts(engine, ArtefactRegistry(settings.registry_path))
+        registry = ArtefactRegistry(settings.registry_path)
+        self._rollouts, self._experiments = Rollouts(engine, registry), Experiments(engine, registry)
         self._rollout = WorkLoop("rollout", self._advance, ROLLOUT_POLL_SECONDS)
 
     async def start(self) -> None:
@@ -184,6 +186,8 @@ class QualityLoop:
 
     async def _advance(self) -> bool:
         """Whether there may be more to do at once: a version that was just promoted has its watch to begin."""
+        if (ended := await self._experiments.advance()) is not None:
+            log.warning("experiment: %s", ended)
         said = await self._rollouts.advance()
         if said is None or said.act == "go on":
             return False

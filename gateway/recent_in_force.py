@@ -53,19 +53,18 @@ class RecentInForce:
             serving = self._classifier.serving_or_none
             if serving is None:
                 return
-            versions = [serving.current] if serving.canary is None else [serving.current, serving.canary]
             self._experience = {
                 version: self._experience.get(version) or RecentExperience(self._engine, version.model, self._settings)
-                for version in versions
+                for version in serving.versions
             }
             for version, experience in self._experience.items():
                 version.recent = await experience.catch_up(now)
             self._metrics.promotions_in_force.set(len(self.neighbourhoods()))
 
-    def neighbourhoods(self) -> list[tuple[LoadedVersion, Neighbourhood]]:
+    def neighbourhoods(self) -> list[tuple[str, Neighbourhood]]:
         """What is in force, with the version whose predictions it lowers."""
         return [
-            (version, one)
+            (version.version, one)
             for version in self._experience
             if version.recent is not None
             for one in version.recent.neighbourhoods()

@@ -156,9 +156,23 @@ class RoutingService:
             **circumstances(history, self.catalog, given.prompt_tokens),
         )
         try:
-            return decide(inputs)
+            return decide(self._in_experiment(inputs, ask.request_id))
         except NoTierAllowedError as error:
             raise self._refusal(error, ask, inputs, too_long) from None
+
+    def _in_experiment(self, inputs: PolicyInputs, request_id: str) -> PolicyInputs:
+        """With the arm of the request. Who asks for a tier has none, nor has a tool loop, which keeps its tier; nor has
+        whom either arm's tier is barred for, so that both arms are of the same population; nor has one whom the
+        heuristic or, in a swap, another version serves."""
+        split = self.classifier.split()
+        bound = inputs.pinned_tier is not None or inputs.in_tool_loop
+        name = None if split is None or bound else split.arm_of(request_id)
+        if split is None or name is None or not barred_tiers(inputs).keys().isdisjoint(split.tiers):
+            return inputs
+        arm = split.arm(name)
+        if inputs.prediction.kind == "heuristic" or arm.version not in (None, inputs.prediction.classifier_version):
+            return inputs
+        return msgspec.structs.replace(inputs, experiment_id=split.experiment_id, arm=name, arm_tier=arm.tier)
 
     def next_up(self, decision: Decision, number: int) -> Tier | None:
         """The next tier above `number` that this decision's constraints allow; a pinned request has none."""

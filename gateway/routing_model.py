@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from classifier.decision import Prediction
 from classifier.manifest import NoveltyFallback
 from classifier.routing_input import RoutingInput
+from classifier.split import Split
 from gateway.routing_rule import RoutingRule
 
 
@@ -36,7 +37,10 @@ class EncodesAhead(Protocol):
 
 
 class Classifier(Protocol):
-    """The outcome model in force, and perhaps another on trial beside it."""
+    """The outcome model in force, and perhaps another on trial beside it, or an experiment with two arms."""
+
+    def split(self) -> Split | None:
+        """The experiment that is under way."""
 
     def model_for(self, request_id: str) -> RoutingModel:
         """The version that decides about this request; while nothing is promoted, always the same one."""

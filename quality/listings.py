@@ -4,6 +4,7 @@ from migrations.tables import (
     VERIFICATION_FACETS,
     audit_events,
     classifier_versions,
+    experiments,
     retrain_runs,
     rollouts,
     verifications,
@@ -23,3 +24,4 @@ ARTEFACTS = Listing(classifier_versions, "version", ("status",))
 TRANSITIONS = Listing(audit_events, "audit_event_id", ("action", "actor"))
 RETRAININGS = Listing(retrain_runs, "run_id", ("status", "trigger"), hidden=("owner", "lease_until"))
 ROLLOUTS = Listing(rollouts, "rollout_id", ("status",))
+EXPERIMENTS = Listing(experiments, "experiment_id", ("status",))

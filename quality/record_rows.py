@@ -31,6 +31,8 @@ def decision_row(record: Record) -> dict[str, Any]:
         "p_ok": prediction.p_ok,
         "scores": decision.scores,
         "inputs": decision.inputs,
+        "experiment_id": decision.inputs.experiment_id,
+        "arm": decision.inputs.arm,
     }
 
 

@@ -64,7 +64,7 @@ async def promote_version(request: HttpRequest, version: FromPath[str]) -> Respo
     rolled back on evidence that it does harm."""
     order = await read_body(request, _order)
     registry = _registry(request)
-    await _accepted(request, registry, version)
+    await check_version(request, registry, version)
     database, actor = parts_of(request).database, actor_of(request)
     await reached(version_orders.promote(database, registry, version, actor=actor, reason=order.reason))
     return _now(registry)
@@ -94,7 +94,7 @@ async def begin_trial(request: HttpRequest) -> Response[Any]:
     evidence of harm, but only an operator promotes it."""
     order = await read_body(request, _trial)
     registry = _registry(request)
-    await _accepted(request, registry, order.version)
+    await check_version(request, registry, order.version)
     database, actor = parts_of(request).database, actor_of(request)
     try:
         await reached(
@@ -116,7 +116,7 @@ async def end_trial(request: HttpRequest) -> Response[Any]:
     return _now(registry)
 
 
-async def _accepted(request: HttpRequest, registry: ArtefactRegistry, version: str) -> None:
+async def check_version(request: HttpRequest, registry: ArtefactRegistry, version: str) -> None:
     """Raises `ApiError` 409 unless `version` may serve here."""
     parts = parts_of(request)
     catalog = parts.routing.catalog

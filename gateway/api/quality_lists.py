@@ -14,7 +14,7 @@ from gateway.api.operations import describe
 from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
-from quality.listings import ARTEFACTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
+from quality.listings import ARTEFACTS, EXPERIMENTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
 from quality.monitor import MonitorStatus
 from quality.pages import Listing, Page, PageError
 
@@ -81,6 +81,13 @@ async def list_rollouts(request: HttpRequest) -> Response[Any]:
     """Newest first: versions on trial or watched, with the evidence of the last look, and how each ended. Query:
     `status`, and as for verifications."""
     return await _page(request, ROLLOUTS)
+
+
+@get("/experiments", operation_class=describe(None, Page), summary="List experiments")
+async def list_experiments(request: HttpRequest) -> Response[Any]:
+    """Newest first, with what became of each arm's requests, the evidence, and how each ended. Query: `status`, and as
+    for verifications."""
+    return await _page(request, EXPERIMENTS)
 
 
 @get("/estimates", operation_class=describe(None, MonitorStatus), summary="Show the estimates of quality")

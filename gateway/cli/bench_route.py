@@ -166,6 +166,9 @@ class TimedClassifier:
         """The version's own."""
         return self._classifier.serving.current.fallback()
 
+    def split(self) -> None:
+        """No experiment is timed."""
+
     def model_for(self, request_id: str) -> "TimedClassifier":
         """Itself."""
         return self

@@ -14,6 +14,7 @@ _EXPECTED = {
         "NoTierAllowedError",
     },
     "quality.database": {"DatabaseUrlError", "SchemaError"},
+    "quality.experiments": {"ExperimentError"},
     "quality.job": {"CronError"},
     "quality.redaction": {"RedactionError"},
     "quality.tier_accuracy": {"TierMeasurementError"},

@@ -7,6 +7,7 @@ quality = LazyGroup(
     help="Measure models, and the judges of their answers.",
     commands={
         "compare": ("gateway.cli.quality_compare:compare", "A quantised model against full precision."),
+        "experiments": ("gateway.cli.quality_experiments:experiments", "Two versions or tiers, side by side."),
         "calibrate": ("gateway.cli.quality_calibrate:calibrate", "How far each judge can be trusted here."),
     },
 )

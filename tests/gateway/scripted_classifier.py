@@ -3,6 +3,7 @@
 from classifier.decision import Prediction
 from classifier.manifest import NoveltyFallback
 from classifier.routing_input import RoutingInput
+from classifier.split import Split
 from gateway.routing_rule import RoutingRule
 
 
@@ -19,7 +20,11 @@ class ScriptedClassifier:
         self.p_ok: tuple[float, ...] = (0.999, 0.999, 0.999, 1.0)
         self.novelty = 0.1
         self.error: Exception | None = None
+        self.experiment: Split | None = None
         self.seen: list[RoutingInput] = []
+
+    def split(self) -> Split | None:
+        return self.experiment
 
     def model_for(self, request_id: str) -> "ScriptedClassifier":
         return self

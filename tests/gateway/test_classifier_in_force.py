@@ -13,6 +13,7 @@ from classifier.artefact import default_artefact, load_base, load_manifest, load
 from classifier.errors import ArtefactError
 from classifier.registry import ArtefactRegistry
 from classifier.routing_input import routing_input_of_text
+from classifier.split import Arm, Split
 from gateway.ask import Ask
 from gateway.classifier_in_force import ClassifierInForce
 from gateway.routing import RoutingService
@@ -204,3 +205,28 @@ def test_swaps_under_load_show_no_error_and_no_mixed_version(tmp_path: Path) -> 
     assert errors == []
     assert seen == set(targets)
     assert service._classifier_failure == ""
+
+
+def test_the_arms_of_an_experiment_are_decided_by_their_versions(trial: ArtefactRegistry, changes: list[str]) -> None:
+    shipped = load_manifest(default_artefact()).version
+    split = Split(experiment_id="x", share=0.5, a=Arm(version=shipped), b=Arm(version="v1-child"))
+    trial.stop_canary()
+    trial.set_experiment(split)
+    service = RoutingService(CATALOG, {}, in_force(trial.root, changes), None)
+    decisions = {f"chatcmpl-{i}": service.route(ask(f"chatcmpl-{i}")) for i in range(60)}
+    versions = {None: shipped, "a": shipped, "b": "v1-child"}
+    for request_id, decision in decisions.items():
+        assert decision.inputs.arm == split.arm_of(request_id)
+        assert decision.inputs.prediction.classifier_version == versions[decision.inputs.arm]
+    assert {decision.inputs.arm for decision in decisions.values()} == {None, "a", "b"}
+
+
+def test_an_experiment_with_an_arm_that_is_refused_gets_no_requests(
+    trial: ArtefactRegistry, changes: list[str]
+) -> None:
+    split = Split(experiment_id="x", share=1.0, a=Arm(tier=1), b=Arm(version="v1-child"))
+    trial.set_experiment(split)
+    (trial.root / "v1-child" / "model.safetensors").write_bytes(b"broken")
+    classifier = in_force(trial.root, changes)
+    assert classifier.split() is None
+    assert "the experiment gets no requests" in classifier.refusal

@@ -57,6 +57,9 @@ class One:
     def __init__(self, version: LoadedVersion) -> None:
         self.version = version
 
+    def split(self) -> None:
+        return None
+
     def model_for(self, request_id: str) -> LoadedVersion:
         return self.version
 
@@ -93,6 +96,9 @@ async def test_encoders_that_take_microseconds_are_not_asked_ahead_and_failures_
     await RoutingService(load_catalog("laptop"), {}, One(quick), None).prepare(ask("Why?"))
 
     class Broken:
+        def split(self) -> None:
+            return None
+
         def model_for(self, request_id: str) -> LoadedVersion:
             raise RuntimeError("no artefact")
 

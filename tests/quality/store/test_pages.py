@@ -13,7 +13,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import audit_events, verifications
-from quality.listings import ARTEFACTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
+from quality.listings import ARTEFACTS, EXPERIMENTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
 from quality.pages import PageError
 
 LISTINGS = {
@@ -22,6 +22,7 @@ LISTINGS = {
     "transitions": TRANSITIONS,
     "runs": RETRAININGS,
     "rollouts": ROLLOUTS,
+    "experiments": EXPERIMENTS,
 }
 
 

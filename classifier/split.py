@@ -1,0 +1,60 @@
+"""A split of the traffic for an experiment: which of two arms, if any, a request is in, by a hash of its id (QM-11)."""
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+ArmName = Literal["a", "b"]
+_PERSON = b"aio-split-v1"
+
+
+class Arm(msgspec.Struct, frozen=True, kw_only=True):
+    """How an arm routes: as a version of the classifier decides, or to a tier. `ValueError` unless one is given."""
+
+    version: str | None = None
+    tier: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.version is None) == (self.tier is None):
+            raise ValueError("an arm is a version or a tier; give one of both")
+
+    def __str__(self) -> str:
+        return f"version {self.version}" if self.tier is None else f"tier {self.tier}"
+
+
+class Split(msgspec.Struct, frozen=True, kw_only=True):
+    """An experiment as servers follow it: half of the `share` of the requests is in either arm. Raises `ValueError`."""
+
+    experiment_id: str
+    share: float
+    a: Arm
+    b: Arm
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.share <= 1.0:
+            raise ValueError(f"an experiment's share is {self.share}; it must be above 0 and at most 1")
+        if self.a == self.b:
+            raise ValueError(f"both arms are {self.a}; they must differ")
+
+    def arm_of(self, request_id: str) -> ArmName | None:
+        """The arm of a request: the same one whenever and wherever it is asked."""
+        draw = _draw(self.experiment_id, request_id)
+        if draw >= self.share:
+            return None
+        return "a" if draw < self.share / 2 else "b"
+
+    def arm(self, name: ArmName) -> Arm:
+        """The arm of that name."""
+        return self.a if name == "a" else self.b
+
+    @property
+    def tiers(self) -> list[int]:
+        """The tiers that arms are given to."""
+        return [arm.tier for arm in (self.a, self.b) if arm.tier is not None]
+
+
+def _draw(experiment_id: str, request_id: str) -> float:
+    key = hashlib.blake2b(experiment_id.encode()).digest()
+    digest = hashlib.blake2b(request_id.encode(errors="replace"), digest_size=8, key=key, person=_PERSON)
+    return int.from_bytes(digest.digest(), "big") / 2**64

@@ -1,0 +1,155 @@
+"""`aio quality experiments`: A/B experiments of two versions or two tiers: listed, started, stopped."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gateway.cli.options import (
+    catalog_option,
+    data_dir_option,
+    database_option,
+    echo_json,
+    json_option,
+    settings_from,
+    table,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from classifier.split import Arm
+    from gateway.settings import Settings
+
+Result = TypeVar("Result")
+
+reason_option = click.option("--reason", default="asked for on the command line", help="For the audit trail.")
+
+
+@click.group("experiments")
+def experiments() -> None:
+    """A share of the requests is split between two versions of the classifier, or two tiers, until one is known to be
+    better."""
+
+
+@experiments.command("list")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
+@data_dir_option
+@database_option
+@json_option
+def list_experiments(limit: int, as_json: bool, **given: Any) -> None:
+    """Show experiments, newest first, with what has been found."""
+    from quality.listings import EXPERIMENTS
+
+    found = _with_database(settings_from(**given), lambda engine: EXPERIMENTS.page(engine, {}, limit=limit))
+    if as_json:
+        echo_json(found)
+        return
+    rows = []
+    for row in found.rows:
+        results = row["metrics"] or {}
+        paired = results.get("paired", {})
+        counts = "/".join(str(results.get(arm, {}).get("requests", 0)) for arm in ("a", "b"))
+        gain, probes = f"{paired.get('gain', 0.0):+.4f}", str(paired.get("probes", 0))
+        rows.append([row["experiment_id"], row["name"], row["status"], counts, probes, gain, row["reason"] or ""])
+    click.echo(table(["experiment", "name", "status", "requests a/b", "probes", "gain of b", "reason"], rows))
+
+
+@experiments.command()
+@click.argument("name")
+@click.option("--a", "arm_a", required=True, metavar="tier:N|version:V", help="One arm.")
+@click.option("--b", "arm_b", required=True, metavar="tier:N|version:V", help="The other.")
+@click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=0.1, show_default=True)
+@click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05, show_default=True)
+@click.option("--most-probes", type=click.IntRange(1), default=1000, show_default=True)
+@reason_option
+@catalog_option
+@data_dir_option
+@database_option
+@json_option
+def start(
+    name: str,
+    arm_a: str,
+    arm_b: str,
+    share: float,
+    level: float,
+    most_probes: int,
+    reason: str,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Begin; servers that follow the data folder do so within seconds. `auto` requests take part."""
+    from classifier.acceptance import accepted_artefact
+    from classifier.artefact import default_artefact
+    from classifier.registry import ArtefactRegistry
+    from quality.experiments import Experiments, Plan
+    from tiers.catalog_file import load_catalog
+
+    settings = settings_from(**given)
+    catalog, registry = load_catalog(settings.catalog), ArtefactRegistry(settings.registry_path)
+    registry.seed(default_artefact())
+    a, b = _arm(arm_a), _arm(arm_b)
+    try:
+        plan = Plan(share=share, a=a, b=b, tiers=len(catalog.tiers), level=level, most_probes=most_probes)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    for arm in (a, b):
+        if arm.version is not None:
+            accepted_artefact(
+                registry.folder(arm.version),
+                catalog.fingerprint,
+                tiers=len(catalog.tiers),
+                must_be_measured=settings.classifier_must_be_measured,
+            )
+    started = _with_database(
+        settings, lambda engine: Experiments(engine, registry).start(name, plan, actor="cli", reason=reason)
+    )
+    echo_json({"experiment_id": started}) if as_json else click.echo(f"experiment {started}: {a} against {b}")
+
+
+@experiments.command()
+@click.argument("experiment_id")
+@reason_option
+@data_dir_option
+@database_option
+@json_option
+def stop(experiment_id: str, reason: str, as_json: bool, **given: Any) -> None:
+    """End one without a verdict."""
+    from classifier.registry import ArtefactRegistry
+    from quality.experiments import Experiments
+
+    settings = settings_from(**given)
+    registry = ArtefactRegistry(settings.registry_path)
+    stopped = _with_database(
+        settings, lambda engine: Experiments(engine, registry).stop(experiment_id, actor="cli", reason=reason)
+    )
+    if not stopped:
+        raise click.ClickException(f"no experiment {experiment_id} is running")
+    echo_json({"stopped": True}) if as_json else click.echo(f"experiment {experiment_id} has ended")
+
+
+def _arm(given: str) -> "Arm":
+    from classifier.split import Arm
+
+    kind, _, value = given.partition(":")
+    if kind == "tier" and value.isdigit():
+        return Arm(tier=int(value))
+    if kind == "version" and value:
+        return Arm(version=value)
+    raise click.UsageError(f"an arm is given as {given!r}; write tier:N or version:V")
+
+
+def _with_database(settings: "Settings", order: "Callable[[AsyncEngine], Awaitable[Result]]") -> Result:
+    from quality.database import migrate, open_database
+
+    async def carry_out() -> Result:
+        settings.data_path.mkdir(parents=True, exist_ok=True)
+        await migrate(settings.database)
+        engine = open_database(settings.database)
+        try:
+            return await order(engine)
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(carry_out())

@@ -1,0 +1,37 @@
+"""Requests fall into the arms of an experiment by their ids alone (SPEC QM-11)."""
+
+import pytest
+
+from classifier.split import Arm, Split
+
+IDS = [f"chatcmpl-{number}" for number in range(4000)]
+
+
+def split(experiment_id: str = "one", share: float = 0.2) -> Split:
+    return Split(experiment_id=experiment_id, share=share, a=Arm(tier=1), b=Arm(tier=3))
+
+
+def test_arms_are_halves_of_the_share_and_the_same_every_time() -> None:
+    arms = [split().arm_of(one) for one in IDS]
+
+    assert arms == [split().arm_of(one) for one in IDS]
+    assert all(0.08 < arms.count(arm) / len(arms) < 0.12 for arm in ("a", "b"))
+
+
+def test_two_experiments_split_independently() -> None:
+    first, second = ([one for one in IDS if split(name).arm_of(one)] for name in ("one", "two"))
+
+    assert 0.1 < len(set(first) & set(second)) / len(first) < 0.3
+
+
+def test_all_requests_may_take_part() -> None:
+    assert None not in {split(share=1.0).arm_of(one) for one in IDS}
+
+
+def test_arms_without_meaning_are_refused() -> None:
+    with pytest.raises(ValueError, match="a version or a tier"):
+        Arm()
+    with pytest.raises(ValueError, match="they must differ"):
+        Split(experiment_id="x", share=0.1, a=Arm(tier=1), b=Arm(tier=1))
+    with pytest.raises(ValueError, match="share is 0"):
+        split(share=0.0)

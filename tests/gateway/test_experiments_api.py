@@ -1,0 +1,96 @@
+"""Experiments over HTTP: started, listed and stopped by operators; every decision says which arm it is of."""
+
+from typing import Any
+
+import pytest
+
+from classifier.policy import decide
+from classifier.registry import ArtefactRegistry
+from classifier.split import Arm, Split
+from quality.record import Record
+from tests.gateway.running_gateway import RunningGateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+HELLO = [{"role": "user", "content": "Say hello."}]
+SPLIT = Split(experiment_id="full-or-distilled", share=1.0, a=Arm(tier=3), b=Arm(tier=2))
+
+
+def order(**changes: Any) -> dict[str, Any]:
+    arms = {"a": {"tier": 3}, "b": {"tier": 1}}
+    return {"name": "full against distilled", "share": 0.5, "reason": "a test of ours", **arms} | changes
+
+
+async def recorded(gateway: RunningGateway, request_id: str) -> Record:
+    await gateway.parts.records.recorded(request_id)  # type: ignore[attr-defined]
+    record = await gateway.parts.records.find(request_id)
+    assert record is not None
+    return record
+
+
+async def test_an_experiment_is_started_listed_and_stopped(gateway: RunningGateway) -> None:
+    begun = await gateway.http.post("/admin/api/experiments", json=order())
+    assert begun.status_code == 201, begun.text
+    started = begun.json()["experiment_id"]
+    registry = ArtefactRegistry(gateway.parts.settings.registry_path)
+    split = registry.experiment()
+    assert (split and split.experiment_id) == started
+    again = await gateway.http.post("/admin/api/experiments", json=order())
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "experiment_refused")
+
+    listed = (await gateway.http.get("/admin/api/experiments", params={"status": "running"})).json()["rows"]
+    assert [(row["experiment_id"], row["name"]) for row in listed] == [(started, "full against distilled")]
+
+    for status in (200, 404):
+        stopped = await gateway.http.post(f"/admin/api/experiments/{started}/stop", json={"reason": "enough"})
+        assert stopped.status_code == status
+    assert registry.experiment() is None
+    events = (await gateway.http.get("/admin/api/transitions", params={"limit": 2})).json()["rows"]
+    assert [event["action"] for event in events] == ["experiment.stopped", "experiment.started"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"b": {"tier": 3}}, {"b": {"tier": 9}}, {"b": {}}, {"share": 0.0}, {"name": ""}],
+    ids=["arms alike", "no such tier", "neither", "no share", "no name"],
+)
+async def test_a_plan_without_meaning_is_refused(gateway: RunningGateway, changes: dict[str, Any]) -> None:
+    answer = await gateway.http.post("/admin/api/experiments", json=order(**changes))
+    assert answer.status_code == 400, answer.text
+
+
+async def test_a_version_that_cannot_serve_is_refused(gateway: RunningGateway) -> None:
+    answer = await gateway.http.post("/admin/api/experiments", json=order(b={"version": "v9"}))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "artefact_refused")
+
+
+async def test_an_arm_decides_and_the_record_says_which(gateway: RunningGateway) -> None:
+    gateway.classifier.experiment = SPLIT
+    answer = await gateway.openai.chat.completions.create(model="auto", messages=HELLO)
+    record = await recorded(gateway, answer.id)
+    arm = SPLIT.arm_of(answer.id)
+    assert arm is not None
+    assert (record.decision.inputs.experiment_id, record.decision.inputs.arm) == ("full-or-distilled", arm)
+    assert record.decision.tier == SPLIT.arm(arm).tier
+    assert f"arm {arm} of experiment full-or-distilled" in record.decision.reason
+    assert decide(record.decision.inputs) == record.decision, "a replay gives the same"
+
+
+@pytest.mark.parametrize(
+    ("model", "headers"), [("tier-1", {}), ("auto", {"x-aio-min-tier": "3"})], ids=["pinned", "an arm is barred"]
+)
+async def test_who_could_not_have_been_in_either_arm_is_in_none(
+    gateway: RunningGateway, model: str, headers: dict[str, str]
+) -> None:
+    gateway.classifier.experiment = SPLIT
+    answer = await gateway.openai.chat.completions.create(model=model, messages=HELLO, extra_headers=headers)
+    record = await recorded(gateway, answer.id)
+    assert (record.decision.inputs.experiment_id, record.decision.inputs.arm_tier) == (None, None)
+
+
+async def test_an_arm_whose_tier_fails_falls_over_as_others_do(gateway: RunningGateway) -> None:
+    gateway.classifier.experiment = Split(experiment_id="x", share=1.0, a=Arm(tier=1), b=Arm(tier=3))
+    for number in (1, 3):
+        gateway.tier(number).fail_at = 0
+    answer = await gateway.openai.chat.completions.create(model="auto", messages=HELLO)
+    record = await recorded(gateway, answer.id)
+    assert record.tier == record.decision.tier + 1

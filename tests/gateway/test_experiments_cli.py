@@ -1,0 +1,33 @@
+"""`aio quality experiments` in a data folder of its own: started, listed, stopped."""
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from gateway.cli.quality import quality
+
+
+def run(tmp_path: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(quality, ["experiments", *arguments, "--data-dir", str(tmp_path)])
+
+
+def test_an_experiment_is_started_listed_and_stopped(tmp_path: Path) -> None:
+    begun = run(tmp_path, "start", "cheap?", "--a", "tier:3", "--b", "tier:1", "--share", "0.2", "--json")
+    assert begun.exit_code == 0, begun.output
+    started = json.loads(begun.output)["experiment_id"]
+    again = run(tmp_path, "start", "another", "--a", "tier:3", "--b", "tier:2")
+    assert again.exit_code == 1
+    assert "stop it first" in again.output
+    [row] = json.loads(run(tmp_path, "list", "--json").output)["rows"]
+    assert (row["experiment_id"], row["status"], row["config"]["b"]["tier"]) == (started, "running", 1)
+
+    assert run(tmp_path, "stop", started).exit_code == 0
+    assert "stopped" in run(tmp_path, "list").output
+    assert run(tmp_path, "stop", started).exit_code == 1
+
+
+def test_an_arm_that_is_neither_tier_nor_version_is_refused(tmp_path: Path) -> None:
+    refused = run(tmp_path, "start", "odd", "--a", "tier:x", "--b", "tier:1")
+    assert refused.exit_code == 2
+    assert "write tier:N or version:V" in refused.output
