@@ -1,5 +1,7 @@
 """How many tokens each tier's answer will have: a ridge regression of their logarithm on what stage 1 sees."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -50,6 +52,27 @@ class AnswerLength:
         tokens: Float = np.exp(log) * self.smear - 1.0
         bounded: Float = np.minimum(np.maximum(tokens, self.bounds[0]), self.bounds[1])
         return bounded
+
+    def by_tier(self, features: Float, embedding: Float) -> list[float | None]:
+        """`tokens` of one prompt by tier from tier 1 on, None for a tier that is not predicted."""
+        known = dict(zip(self.tiers, self.tokens(features, embedding).tolist(), strict=True))
+        return [known.get(tier) for tier in range(1, max(self.tiers, default=0) + 1)]
+
+    def of_tiers(self, tiers: Sequence[int]) -> "AnswerLength | None":
+        """The same for those of its tiers that are among `tiers`; None if there are none."""
+        kept = [place for place, tier in enumerate(self.tiers) if tier in tiers]
+        if not kept:
+            return None
+        return AnswerLength(
+            self.encoder,
+            [self.tiers[place] for place in kept],
+            mean=self.mean,
+            scale=self.scale,
+            coef=self.coef[:, kept],
+            bias=self.bias[kept],
+            smear=self.smear[kept],
+            bounds=self.bounds[:, kept],
+        )
 
     def tensors(self) -> Tensors:
         """The parameters by name, float32."""

@@ -19,6 +19,7 @@ from classifier.features import FEATURE_NAMES
 from classifier.heads import Heads
 from classifier.manifest import SCHEMA_VERSION, Manifest
 from classifier.memory import Memory
+from classifier.novelty import Novelty
 from classifier.outcome_model import OutcomeModel
 from classifier.quantised import dequantise, quantise
 from classifier.registry import ArtefactRegistry
@@ -105,6 +106,7 @@ def model_tensors(encoder: Tensors, heads: Heads, memory: Memory) -> Tensors:
         "memory.weights": memory.weights.astype(np.float32),
         "memory.base_rates": memory.base_rates.astype(np.float32),
         "memory.distances": memory.distances.astype(np.float32),
+        **({} if memory.novelty is None else memory.novelty.tensors()),
     }
 
 
@@ -173,6 +175,7 @@ def _memory_from(tensors: Tensors) -> Memory:
         tensors["memory.weights"].astype(np.float32),
         tensors["memory.base_rates"].astype(np.float32),
         tensors["memory.distances"].astype(np.float32),
+        Novelty.from_tensors(tensors),
     )
 
 
@@ -188,6 +191,7 @@ def _check_shapes(manifest: Manifest, encoder: StoredEncoder, heads: Heads, memo
         "linear heads": (heads.coef.shape, (inputs, outcomes)),
         "input means": (heads.mean.shape, (inputs,)),
         "word logits": (encoder.logit_bias.shape, (outcomes,)),
+        "centres of domains": ((memory.novelty.dim if memory.novelty else encoder.dim,), (encoder.dim,)),
         "memory vectors": (memory.vectors.shape, (len(memory), encoder.dim)),
         "memory labels": (memory.labels.shape, (len(memory), outcomes)),
         "base rates": (memory.base_rates.shape, (outcomes,)),

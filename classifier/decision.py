@@ -17,7 +17,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
     `p_ok[k-1]` = P(tier k's answer is no worse than the strongest tier's); the last is 1 (DESIGN §4).
     `kind`: "prior" while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed.
-    `novelty` in [0, 1]: share of training prompts that lie closer to their own neighbours than this one does.
+    `novelty` in [0, 1]: share of known prompts that are nearer to the known domains (`classifier.novelty`).
     `contributions`: the features that moved the decision most, as (name, signed effect on the logit of p_ok of tier 1).
     `p_correct[k-1]` = P(tier k's answer is correct); empty where the artefact has no such heads.
     `predicted_tokens[k-1]`: how many tokens tier k is expected to bill for its answer, None where that is not known;

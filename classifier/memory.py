@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.native import KERNELS
+from classifier.novelty import Novelty
 from classifier.quantised import dequantise, quantise
 
 Float = npt.NDArray[np.float32]
@@ -19,7 +20,8 @@ PRIOR_WEIGHT = 0.05  # weight of the base rate, in neighbours at cosine 1; decid
 
 class Neighbourhood(NamedTuple):
     """`logits` float32 [n, heads]: past rate of each outcome nearby; `distance` [n]: mean cosine distance to the
-    eight nearest; `novelty` [n] in [0, 1]: share of remembered prompts that lie closer to their own neighbours."""
+    eight nearest; `novelty` [n] in [0, 1]: share of known prompts that are nearer to the known domains, or, in a memory
+    without domains, share of remembered prompts that lie closer to their own neighbours."""
 
     logits: Float
     distance: Float
@@ -37,14 +39,22 @@ class Memory:
     """A few thousand remembered prompts. Rows are embeddings of unit length, rounded as an artefact stores them;
     look-ups are one matrix product."""
 
-    def __init__(self, vectors: Float, labels: Float, weights: Float, base_rates: Float, distances: Float) -> None:
+    def __init__(
+        self,
+        vectors: Float,
+        labels: Float,
+        weights: Float,
+        base_rates: Float,
+        distances: Float,
+        novelty: Novelty | None = None,
+    ) -> None:
         """`vectors` [m, dim]; `labels` [m, heads] in [0, 1], NaN unobserved; `weights` [m]; `base_rates` [heads];
         `distances` [m] ascending: every remembered prompt's own mean distance to its nearest others."""
         if not len(vectors) == len(labels) == len(weights) == len(distances):
             raise ValueError(f"memory: {len(vectors)} vectors, {len(labels)} labels, {len(weights)} weights differ")
         self._values, self._scale = quantise(vectors)
         self.vectors, self.labels, self.weights = dequantise(self._values, self._scale), labels, weights
-        self.base_rates, self.distances = base_rates, distances
+        self.base_rates, self.distances, self.novelty = base_rates, distances, novelty
         self._prior = PRIOR_WEIGHT * base_rates
         self._sorted_distances: list[float] = distances.tolist()
         seen = ~np.isnan(labels) * weights[:, None]
@@ -52,11 +62,13 @@ class Memory:
         self._native = self._for_kernels() if KERNELS is not None else None
 
     @classmethod
-    def build(cls, vectors: Float, labels: Float, weights: Float, base_rates: Float) -> "Memory":
+    def build(
+        cls, vectors: Float, labels: Float, weights: Float, base_rates: Float, novelty: Novelty | None = None
+    ) -> "Memory":
         """The memory of these rows, with every row's own novelty distance computed."""
         unsorted = cls(vectors, labels, weights, base_rates, np.zeros(len(vectors), np.float32))
         distance = unsorted.look_up(vectors, own_rows=np.arange(len(vectors))).distance
-        return cls(vectors, labels, weights, base_rates, np.sort(distance))
+        return cls(vectors, labels, weights, base_rates, np.sort(distance), novelty)
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -77,13 +89,15 @@ class Memory:
         few = min(NOVELTY_NEIGHBOURS, k)
         distance = 1.0 - np.sort(cosine, axis=1)[:, k - few :].sum(axis=1) / few
         novelty = np.searchsorted(self.distances, distance) / max(len(self), 1)
-        return Neighbourhood(self._logits(evidence), distance.astype(np.float32), novelty.astype(np.float32))
+        novelty = novelty.astype(np.float32) if self.novelty is None else self.novelty.shares(embeddings)
+        return Neighbourhood(self._logits(evidence), distance.astype(np.float32), novelty)
 
     def look_up_one(self, embedding: Float) -> Nearby:
         """The neighbourhood of one `embedding` [dim]: `look_up` without its detours, for the request path."""
         if KERNELS is not None:
             logits = np.empty(len(self.base_rates), np.float32)
-            return Nearby(logits, KERNELS.look_up(self._native, embedding, -1, logits)[1])
+            nearer = KERNELS.look_up(self._native, embedding, -1, logits)[1]
+            return Nearby(logits, nearer if self.novelty is None else self.novelty.share(embedding))
         similarity = self.vectors @ embedding
         rest = max(len(self) - NEIGHBOURS, 0)
         nearest = similarity.argpartition(rest)[rest:]
@@ -92,7 +106,8 @@ class Memory:
         cosine.sort()
         few = cosine[-NOVELTY_NEIGHBOURS:]
         distance = float(1.0 - few.sum() / len(few))
-        return Nearby(self._logits(evidence), bisect_left(self._sorted_distances, distance) / max(len(self), 1))
+        nearer = bisect_left(self._sorted_distances, distance) / max(len(self), 1)
+        return Nearby(self._logits(evidence), nearer if self.novelty is None else self.novelty.share(embedding))
 
     def _look_up_each(self, embeddings: Float, own_rows: npt.NDArray[np.intp] | None) -> Neighbourhood:
         n = len(embeddings)
@@ -100,8 +115,8 @@ class Memory:
         own = [-1] * n if own_rows is None else own_rows.tolist()
         given = zip(np.ascontiguousarray(embeddings, np.float32), own, logits, strict=True)
         found = [KERNELS.look_up(self._native, embedding, row, into) for embedding, row, into in given]
-        distance, novelty = np.array(found, np.float32).reshape(n, 2).T
-        return Neighbourhood(logits, distance, novelty)
+        distance, nearer = np.array(found, np.float32).reshape(n, 2).T
+        return Neighbourhood(logits, distance, nearer if self.novelty is None else self.novelty.shares(embeddings))
 
     def _for_kernels(self) -> object:
         """The memory as the kernels want it: rows of int8, a quarter of the memory to read."""

@@ -1,9 +1,11 @@
 """P(tier k's answer is no worse than the strongest tier's), calibrated: the model behind every routing decision."""
 
+import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -62,6 +64,11 @@ class OutcomeModel:
     @property
     def version(self) -> str:
         return self.manifest.version
+
+    @cached_property
+    def encoder_hash(self) -> str:
+        """Hash of the description of its encoder: what was fitted on its embeddings holds for no other."""
+        return hashlib.sha256(msgspec.json.encode(self.manifest.encoder, order="sorted")).hexdigest()[:16]
 
     def encode(self, prompt: RoutingInput) -> EncodedTurn:
         """The numbers this artefact's heads look at; what retraining stores in place of the text."""

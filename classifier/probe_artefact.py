@@ -30,8 +30,8 @@ class ProbeManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about probes but their numbers.
 
     `classifier_version`: whose stage 1 they start from. `lengths`: tiers whose answers' lengths are predicted, with the
-    `encoder` and `feature_names` that this takes; none if empty. `rows`: prompts they were fitted on. `metrics`: the
-    report as data.
+    `encoder` and `feature_names` that this takes; none if empty. `length_fingerprints`: of those tiers. `rows`: prompts
+    they were fitted on. `metrics`: the report as data.
     """
 
     schema_version: int
@@ -40,6 +40,7 @@ class ProbeManifest(msgspec.Struct, frozen=True, kw_only=True):
     label: Label
     probes: list[ProbedTier]
     lengths: list[int]
+    length_fingerprints: list[str] = []
     encoder: str
     feature_names: list[str]
     evidence_names: list[str]
@@ -74,7 +75,7 @@ def load_probes(folder: Path) -> ProbeSet:
             lengths = AnswerLength.from_tensors(manifest.encoder, manifest.lengths, tensors)
     except ArtefactError as error:
         raise ArtefactError(f"{path}: {error}") from error
-    return ProbeSet(manifest.version, manifest.label, probes, lengths)
+    return ProbeSet(manifest.version, manifest.label, probes, lengths, manifest.length_fingerprints)
 
 
 def save_probes(root: Path, manifest: ProbeManifest, tensors: Tensors) -> Path:

@@ -5,6 +5,7 @@ the last prompt token: Kadavath et al. 2022; token probabilities as confidence: 
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -93,10 +94,19 @@ class ProbeSet:
     """The probes of a catalogue's tiers and the lengths of their answers, as one artefact holds them.
 
     `label`: what the probabilities are of, `no_worse` where the strongest tier's outcomes were collected too.
+    `length_fingerprints`: of the tiers of `lengths`, in their order.
     """
 
-    def __init__(self, version: str, label: Label, probes: list[TierProbe], lengths: AnswerLength | None) -> None:
+    def __init__(
+        self,
+        version: str,
+        label: Label,
+        probes: list[TierProbe],
+        lengths: AnswerLength | None,
+        length_fingerprints: Sequence[str] = (),
+    ) -> None:
         self.version, self.label, self.lengths = version, label, lengths
+        self._length_fingerprints = list(length_fingerprints)
         self.tiers = {probe.spec.tier: probe for probe in probes}
 
     def probe(self, tier: int, fingerprint: str) -> TierProbe | None:
@@ -108,6 +118,13 @@ class ProbeSet:
                 f"which is not what answers there now ({fingerprint}). Collect outcomes and fit them again."
             )
         return probe
+
+    def lengths_for(self, fingerprints: Mapping[int, str]) -> AnswerLength | None:
+        """The lengths of the tiers that answer as they did when they were measured; `fingerprints` by tier."""
+        if self.lengths is None:
+            return None
+        measured = zip(self.lengths.tiers, self._length_fingerprints, strict=False)
+        return self.lengths.of_tiers([tier for tier, print_ in measured if fingerprints.get(tier) == print_])
 
 
 def standardised(evidence: Float, mean: Float, scale: Float) -> Float:

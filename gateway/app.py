@@ -113,7 +113,7 @@ class Composition:
         loop = await self._start_quality_loop(stack, database, engine, encode)
         self.sinks.append(self.metrics.observe)
         self.sinks.append(lambda answer, record: routing.book(record))
-        probes = await self._start_probes(stack, knobs)
+        probes = await self._start_probes(stack, knobs, classifier)
         service = Service(routing, self.sinks, probes, self._redact)
         privacy = Privacy(settings, database, ledger, loop)
         await stack.enter_async_context(background(privacy.keep()))
@@ -216,8 +216,11 @@ class Composition:
         await stack.enter_async_context(background(recent.follow(self.settings.artefact_poll_seconds)))
         return recent
 
-    async def _start_probes(self, stack: AsyncExitStack, knobs: RoutingKnobFile) -> ProbesInForce:
-        probes = ProbesInForce(self.settings.probes_path, self.catalog, knobs)
+    async def _start_probes(
+        self, stack: AsyncExitStack, knobs: RoutingKnobFile, classifier: Classifier
+    ) -> ProbesInForce:
+        told = (classifier.use_lengths,) if isinstance(classifier, ClassifierInForce) else ()
+        probes = ProbesInForce(self.settings.probes_path, self.catalog, knobs, *told)
         probes.load()
         await stack.enter_async_context(background(probes.follow(self.settings.artefact_poll_seconds)))
         return probes

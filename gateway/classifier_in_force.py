@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from classifier.acceptance import accepted_artefact
+from classifier.answer_length import AnswerLength
 from classifier.artefact import default_artefact
 from classifier.decision import Prediction
 from classifier.encoder import SlowEncoder
@@ -78,6 +79,7 @@ class ClassifierInForce:
         self._fingerprint, self._tiers, self._must_be_measured = catalogue_fingerprint, tiers, must_be_measured
         self._on_change = on_change
         self._serving: Serving | None = None
+        self._lengths: AnswerLength | None = None
         self._seen: tuple[int, int] | None = None
         self.refusal = "no artefact was loaded yet"
 
@@ -113,6 +115,17 @@ class ClassifierInForce:
     def rule_for(self, quality_target: float | None) -> RoutingRule:
         """The current version's rule."""
         return self.serving.current.rule_for(quality_target)
+
+    def use_lengths(self, lengths: AnswerLength | None) -> None:
+        """Predict answers' lengths by `lengths` from now on, with whatever version serves."""
+        self._lengths = lengths
+        if self._serving is not None:
+            self._give_lengths(self._serving)
+
+    def _give_lengths(self, serving: Serving) -> None:
+        for version in (serving.current, serving.canary):
+            if version is not None:
+                version.use_lengths(self._lengths)
 
     def load(self) -> None:
         """Load what the pointer names now; never raises."""
@@ -177,6 +190,7 @@ class ClassifierInForce:
             log.error("%s", problem)
         if serving is None:
             return
+        self._give_lengths(serving)
         self._serving = serving
         trial = f", {serving.canary.version} on trial for {serving.share:.1%}" if serving.canary is not None else ""
         log.info("classifier %s (%s) is in force%s", serving.current.version, serving.current.model.kind, trial)

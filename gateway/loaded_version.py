@@ -2,6 +2,9 @@
 
 import asyncio
 
+import msgspec
+
+from classifier.answer_length import AnswerLength
 from classifier.curve import quality_to_lambda, quality_to_tau
 from classifier.decision import Prediction
 from classifier.encoder import SlowEncoder
@@ -18,13 +21,14 @@ MAX_REMEMBERED_RULES = 1024
 
 class LoadedVersion:
     """A version in force, or `on_trial` beside it. Immutable but for the rules that it has read off its curve, and for
-    `recent`, the verified outcomes since it was trained, which is replaced whole."""
+    `recent`, the verified outcomes since it was trained, and `lengths` of answers, which are replaced whole."""
 
     def __init__(self, model: OutcomeModel, *, on_trial: bool = False) -> None:
         self.model, self.on_trial = model, on_trial
         self._fallback = fallback_of(model.manifest)
         self._slow_encoder = model.encoder if isinstance(model.encoder, SlowEncoder) else None
         self.recent: RecentOutcomes | None = None
+        self.lengths: AnswerLength | None = None
         self._rules: dict[float | None, RoutingRule] = {}
 
     @property
@@ -38,13 +42,21 @@ class LoadedVersion:
         return self._slow_encoder is not None
 
     def predict(self, given: RoutingInput) -> Prediction:
-        """P(no worse) of every tier, lowered where recent verified outcomes contradict it."""
-        recent = self.recent
-        if recent is None or not len(recent.centres):
-            return self.model.predict(given)
+        """P(no worse) of every tier, lowered where recent verified outcomes contradict it, and the tokens of its answer
+        where these can be predicted."""
+        recent, lengths = self.recent, self.lengths
         turn = self.model.encode(given)
-        nearby = self.model.memory.look_up_one(turn.embedding)
-        return repaired(self.model.prediction(turn, nearby), turn.embedding, recent)
+        prediction = self.model.prediction(turn, self.model.memory.look_up_one(turn.embedding))
+        if lengths is not None:
+            tokens = lengths.by_tier(turn.features, turn.embedding)
+            prediction = msgspec.structs.replace(prediction, predicted_tokens=tokens)
+        if recent is None or not len(recent.centres):
+            return prediction
+        return repaired(prediction, turn.embedding, recent)
+
+    def use_lengths(self, lengths: AnswerLength | None) -> None:
+        """Predict answers' lengths by `lengths`, unless they were fitted on the embeddings of another encoder."""
+        self.lengths = lengths if lengths is not None and lengths.encoder == self.model.encoder_hash else None
 
     async def encode_ahead(self, given: RoutingInput) -> None:
         """Have the prompt encoded while other requests are served."""

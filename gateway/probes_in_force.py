@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
+from classifier.answer_length import AnswerLength
 from classifier.decision import Decision
 from classifier.errors import ArtefactError
 from classifier.probe_artefact import load_probes
@@ -21,12 +23,18 @@ class ProbesInForce:
     """Serves the current version of the registry at `root`; without one nothing is escalated.
 
     A version that cannot be loaded changes nothing, and the log says why. Of `knobs` the stages and `hold_tokens`
-    are read for each answer that begins.
+    are read for each answer that begins. `on_lengths` is told the predictor of answers' lengths, or that there is none.
     """
 
-    def __init__(self, root: Path, catalog: Catalog, knobs: RoutingKnobFile) -> None:
+    def __init__(
+        self,
+        root: Path,
+        catalog: Catalog,
+        knobs: RoutingKnobFile,
+        on_lengths: Callable[[AnswerLength | None], None] = lambda lengths: None,
+    ) -> None:
         self._registry = ArtefactRegistry(root)
-        self._catalog, self._knobs = catalog, knobs
+        self._catalog, self._knobs, self._on_lengths = catalog, knobs, on_lengths
         self._probes: dict[int, TierProbe] = {}
         self._seen: tuple[int, int] | None = None
 
@@ -64,6 +72,10 @@ class ProbesInForce:
                 if probe is not None:
                     probes[tier] = probe
         self._probes = probes
+        catalog = self._catalog
+        self._on_lengths(
+            found.lengths_for({spec.number: catalog.tier_fingerprint(spec.number) for spec in catalog.tiers})
+        )
         log.info("%s judge the answers of tiers %s", found.version, ", ".join(map(str, probes)) or "none")
 
     async def follow(self, seconds: float) -> None:

@@ -61,10 +61,10 @@ class RecentInForce:
                 version.recent = await experience.catch_up(now)
             self._metrics.promotions_in_force.set(len(self.neighbourhoods()))
 
-    def neighbourhoods(self) -> list[tuple[str, Neighbourhood]]:
+    def neighbourhoods(self) -> list[tuple[LoadedVersion, Neighbourhood]]:
         """What is in force, with the version whose predictions it lowers."""
         return [
-            (version.version, one)
+            (version, one)
             for version in self._experience
             if version.recent is not None
             for one in version.recent.neighbourhoods()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import sqrt
 
 import msgspec
-from sqlalchemy import ColumnElement, case, func, select
+from sqlalchemy import ColumnElement, and_, case, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import requests, verifications
@@ -107,8 +107,13 @@ async def acceptance(engine: AsyncEngine, since: float = 0.0) -> dict[int, Share
         return {tier: wilson_interval(int(count), total) for tier, count, total in await connection.execute(query)}
 
 
+def drawn_with_label() -> ColumnElement[bool]:
+    """A label of a request that was drawn, not one that a user gave of his own accord."""
+    drawn = verifications.c.sampled_reason.in_(("sample", "downgrade", "probe"))
+    return and_(verifications.c.label.is_not(None), drawn, verifications.c.sampled_probability > 0.0)
+
+
 def _sampled_as_served() -> tuple[ColumnElement[bool], ...]:
     """A label of the tier that answered, whose request was drawn."""
     served = select(requests.c.tier).where(requests.c.request_id == verifications.c.request_id).scalar_subquery()
-    drawn = verifications.c.sampled_reason.in_(("sample", "downgrade", "probe"))
-    return verifications.c.label.is_not(None), drawn, verifications.c.tier == served
+    return drawn_with_label(), verifications.c.tier == served

@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from quality.drift import CalibrationDrift, InputDrift, calibration_drift, input_drift
 from quality.estimates import Share, UpgradeRate, UpgradeSettings, acceptance, recent_verdicts, upgrade_rate
 from quality.experience import Encode
 from quality.judges.calibration import Calibration
 from quality.judges.panel import Panel
+from quality.kinds import KindShare, acceptance_by_kind
 from quality.record import Record
 from quality.redaction import Redact
 from quality.sampling import Purpose, SamplingSettings, Spending, attention, draw, may_be_drawn
@@ -50,6 +52,7 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What the API shows. `dropped`: offers lost because the monitor fell behind by more than `max_offered`.
 
     `upgrade_rates` are the sources' view (SPEC QM-04); alarms come of the `evidence_of_shift`, by stream.
+    `acceptance_by_kind`: of the whole traffic, by tier and cluster of prompts; `acceptance`: of the sample as it is.
     """
 
     queue: Depth
@@ -61,6 +64,9 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     upgrade_rates: list[UpgradeRate]
     evidence_of_shift: dict[str, float]
     acceptance: dict[int, Share]
+    acceptance_by_kind: list[KindShare]
+    input_drift: list[InputDrift]
+    calibration_drift: list[CalibrationDrift]
     calibrations: list[Calibration]
 
 
@@ -170,6 +176,9 @@ class Monitor:
             upgrade_rates=[await self.upgrade_rate(tier) for tier in (None, *self.judged_tiers)],
             evidence_of_shift=self._watch.evidence(),
             acceptance=await acceptance(self._engine),
+            acceptance_by_kind=await acceptance_by_kind(self._engine),
+            input_drift=await input_drift(self._engine),
+            calibration_drift=await calibration_drift(self._engine, self.judged_tiers),
             calibrations=list(self._verifier.panel.calibrations.values()),
         )
 

@@ -1,7 +1,6 @@
 """Asks tiers verifiable prompts; keeps what stages 1 to 3 see of each answer, and whether it was right; no texts."""
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
@@ -21,7 +20,7 @@ from quality.task_set import Kind, Task, check, tasks
 from quality.tier_accuracy import ANSWER_TOKENS, TierMeasurementError
 from tiers.catalog import Catalog
 from tiers.errors import TierError
-from tiers.final_answer import final_number
+from tiers.final_answer import choice_letter, final_number, options
 from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
 from tiers.tier_spec import ChainOfThoughtSpec, TierSpec
 
@@ -33,7 +32,8 @@ PER_LEVEL = 24
 WORD_PROBLEMS = "gsm8k"
 WORD_PROBLEMS_FILE = "gsm8k_sample.jsonl"
 KINDS: tuple[Kind, ...] = get_args(Kind)
-GROUPS = [*KINDS, WORD_PROBLEMS]
+CHOICE = "choice"
+GROUPS = [*KINDS, WORD_PROBLEMS, CHOICE]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +56,13 @@ class WordProblem(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str
     answer: str
     steps: int
+
+
+class ChoiceQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of a file of multiple-choice questions: the options stand in the prompt, `answer` is the right letter."""
+
+    prompt: str
+    answer: str
 
 
 class Collection(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,8 +103,32 @@ def word_problems(folder: Path, count: int) -> list[Question]:
     return [Question(prompt=r.prompt, answer=r.answer, group=WORD_PROBLEMS, level=r.steps) for r in rows]
 
 
+def choice_questions(file: Path) -> list[Question]:
+    """The multiple-choice questions in `file`, a line of JSON each; the more options, the higher the level.
+
+    Raises `TrainingDataError` naming the line that is none: options are letters from A on, each on a line of its own or
+    in brackets, and the answer is one of them.
+    """
+    found = []
+    try:
+        for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+            row = msgspec.json.decode(line, type=ChoiceQuestion)
+            offered = options(row.prompt)
+            if row.answer not in offered:
+                shown = ", ".join(offered) or "nothing"
+                raise TrainingDataError(
+                    f"{file}, line {number}: the answer is {row.answer!r}; the prompt offers {shown}."
+                )
+            found.append(Question(prompt=row.prompt, answer=row.answer, group=CHOICE, level=len(offered)))
+    except (OSError, msgspec.MsgspecError) as error:
+        raise TrainingDataError(f"{file}: {error}; every line needs a prompt and an answer.") from error
+    return found
+
+
 def is_right(question: Question, text: str) -> bool:
     """Whether `text` answers `question`."""
+    if question.group == CHOICE:
+        return choice_letter(text, options(question.prompt)) == question.answer
     if question.group == WORD_PROBLEMS:
         given = final_number(text)
         return given is not None and given == final_number(question.answer)
@@ -121,14 +152,9 @@ def outcomes_manifest(
         pooling="last",
         max_tokens=ANSWER_TOKENS,
         classifier_version=model.version,
-        encoder=encoder_hash(model),
+        encoder=model.encoder_hash,
         feature_names=list(FEATURE_NAMES),
     )
-
-
-def encoder_hash(model: OutcomeModel) -> str:
-    """Hash of the description of an artefact's encoder: what was fitted on its embeddings holds for no other."""
-    return hashlib.sha256(msgspec.json.encode(model.manifest.encoder, order="sorted")).hexdigest()[:16]
 
 
 async def collect_outcomes(

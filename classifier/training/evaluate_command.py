@@ -43,7 +43,7 @@ DRAWN = (SHIPPED, DOMAIN_LABEL, "TF-IDF + LR", "heuristic (length, keywords)")
 @dataclass(frozen=True)
 class EvaluateOptions:
     """`predictions`: files of `save_predictions` that join the tables; `keep`: folder where predictions of fitted rows
-    are kept between runs; `baselines`: whether the simple predictors are fitted too."""
+    are kept between runs; `baselines`: whether the other predictors are fitted too, beside the domain's label."""
 
     split: str = "test"
     hold: tuple[str, ...] = ()
@@ -171,7 +171,9 @@ class _Run:
         """Everything registered, fitted on `rows` and asked about its valid rows and `measured`."""
         found = Predictions()
         found.add(SHIPPED, ours.predict(rows.valid), ours.predict(measured))
-        entries = PREDICTORS if self.options.baselines and rows.train and rows.valid else ()
+        entries = [entry for entry in PREDICTORS if self.options.baselines or entry.name == DOMAIN_LABEL]
+        if not (rows.train and rows.valid):
+            entries = []
         sha = data_hash(rows.every) if self.options.keep else ""
         for number, entry in enumerate(entries):
             self.progress(entry.name, start + (end - start) * number / len(entries))
@@ -270,6 +272,6 @@ def _decision_ms(model: OutcomeModel, prompts: Sequence[str]) -> dict[str, tuple
     words = " ".join(prompts[:200]).split()
     # English has about three words in four tokens.
     sized = {tokens: [" ".join(words[i : i + tokens * 3 // 4]) for i in range(0, 3000, 15)] for tokens in (64, 512)}
-    found = {"test prompts": decision_milliseconds(model, prompts[:500])}
+    found = {"test prompts": decision_milliseconds(model, prompts)}
     found |= {f"{tokens}-token prompts": decision_milliseconds(model, texts) for tokens, texts in sized.items()}
     return {name: (round(median, 4), round(p99, 4)) for name, (median, p99) in found.items()}

@@ -14,7 +14,7 @@ from classifier.tokens import tokenise
 from classifier.training.baselines import dense_features
 from classifier.training.predictors import PredictorUnavailableError
 
-PROMPTS = 300
+PROMPTS, SLOW_PROMPTS = 300, 50
 WARM_UP = 20
 
 
@@ -32,7 +32,7 @@ class FeatureCost(msgspec.Struct, frozen=True, kw_only=True):
 
 def feature_costs(model: OutcomeModel, prompts: Sequence[str], train: Sequence[str] = ()) -> list[FeatureCost]:
     """Costs of the shipped groups, and of the baselines' features fitted on `train` prompts (left out without)."""
-    sample = [prompts[i] for i in np.random.default_rng(0).permutation(len(prompts))[:PROMPTS]]
+    sample = [prompts[i] for i in np.random.default_rng(0).permutation(len(prompts))[: prompts_for(model)]]
     inputs = [routing_input_of_text(text) for text in sample]
     turns = [model.encode(one) for one in inputs]
     tokens = [tokenise(one.turn) for one in inputs]
@@ -77,6 +77,11 @@ def _heads(model: OutcomeModel, turns: Sequence[EncodedTurn]) -> Callable[[int],
 
 def _all(model: OutcomeModel, inputs: Sequence[RoutingInput]) -> Callable[[int], object]:
     return lambda i: model.predict(inputs[i])
+
+
+def prompts_for(model: OutcomeModel) -> int:
+    """How many prompts are measured."""
+    return SLOW_PROMPTS if isinstance(model.encoder, SlowEncoder) else PROMPTS
 
 
 def clock_of(model: OutcomeModel) -> Callable[[], int]:

@@ -7,6 +7,7 @@ from classifier.heads import Heads
 from classifier.memory import Memory
 from classifier.training.encoded_rows import EncodedRows
 from classifier.training.logistic import fit_logistic
+from classifier.training.novelty_fit import fit_novelty
 
 Float = npt.NDArray[np.float32]
 
@@ -28,7 +29,8 @@ def fit_heads(rows: EncodedRows, *, seed: int, recent: int = 0) -> tuple[Heads, 
     train, held = rows.take(~rows.held), rows.take(rows.held)
     base_rates = _base_rates(train)
     chosen = remembered(train, seed=seed, recent=int(np.count_nonzero(~rows.held[len(rows) - recent :])))
-    memory = Memory.build(train.embedding[chosen], train.labels[chosen], train.weights[chosen], base_rates)
+    novelty = fit_novelty(rows, seed=seed)
+    memory = Memory.build(train.embedding[chosen], train.labels[chosen], train.weights[chosen], base_rates, novelty)
     own_rows = np.full(len(train), -1)
     own_rows[chosen] = np.arange(len(chosen))
     nearby = memory.look_up(train.embedding, own_rows).logits

@@ -63,6 +63,9 @@ def make_probes(outcomes: Path, root: Path, strongest: int, *, promote: bool, se
         label=label,
         probes=specs,
         lengths=[] if lengths is None else lengths.tiers,
+        length_fingerprints=[]
+        if lengths is None
+        else [folder.manifest.tiers[str(k)].fingerprint for k in lengths.tiers],
         encoder=folder.manifest.encoder,
         feature_names=folder.manifest.feature_names,
         evidence_names=evidence_names(),

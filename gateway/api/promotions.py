@@ -22,11 +22,12 @@ class PromotionShown(msgspec.Struct, frozen=True, kw_only=True):
     """A neighbourhood of prompts where P(no worse) of `tier` is multiplied by `factor`.
 
     Of `answers` (by nearness) `worse` were worse than the strongest tier's, where `version` predicts `expected`.
-    `evidence`: an e-value. Times in epoch seconds.
+    `evidence`: an e-value. `cluster`: the kind of prompts that it belongs to. Times in epoch seconds.
     """
 
     version: str
     tier: int
+    cluster: int
     answers: float
     worse: float
     expected: float
@@ -94,8 +95,9 @@ def _shown(request: HttpRequest, in_force: RecentInForce) -> PromotionsShown:
         outcomes=in_force.outcomes,
         promotions=[
             PromotionShown(
-                version=version,
+                version=version.version,
                 tier=one.tier,
+                cluster=int(version.model.clusters.nearest(one.embedding[None])[0]),
                 answers=one.answers,
                 worse=one.worse,
                 expected=one.expected,

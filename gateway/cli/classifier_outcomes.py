@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     help="Of the generated tasks; all if not given. Kinds that a tier always fails teach it nothing.",
 )
 @click.option("--word-problems", type=click.IntRange(0, 300), default=0, show_default=True, help="GSM8K's, of --data.")
+@click.option(
+    "--choices",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Multiple-choice questions of your own, a line of JSON each: prompt with its options, answer with the letter.",
+)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Public data.  [AIO_DATA]")
 @click.option("--layer", type=click.IntRange(min=1), default=20, show_default=True, help="Of the hidden state.")
 @click.option("--seed", default=11, show_default=True, help="Of the generated tasks.")
@@ -53,6 +58,7 @@ def collect(
     tasks: int,
     kinds: tuple["Kind", ...],
     word_problems: int,
+    choices: Path | None,
     data: Path | None,
     layer: int,
     seed: int,
@@ -61,11 +67,12 @@ def collect(
 ) -> None:
     """Ask verifiable prompts to the tiers and keep outcomes and evidence in FOLDER; go on there if it was begun.
 
-    Asked are generated tasks of graded difficulty and word problems with known answers. No texts are kept.
+    Asked are generated tasks of graded difficulty, word problems with known answers and questions with options. No
+    texts are kept.
     """
     from classifier.errors import ClassifierError
     from classifier.training.dataset import data_folder
-    from quality.outcome_collection import KINDS, Collection, graded_questions
+    from quality.outcome_collection import KINDS, Collection, choice_questions, graded_questions
     from quality.outcome_collection import word_problems as public_problems
     from quality.tier_accuracy import TierMeasurementError
     from tiers.catalog_file import load_catalog
@@ -78,6 +85,8 @@ def collect(
         questions = graded_questions(seed, tasks, kinds or KINDS)
         if word_problems:
             questions += public_problems(data or data_folder(), word_problems)
+        if choices is not None:
+            questions += choice_questions(choices)
         with _progress() as progress:
             asked = asyncio.run(_collect(settings, catalog, folder, numbers, questions, how, progress))
     except (ClassifierError, TierMeasurementError) as error:

@@ -58,7 +58,9 @@ def _decide(
 ) -> "tuple[Decision, float, Catalog]":
     from gateway.ask import Ask
     from gateway.classifier_in_force import ClassifierInForce
+    from gateway.probes_in_force import ProbesInForce
     from gateway.routing import RoutingService
+    from gateway.routing_knobs import RoutingKnobFile
     from inference_core.protocol import SamplingParams
     from tiers.catalog_file import load_catalog
     from tiers.tier import ChatMessage
@@ -66,6 +68,7 @@ def _decide(
     catalog = load_catalog(settings.catalog)
     classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint)
     classifier.load()
+    ProbesInForce(settings.probes_path, catalog, RoutingKnobFile(), classifier.use_lengths).load()
     # Without tiers: nobody is down and nothing is queued, so that the prompt alone decides.
     routing = RoutingService(catalog, {}, classifier, settings.quality_target)
     ask = Ask(

@@ -148,6 +148,7 @@ def test_a_file_of_another_collection_borrows_training_rows_and_joins_prediction
     found = evaluate_command(tiny.folder, data=file, options=options)
     assert {(m.subset, m.predictor) for m in found.evaluation.test.probabilities} == {
         ("elsewhere", SHIPPED),
+        ("elsewhere", DOMAIN_LABEL),
         ("elsewhere", "from a file"),
     }
 

@@ -11,10 +11,11 @@ from gateway.settings import Settings
 from inference_core.core_loop import ThreadCoreClient
 from inference_core.fake_runner import hash_core
 from inference_core.live_knobs import KnobsFile, LiveKnobs
-from inference_core.protocol import Knobs, SequenceOutput
+from inference_core.protocol import AddRequest, Knobs, SequenceOutput
 from migrations.tables import verifications
 from quality.sampling import Draw, SamplingSettings
 from quality.store import insert_records
+from quality.verification import BATCH_PRIORITY
 from quality.verification_queue import VerificationQueue
 from tests.gateway.running_gateway import running_gateway
 from tests.quality.store.records import make_record
@@ -29,7 +30,12 @@ class StepBudget:
     def __init__(self, core: Any) -> None:
         self._core = core
         self.allowed = BEGUN
-        self.spent = threading.Event()
+        self.spent, self.user_waits = threading.Event(), threading.Event()
+
+    def add(self, request: AddRequest) -> None:
+        self._core.add(request)
+        if request.priority < BATCH_PRIORITY:
+            self.user_waits.set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._core, name)
@@ -64,6 +70,8 @@ async def test_a_user_is_answered_in_the_middle_of_a_verification(settings: Sett
         assert await asyncio.to_thread(made[0].spent.wait, 20.0)
         asked = {"model": "tier-2", "messages": [{"role": "user", "content": "Hello."}], "max_tokens": ANSWER}
         answering = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=asked))
+
+        assert await asyncio.to_thread(made[0].user_waits.wait, 20.0)
 
         # So few steps would not end the verification's.
         made[0].allowed = 10 * ANSWER

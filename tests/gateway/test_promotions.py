@@ -97,6 +97,7 @@ async def test_what_is_in_force_is_listed_counted_and_measured(aio: RunningGatew
     one = shown["promotions"][0]
     assert one["worse"] == pytest.approx(12, abs=0.1)
     assert one["expires"] == pytest.approx(one["newest"] + 7 * 86_400)
+    assert 0 <= one["cluster"] < 8
     assert list(shown["outcomes"].values()) == [12]
     assert "aio_promotions_in_force 2.0" in (await aio.http.get("/metrics")).text
 

@@ -17,6 +17,7 @@ from quality.outcome_collection import (
     SHARD_ROWS,
     Collection,
     Question,
+    choice_questions,
     collect_outcomes,
     graded_questions,
     is_right,
@@ -120,3 +121,31 @@ def test_kinds_are_asked_for_by_name_and_answers_checked_by_their_rules(tmp_path
     assert not is_right(problem, "1235")
     with pytest.raises(TrainingDataError, match="AIO_DATA"):
         word_problems(tmp_path / "nowhere", 5)
+
+
+ORBITS = "Which planet is nearest to the Sun?\nA. Venus\nB. Mercury\nC. Mars"
+
+
+def test_a_choice_is_right_if_it_names_the_letter_or_the_option_that_the_prompt_shows(tmp_path: Path) -> None:
+    file = tmp_path / "choices.jsonl"
+    file.write_bytes(msgspec.json.encode({"prompt": ORBITS, "answer": "B"}) + b"\n")
+    [question] = choice_questions(file)
+    assert (question.group, question.level) == ("choice", 3)
+    assert all(is_right(question, text) for text in ("B", "B. Mercury", "Mercury", "The answer is (B)."))
+    assert not any(is_right(question, text) for text in ("A", "C. Mars", "", "A or B, hard to say", "D"))
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"prompt": ORBITS, "answer": "D"}, "line 1: the answer is 'D'; the prompt offers A, B, C"),
+        ({"prompt": "Who was it?", "answer": "A"}, "the prompt offers nothing"),
+        ({"prompt": ORBITS}, "missing required field `answer`"),
+    ],
+)
+def test_a_question_without_its_answer_among_its_options_is_refused(
+    tmp_path: Path, row: dict[str, str], reason: str
+) -> None:
+    (tmp_path / "choices.jsonl").write_bytes(msgspec.json.encode(row))
+    with pytest.raises(TrainingDataError, match=reason):
+        choice_questions(tmp_path / "choices.jsonl")

@@ -1,0 +1,187 @@
+"""Has what is asked changed, and do the predictions still hold? Shown beside the alarms, with intervals."""
+
+import asyncio
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import requests, routing_decisions, training_rows, verifications
+from quality.estimates import drawn_with_label
+from quality.experience import vector_of
+from quality.kinds import sampling_weights
+from quality.shift_watch import judged_worse
+
+Float = npt.NDArray[np.floating]
+
+# Prompts that are compared with those before them, of which so many times as many count.
+WINDOW, BEFORE = 1000, 4
+# Vectors of verified prompts are fewer, and larger.
+VECTORS = 500
+# Verified answers of a tier that predictions are held against.
+VERIFIED = 500
+_LEAST = 50
+_RESAMPLES = 200
+_Z95 = 1.959963984540054
+
+
+class InputDrift(msgspec.Struct, frozen=True, kw_only=True):
+    """The last `prompts` against the `before` ones before them; None for too few.
+
+    Of "novelty": by how much its mean rose. Of "embedding": the distance of the mean vectors of verified prompts,
+    squared and without what chance adds (the linear-kernel MMD of Gretton et al. 2012). [`low`, `high`]: 95%; `drifted`
+    says that it lies above 0.
+    """
+
+    of: Literal["novelty", "embedding"]
+    prompts: int
+    before: int
+    value: float | None
+    low: float | None
+    high: float | None
+    drifted: bool
+
+
+class CalibrationDrift(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the last verified `answers` of `tier`, the share no worse that was `predicted` and that was `verified`, and
+    `verified - predicted` in [`low`, `high`] with 95%; `drifted` says that 0 lies outside."""
+
+    tier: int
+    answers: int
+    predicted: float
+    verified: float
+    low: float
+    high: float
+    drifted: bool
+
+
+async def input_drift(engine: AsyncEngine) -> list[InputDrift]:
+    """Of novelty over all requests, and of the vectors of verified prompts."""
+    decisions = (
+        select(routing_decisions.c.novelty)
+        .where(routing_decisions.c.prediction_kind != "heuristic")
+        .order_by(routing_decisions.c.created_at.desc())
+        .limit(WINDOW * (1 + BEFORE))
+    )
+    newest = select(training_rows.c.feature_spec).order_by(training_rows.c.created_at.desc()).limit(1)
+    spec = newest.correlate(None).scalar_subquery()
+    verified = (
+        select(training_rows.c.embedding)
+        .where(
+            training_rows.c.feature_spec == spec,
+            training_rows.c.source.in_(("verification", "probe")),
+        )
+        .order_by(training_rows.c.created_at.desc())
+        .limit(VECTORS * (1 + BEFORE))
+    )
+    async with engine.connect() as connection:
+        novelty = np.array((await connection.scalars(decisions)).all(), np.float64)
+        vectors = [vector_of(blob) for blob in await connection.scalars(verified)]
+    embedding = np.array(vectors, np.float64) if vectors else np.zeros((0, 1))
+    return [
+        novelty_drift(novelty[:WINDOW], novelty[WINDOW:]),
+        await asyncio.to_thread(embedding_drift, embedding[:VECTORS], embedding[VECTORS:]),
+    ]
+
+
+def novelty_drift(now: Float, before: Float) -> InputDrift:
+    """Mean novelty [n] against that before [m], by their standard errors."""
+    if min(len(now), len(before)) < _LEAST:
+        return _unknown("novelty", now, before)
+    rise = float(now.mean() - before.mean())
+    half = _Z95 * float(np.sqrt(now.var(ddof=1) / len(now) + before.var(ddof=1) / len(before)))
+    return _drift("novelty", now, before, rise, rise - half, rise + half)
+
+
+def embedding_drift(now: Float, before: Float, seed: int = 0) -> InputDrift:
+    """Vectors [n, dim] against those before [m, dim], by resampling both."""
+    if min(len(now), len(before)) < _LEAST:
+        return _unknown("embedding", now, before)
+    rng = np.random.default_rng(seed)
+    chance = sum(float(part.var(axis=0, ddof=1).sum()) / len(part) for part in (now, before))
+
+    def means(part: Float) -> Float:
+        drawn: Float = rng.multinomial(len(part), np.full(len(part), 1 / len(part)), size=_RESAMPLES) @ part / len(part)
+        return drawn
+
+    value = float(((now.mean(axis=0) - before.mean(axis=0)) ** 2).sum()) - chance
+    # A resample is off by chance twice: as the sample is, and as it is drawn from the sample.
+    draws = ((means(now) - means(before)) ** 2).sum(axis=1) - 2 * chance
+    low, high = np.quantile(draws, [0.025, 0.975]).tolist()
+    return _drift("embedding", now, before, value, low, high)
+
+
+async def calibration_drift(engine: AsyncEngine, tiers: list[int]) -> list[CalibrationDrift]:
+    """By tier, of its last `VERIFIED` sampled answers; tiers with too few are left out."""
+    found = []
+    async with engine.connect() as connection:
+        for tier in tiers:
+            query = (
+                select(
+                    verifications.c.label,
+                    verifications.c.judge_reliability,
+                    verifications.c.sampled_probability,
+                    verifications.c.sampled_reason,
+                    routing_decisions.c.inputs,
+                )
+                .join(requests, requests.c.request_id == verifications.c.request_id)
+                .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
+                .where(drawn_with_label(), verifications.c.tier == tier, verifications.c.tier == requests.c.tier)
+                .order_by(verifications.c.verification_id.desc())
+                .limit(VERIFIED)
+            )
+            rows = (await connection.execute(query)).all()
+            if len(rows) >= _LEAST:
+                good = np.array([row.label != "worse" for row in rows], np.float64)
+                expected = np.array([_expected(row.inputs, tier, row.judge_reliability) for row in rows])
+                weights = sampling_weights(
+                    [row.sampled_probability for row in rows], [row.sampled_reason for row in rows]
+                )
+                found.append(held_against(tier, good, expected, np.array(weights)))
+    return found
+
+
+def held_against(tier: int, good: Float, expected: Float, weights: Float) -> CalibrationDrift:
+    """Verdicts [n] of 0 and 1 against the probabilities [n] of a good one, with the weights [n] of their sampling."""
+    share = weights / weights.sum()
+    predicted, verified = float(share @ expected), float(share @ good)
+    difference = verified - predicted
+    half = _Z95 * float(np.sqrt(share**2 @ (good - expected - difference) ** 2))
+    low, high = difference - half, difference + half
+    return CalibrationDrift(
+        tier=tier,
+        answers=len(good),
+        predicted=round(predicted, 6),
+        verified=round(verified, 6),
+        low=round(low, 6),
+        high=round(high, 6),
+        drifted=low > 0 or high < 0,
+    )
+
+
+def _expected(inputs: dict[str, object], tier: int, reliability: float | None) -> float:
+    """How often such a judge says "no worse" if the version's own word on the tier is right."""
+    prediction: dict[str, list[float]] = inputs["prediction"]  # type: ignore[assignment]
+    p_ok = prediction.get("p_ok_before") or prediction["p_ok"]
+    return 1.0 - judged_worse(1.0 - p_ok[tier - 1], reliability)
+
+
+def _drift(
+    of: Literal["novelty", "embedding"], now: Float, before: Float, value: float, low: float, high: float
+) -> InputDrift:
+    return InputDrift(
+        of=of,
+        prompts=len(now),
+        before=len(before),
+        value=round(value, 6),
+        low=round(low, 6),
+        high=round(high, 6),
+        drifted=low > 0,
+    )
+
+
+def _unknown(of: Literal["novelty", "embedding"], now: Float, before: Float) -> InputDrift:
+    return InputDrift(of=of, prompts=len(now), before=len(before), value=None, low=None, high=None, drifted=False)

@@ -1,0 +1,122 @@
+"""How good the answers of each tier are to each kind of prompt: shares of all traffic, from a sample of it."""
+
+from collections.abc import Sequence
+
+import msgspec
+from sqlalchemy import and_, func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import classifier_versions, requests, training_rows, verifications
+from quality.estimates import Share, drawn_with_label, wilson_interval
+
+# The newest verdicts count; older ones say little about today, and would make the query slow.
+NEWEST = 10_000
+
+
+class KindShare(msgspec.Struct, frozen=True, kw_only=True):
+    """Answers of `tier` (None: of all) to prompts of `cluster` (None: of all) that were no worse than the strongest's.
+
+    `answers` were verified. `value` in [0, 1] estimates the share in the whole traffic: each counts with the inverse of
+    its probability of being sampled. [`low`, `high`] is Wilson's 95% interval at the effective sample size (Kish 1965).
+    """
+
+    tier: int | None
+    cluster: int | None
+    answers: int
+    value: float | None
+    low: float
+    high: float
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """One verified answer as it was served; `cluster` None if its prompt was never encoded."""
+
+    tier: int
+    cluster: int | None
+    no_worse: bool
+    weight: float
+
+
+async def acceptance_by_kind(engine: AsyncEngine) -> list[KindShare]:
+    """By tier, by cluster, and by both, of the newest verdicts since the classifier last changed: clusters are those of
+    the version in force."""
+    verdicts = await _verdicts(engine)
+    kinds = {(v.tier, None) for v in verdicts} | {(tier, v.cluster) for v in verdicts for tier in (None, v.tier)}
+    return [
+        kind_share(
+            [v for v in verdicts if tier in (None, v.tier) and (cluster is None or v.cluster == cluster)], tier, cluster
+        )
+        for tier, cluster in sorted(kinds, key=_none_first)
+        if (tier, cluster) != (None, None)
+    ]
+
+
+def kind_share(verdicts: Sequence[Verdict], tier: int | None, cluster: int | None) -> KindShare:
+    """The share of these verdicts that are no worse, each counted with its weight."""
+    total, squares = sum(v.weight for v in verdicts), sum(v.weight**2 for v in verdicts)
+    if total == 0.0:
+        return KindShare(tier=tier, cluster=cluster, answers=0, value=None, low=0.0, high=1.0)
+    value = sum(v.weight for v in verdicts if v.no_worse) / total
+    share = effective_interval(value, total**2 / squares)
+    return KindShare(
+        tier=tier,
+        cluster=cluster,
+        answers=len(verdicts),
+        value=round(value, 6),
+        low=round(min(share.low, value), 6),
+        high=round(max(share.high, value), 6),
+    )
+
+
+def effective_interval(value: float, size: float) -> Share:
+    """Wilson's interval of a weighted share with an effective sample of `size` answers, rounded down."""
+    whole = max(int(size), 1)
+    return wilson_interval(round(value * whole), whole)
+
+
+def sampling_weights(probabilities: Sequence[float], reasons: Sequence[str]) -> list[float]:
+    """Of answers that were drawn: inverse probabilities, probes and other samples each scaled to the number of answers
+    that they are worth, because either alone stands for all of the traffic."""
+    inverse = [1.0 / p for p in probabilities]
+    scale = {}
+    for probe in (True, False):
+        mine = [w for w, reason in zip(inverse, reasons, strict=True) if (reason == "probe") == probe]
+        scale[probe] = sum(mine) / sum(w * w for w in mine) if mine else 1.0
+    return [w * scale[reason == "probe"] for w, reason in zip(inverse, reasons, strict=True)]
+
+
+async def _verdicts(engine: AsyncEngine) -> list[Verdict]:
+    newest = select(func.max(verifications.c.verification_id)).correlate(None).scalar_subquery()
+    promoted = select(func.coalesce(func.max(classifier_versions.c.promoted_at), 0.0)).scalar_subquery()
+    encoded = and_(
+        training_rows.c.request_id == verifications.c.request_id,
+        training_rows.c.source.in_(("verification", "probe")),
+    )
+    query = (
+        select(
+            verifications.c.tier,
+            training_rows.c.cluster,
+            verifications.c.label,
+            verifications.c.sampled_probability,
+            verifications.c.sampled_reason,
+        )
+        .join(requests, requests.c.request_id == verifications.c.request_id)
+        .outerjoin(training_rows, encoded)
+        .where(
+            drawn_with_label(),
+            verifications.c.tier == requests.c.tier,
+            verifications.c.verification_id > newest - NEWEST,
+            verifications.c.finished_at > promoted,
+        )
+    )
+    async with engine.connect() as connection:
+        rows = (await connection.execute(query)).all()
+    weights = sampling_weights([row.sampled_probability for row in rows], [row.sampled_reason for row in rows])
+    return [
+        Verdict(row.tier, row.cluster, row.label != "worse", weight) for row, weight in zip(rows, weights, strict=True)
+    ]
+
+
+def _none_first(kind: tuple[int | None, int | None]) -> tuple[int, int]:
+    tier, cluster = kind
+    return (-1 if tier is None else tier, -1 if cluster is None else cluster)
