@@ -16,6 +16,8 @@ from classifier.hidden_state_encoder import HiddenStateEncoder
 from classifier.local_states import LocalStates, state_spec
 from classifier.prompt_file import PromptRow
 from classifier.routing_input import routing_input_of_text
+from classifier.training import hidden_predictor, hidden_train
+from classifier.training.dataset import HEADS
 from classifier.training.hidden_predictor import VARIABLE, from_environment
 from classifier.training.hidden_train import LAYER, ReadLayer, parse_read_layer, train_over_hidden_states
 from classifier.training.predictors import PredictorUnavailableError
@@ -37,7 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Candidate:
     spec = tiny_spec(tiny_model(folder / "tiny.gguf"))
     source = LocalStates(spec, folder / "cache")
     read = ReadLayer(spec.model, spec.layer)
-    return train_over_hidden_states(generated_rows(600), folder / "registry", read, states=(spec, source), dim=8)
+    return train_over_hidden_states(generated_rows(400), folder / "registry", read, states=(spec, source), dim=8)
 
 
 def question(words: list[str]) -> str:
@@ -133,3 +135,21 @@ def test_the_cost_of_a_state_is_told_beside_that_of_a_prefill(tmp_path: Path) ->
     assert one.wasted == pytest.approx(one.cpu_ms / (one.cpu_ms + one.prefill_cpu_ms))
     with pytest.raises(InvalidRequestError, match="layers 1 to 2"):
         state_costs(model, 3, "float32", tokens=(8,), repeats=1)
+
+
+def test_the_recipe_joins_the_tables_fitted_on_the_rows_that_it_is_given(
+    made: Candidate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(made.model.encoder, HiddenStateEncoder)
+    spec = made.model.encoder.spec
+    source = LocalStates(spec, tmp_path)
+    for module in (hidden_predictor, hidden_train):
+        monkeypatch.setattr(module, "stored_states", lambda read: (spec, source))
+    rows = generated_rows(400)
+    train, valid, test = ([row for row in rows if row.split == split] for split in ("train", "valid", "test"))
+    recipe = hidden_predictor.HiddenStateRecipe(ReadLayer(spec.model, spec.layer))
+    recipe.fit(train, valid)
+    hard = np.array([any(word in row.prompt for word in HARD) for row in test])
+    p = recipe.predict(test)[:, HEADS.index("correct_1")]
+    assert p[~hard].mean() > p[hard].mean() + 0.2
+    assert recipe.novelty(test).shape == (len(test),)

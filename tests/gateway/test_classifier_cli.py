@@ -155,3 +155,12 @@ def test_what_operators_order_is_in_the_audit_trail(tmp_path: Path, child: Path)
         ("classifier.rolled_back", SHIPPED, "asked for on the command line"),
     ]
     assert statuses == {"v1-child": "retired", SHIPPED: "promoted"}
+
+
+def test_an_encoder_that_is_neither_a_folder_nor_hidden_states_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["classifier", "train", "--encoder", str(tmp_path / "nowhere")])
+    assert result.exit_code == 2
+    assert "is no folder; give one, or hidden[:MODEL[:LAYER]]" in result.output
+    result = CliRunner().invoke(main, ["bench", "encoder", "hidden:nowhere.gguf:0"])
+    assert result.exit_code == 2
+    assert "LAYER at least 1" in result.output

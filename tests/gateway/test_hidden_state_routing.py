@@ -189,7 +189,7 @@ async def test_a_core_that_was_started_with_another_model_is_refused(
 
 
 async def test_a_gateway_process_reads_states_without_torch() -> None:
-    program = "import sys, gateway.app, gateway.core_states; print('torch' in sys.modules)"
+    program = "import sys, gateway.classifier_in_force, gateway.core_states; print('torch' in sys.modules)"
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
