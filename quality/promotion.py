@@ -95,23 +95,31 @@ def judge_candidate(
     new: EncodedRows,
     base: EncodedRows,
     *,
+    predicted: Float | None = None,
     lambda_: float = COST_WEIGHT,
     seed: int = 0,
 ) -> Judgement:
-    """Compare on `new` (newer rows kept from all training) and `base` (the base data's held rows), both models routing
-    by `lambda_`, as they would serve.
+    """Compare on `new` (newer rows) and `base` (the base data's held rows), both models routing by `lambda_`, as they
+    would serve. `predicted` [new rows, heads]: what the candidate's training predicts for newer rows without having
+    seen them, where the candidate itself was trained on them; without it, they must have trained nothing.
 
     Of `new` only the full-ladder probes count as soon as there are `MIN_ROWS` of them (DESIGN §5). Until then a row
     counts for the tiers whose outcome it has: a model chooses between those, so that verified traffic, where the judged
     and the strongest tier are known, compares models on its own ground.
     """
-    probes = new.take(np.flatnonzero(~np.isnan(new.labels[:, : candidate.manifest.tiers - 1]).any(axis=1)))
-    new = probes if len(probes) >= MIN_ROWS else new
-    newer, older = (_observed(candidate, incumbent, rows, lambda_) for rows in (new, base))
+    tiers = candidate.manifest.tiers
+    ours = predict_rows(candidate, new) if predicted is None else predicted
+    probes = np.flatnonzero(~np.isnan(new.labels[:, : tiers - 1]).any(axis=1))
+    on_probes = len(probes) >= MIN_ROWS
+    if on_probes:
+        new, ours = new.take(probes), ours[probes]
+    theirs = predict_rows(incumbent, new)
+    newer = _observed(new, ours, theirs, tiers, lambda_)
+    older = _observed(base, predict_rows(candidate, base), predict_rows(incumbent, base), tiers, lambda_)
     both = [*newer, *older]
     gain, base_gain = _gain(newer, seed), _gain(older, seed)
     over_shuffled = _over_shuffled(both, seed)
-    calibration = _calibration(candidate, incumbent, new, seed)
+    calibration = _calibration(new, ours, theirs, tiers, seed)
     rise, base_rise = _dearer(newer, seed), _dearer(older, seed)
     clusters = cluster_gains(incumbent.clusters, _joined(both, "embedding"), _joined(both, "difference"))
     time = decision_time(candidate, incumbent, new if len(new) else base)
@@ -130,7 +138,7 @@ def judge_candidate(
         base_dearer=base_rise,
         clusters=clusters,
         time=time,
-        compared_on="probes" if new is probes else "verified rows",
+        compared_on="probes" if on_probes else "verified rows",
         reasons=[
             *_reasons(_count(newer), gain, base_gain, over_shuffled, calibration),
             *(reason for reason in guards if reason is not None),
@@ -138,11 +146,8 @@ def judge_candidate(
     )
 
 
-def _observed(candidate: OutcomeModel, incumbent: OutcomeModel, rows: EncodedRows, lambda_: float) -> list[_Observed]:
-    if not len(rows):
-        return []
-    ours, theirs = predict_rows(candidate, rows), predict_rows(incumbent, rows)
-    return [_Observed(one, rows, ours, theirs, lambda_) for one in row_sets(rows, candidate.manifest.tiers)]
+def _observed(rows: EncodedRows, ours: Float, theirs: Float, tiers: int, lambda_: float) -> list[_Observed]:
+    return [_Observed(one, rows, ours, theirs, lambda_) for one in row_sets(rows, tiers)] if len(rows) else []
 
 
 def _count(sets: Sequence[_Observed]) -> int:
@@ -184,12 +189,9 @@ def _over_shuffled(sets: Sequence[_Observed], seed: int) -> Estimate | None:
     return estimate(value, draws)
 
 
-def _calibration(
-    candidate: OutcomeModel, incumbent: OutcomeModel, rows: EncodedRows, seed: int
-) -> list[TierCalibration]:
-    ours, theirs = predict_rows(candidate, rows), predict_rows(incumbent, rows)
+def _calibration(rows: EncodedRows, ours: Float, theirs: Float, tiers: int, seed: int) -> list[TierCalibration]:
     found = []
-    for tier in range(1, candidate.manifest.tiers):
+    for tier in range(1, tiers):
         seen = ~np.isnan(rows.labels[:, tier - 1])
         if int(seen.sum()) < MIN_ROWS:
             continue

@@ -195,3 +195,16 @@ def test_rows_count_with_their_weights(model: OutcomeModel, unseen: EncodedRows)
         assert gain is not None
         gains.append(gain.value)
     assert gains[1] < gains[0]
+
+
+def test_rows_that_trained_the_candidate_are_compared_by_predictions_made_without_them(
+    model: OutcomeModel, unseen: EncodedRows
+) -> None:
+    """As bad as predicted elsewhere, however well the candidate itself knows them."""
+    heads = len(model.manifest.heads)
+    distrust = np.full((len(unseen), heads), 0.005, np.float32)
+
+    judgement = judge_candidate(model, model, unseen, _none_of(unseen), predicted=distrust)
+
+    assert judgement.gain is not None
+    assert judgement.gain.high < 0
