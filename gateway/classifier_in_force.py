@@ -4,7 +4,7 @@ pointer names others."""
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -162,17 +162,16 @@ class ClassifierInForce:
         split, arms = None, {}
         try:
             if self._pointer_state() and (split := self._registry.experiment()) is not None:
-                loaded = [current] if canary is None else [current, canary]
-                arms = {"a": self._arm(split.a, loaded), "b": self._arm(split.b, loaded)}
+                arms = {"a": self._arm(split.a, current), "b": self._arm(split.b, current)}
         except (ArtefactError, OSError) as error:
             split = None
             problems.append(f"the experiment gets no requests: {error}")
         return Serving(current, canary, share, split, arms), problems
 
-    def _arm(self, arm: Arm, loaded: Sequence[LoadedVersion]) -> LoadedVersion:
+    def _arm(self, arm: Arm, current: LoadedVersion) -> LoadedVersion:
         """The version that decides about an arm: of an arm that is a tier, the current one."""
-        if arm.version is None or arm.version == loaded[0].version:
-            return loaded[0]
+        if arm.version is None or arm.version == current.version:
+            return current
         return LoadedVersion(self._accepted(self._registry.folder(arm.version)))
 
     def _accepted(self, folder: Path) -> OutcomeModel:
