@@ -1,6 +1,7 @@
 """P(tier k's answer is no worse than the strongest tier's), calibrated: the model behind every routing decision."""
 
 import hashlib
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -23,6 +24,7 @@ Float = npt.NDArray[np.float32]
 
 # Nothing learned from some thousand prompts is surer than this.
 P_MIN, P_MAX = 0.005, 0.995
+LOGIT_MAX = 500.0  # beyond, the exponential overflows
 CONTRIBUTIONS = 6
 _EXPLAINED = (*FEATURE_NAMES, "topic", "words", "neighbourhood")
 
@@ -82,7 +84,8 @@ class OutcomeModel:
     def prediction(self, turn: EncodedTurn, nearby: Nearby) -> Prediction:
         """The prediction for an encoded prompt and its neighbourhood."""
         logits, effects = self.heads.explained(*turn, nearby.logits, CONTRIBUTIONS)
-        p: list[float] = _probability(logits).tolist()
+        # Seven numbers: an array operation on each step would take longer than all of it.
+        p = [min(max(1.0 / (1.0 + math.exp(-max(x, -LOGIT_MAX))), P_MIN), P_MAX) for x in logits.tolist()]
         weaker = self.manifest.tiers - 1
         return Prediction(
             p_ok=[*p[:weaker], 1.0],

@@ -1,6 +1,7 @@
 // The neighbourhood of one prompt: `Memory.look_up_one` over vectors of int8, four times less to read than floats.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -81,23 +82,27 @@ void cosines(const Memory& memory, const float* query, float* out) {
 
 // The `count` most similar rows, the `first` of them in order; of equals the earlier row.
 std::vector<std::pair<float, int>> nearest(const std::vector<float>& cosine, size_t count, size_t first) {
-  std::vector<std::pair<float, int>> best;
-  best.reserve(2 * count);
+  // As many rows as there are groups with a best one that is no less than `floor` are themselves no less: few others are.
+  const size_t rows = cosine.size(), groups = 2 * count;
   float floor = -std::numeric_limits<float>::infinity();
-  for (int row = 0; count && row < int(cosine.size()); row++) {
-    if (!(cosine[row] > floor)) continue;
-    best.emplace_back(-cosine[row], row);
-    if (best.size() < 2 * count) continue;
-    std::nth_element(best.begin(), best.begin() + count - 1, best.end());
-    best.resize(count);
-    floor = -best.back().first;
+  if (rows >= groups && count) {
+    std::vector<float> best(cosine.begin(), cosine.begin() + groups);
+    for (size_t begin = groups; begin < rows; begin += groups)
+      for (size_t i = 0, n = std::min(groups, rows - begin); i < n; i++)
+        best[i] = cosine[begin + i] > best[i] ? cosine[begin + i] : best[i];
+    std::nth_element(best.begin(), best.begin() + count - 1, best.end(), std::greater<float>());
+    floor = best[count - 1];
   }
-  if (best.size() > count) {
-    std::nth_element(best.begin(), best.begin() + count - 1, best.end());
-    best.resize(count);
+  std::vector<std::pair<float, int>> found;
+  found.reserve(2 * groups);
+  for (size_t row = 0; row < rows; row++)
+    if (cosine[row] >= floor) found.emplace_back(-cosine[row], int(row));
+  if (found.size() > count) {
+    if (count) std::nth_element(found.begin(), found.begin() + count - 1, found.end());
+    found.resize(count);
   }
-  std::partial_sort(best.begin(), best.begin() + std::min(first, best.size()), best.end());
-  return best;
+  std::partial_sort(found.begin(), found.begin() + std::min(first, found.size()), found.end());
+  return found;
 }
 
 }  // namespace
