@@ -71,11 +71,13 @@ class StoredStates:
 def stored_states(read: ReadLayer, progress: Progress = lambda stage, share: None) -> tuple[StateSpec, StateSource]:
     """Which states those are, and who has them. Raises `ModelFileError` if the model is not on this machine."""
     # Imports the inference core, and torch with it.
-    from classifier.local_states import state_spec
+    from classifier.local_states import state_spec, user_cache
     from classifier.training.teacher import MAX_TOKENS, HiddenStates
 
     spec = state_spec(read.model, read.layer, COMPUTE, MAX_TOKENS)
-    return spec, StoredStates(HiddenStates(read.model, layers=read.layer, progress=progress))
+    # By content: files of one name are not one model.
+    folder = user_cache() / "teacher" / spec.fingerprint
+    return spec, StoredStates(HiddenStates(read.model, folder, read.layer, progress))
 
 
 def read_stored(encoder: Encoder) -> None:

@@ -153,3 +153,14 @@ def test_the_recipe_joins_the_tables_fitted_on_the_rows_that_it_is_given(
     p = recipe.predict(test)[:, HEADS.index("correct_1")]
     assert p[~hard].mean() > p[hard].mean() + 0.2
     assert recipe.novelty(test).shape == (len(test),)
+
+
+def test_models_of_one_name_have_states_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = []
+    for seed in (0, 1):
+        (tmp_path / str(seed)).mkdir()
+        model = tiny_model(tmp_path / str(seed) / "model.gguf", seed=seed)
+        _, source = hidden_train.stored_states(ReadLayer(str(model), 1))
+        found.append(source.states(["what is that"]))
+    assert np.abs(found[0] - found[1]).max() > 0.1
