@@ -78,7 +78,7 @@ _RUNS = {
     "status": Column(1, {"done": 900, "failed": 100}),
     "trigger": Column(7, {"cron": 700, "drift": 250, "button": 40, "cli": 10}),
 }
-_VERSIONS = {"status": Column(1, {"retired": 600, "refused": 350, "candidate": 49, "promoted": 1})}
+_VERSIONS = {"status": Column(1, {"retired": 600, "refused": 350, "candidate": 40, "promoted": 10})}
 LISTS: dict[str, tuple[Table, dict[str, Column], dict[str, str]]] = {
     "verifications": (
         verifications,
@@ -116,7 +116,7 @@ async def fill(engine: AsyncEngine, rows: int, progress: Progress) -> None:
             )
             insert = (
                 f"INSERT INTO {table.name} ({', '.join(values)}) SELECT {', '.join(values.values())} "  # noqa: S608
-                f"FROM (SELECT n, {_MIXED} AS u FROM ({numbers}) AS some) AS dealt"
+                f"FROM (SELECT n, {_MIXED} AS u FROM ({numbers}) AS numbered) AS dealt"
             )
             async with engine.begin() as connection:
                 await connection.execute(text(insert))

@@ -1,6 +1,7 @@
 """`aio bench lists`: pages of the admin API over many rows, by every combination of filters."""
 
 import asyncio
+import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ import click
 from gateway.cli.options import echo_json, json_option, settings_from, staged_progress, table
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from gateway.bench_lists import ListTime
 
 
@@ -25,13 +28,22 @@ def lists(rows: int, repeats: int, database_url: str | None, as_json: bool) -> N
         given: dict[str, Any] = {"data_dir": folder, "monitor": False, "api_keys": "", "admin_keys": ""}
         settings = settings_from(**given, database_url=database_url or "")
         try:
-            found = asyncio.run(bench_lists(settings, rows=rows, repeats=repeats, progress=progress))
+            found = _run(bench_lists(settings, rows=rows, repeats=repeats, progress=progress))
         except DatabaseInUseError as error:
             raise click.ClickException(str(error)) from error
     if as_json:
         echo_json(found)
     else:
         click.echo(_shown(found))
+
+
+def _run(work: "Coroutine[Any, Any, list[ListTime]]") -> "list[ListTime]":
+    """On the event loop that `aio serve` has."""
+    if sys.platform == "win32":
+        return asyncio.run(work)
+    import uvloop
+
+    return uvloop.run(work)
 
 
 def _shown(found: "list[ListTime]") -> str:

@@ -1,0 +1,52 @@
+"""The benchmarks of lists and of the monitor fill what they say, ask for everything, and touch nobody's data."""
+
+from itertools import chain, combinations
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from gateway.bench_lists import LISTS, DatabaseInUseError, fill, queries
+from gateway.bench_monitor import bench_monitor
+from migrations.tables import verifications
+from quality.database import migrate, open_database
+from quality.listings import ARTEFACTS, RETRAININGS, TRANSITIONS, VERIFICATIONS
+from tiers.catalog_file import load_catalog
+
+
+async def test_every_filter_has_rows_to_find_and_a_used_database_is_left_alone(database_url: str) -> None:
+    await migrate(database_url)
+    engine = open_database(database_url)
+    try:
+        await fill(engine, 2000, lambda stage, share: None)
+        for table, columns, _ in LISTS.values():
+            async with engine.connect() as connection:
+                assert await connection.scalar(select(func.count()).select_from(table)) == 2000
+                for name, column in columns.items():
+                    found = set((await connection.execute(select(table.c[name]).distinct())).scalars())
+                    assert set(column.values) <= found, name
+        with pytest.raises(DatabaseInUseError, match="verifications"):
+            await fill(engine, 1, lambda stage, share: None)
+        async with engine.connect() as connection:
+            assert await connection.scalar(select(func.count()).select_from(verifications)) == 2000
+    finally:
+        await engine.dispose()
+
+
+def test_every_combination_of_filters_of_the_api_is_asked_for() -> None:
+    listings = {"verifications": VERIFICATIONS, "transitions": TRANSITIONS, "retrainings": RETRAININGS}
+    for name, listing in (listings | {"artefacts": ARTEFACTS}).items():
+        asked = {frozenset(query) - {"since", "until"} for query in queries(LISTS[name][1])}
+        sizes = range(len(listing.filters) + 1)
+        assert asked == {
+            frozenset(some) for some in chain.from_iterable(combinations(listing.filters, n) for n in sizes)
+        }
+
+
+async def test_what_a_monitor_costs_is_measured_on_requests_of_which_some_are_drawn(tmp_path: Path) -> None:
+    cost = await bench_monitor(load_catalog("laptop"), tmp_path, 1000)
+
+    assert cost.requests == 1000
+    assert 0 < cost.sampled < 200
+    assert 0 < cost.offer_p50_us <= cost.offer_p99_us
+    assert min(cost.background_us, cost.redaction_us, cost.feedback_us) > 0
