@@ -23,6 +23,8 @@ Float = npt.NDArray[np.float32]
 # By how much the log odds of a worse answer may have risen; evidence is the mean over all of them.
 SHIFTS = (0.5, 1.0, 2.0, 3.0)
 _FACTORS = np.exp(SHIFTS)
+# Powers of nearness: what is wrong may be a whole kind of prompts, or a few among many others that are fine.
+SCALES = (1, 4)
 _LEAST, _MOST = 0.005, 0.95
 _SAMPLE = 512
 _LOG_MOST = 80.0
@@ -166,13 +168,17 @@ class RecentOutcomes:
 
     def _look_up(self, embeddings: Float) -> tuple[Float, Float, Float]:
         """Per prompt and tier: evidence and factor [n, tiers - 1], and sums [n, tiers - 1, 3] of good answers, of those
-        expected and of all, by nearness."""
+        expected and of all, by nearness at the scale that tells most."""
         near = self._reach.nearness(embeddings @ self._embeddings.T)
-        sums = np.tensordot(near, self._tables, axes=1)
-        log_ratios = np.minimum(sums[..., : len(SHIFTS)], _LOG_MOST)
-        good = np.maximum(sums[..., -3], 0.0)
-        factor = np.minimum((self._settings.prior + good) / (self._settings.prior + sums[..., -2]), 1.0)
-        return np.exp(log_ratios).mean(axis=-1), factor, np.maximum(sums[..., -3:], 0.0)
+        known = np.flatnonzero(near.any(axis=0))
+        near, tables = near[:, known], self._tables[known]
+        scales = np.stack([np.tensordot(near**power, tables, axes=1) for power in SCALES])
+        # Means of e-values are e-values, over shifts and over scales.
+        evidence = np.exp(np.minimum(scales[..., : len(SHIFTS)], _LOG_MOST)).mean(axis=-1)
+        telling = np.argmax(evidence, axis=0)[None, ..., None]
+        sums = np.maximum(np.take_along_axis(scales[..., -3:], telling, axis=0)[0], 0.0)
+        factor = np.minimum((self._settings.prior + sums[..., 0]) / (self._settings.prior + sums[..., 1]), 1.0)
+        return evidence.mean(axis=0), factor, sums
 
 
 class RecentMemory:

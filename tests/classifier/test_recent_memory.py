@@ -82,6 +82,21 @@ def test_an_unadmitted_judge_error_would_have_been_taken_for_a_shift() -> None:
     assert remembered(judged, weight=1.0).snapshot(1.0).neighbourhoods()
 
 
+def test_a_few_bad_prompts_are_found_among_many_others_nearby_that_are_fine() -> None:
+    memory, n = RecentMemory(Reach(far=0.0, near=1.0), 4), 300
+    fine = around(0, n, spread=0.4)
+    good = (np.random.default_rng(0).random(n) < 0.9).astype(np.float64)
+    memory.add(fine, outcomes(1, good), np.full((n, 3), 0.9, np.float32), np.ones(n), np.zeros(n))
+    bad = around(0, 12, spread=0.02)
+    memory.add(bad, outcomes(1, np.zeros(12)), np.full((12, 3), 0.9, np.float32), np.ones(12), np.ones(12))
+    p_ok = np.full((13, 3), 0.9, np.float32)
+
+    adjusted = memory.adjust(np.vstack([bad, around(0, 1, seed=8, spread=0.4)]), p_ok, now=2.0)
+
+    assert adjusted[:12, 0].max() < 0.5
+    assert adjusted[12, 0] > 0.7
+
+
 def test_outcomes_expire_and_with_them_the_repair() -> None:
     embeddings, p_ok = prompts()
     memory = remembered(np.zeros(12), at=DAY)
