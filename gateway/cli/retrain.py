@@ -1,4 +1,4 @@
-"""`aio retrain`: a candidate from recorded outcomes, promoted only if it is better; or back to the one before."""
+"""`aio retrain`: a candidate from recorded outcomes, put on trial only if it is better; or back to the one before."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @database_option
 @json_option
 def retrain(rollback: bool, reason: str, as_json: bool, **given: Any) -> None:
-    """Train from stored outcomes and the artefact's base data, compare with the incumbent, promote or refuse."""
+    """Train from stored outcomes and the artefact's base data, compare with the incumbent, put on trial or refuse."""
     settings = settings_from(**given)
     if rollback:
         version = asyncio.run(_rollback(settings, reason))

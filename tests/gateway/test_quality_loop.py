@@ -4,6 +4,9 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
+from classifier.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry import ArtefactRegistry
+from classifier.split import Arm, Split
 from gateway.quality_loop import QualityLoop
 from gateway.settings import Settings
 from migrations.tables import audit_events
@@ -43,6 +46,28 @@ async def test_the_loop_schedules_retraining_and_an_alarm_starts_one(settings: S
         async with engine.connect() as connection:
             actions = (await connection.scalars(select(audit_events.c.action))).all()
         assert "retrain.nothing_new" in actions
+    finally:
+        await loop.close()
+        await engine.dispose()
+
+
+async def test_the_loop_looks_after_rollouts_and_experiments(settings: Settings) -> None:
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    registry = ArtefactRegistry(settings.registry_path)
+    registry.seed(default_artefact())
+    split = Split(experiment_id="x", share=0.5, a=Arm(tier=1), b=Arm(tier=2))
+    tiers = {tier.number: tier for tier in scripted_tiers()}
+    loop = QualityLoop(settings, load_catalog("laptop"), engine, tiers, encode=None)
+    try:
+        await loop.start()
+        # Of both the database knows nothing: whoever began them died before the commit.
+        registry.set_experiment(split)
+        manifest = msgspec.structs.replace(load_manifest(default_artefact()), version="v1-child")
+        save_artefact(registry.root, manifest, load_model_tensors(default_artefact()), load_base(default_artefact()))
+        registry.start_canary("v1-child", 0.5)
+        await loop._rollout.drain()
+        assert (registry.experiment(), registry.canary()) == (None, None)
     finally:
         await loop.close()
         await engine.dispose()

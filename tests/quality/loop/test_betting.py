@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from quality.betting import evidence, wealth
+from quality.paired_probes import MOST
+from quality.rollout_evidence import RolloutSettings
 
 
 def test_gains_that_are_none_are_seldom_taken_for_some_at_whatever_look() -> None:
@@ -31,3 +33,23 @@ def test_evidence_once_reached_stays_and_none_is_one() -> None:
 def test_a_gain_below_the_bound_is_refused() -> None:
     with pytest.raises(ValueError, match="below the least possible"):
         wealth(np.array([-1.2]), 1.1)
+
+
+@pytest.mark.parametrize(
+    ("other", "loss", "least", "most"),
+    [(0.2, 0.0, 0.0, 0.05), (0.2, 0.02, 0.0, 0.1), (0.3, 0.1, 0.6, 0.95), (0.5, 0.25, 0.99, 1.0)],
+    ids=["no harm", "2 points", "10 points", "25 points"],
+)
+def test_a_rollout_finds_large_losses_and_misses_small_ones(
+    other: float, loss: float, least: float, most: float
+) -> None:
+    """Of versions that choose another tier for a share `other` of the prompts and lose `loss` on all, the share that a
+    canary of 100 probes or a watch of 500 takes back; as docs/quality-loop.md says."""
+    rng, settings, taken_back = np.random.default_rng(3), RolloutSettings(), 0
+    for _ in range(200):
+        worse = np.where(rng.random(500) < 0.5 + loss / (2 * other), 1.0, -1.0)
+        harm = wealth(np.where(rng.random(500) < other, worse, 0.0), MOST)
+        canary = harm[: settings.patience].max() >= 2 / settings.stop_level
+        taken_back += canary or harm.max() >= 1 / settings.rollback_level
+
+    assert least <= taken_back / 200 <= most
