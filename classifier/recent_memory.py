@@ -40,7 +40,7 @@ class RecentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     capacity: int = 2048
     max_age_seconds: float = 7 * 86_400.0
-    evidence: float = 100.0
+    evidence: float = 20.0
     tolerance: float = 0.03
     prior: float = 2.0
     most_neighbourhoods: int = 64

@@ -37,6 +37,8 @@ from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)
 
+_AGAIN_SECONDS = 86_400.0
+
 ROLLOUT_POLL_SECONDS = 10.0
 
 
@@ -85,6 +87,7 @@ class QualityLoop:
         self._settings, self._catalog, self._engine = settings, catalog, engine
         self._tiers, self._encode, self._redact = tiers, encode, redact
         self._retraining: asyncio.Task[None] | None = None
+        self._later: asyncio.TimerHandle | None = None
         self.monitor: Monitor | None = None
         self.job = RetrainJob(self._retrain_by_cron, self._last_cron_run, settings.retrain_cron)
         registry = ArtefactRegistry(settings.registry_path)
@@ -116,6 +119,8 @@ class QualityLoop:
         """Stop everything; a retraining under way is resumed by whoever starts the next one."""
         await self._rollout.close()
         await self.job.close()
+        if self._later is not None:
+            self._later.cancel()
         if self._retraining is not None:
             self._retraining.cancel()
             await asyncio.gather(self._retraining, return_exceptions=True)
@@ -172,10 +177,14 @@ class QualityLoop:
 
     async def _retrain(self, trigger: Trigger) -> None:
         try:
-            await run_retraining(self._settings, self._catalog, self._engine, trigger)
+            result = await run_retraining(self._settings, self._catalog, self._engine, trigger)
         except Exception:
             # The run has its own row with the reason; serving and monitoring go on.
             log.exception("the retraining (%s) failed", trigger)
+            return
+        if trigger == "drift" and result.outcome == "refused":
+            # The shift is there, and its repair was not yet proven: try again with another day's evidence.
+            self._later = asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._begin_retraining, trigger)
 
     async def _retrain_by_cron(self) -> RetrainResult:
         return await run_retraining(self._settings, self._catalog, self._engine, "cron")

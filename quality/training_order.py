@@ -2,6 +2,9 @@
 
 import msgspec
 
+# Of a row of the base data, against one of the deployment's own: thousands of old rows must not outvote a hundred that
+# show what has changed.
+BASE_WEIGHT = 0.1
 ORDER, ROWS, RESULT = "order.json", "rows.safetensors", "result.json"
 
 

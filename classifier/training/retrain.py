@@ -1,11 +1,14 @@
 """Retraining without texts: encoded new rows join the base data, and all above the frozen encoder is refitted."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from classifier.artefact import (
+    load_artefact,
     load_base,
     load_manifest,
     load_model_tensors,
@@ -14,8 +17,10 @@ from classifier.artefact import (
 )
 from classifier.errors import TrainingDataError
 from classifier.manifest import TrainingWindow
+from classifier.outcome_model import OutcomeModel
 from classifier.training.encoded_rows import EncodedRows
 from classifier.training.fit import fit_heads
+from classifier.training.row_sets import predict_rows
 from classifier.training.train import artefact_version, with_curves
 
 # From so many fully observed new rows on, the curve is drawn on them alone: they are the serving catalogue's.
@@ -35,23 +40,15 @@ def retrain_from(
 ) -> Path:
     """A candidate `root/<version>/` from the artefact in `base` and `new_rows` (by `encode_rows` with its encoder).
 
-    The encoder stays as it is, byte for byte. `base_weight` scales the weights of the base rows. The candidate says it
-    was measured on `catalogue_fingerprint`, whose `models` are those that produced the new rows. Nothing is promoted.
+    The encoder stays as it is, byte for byte. A base row has `base_weight`, and more as new rows come near the base in
+    number, so that they do not outweigh it: nothing is forgotten. The candidate says it was measured on
+    `catalogue_fingerprint`, whose `models` are those that produced the new rows. Nothing is promoted.
     Raises `TrainingDataError` without new rows, or when they come from another encoder.
     """
     parent = load_manifest(base)
-    old = EncodedRows.from_tensors(load_base(base))
     if not len(new_rows):
         raise TrainingDataError("no new rows; retraining needs some verified outcomes.")
-    if new_rows.embedding.shape[1:] != old.embedding.shape[1:] or new_rows.labels.shape[1:] != old.labels.shape[1:]:
-        raise TrainingDataError(
-            f"new rows have embeddings {new_rows.embedding.shape} and labels {new_rows.labels.shape}, the base has "
-            f"{old.embedding.shape} and {old.labels.shape}; encode them with the encoder of {parent.version}."
-        )
-    rows = EncodedRows(
-        **{name: getattr(old, name) for name in ("features", "embedding", "word_logits", "labels", "group", "held")},
-        weights=old.weights * np.float32(base_weight),
-    ).joined(new_rows)
+    rows = _all_rows(base, new_rows, base_weight)
     heads, memory = fit_heads(rows, seed=seed, recent=len(new_rows))
     tensors = model_tensors(load_model_tensors(base), heads, memory)
     manifest = msgspec.structs.replace(
@@ -72,6 +69,39 @@ def retrain_from(
     return save_artefact(
         root, with_curves(manifest, tensors, _curve_rows(rows, len(new_rows))), tensors, rows.tensors()
     )
+
+
+def cross_fitted(
+    base: Path, new_rows: EncodedRows, fold: npt.NDArray[np.integer], *, base_weight: float = 1.0, seed: int = 0
+) -> npt.NDArray[np.float32]:
+    """What is predicted for each new row [n, heads] by a candidate that was trained on all but its `fold` [n].
+
+    So every row can be compared on, and every row can train; each candidate is `retrain_from`'s but for the rounding
+    of storage. Raises `TrainingDataError` for rows of another encoder.
+    """
+    parent = load_artefact(base)
+    predicted = np.full(new_rows.labels.shape, np.nan, np.float32)
+    for number in np.unique(fold):
+        mine = fold == number
+        rows = _all_rows(base, new_rows.take(~mine), base_weight)
+        heads, memory = fit_heads(rows, seed=seed, recent=int((~mine).sum()))
+        model = OutcomeModel(parent.manifest, parent.encoder, heads, memory)
+        predicted[mine] = predict_rows(model, new_rows.take(mine))
+    return predicted
+
+
+def _all_rows(base: Path, new_rows: EncodedRows, base_weight: float) -> EncodedRows:
+    """The base rows of the artefact, then the new ones."""
+    old = EncodedRows.from_tensors(load_base(base))
+    if new_rows.embedding.shape[1:] != old.embedding.shape[1:] or new_rows.labels.shape[1:] != old.labels.shape[1:]:
+        raise TrainingDataError(
+            f"new rows have embeddings {new_rows.embedding.shape} and labels {new_rows.labels.shape}, the base has "
+            f"{old.embedding.shape} and {old.labels.shape}; encode them with the encoder of "
+            f"{load_manifest(base).version}."
+        )
+    share = float(new_rows.weights.sum() / max(float(old.weights.sum()), 1e-9))
+    weight = min(1.0, max(base_weight, share))
+    return replace(old, weights=old.weights * np.float32(weight)).joined(new_rows)
 
 
 def _curve_rows(rows: EncodedRows, new: int) -> EncodedRows:

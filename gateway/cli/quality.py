@@ -8,6 +8,7 @@ quality = LazyGroup(
     commands={
         "compare": ("gateway.cli.quality_compare:compare", "A quantised model against full precision."),
         "experiments": ("gateway.cli.quality_experiments:experiments", "Two versions or tiers, side by side."),
+        "simulate": ("gateway.cli.quality_simulate:simulate", "The closed loop on recorded outcomes, by the truth."),
         "calibrate": ("gateway.cli.quality_calibrate:calibrate", "How far each judge can be trusted here."),
     },
 )

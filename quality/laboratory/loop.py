@@ -13,21 +13,24 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.outcome_model import OutcomeModel
+from classifier.recent_memory import Reach, RecentMemory, RecentOutcomes
 from classifier.training.encoded_rows import EncodedRows
 from quality.estimates import UpgradeSettings, upgrade_rate
 from quality.laboratory.books import Books
-from quality.laboratory.experience import Experience
+from quality.laboratory.experience import Experience, Rows
 from quality.laboratory.router import Predictions, Rule
 from quality.laboratory.traffic import Batch
 from quality.laboratory.verdicts import Judge, Verdict, verification_cost
 from quality.promotion import Judgement
+from quality.promotion_account import PromotionAccount
 from quality.sampling import Purpose, SamplingSettings, admits, affordable, doubt
 from quality.shift_detector import ShiftDetector, ShiftSettings
 from quality.shift_watch import VIEWS, judged_worse, streams_of
 
+Float = npt.NDArray[np.float32]
 Trigger = Literal["drift", "cron"]
-Train = Callable[[EncodedRows, npt.NDArray[np.bool_], OutcomeModel, Rule], "tuple[OutcomeModel, Judgement] | None"]
-"""A candidate from rows, those of them that are kept for comparing, the incumbent and the rule in force."""
+Train = Callable[[Rows, OutcomeModel, Rule], tuple[OutcomeModel, Judgement] | None]
+"""A candidate from rows, judged against the incumbent under the rule in force."""
 
 
 class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +40,8 @@ class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
     shift: ShiftSettings = ShiftSettings()
     upgrade: UpgradeSettings = UpgradeSettings()
     retraining: bool = True
+    repair: bool = True
+    repair_cost_share: float = 0.25
     retrain_every: int | None = None
     requests_per_day: int
 
@@ -74,6 +79,7 @@ class Log:
     retrainings: list[Retraining] = field(default_factory=list)
     serving_cost: float = 0.0
     verification_cost: float = 0.0
+    repair_cost: float = 0.0
     peak_share: float = 0.0
     purposes: Counter[str] = field(default_factory=Counter)
 
@@ -102,17 +108,23 @@ class ClosedLoop:
         self._books = Books(settings.requests_per_day // batch, len(rule.prices))
         days = -(-requests // settings.requests_per_day)
         self.log = Log(np.zeros((days, len(prompts), len(rule.prices)), np.int32))
+        self._account = PromotionAccount()
+        self._snapshot: RecentOutcomes | None = None
+        self._tiers = self._repaired_tiers = np.zeros(len(prompts), np.intp)
         self._drift = False
+        self._trained_on = self._retrained_at = 0
         self._put_in_force(model)
 
     def take(self, batch: Batch) -> None:
         """Serve a batch, verify what is drawn of it, and retrain if that is due."""
-        tiers = self._tiers[batch.rows]
-        self._serve(batch, tiers)
+        now = self._seconds(batch.start)
+        tiers = self._repaired(now)[batch.rows]
+        self._serve(batch, tiers, now)
         self._verify(batch, tiers)
         self.log.peak_share = max(self.log.peak_share, self._books.share)
         end, every = batch.start + len(batch.rows), self._settings.retrain_every
-        if self._drift:
+        # An alarm stands until a version was promoted; it is looked at again with another day's evidence.
+        if self._drift and (not self._retrained_at or end - self._retrained_at >= self._settings.requests_per_day):
             self._retrain(end, "drift")
         elif every is not None and end % every == 0:
             self._retrain(end, "cron")
@@ -122,24 +134,58 @@ class ClosedLoop:
         self.rule = rule
         self._route()
 
-    def tiers(self, prompts: EncodedRows) -> npt.NDArray[np.intp]:
-        """The tiers that the router as it is now would give these prompts."""
-        return Predictions.of(self.model, prompts).tiers(self.rule)
+    def tiers(self, prompts: EncodedRows, request: int) -> npt.NDArray[np.intp]:
+        """The tiers that the router would give these prompts after `request` requests."""
+        predictions = Predictions.of(self.model, prompts)
+        if not self._repairs_now(self._seconds(request)):
+            return predictions.tiers(self.rule)
+        return self._recent_outcomes(predictions, prompts.embedding, self._seconds(request))
+
+    def _seconds(self, request: int) -> float:
+        return request * 86_400.0 / self._settings.requests_per_day
+
+    def _repairs_now(self, now: float) -> bool:
+        return self._settings.repair and self._account.admits(self._settings.repair_cost_share, now)
+
+    def _repaired(self, now: float) -> npt.NDArray[np.intp]:
+        """The tiers of all prompts, by the artefact and by what was verified since it was trained."""
+        if not self._repairs_now(now):
+            return self._tiers
+        snapshot = self._memory.snapshot(now)
+        if snapshot is not self._snapshot:
+            self._snapshot = snapshot
+            self._repaired_tiers = self._recent_outcomes(self._predictions, self._prompts.embedding, now)
+        return self._repaired_tiers
+
+    def _recent_outcomes(self, predictions: Predictions, embeddings: Float, now: float) -> npt.NDArray[np.intp]:
+        """As `classifier.policy.decide`: recent outcomes may lift a prompt, and never move it down."""
+        weaker = predictions.p_ok[:, :-1].astype(np.float32)
+        adjusted = self._memory.adjust(embeddings, weaker, now).astype(np.float64)
+        lifted = predictions.tiers(self.rule, np.hstack([adjusted, predictions.p_ok[:, -1:]]))
+        tiers: npt.NDArray[np.intp] = np.maximum(lifted, predictions.tiers(self.rule))
+        return tiers
 
     def _put_in_force(self, model: OutcomeModel) -> None:
         self.model = model
         self._predictions = Predictions.of(model, self._prompts)
         self._clusters = model.clusters.nearest(self._prompts.embedding)
+        self._memory = RecentMemory(Reach.of(model.memory), model.manifest.tiers)
         self._route()
 
     def _route(self) -> None:
-        self._tiers = self._predictions.tiers(self.rule)
+        self._tiers = self._repaired_tiers = self._predictions.tiers(self.rule)
+        self._snapshot = None
 
-    def _serve(self, batch: Batch, tiers: npt.NDArray[np.intp]) -> None:
+    def _serve(self, batch: Batch, tiers: npt.NDArray[np.intp], now: float) -> None:
         served = np.bincount(tiers - 1, minlength=len(self.rule.prices))
         np.add.at(self.log.served[batch.start // self._settings.requests_per_day], (batch.rows, tiers - 1), 1)
         self._books.open_batch(served, self.rule.prices)
-        self.log.serving_cost += float(served @ np.asarray(self.rule.prices))
+        prices = np.asarray(self.rule.prices)
+        cost = float(served @ prices)
+        extra = float((prices[tiers - 1] - prices[self._tiers[batch.rows] - 1]).sum())
+        self._account.book(cost, extra, now)
+        self.log.serving_cost += cost
+        self.log.repair_cost += extra
 
     def _verify(self, batch: Batch, tiers: npt.NDArray[np.intp]) -> None:
         """Draw by the sampling rules, then verify one after the other while the budget admits it."""
@@ -176,7 +222,16 @@ class ClosedLoop:
     def _learn(self, request: int, row: int, tier: int, verdict: Verdict) -> None:
         """Keep the row, and feed the verdict on the served answer to the test and to the sources' rule."""
         reliability = self._judge.reliability
-        self._experience.add(row, verdict.no_worse, 2 * reliability - 1, self._rng.random())
+        sure = 2 * reliability - 1
+        self._experience.add(row, verdict.no_worse, sure, self._rng.random())
+        if self._settings.repair:
+            self._memory.add(
+                self._prompts.embedding[[row]],
+                verdict.no_worse[None],
+                self._predictions.p_ok[[row], :-1].astype(np.float32),
+                np.array([sure], np.float32),
+                [self._seconds(request)],
+            )
         if tier > len(verdict.no_worse) or np.isnan(verdict.no_worse[tier - 1]):
             return
         worse = bool(verdict.no_worse[tier - 1] < 0.5)
@@ -192,14 +247,16 @@ class ClosedLoop:
             self._recent.clear()
 
     def _retrain(self, request: int, trigger: Trigger) -> None:
-        self._drift = False
-        trained = self._train(*self._experience.exported(), self.model, self.rule) if len(self._experience) else None
-        if trained is None:
-            self.log.retrainings.append(Retraining(request, trigger, False, ["nothing to train on"]))
+        self._retrained_at = request
+        trained = None
+        if len(self._experience):
+            trained = self._train(self._experience.exported(self._trained_on), self.model, self.rule)
+        reasons = ["nothing to train on"] if trained is None else trained[1].reasons
+        self.log.retrainings.append(Retraining(request, trigger, not reasons, reasons))
+        if trained is None or reasons:
             return
-        candidate, judgement = trained
-        self.log.retrainings.append(Retraining(request, trigger, judgement.promote, judgement.reasons))
-        if judgement.promote:
-            self._put_in_force(candidate)
-            # As in the live watch, evidence starts anew with a promotion.
-            self._detector = ShiftDetector(self._settings.shift, VIEWS)
+        self._drift = False
+        self._trained_on = len(self._experience)
+        self._put_in_force(trained[0])
+        # As in the live watch, evidence starts anew with a promotion.
+        self._detector = ShiftDetector(self._settings.shift, VIEWS)

@@ -11,11 +11,13 @@ from classifier.errors import TrainingDataError
 from classifier.manifest import TrainingWindow
 from classifier.outcome_model import OutcomeModel
 from classifier.training.encoded_rows import EncodedRows, label_matrix
-from classifier.training.retrain import retrain_from
+from classifier.training.retrain import cross_fitted, retrain_from
 from quality.experience import CALIBRATE_SHARE
+from quality.laboratory.experience import Rows
 from quality.laboratory.router import Rule
 from quality.laboratory.truth import Truth
 from quality.promotion import Judgement, judge_candidate
+from quality.training_order import BASE_WEIGHT
 
 
 class Trainer:
@@ -30,20 +32,32 @@ class Trainer:
         """The model that base data and `rows` give. Raises `TrainingDataError`."""
         window = TrainingWindow(start=None, end=None, source="laboratory")
         folder = retrain_from(
-            self._shipped, rows, self._folder, catalogue_fingerprint="", models={}, window=window, seed=self._seed
+            self._shipped,
+            rows,
+            self._folder,
+            catalogue_fingerprint="",
+            models={},
+            window=window,
+            base_weight=BASE_WEIGHT,
+            seed=self._seed,
         )
         return load_artefact(folder)
 
-    def judged(
-        self, rows: EncodedRows, compare: npt.NDArray[np.bool_], incumbent: OutcomeModel, rule: Rule
-    ) -> tuple[OutcomeModel, Judgement] | None:
-        """A candidate from the rows that are not kept apart, and the gate's word on it; None without any such row."""
+    def judged(self, rows: Rows, incumbent: OutcomeModel, rule: Rule) -> tuple[OutcomeModel, Judgement] | None:
+        """A candidate and the gate's word on it; None where nothing can be trained."""
         try:
-            candidate = self.candidate(rows.take(~compare))
+            candidate = self.candidate(rows.encoded)
+            unseen = cross_fitted(self._shipped, rows.encoded, rows.fold, base_weight=BASE_WEIGHT, seed=self._seed)
         except TrainingDataError:
             return None
         judgement = judge_candidate(
-            candidate, incumbent, rows.take(compare), self._base_held, lambda_=rule.lambda_, seed=self._seed
+            candidate,
+            incumbent,
+            rows.encoded.take(rows.compare),
+            self._base_held,
+            predicted=unseen[rows.compare],
+            lambda_=rule.lambda_,
+            seed=self._seed,
         )
         return candidate, judgement
 

@@ -39,14 +39,17 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A run. Request numbers count from the start of the warm-up; `shift` is the first after it.
+    """A run; `arm`: which parts of the loop were at work. Request numbers count from the start of the warm-up; `shift`
+    is the first after it.
 
-    `frozen`, `oracle`, `artefact` (in force at the end, without repairs) and `days` (the router at the end of each day)
-    are measured on fresh prompts, `served` day by day on what was really asked and answered. `detection` counts the
-    verified samples of the shifted prompts up to the first alarm after the shift, None without one.
+    `frozen`, `oracle` (None where nothing shifts), `artefact` (in force at the end, without repairs) and `days` (the
+    router at the end of each day) are measured on fresh prompts, `served` day by day on what was really asked and
+    answered. `detection` counts the verified samples of the shifted prompts up to the first alarm after the shift, None
+    without one.
     """
 
     scenario: str
+    arm: str
     seed: int
     requests: int
     shift: int
@@ -58,10 +61,11 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     retrainings: list[tuple[int, str, bool, list[str]]]
     promotions: list[Promotion]
     frozen: Routing
-    oracle: Routing
+    oracle: Routing | None
     artefact: Routing
     days: list[Routing]
     served: list[tuple[float, float]]
+    repair_share: float
     verification_share: float
     peak_share: float
     verifications: dict[str, int]
@@ -95,6 +99,7 @@ def run(
     common: Common,
     settings: LoopSettings,
     *,
+    arm: str,
     seed: int,
     tier_1_share: float,
 ) -> RunResult:
@@ -141,12 +146,17 @@ def run(
                 promotions.append(Promotion(request=end, gain=promoted.utility - incumbent.utility))
                 incumbent = promoted
             if end % common.requests_per_day == 0:
-                days.append(measure(loop.tiers(world.fresh.encoded)))
-        oracle = trainer.oracle(world.traffic.encoded, _seen(loop.log, shift, common, before, after), oracle_rng)
+                days.append(measure(loop.tiers(world.fresh.encoded, end)))
+        oracle: Routing | None = None
+        if scenario.shifts:
+            seen = _seen(loop.log, shift, common, before, after)
+            best = trainer.oracle(world.traffic.encoded, seen, oracle_rng)
+            oracle = measure(_alone(best, world, measure, rule))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return RunResult(
         scenario=scenario.name,
+        arm=arm,
         seed=seed,
         requests=total,
         shift=shift,
@@ -157,10 +167,11 @@ def run(
         retrainings=[(one.request, one.trigger, one.promoted, one.reasons) for one in loop.log.retrainings],
         promotions=promotions,
         frozen=measure(_alone(world.model, world, measure, rule)),
-        oracle=measure(_alone(oracle, world, measure, rule)),
+        oracle=oracle,
         artefact=incumbent,
         days=days,
         served=_served(loop.log, shift, common, prices, measure.prices, before, after),
+        repair_share=loop.log.repair_cost / loop.log.serving_cost,
         verification_share=loop.log.verification_cost / loop.log.serving_cost,
         peak_share=loop.log.peak_share,
         verifications=dict(loop.log.purposes),
@@ -214,5 +225,7 @@ def _served(
 
 
 def shift_gap(result: RunResult, routing: Routing) -> float | None:
-    """The gap in quality on the prompts of the shift that a router closes."""
+    """The gap in quality on the prompts of the shift that a router closes; None where nothing shifts."""
+    if result.oracle is None:
+        return None
     return gap_closed(routing.shift_quality, result.frozen.shift_quality, result.oracle.shift_quality)

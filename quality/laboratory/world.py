@@ -15,7 +15,7 @@ from classifier.registry import ArtefactRegistry
 from classifier.routing_input import routing_input_of_text
 from classifier.training.dataset import RIGHT, OutcomeRow, data_hash
 from classifier.training.encoded_rows import EncodedRows
-from classifier.training.train import Progress, encode_split, hidden_states, passage_digest, train
+from classifier.training.train import EMBEDDING_DIM, Progress, encode_split, hidden_states, passage_digest, train
 from quality.laboratory.scenario import Common, Scenario
 from quality.laboratory.truth import Truth
 
@@ -57,6 +57,7 @@ def build_world(
     folder: Path,
     *,
     teacher: str = "",
+    dim: int = EMBEDDING_DIM,
     progress: Progress = lambda stage, share: None,
 ) -> World:
     """The world of a scenario. Three splits, three uses: the shipped artefact is trained on the train split; the
@@ -65,7 +66,7 @@ def build_world(
 
     The shipped artefact is kept in `folder` by the hash of what it is made of.
     """
-    shipped = shipped_artefact(rows, scenario.held_out, folder, teacher=teacher, progress=progress)
+    shipped = shipped_artefact(rows, scenario.held_out, folder, teacher=teacher, dim=dim, progress=progress)
     model = load_artefact(shipped)
     ladder = [r for r in rows if r.metric in common.metrics and set(common.models) <= set(r.outcomes)]
     unseen = [r for r in ladder if r.split == "train" and r.domain in scenario.held_out]
@@ -86,6 +87,7 @@ def shipped_artefact(
     folder: Path,
     *,
     teacher: str = "",
+    dim: int = EMBEDDING_DIM,
     progress: Progress = lambda stage, share: None,
 ) -> Path:
     """The artefact trained on the train split without the domains in `hold`, calibrated on some of its passages."""
@@ -96,7 +98,7 @@ def shipped_artefact(
     made_of = f"{data_hash(split)} {teacher}"
     root = folder / hashlib.sha256(made_of.encode()).hexdigest()[:16]
     if not (root / "current.json").is_file():
-        trained = train(split, root, teacher=hidden_states(teacher, progress), progress=progress)
+        trained = train(split, root, teacher=hidden_states(teacher, progress), dim=dim, progress=progress)
         ArtefactRegistry(root).promote(trained.model.version)
     return ArtefactRegistry(root).current()
 
