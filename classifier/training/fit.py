@@ -11,8 +11,11 @@ from classifier.training.novelty_fit import fit_novelty
 
 Float = npt.NDArray[np.float32]
 
-# Chosen by cross-validation inside train and valid, by log loss; the optimum is flat within a factor of three.
+# Chosen by cross-validation inside train and valid, by log loss, for the outcome with most rows; it is flat within
+# a factor of three. The penalty *per row* is the same for all: an outcome seen on a fifth of the rows must not be held
+# five times closer to its prior.
 HEAD_C = 0.001
+MOST_FREEDOM = 10.0  # times HEAD_C: an outcome that hardly anybody observed has to stay near its prior
 CALIBRATION_C = 0.1
 # The embedding is of unit length and the features are standardised; this balances the penalty on both. The opinions
 # have a whole model's say behind each of them.
@@ -38,11 +41,14 @@ def fit_heads(rows: EncodedRows, *, seed: int, recent: int = 0) -> tuple[Heads, 
     heads = train.labels.shape[1]
     coef, bias = np.zeros((len(mean), heads)), np.zeros(heads)
     design = _design(Heads(mean, scale, _f32(coef), _f32(bias)), train, nearby)
+    freedom = _freedom(train)
     for head in range(heads):
         # Until the rows say otherwise, an outcome is as likely as the words say.
         prior = np.zeros(len(mean))
         prior[len(mean) - 2 * heads + head] = OPINION_SCALE
-        coef[:, head], bias[head] = fit_logistic(design, train.labels[:, head], train.weights, c=HEAD_C, centre=prior)
+        coef[:, head], bias[head] = fit_logistic(
+            design, train.labels[:, head], train.weights, c=HEAD_C * freedom[head], centre=prior
+        )
     unfitted = Heads(mean, scale, _f32(coef), _f32(bias))
     return (_calibrated(unfitted, held, memory) if len(held) else unfitted), memory
 
@@ -93,6 +99,13 @@ def _calibrated(heads: Heads, held: EncodedRows, memory: Memory) -> Heads:
             )
             slopes[head] = max(float(slope[0]), 0.0)
     return Heads(heads.mean, heads.scale, _f32(heads.coef * slopes), _f32(heads.bias * slopes + shifts))
+
+
+def _freedom(rows: EncodedRows) -> npt.NDArray[np.float64]:
+    """How much weaker each outcome's penalty is than that of the one with most observations, [heads], at least 1."""
+    observed = (~np.isnan(rows.labels) * rows.weights[:, None]).sum(axis=0, dtype=np.float64)
+    freedom: npt.NDArray[np.float64] = np.minimum(observed.max() / np.maximum(observed, 1e-9), MOST_FREEDOM)
+    return freedom
 
 
 def _base_rates(rows: EncodedRows) -> Float:

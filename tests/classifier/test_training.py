@@ -18,6 +18,7 @@ from classifier.artefact import (
     load_model_tensors,
 )
 from classifier.errors import TrainingDataError
+from classifier.heads import Heads
 from classifier.manifest import TrainingWindow
 from classifier.registry import ArtefactRegistry
 from classifier.routing_input import routing_input_of_text
@@ -25,7 +26,7 @@ from classifier.training.command import train_command
 from classifier.training.dataset import FILE, load_outcomes, outcome_labels, tier_scores
 from classifier.training.encoded_rows import EncodedRows, encode_rows, label_matrix
 from classifier.training.evaluate import DOMAIN_ROW, MODEL_ROW, evaluate, refusal_reasons
-from classifier.training.fit import fit_heads
+from classifier.training.fit import OPINION_SCALE, fit_heads
 from classifier.training.report import report_text
 from classifier.training.retrain import retrain_from
 from classifier.training.train import Candidate, train
@@ -129,6 +130,23 @@ def test_held_rows_calibrate_and_train_nothing(tiny: Candidate) -> None:
     assert two.coef[:, 0] == pytest.approx(directions * np.linalg.norm(two.coef[:, 0]), abs=1e-5)
     assert (memory.labels[~np.isnan(memory.labels)] == other.labels[~np.isnan(other.labels)]).all()
     assert np.linalg.norm(two.coef[:, 0]) < 0.2 * np.linalg.norm(one.coef[:, 0])
+
+
+def test_an_outcome_that_few_rows_observed_learns_as_much_per_row_as_one_that_all_observed(tiny: Candidate) -> None:
+    base = EncodedRows.from_tensors(load_base(tiny.folder))
+    train = base.take(~base.held)
+    outcomes, few = train.labels.shape[1], np.arange(len(train)) % 5 == 0
+    seldom = train.labels.copy()
+    seldom[~few, 0] = np.nan
+    among_many, _ = fit_heads(EncodedRows(**{**vars(train), "labels": seldom}), seed=0)
+    alone, _ = fit_heads(train.take(few), seed=0)
+
+    def learned(heads: Heads) -> float:
+        beyond_the_words = heads.coef[:, 0].copy()
+        beyond_the_words[-2 * outcomes] -= OPINION_SCALE
+        return float(np.linalg.norm(beyond_the_words))
+
+    assert learned(among_many) > 1.5 * learned(alone)
 
 
 def new_rows(candidate: Candidate, n: int, *, seed: int = 5) -> EncodedRows:
