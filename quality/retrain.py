@@ -30,7 +30,7 @@ from quality.registry_transaction import registry_transaction
 from quality.retrain_runs import Busy, LeaseLostError, RetrainRuns, Run
 from quality.rollout import ACTOR, Rollouts
 from quality.rollout_evidence import RolloutSettings
-from quality.training_order import BASE_WEIGHT, ORDER, RESULT, ROWS, Order
+from quality.training_order import ORDER, RESULT, ROWS, Order
 from quality.training_subprocess import OnProgress, run_training_process
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     catalogue_fingerprint: str
     models: dict[str, list[str | None]]
-    base_weight: float = BASE_WEIGHT
+    base_weight: float | None = None
     seed: int = 0
     lease_seconds: float = 120.0
     timeout_seconds: float = 3600.0

@@ -2,9 +2,6 @@
 
 import msgspec
 
-# Of a row of the base data, against one of the deployment's own: thousands of old rows must not outvote a hundred that
-# show what has changed.
-BASE_WEIGHT = 0.1
 ORDER, ROWS, RESULT = "order.json", "rows.safetensors", "result.json"
 
 
@@ -21,7 +18,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     models: dict[str, list[str | None]]
     window_start: str | None
     window_end: str | None
-    base_weight: float
+    base_weight: float | None
     seed: int
 
 

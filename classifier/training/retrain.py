@@ -25,6 +25,8 @@ from classifier.training.train import artefact_version, with_curves
 
 # From so many fully observed new rows on, the curve is drawn on them alone: they are the serving catalogue's.
 CURVE_ROWS = 200
+# Of a base row, against a new one: thousands of old rows must not outvote a hundred that show what has changed.
+BASE_WEIGHT = 0.1
 
 
 def retrain_from(
@@ -35,13 +37,13 @@ def retrain_from(
     catalogue_fingerprint: str,
     models: dict[str, list[str | None]],
     window: TrainingWindow,
-    base_weight: float = 1.0,
+    base_weight: float | None = 1.0,
     seed: int = 0,
 ) -> Path:
     """A candidate `root/<version>/` from the artefact in `base` and `new_rows` (by `encode_rows` with its encoder).
 
-    The encoder stays as it is, byte for byte. A base row has `base_weight`, and more as new rows come near the base in
-    number, so that they do not outweigh it: nothing is forgotten. The candidate says it was measured on
+    The encoder stays as it is, byte for byte. A base row has `base_weight`; None is a tenth, and more as new rows come
+    near the base in number, so that they do not outweigh it. The candidate says it was measured on
     `catalogue_fingerprint`, whose `models` are those that produced the new rows. Nothing is promoted.
     Raises `TrainingDataError` without new rows, or when they come from another encoder.
     """
@@ -72,7 +74,7 @@ def retrain_from(
 
 
 def cross_fitted(
-    base: Path, new_rows: EncodedRows, fold: npt.NDArray[np.integer], *, base_weight: float = 1.0, seed: int = 0
+    base: Path, new_rows: EncodedRows, fold: npt.NDArray[np.integer], *, base_weight: float | None = 1.0, seed: int = 0
 ) -> npt.NDArray[np.float32]:
     """What is predicted for each new row [n, heads] by a candidate that was trained on all but its `fold` [n].
 
@@ -90,7 +92,7 @@ def cross_fitted(
     return predicted
 
 
-def _all_rows(base: Path, new_rows: EncodedRows, base_weight: float) -> EncodedRows:
+def _all_rows(base: Path, new_rows: EncodedRows, base_weight: float | None) -> EncodedRows:
     """The base rows of the artefact, then the new ones."""
     old = EncodedRows.from_tensors(load_base(base))
     if new_rows.embedding.shape[1:] != old.embedding.shape[1:] or new_rows.labels.shape[1:] != old.labels.shape[1:]:
@@ -100,7 +102,7 @@ def _all_rows(base: Path, new_rows: EncodedRows, base_weight: float) -> EncodedR
             f"{load_manifest(base).version}."
         )
     share = float(new_rows.weights.sum() / max(float(old.weights.sum()), 1e-9))
-    weight = min(1.0, max(base_weight, share))
+    weight = min(1.0, max(BASE_WEIGHT, share)) if base_weight is None else base_weight
     return replace(old, weights=old.weights * np.float32(weight)).joined(new_rows)
 
 

@@ -17,7 +17,6 @@ from quality.laboratory.experience import Rows
 from quality.laboratory.router import Rule
 from quality.laboratory.truth import Truth
 from quality.promotion import Judgement, judge_candidate
-from quality.training_order import BASE_WEIGHT
 
 
 class Trainer:
@@ -38,7 +37,7 @@ class Trainer:
             catalogue_fingerprint="",
             models={},
             window=window,
-            base_weight=BASE_WEIGHT,
+            base_weight=None,
             seed=self._seed,
         )
         return load_artefact(folder)
@@ -47,7 +46,7 @@ class Trainer:
         """A candidate and the gate's word on it; None where nothing can be trained."""
         try:
             candidate = self.candidate(rows.encoded)
-            unseen = cross_fitted(self._shipped, rows.encoded, rows.fold, base_weight=BASE_WEIGHT, seed=self._seed)
+            unseen = cross_fitted(self._shipped, rows.encoded, rows.fold, base_weight=None, seed=self._seed)
         except TrainingDataError:
             return None
         judgement = judge_candidate(
