@@ -52,7 +52,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     `heads`: names of the outcomes in the tensors' order ("no_worse_1", …, "correct_1", …). `catalogue_fingerprint`:
     of the models whose outcomes were measured; predictions for any other catalogue are a prior. `files`: name →
     SHA-256. `groups`: names of the clusters that `base.safetensors` numbers. `metrics`: the report as data.
-    `fallback`: None is `classifier.fallback`'s usual one.
+    `fallback`: None is `classifier.fallback`'s usual one. `ordinal`: the heads are thresholds of one score.
     """
 
     schema_version: int
@@ -73,3 +73,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, Any]
     files: dict[str, str]
     fallback: NoveltyFallback | None = None
+    ordinal: bool = False

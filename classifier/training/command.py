@@ -43,6 +43,7 @@ def train_command(
     hold: Sequence[str] = (),
     encoder: Path | ReadLayer | None = None,
     teacher: str = "",
+    ordinal: bool = False,
     promote: bool = True,
     seed: int = 0,
     progress: Progress = lambda stage, share: None,
@@ -54,12 +55,13 @@ def train_command(
     `encoder`, in place of the static one: folder of a Hugging Face checkpoint to fine-tune, or the layer of a model
     whose hidden states to read. `teacher`:
     model whose hidden states the static one is distilled from ("" for none); they are computed once, in minutes, and
-    kept in the user's cache. Raises `TrainingDataError` if the data are missing, `ModelFileError` if the teacher is.
+    kept in the user's cache. `ordinal`, with the static encoder: one score and a threshold per tier.
+    Raises `TrainingDataError` if the data are missing, `ModelFileError` if the teacher is.
     """
     rows = load_outcomes(data or data_folder())
     if encoder is None:
         taught = hidden_states(teacher, progress)
-        candidate = train(rows, root, hold=hold, teacher=taught, seed=seed, progress=progress)
+        candidate = train(rows, root, hold=hold, teacher=taught, ordinal=ordinal, seed=seed, progress=progress)
     elif isinstance(encoder, ReadLayer):
         candidate = train_over_hidden_states(rows, root, encoder, hold=hold, seed=seed, progress=progress)
     else:

@@ -51,7 +51,7 @@ def retrain_from(
     if not len(new_rows):
         raise TrainingDataError("no new rows; retraining needs some verified outcomes.")
     rows = _all_rows(base, new_rows, base_weight)
-    heads, memory = fit_heads(rows, seed=seed, recent=len(new_rows))
+    heads, memory = fit_heads(rows, seed=seed, recent=len(new_rows), ordinal=parent.ordinal)
     tensors = model_tensors(load_model_tensors(base), heads, memory)
     manifest = msgspec.structs.replace(
         parent,
@@ -86,7 +86,7 @@ def cross_fitted(
     for number in np.unique(fold):
         mine = fold == number
         rows = _all_rows(base, new_rows.take(~mine), base_weight)
-        heads, memory = fit_heads(rows, seed=seed, recent=int((~mine).sum()))
+        heads, memory = fit_heads(rows, seed=seed, recent=int((~mine).sum()), ordinal=parent.manifest.ordinal)
         model = OutcomeModel(parent.manifest, parent.encoder, heads, memory)
         predicted[mine] = predict_rows(model, new_rows.take(mine))
     return predicted

@@ -69,13 +69,14 @@ def train(
     teacher: Teacher | None = None,
     dim: int = EMBEDDING_DIM,
     max_terms: int = MAX_TERMS,
+    ordinal: bool = False,
     seed: int = 0,
     progress: Progress = lambda stage, share: None,
 ) -> Candidate:
     """Train on the rows' own splits and write `root/<version>/`. Rows of domains in `hold` train nothing.
 
-    `teacher` gives the vectors that the encoder is distilled from. Raises `TrainingDataError` if a split is empty or no
-    valid row has every tier observed.
+    `teacher` gives the vectors that the encoder is distilled from; `ordinal` as for `fit_heads`.
+    Raises `TrainingDataError` if a split is empty or no valid row has every tier observed.
     """
     used = [r for r in rows if r.domain not in hold]
     groups = sorted({r.domain for r in rows})
@@ -103,11 +104,11 @@ def train(
     encoded["train"] = replace(encoded["train"], embedding=fitted.embedding, word_logits=fitted.word_logits).stored()
     progress("fitting the heads", 0.5)
     base = encoded["train"].joined(encoded["valid"])
-    heads, memory = fit_heads(base, seed=seed)
+    heads, memory = fit_heads(base, seed=seed, ordinal=ordinal)
     tensors = model_tensors(encoder.tensors(), heads, memory)
     manifest = first_manifest(encoder, tensors, base, groups, data_hash(list(used)), seed)
     taught = {**manifest.encoder, "teacher": teacher.name if teacher else ""}
-    manifest = msgspec.structs.replace(manifest, encoder=taught)
+    manifest = msgspec.structs.replace(manifest, encoder=taught, ordinal=ordinal)
     progress("drawing the cost-quality curve", 0.7)
     manifest = with_curves(manifest, tensors, encoded["valid"])
     model = model_from_tensors(manifest, tensors)
@@ -159,7 +160,7 @@ def with_curves(manifest: Manifest, tensors: Tensors, valid: EncodedRows) -> Man
     curves = valid_curves(found.p, valid, manifest.tiers)
     if curves is None:
         raise TrainingDataError("no valid row has the outcome of every tier; the cost-quality curve needs some.")
-    return msgspec.structs.replace(manifest, curves=curves, fallback=fitted_fallback(found, valid, manifest.tiers))
+    return msgspec.structs.replace(manifest, curves=curves, fallback=fitted_fallback(found, manifest.tiers))
 
 
 def heuristic_rows(prompts: Sequence[RoutingInput]) -> npt.NDArray[np.float32]:

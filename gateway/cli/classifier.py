@@ -56,6 +56,7 @@ data_option = click.option(
     metavar="MODEL",
     help='Distil the encoder from this model; "" for none.  [the packaged SmolLM2]',
 )
+@click.option("--ordinal", is_flag=True, help="One score and a threshold per tier.  [a head per outcome]")
 @click.option("--seed", default=0, show_default=True)
 @catalog_option
 @data_dir_option
@@ -67,6 +68,7 @@ def train(
     encoder: str | None,
     teacher: str,
     promote: bool,
+    ordinal: bool,
     seed: int,
     as_json: bool,
     **given: Any,
@@ -74,12 +76,22 @@ def train(
     """Train on the public outcomes, evaluate on the test split, and promote unless the evaluation refuses."""
     from classifier.training.command import train_command
 
+    if ordinal and encoder is not None:
+        raise click.UsageError("--ordinal goes with the static encoder; leave --encoder out.")
     settings = settings_from(**given)
     root = registry or settings.registry_path
     chosen = None if encoder is None else encoder_choice(encoder, settings)
     with staged_progress("training") as show:
         outcome = train_command(
-            root, data=data, hold=hold, encoder=chosen, teacher=teacher, promote=promote, seed=seed, progress=show
+            root,
+            data=data,
+            hold=hold,
+            encoder=chosen,
+            teacher=teacher,
+            ordinal=ordinal,
+            promote=promote,
+            seed=seed,
+            progress=show,
         )
     if as_json:
         click.echo(outcome.json)
