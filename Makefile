@@ -117,9 +117,10 @@ bench-peers: install
 bench-report: install
 	$(BIN)/aio bench report $(RESULTS) --page docs/performance.md --images docs/img
 
-# The model card: the serving classifier measured beside simple predictors, its page and plots; about ten minutes.
+# The model card: the serving classifier measured beside simple predictors, its page and plots; about ten minutes,
+# and twenty more where hidden states of these prompts were never computed.
 classifier-card: install
-	$(BIN)/aio classifier card --measure
+	AIO_HIDDEN_STATES=hidden $(BIN)/aio classifier card --measure
 
 # The closed-loop laboratory: every scenario, its tables and plots on docs/quality-loop.md. Hours on two slow cores; it
 # goes on where it was cut short.
