@@ -89,7 +89,12 @@ def test_the_route_bench_steps_predict_what_the_classifier_predicts(tmp_path: Pa
 def test_route_in_json_can_be_steered(tmp_path: Path) -> None:
     def tier(*options: str) -> int:
         shown = aio(
-            "route", "Prove that there are infinitely many primes.", "--json", "--data-dir", str(tmp_path), *options
+            "route",
+            "A shop sells 12 pens a day at $2 each. What does it earn in 5 days?",
+            "--json",
+            "--data-dir",
+            str(tmp_path),
+            *options,
         )
         decision = json.loads(shown.output)["decision"]
         assert len(decision["inputs"]["prediction"]["p_ok"]) == len(decision["inputs"]["costs"]) == 4

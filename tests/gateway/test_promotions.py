@@ -21,7 +21,7 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADMIN = "an-admin-key-of-some-length"
 PROMPT = [{"role": "user", "content": "What is the capital of France?"}]
-OTHER = [{"role": "user", "content": "def binary_search(items, wanted): find the bug in this function"}]
+OTHER = [{"role": "user", "content": "Which of the following is a mammal? A. shark B. whale C. trout D. frog"}]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
