@@ -36,6 +36,11 @@ def goals_table(study: Study) -> str:
             lambda value: value >= 0.9,
         ),
         ("the same over all runs, promoted or not", "", study.gap_closed_by_retraining_all_runs, None),
+        *(
+            ("what it costs on the new domain then, of the oracle's", "at most 1", one.cost_of_oracle, _at_most(1.0))
+            for one in study.scenarios
+            if (one.scenario, one.arm) == ("new_domain", "retraining")
+        ),
         (
             "judge errs 20%: runs that promoted a worse version",
             "at most 1%",
