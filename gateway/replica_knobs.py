@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.errors import bad_request
+from gateway.knob_values import check_knobs, file_state
 from inference_core.loaders.atomic_file import atomic_file
 from tiers.replica_set import ReplicaSet
 from tiers.replica_spec import BalancingSpec
@@ -44,7 +44,7 @@ class ReplicaKnobs:
 
     def refresh(self) -> None:
         """Read the file again if it has changed; never raises."""
-        state = self._state()
+        state = file_state(self._path)
         if self._path is None or not self.sets or state is None or state == self._seen:
             return
         self._seen = state
@@ -77,7 +77,7 @@ class ReplicaKnobs:
         if self._path is not None:
             with atomic_file(self._path) as file:
                 file.write(msgspec.json.format(msgspec.json.encode(overrides), indent=2) + b"\n")
-            self._seen = self._state() or self._seen
+            self._seen = file_state(self._path) or self._seen
         return self._apply(overrides)
 
     def _apply(self, overrides: Overrides) -> list[BalancingChange]:
@@ -93,13 +93,6 @@ class ReplicaKnobs:
             number: _checked(self._catalog[number], overrides.get(tier.name, {})) for number, tier in self.sets.items()
         }
 
-    def _state(self) -> tuple[int, int] | None:
-        try:
-            state = self._path.stat() if self._path is not None else None
-        except OSError:
-            return None
-        return None if state is None else (state.st_mtime_ns, state.st_ino)
-
 
 def replica_knob_schemas() -> dict[str, dict[str, Any]]:
     """By knob its JSON schema: type, bounds, default and description."""
@@ -108,15 +101,5 @@ def replica_knob_schemas() -> dict[str, dict[str, Any]]:
 
 
 def _checked(start: BalancingSpec, knobs: Mapping[str, Any]) -> BalancingSpec:
-    for name, value in knobs.items():
-        if name not in REPLICA_KNOBS:
-            raise bad_request(
-                f"{name} is no knob of replicas; there are {', '.join(REPLICA_KNOBS)}.", name, "unknown_parameter"
-            )
-        if isinstance(value, float) and not math.isfinite(value):
-            raise bad_request(f"{name} is {value}; it must be finite.", name, "invalid_value")
-        try:
-            msgspec.convert({name: value}, BalancingSpec)
-        except msgspec.ValidationError as error:
-            raise bad_request(f"{name} is {value!r}: {error}.", name, "invalid_value") from None
+    check_knobs(knobs, BalancingSpec, "knob of replicas")
     return msgspec.convert(msgspec.structs.asdict(start) | dict(knobs), BalancingSpec)

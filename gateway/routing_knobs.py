@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from classifier.opening import FIRST_TOKENS
-from gateway.errors import bad_request
+from gateway.knob_values import check_knobs, file_state
 from inference_core.loaders.atomic_file import atomic_file
 
 log = logging.getLogger(__name__)
@@ -71,7 +70,7 @@ class RoutingKnobFile:
 
     def refresh(self) -> None:
         """Read the file again if it has changed; never raises."""
-        state = self._state()
+        state = file_state(self._path)
         if self._path is None or state is None or state == self._seen:
             return
         self._seen = state
@@ -97,16 +96,9 @@ class RoutingKnobFile:
         if self._path is not None:
             with atomic_file(self._path) as file:
                 file.write(msgspec.json.format(msgspec.json.encode(after), indent=2) + b"\n")
-            self._seen = self._state()
+            self._seen = file_state(self._path)
         self.in_force = after
         return before, after
-
-    def _state(self) -> tuple[int, int] | None:
-        try:
-            state = self._path.stat() if self._path is not None else None
-        except OSError:
-            return None
-        return None if state is None else (state.st_mtime_ns, state.st_ino)
 
 
 def knob_schemas() -> dict[str, dict[str, Any]]:
@@ -116,18 +108,7 @@ def knob_schemas() -> dict[str, dict[str, Any]]:
 
 
 def _checked(values: Mapping[str, Any]) -> RoutingKnobs:
-    for name in values:
-        if name not in KNOB_NAMES:
-            raise bad_request(
-                f"{name} is no routing knob; there are {', '.join(KNOB_NAMES)}.", name, "unknown_parameter"
-            )
     defaults = msgspec.structs.asdict(RoutingKnobs())
-    given = {name: defaults[name] if value is None else value for name, value in values.items()}
-    for name, value in given.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise bad_request(f"{name} is {value}; it must be finite.", name, "invalid_value")
-        try:
-            msgspec.convert({name: value}, RoutingKnobs)
-        except msgspec.ValidationError as error:
-            raise bad_request(f"{name} is {value!r}: {error}.", name, "invalid_value") from None
+    given = {name: defaults.get(name) if value is None else value for name, value in values.items()}
+    check_knobs(given, RoutingKnobs, "routing knob")
     return msgspec.convert(given, RoutingKnobs)

@@ -1,9 +1,7 @@
 """`aio classifier list | promote | rollback | canary | compare`: the versions and who serves."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,14 +14,11 @@ from gateway.cli.options import (
     settings_from,
     table,
 )
+from gateway.cli.stored_order import with_database
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
     from classifier.registry import ArtefactRegistry
     from gateway.settings import Settings
-
-Result = TypeVar("Result")
 
 version_option = click.option(
     "--version", metavar="VERSION|FOLDER", help="A version of the registry, or an artefact's folder.  [what serves]"
@@ -82,7 +77,7 @@ def promote(version: str, reason: str, as_json: bool, **given: Any) -> None:
 
     settings = settings_from(**given)
     registry, name = _accepted(settings, version)
-    before = _ordered(settings, lambda engine: order(engine, registry, name, actor="cli", reason=reason))
+    before = with_database(settings, lambda engine: order(engine, registry, name, actor="cli", reason=reason))
     if as_json:
         echo_json({"current": name, "previous": before})
     else:
@@ -101,7 +96,7 @@ def rollback(reason: str, as_json: bool, **given: Any) -> None:
 
     settings = settings_from(**given)
     registry = ArtefactRegistry(settings.registry_path)
-    current = _ordered(settings, lambda engine: order(engine, registry, actor="cli", reason=reason))
+    current = with_database(settings, lambda engine: order(engine, registry, actor="cli", reason=reason))
     if as_json:
         echo_json({"current": current, "previous": registry.previous()})
     else:
@@ -127,13 +122,13 @@ def canary(version: str | None, share: float | None, stop: bool, reason: str, as
     if stop:
         if version is not None or share is not None:
             raise click.UsageError("--stop ends whatever trial there is; give nothing else")
-        ended = _ordered(settings, lambda engine: stop_canary(engine, registry, actor="cli", reason=reason))
+        ended = with_database(settings, lambda engine: stop_canary(engine, registry, actor="cli", reason=reason))
         said = f"the trial of {ended} is over" if ended else "no version was on trial"
     elif version is not None:
         if share is None:
             raise click.UsageError("a trial needs --share")
         registry, name = _accepted(settings, version)
-        _ordered(settings, lambda engine: start_canary(engine, registry, name, share, actor="cli", reason=reason))
+        with_database(settings, lambda engine: start_canary(engine, registry, name, share, actor="cli", reason=reason))
         said = f"{name} decides about {share:.1%} of the requests"
     else:
         there = registry.canary()
@@ -197,19 +192,3 @@ def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, st
         raise click.UsageError(f"{folder} holds version {model.version}; its folder must have that name")
     registry.add(folder)
     return registry, model.version
-
-
-def _ordered(settings: "Settings", order: "Callable[[AsyncEngine], Awaitable[Result]]") -> Result:
-    """Carry out an order that is written down in the database."""
-    from quality.database import migrate, open_database
-
-    async def carry_out() -> Result:
-        settings.data_path.mkdir(parents=True, exist_ok=True)
-        await migrate(settings.database)
-        engine = open_database(settings.database)
-        try:
-            return await order(engine)
-        finally:
-            await engine.dispose()
-
-    return asyncio.run(carry_out())

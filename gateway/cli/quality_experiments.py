@@ -1,8 +1,6 @@
 """`aio quality experiments`: A/B experiments of two versions or two tiers: listed, started, stopped."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,14 +13,10 @@ from gateway.cli.options import (
     settings_from,
     table,
 )
+from gateway.cli.stored_order import with_database
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
     from classifier.split import Arm
-    from gateway.settings import Settings
-
-Result = TypeVar("Result")
 
 reason_option = click.option("--reason", default="asked for on the command line", help="For the audit trail.")
 
@@ -42,7 +36,7 @@ def list_experiments(limit: int, as_json: bool, **given: Any) -> None:
     """Show experiments, newest first, with what has been found."""
     from quality.listings import EXPERIMENTS
 
-    found = _with_database(settings_from(**given), lambda engine: EXPERIMENTS.page(engine, {}, limit=limit))
+    found = with_database(settings_from(**given), lambda engine: EXPERIMENTS.page(engine, {}, limit=limit))
     if as_json:
         echo_json(found)
         return
@@ -102,7 +96,7 @@ def start(
                 tiers=len(catalog.tiers),
                 must_be_measured=settings.classifier_must_be_measured,
             )
-    started = _with_database(
+    started = with_database(
         settings, lambda engine: Experiments(engine, registry).start(name, plan, actor="cli", reason=reason)
     )
     echo_json({"experiment_id": started}) if as_json else click.echo(f"experiment {started}: {a} against {b}")
@@ -121,7 +115,7 @@ def stop(experiment_id: str, reason: str, as_json: bool, **given: Any) -> None:
 
     settings = settings_from(**given)
     registry = ArtefactRegistry(settings.registry_path)
-    stopped = _with_database(
+    stopped = with_database(
         settings, lambda engine: Experiments(engine, registry).stop(experiment_id, actor="cli", reason=reason)
     )
     if not stopped:
@@ -138,18 +132,3 @@ def _arm(given: str) -> "Arm":
     if kind == "version" and value:
         return Arm(version=value)
     raise click.UsageError(f"an arm is given as {given!r}; write tier:N or version:V")
-
-
-def _with_database(settings: "Settings", order: "Callable[[AsyncEngine], Awaitable[Result]]") -> Result:
-    from quality.database import migrate, open_database
-
-    async def carry_out() -> Result:
-        settings.data_path.mkdir(parents=True, exist_ok=True)
-        await migrate(settings.database)
-        engine = open_database(settings.database)
-        try:
-            return await order(engine)
-        finally:
-            await engine.dispose()
-
-    return asyncio.run(carry_out())

@@ -1,6 +1,5 @@
 """`aio retrain`: a candidate from recorded outcomes, put on trial only if it is better; or back to the one before."""
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +13,7 @@ from gateway.cli.options import (
     settings_from,
     staged_progress,
 )
+from gateway.cli.stored_order import with_database
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -32,11 +32,11 @@ def retrain(rollback: bool, reason: str, as_json: bool, **given: Any) -> None:
     """Train from stored outcomes and the artefact's base data, compare with the incumbent, put on trial or refuse."""
     settings = settings_from(**given)
     if rollback:
-        version = asyncio.run(_rollback(settings, reason))
+        version = _rollback(settings, reason)
         echo_json({"current": version}) if as_json else click.echo(f"classifier {version} serves again")
         return
     with staged_progress("retraining") as show:
-        result = asyncio.run(_retrain(settings, show))
+        result = _retrain(settings, show)
     if as_json:
         echo_json(result)
         return
@@ -44,29 +44,17 @@ def retrain(rollback: bool, reason: str, as_json: bool, **given: Any) -> None:
     click.echo(f"incumbent {result.incumbent}, candidate {result.candidate or 'none'}, run {result.run_id}")
 
 
-async def _retrain(settings: "Settings", show: "OnProgress") -> "RetrainResult":
+def _retrain(settings: "Settings", show: "OnProgress") -> "RetrainResult":
     from gateway.quality_loop import run_retraining
-    from quality.database import migrate, open_database
     from tiers.catalog_file import load_catalog
 
     catalog = load_catalog(settings.catalog)
-    settings.data_path.mkdir(parents=True, exist_ok=True)
-    await migrate(settings.database)
-    engine = open_database(settings.database)
-    try:
-        return await run_retraining(settings, catalog, engine, "cli", show)
-    finally:
-        await engine.dispose()
+    return with_database(settings, lambda engine: run_retraining(settings, catalog, engine, "cli", show))
 
 
-async def _rollback(settings: "Settings", reason: str) -> str:
+def _rollback(settings: "Settings", reason: str) -> str:
     from classifier.registry import ArtefactRegistry
-    from quality.database import migrate, open_database
     from quality.version_orders import rollback
 
-    await migrate(settings.database)
-    engine = open_database(settings.database)
-    try:
-        return await rollback(engine, ArtefactRegistry(settings.registry_path), actor="cli", reason=reason)
-    finally:
-        await engine.dispose()
+    registry = ArtefactRegistry(settings.registry_path)
+    return with_database(settings, lambda engine: rollback(engine, registry, actor="cli", reason=reason))

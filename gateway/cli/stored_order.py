@@ -1,0 +1,28 @@
+"""An order of the command line that reads or writes the database: opened with its schema up to date, closed after."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from gateway.settings import Settings
+
+Result = TypeVar("Result")
+
+
+def with_database(settings: "Settings", order: "Callable[[AsyncEngine], Awaitable[Result]]") -> Result:
+    """What `order` gives. The data folder is made if it is not there."""
+    from quality.database import migrate, open_database
+
+    async def carry_out() -> Result:
+        settings.data_path.mkdir(parents=True, exist_ok=True)
+        await migrate(settings.database)
+        engine = open_database(settings.database)
+        try:
+            return await order(engine)
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(carry_out())

@@ -1,0 +1,36 @@
+"""What the files of live knobs have in common: how a value is refused, and how a change of a file is noticed."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.errors import bad_request
+
+
+def check_knobs(values: Mapping[str, Any], knobs: type[msgspec.Struct], kind: str) -> None:
+    """Raises `ApiError` 400 naming the first of `values` that is no field of `knobs`, or not one of its values.
+
+    `kind` completes "NAME is no …".
+    """
+    names = knobs.__struct_fields__
+    for name, value in values.items():
+        if name not in names:
+            raise bad_request(f"{name} is no {kind}; there are {', '.join(names)}.", name, "unknown_parameter")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise bad_request(f"{name} is {value}; it must be finite.", name, "invalid_value")
+        try:
+            msgspec.convert({name: value}, knobs)
+        except msgspec.ValidationError as error:
+            raise bad_request(f"{name} is {value!r}: {error}.", name, "invalid_value") from None
+
+
+def file_state(path: Path | None) -> tuple[int, int] | None:
+    """What differs after the file was replaced; None if there is none."""
+    try:
+        state = path.stat() if path is not None else None
+    except OSError:
+        return None
+    return None if state is None else (state.st_mtime_ns, state.st_ino)
