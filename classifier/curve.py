@@ -14,6 +14,9 @@ from classifier.errors import PolicyInputsError
 from classifier.manifest import CurvePoint
 from classifier.outcome_model import OutcomeModel
 
+# From so many held probes on, the curve is drawn on them alone: they are the serving catalogue's.
+CURVE_ROWS = 200
+
 
 def quality_to_lambda(artefact: OutcomeModel, quality_target: float) -> float:
     """Lambda for the target: never rises with it, and is 0 (quality alone decides) at a target of 1."""

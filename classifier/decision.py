@@ -49,7 +49,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     previous tier made. `canary`: the prediction is that of a version on trial.
 
     `experiment_id` and `arm`: the experiment that the request is part of; `arm_tier` is the tier that its arm is given
-    to, where arms are tiers.
+    to, where arms are tiers. `observe_tier`: routing is only watched; this tier answers whatever would be chosen.
     """
 
     prediction: Prediction
@@ -72,12 +72,17 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     experiment_id: str | None = None
     arm: str | None = None
     arm_tier: int | None = None
+    observe_tier: int | None = None
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """The choice and its reason. `scores[k-1]` is the value the rule minimised (None where excluded)."""
+    """The choice and its reason. `scores[k-1]` is the value the rule minimised (None where excluded).
+
+    `would_be`: the tier that routing would have taken, where it is only watched and `tier` answers instead; else None.
+    """
 
     tier: int
     reason: str
     scores: list[float | None]
     inputs: PolicyInputs
+    would_be: int | None = None

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from classifier.features import FEATURE_NAMES
 from classifier.native import KERNELS
 from classifier.quantised import dequantise, quantise
+from classifier.trees import Trees
 
 Float = npt.NDArray[np.float32]
 # Weight of a term by how often it occurs: 1 + log n; a turn has at most some hundred words.
@@ -25,7 +27,7 @@ class Encoding(NamedTuple):
     """A turn as numbers.
 
     `embedding` float32 [dim], of unit length, or all zero for a turn without a known word.
-    `word_logits` float32 [heads]: what the words alone say about each head, as a logit.
+    `word_logits` float32 [heads]: what its wording says about each head, as a logit.
     """
 
     embedding: Float
@@ -38,8 +40,9 @@ class Encoder(Protocol):
     name: str
     dim: int
 
-    def encode(self, turn: str, tokens: Sequence[str]) -> Encoding:
-        """Encode one turn; `tokens` are `tokenise(turn)`. Deterministic, and fast enough for the request path."""
+    def encode(self, turn: str, tokens: Sequence[str], features: Float) -> Encoding:
+        """Encode one turn; `tokens` are `tokenise(turn)`, `features` float32 [f] its `surface_features`.
+        Deterministic, and fast enough for the request path."""
 
 
 @runtime_checkable
@@ -77,8 +80,8 @@ class StaticEncoder:
     """TF-IDF over known words and word pairs, projected by a table that imitates a language model's hidden states.
 
     Row r of the table belongs to word r, then to the pairs. The same sparse vector also meets a linear layer trained
-    on outcomes, whose results are the `word_logits`. After model2vec (Tulkens and van Dongen, 2024), with pairs and
-    with the table regressed on whole prompts; numpy only, tens of microseconds.
+    on outcomes; with boosted trees over the surface features it makes the `word_logits`. After model2vec (Tulkens and
+    van Dongen, 2024), with pairs and with the table regressed on whole prompts; numpy only, tens of microseconds.
     """
 
     name = "static-distilled"
@@ -92,10 +95,12 @@ class StaticEncoder:
         table: Float,
         logit_table: Float,
         logit_bias: Float,
+        trees: Trees,
     ) -> None:
         """`pairs` int32 [P, 2] are word indices in ascending order of (first, second); `idf` [W + P];
         `table` [W + P, dim]; `logit_table` [W + P, heads]; `logit_bias` [heads]."""
         self.words, self.pairs, self.idf, self.logit_bias = list(words), pairs, idf, logit_bias
+        self.trees = trees
         self.dim = table.shape[1]
         self._index = {word: i for i, word in enumerate(self.words)}
         # Words and pairs that the table does not know get the number after its last row, which sorts behind all rows.
@@ -139,7 +144,12 @@ class StaticEncoder:
         packed = [np.ascontiguousarray(part, part.dtype) for part in parts]
         return KERNELS.make_encoder(self._index, np.ascontiguousarray(self.pairs, np.int32), *packed)
 
-    def encode(self, turn: str, tokens: Sequence[str]) -> Encoding:
+    def encode(self, turn: str, tokens: Sequence[str], features: Float) -> Encoding:
+        encoding = self._words_encoded(tokens)
+        self.trees.add_to(encoding.word_logits, features)
+        return encoding
+
+    def _words_encoded(self, tokens: Sequence[str]) -> Encoding:
         if KERNELS is not None:
             encoding = Encoding(np.empty(self.dim, np.float32), np.empty(len(self.logit_bias), np.float32))
             KERNELS.encode(self._native, tokens, *encoding)
@@ -161,11 +171,13 @@ class StaticEncoder:
             "encoder.table_scale": self._scale,
             "encoder.logit_table": self._logit_table.astype(np.float16),
             "encoder.logit_bias": self.logit_bias.astype(np.float32),
+            **self.trees.tensors(),
         }
 
     def description(self) -> dict[str, Any]:
         """The encoder's entry in the manifest, its fingerprint aside."""
-        return {"name": self.name, "dim": self.dim, "words": len(self.words), "pairs": len(self.pairs)}
+        sizes = {"words": len(self.words), "pairs": len(self.pairs), "trees": len(self.trees.arrays.root)}
+        return {"name": self.name, "dim": self.dim, **sizes}
 
     @classmethod
     def from_tensors(cls, tensors: Tensors) -> "StaticEncoder":
@@ -182,7 +194,10 @@ class StaticEncoder:
                 f"table {len(table)}, logit_table {len(logit_table)}"
             )
         bias = tensors["encoder.logit_bias"].astype(np.float32)
-        return cls(words=words, pairs=pairs, idf=idf, table=table, logit_table=logit_table, logit_bias=bias)
+        trees = Trees.from_tensors(tensors, features=len(FEATURE_NAMES), heads=len(bias))
+        return cls(
+            words=words, pairs=pairs, idf=idf, table=table, logit_table=logit_table, logit_bias=bias, trees=trees
+        )
 
 
 def _pair_keys(firsts: npt.NDArray[np.signedinteger], seconds: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.int64]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from classifier.characters import KIND_TABLE, count_characters
 from classifier.native import KERNELS
+from classifier.options import OPTION_FEATURE_NAMES, option_features, put_option_features
 from classifier.tokens import tokenise
 
 # The sources' reasoning keywords, both spellings: a fixed stem, then what may follow it.
@@ -101,7 +102,7 @@ _OPTION = re.compile(r"\n\(?[A-J][.):] ")
 _SHARES = ("maths_symbols", "brackets", "digits", "quotes", "backslashes", "commas", "capitals", "non_ascii")
 _CODE = ("```", "def ", "assert ", "import ", "return ", "class ", ") {")
 
-FEATURE_NAMES: tuple[str, ...] = (
+_OWN_NAMES: tuple[str, ...] = (
     "log_chars",
     "log_words",
     "mean_word_length",
@@ -127,6 +128,8 @@ FEATURE_NAMES: tuple[str, ...] = (
     *(f"share_{name}" for name in _SHARES),
     "domain_specificity",
 )
+FEATURE_NAMES = (*_OWN_NAMES, *OPTION_FEATURE_NAMES)
+_OWN = len(_OWN_NAMES)
 _QUESTION_WORDS, _CONNECTIVES = _KINDS.index("question_words"), _KINDS.index("connectives")
 
 
@@ -179,12 +182,14 @@ def surface_features(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.N
         has.non_ascii / chars,
         (most - next_most) / n,
     ]
-    return np.array(values, dtype=np.float32)
+    return np.concatenate((np.array(values, dtype=np.float32), option_features(utf8)))
 
 
 def _by_kernels(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.NDArray[np.float32]:
     values = np.zeros(len(FEATURE_NAMES), np.float32)
-    KERNELS.surface_features(_NATIVE, turn.encode(errors="replace"), len(turn), tokens, turn_chars, values)
+    utf8 = turn.encode(errors="replace")
+    KERNELS.surface_features(_NATIVE, utf8, len(turn), tokens, turn_chars, values[:_OWN])
+    put_option_features(utf8, values[_OWN:])
     lower = turn.lower()
     for place, (stem, pattern) in enumerate(_KEYWORD_SEARCHES, start=_FIRST_KEYWORD):
         if stem in lower:

@@ -65,8 +65,8 @@ class HiddenStateEncoder:
         state.add_done_callback(lambda _: self._finish(turn, state, done))
         return done
 
-    def encode(self, turn: str, tokens: Sequence[str]) -> Encoding:
-        """Encode one turn; `tokens` are not needed, the model has a tokeniser of its own.
+    def encode(self, turn: str, tokens: Sequence[str], features: Float) -> Encoding:
+        """Encode one turn; neither `tokens` nor `features` are needed, the model reads the text itself.
 
         At once if the turn was submitted shortly before. Raises `ArtefactError` if it was not and the source computes
         nothing at once, as that of a gateway does."""

@@ -44,9 +44,11 @@ class Novelty:
 
     def share(self, embedding: Float) -> float:
         """The novelty of one `embedding` [d]."""
-        if not embedding.any():
+        # Not any() and min(): around one small vector numpy's wrappers would take longer than the arithmetic.
+        if not float(embedding @ embedding):
             return 1.0
-        distance = float(embedding @ (self.quadratic @ embedding) + (self.linear @ embedding + self.constant).min())
+        nearest = np.minimum.reduce(self.linear @ embedding + self.constant)
+        distance = float(embedding @ (self.quadratic @ embedding) + nearest)
         return bisect_left(self._ascending, distance) / len(self._ascending)
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:

@@ -26,7 +26,7 @@ Float = npt.NDArray[np.float32]
 P_MIN, P_MAX = 0.005, 0.995
 LOGIT_MAX = 500.0  # beyond, the exponential overflows
 CONTRIBUTIONS = 6
-_EXPLAINED = (*FEATURE_NAMES, "topic", "words", "neighbourhood")
+_EXPLAINED = (*FEATURE_NAMES, "topic", "wording", "neighbourhood")
 
 
 class EncodedTurn(NamedTuple):
@@ -57,6 +57,10 @@ class OutcomeModel:
         self.manifest, self.encoder, self.heads, self.memory = manifest, encoder, heads, memory
         measured = manifest.catalogue_fingerprint and manifest.catalogue_fingerprint == catalogue_fingerprint
         self.kind: Literal["measured", "prior"] = "measured" if measured else "prior"
+
+    def for_catalogue(self, fingerprint: str) -> "OutcomeModel":
+        """The same artefact where the catalogue of this fingerprint is served."""
+        return OutcomeModel(self.manifest, self.encoder, self.heads, self.memory, fingerprint)
 
     @cached_property
     def clusters(self) -> Clusters:
@@ -108,8 +112,8 @@ class OutcomeModel:
 def encode_turn(encoder: Encoder, prompt: RoutingInput) -> EncodedTurn:
     """Surface features and encoding of one prompt; its words are cut once for both."""
     tokens = tokenise(prompt.turn)
-    encoding = encoder.encode(prompt.turn, tokens)
-    return EncodedTurn(surface_features(prompt.turn, tokens, prompt.turn_chars), *encoding)
+    features = surface_features(prompt.turn, tokens, prompt.turn_chars)
+    return EncodedTurn(features, *encoder.encode(prompt.turn, tokens, features))
 
 
 def encode_turns(encoder: Encoder, prompts: Sequence[RoutingInput]) -> list[EncodedTurn]:

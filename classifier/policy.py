@@ -43,7 +43,12 @@ def decide(inputs: PolicyInputs) -> Decision:
         least = tier = inputs.arm_tier
     scores = [exact[k] / SCALE**2 if k in exact else None for k in tiers]
     promoted = _promotion(inputs, least) if tier > least else ""
-    return Decision(tier=tier, reason=promoted + _reason(inputs, tier, barred, held), scores=scores, inputs=inputs)
+    reason = promoted + _reason(inputs, tier, barred, held)
+    if inputs.observe_tier is None:
+        return Decision(tier=tier, reason=reason, scores=scores, inputs=inputs)
+    answers = min((k for k in allowed if k >= inputs.observe_tier), default=allowed[-1])
+    watched = f"routing is only observed and tier {answers} answers; it would be tier {tier}: {reason}"
+    return Decision(tier=answers, would_be=tier, reason=watched, scores=scores, inputs=inputs)
 
 
 def without_repair(inputs: PolicyInputs) -> PolicyInputs:
@@ -161,7 +166,7 @@ def _check(inputs: PolicyInputs) -> None:
     for exclusion in inputs.exclusions:
         if not 1 <= exclusion.tier <= tiers:
             raise PolicyInputsError(f"exclusion of tier {exclusion.tier}; allowed are 1 to {tiers}.")
-    for name in ("pinned_tier", "min_tier", "safe_tier", "previous_tier", "arm_tier"):
+    for name in ("pinned_tier", "min_tier", "safe_tier", "previous_tier", "arm_tier", "observe_tier"):
         tier = getattr(inputs, name)
         if tier is not None and not 1 <= tier <= tiers:
             raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")

@@ -50,8 +50,8 @@ class TransformerEncoder:
         block (`asyncio.wrap_future`)."""
         return self._batcher.submit(turn)
 
-    def encode(self, turn: str, tokens: Sequence[str]) -> Encoding:
-        """Encode one turn; `tokens` are not needed, the checkpoint has a tokeniser of its own.
+    def encode(self, turn: str, tokens: Sequence[str], features: npt.NDArray[np.float32]) -> Encoding:
+        """Encode one turn; neither `tokens` nor `features` are needed, the checkpoint reads the text itself.
 
         At once if the turn was submitted shortly before; otherwise it blocks for milliseconds."""
         known = self._remembered.get(turn)

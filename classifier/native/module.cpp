@@ -17,6 +17,10 @@ PyMethodDef methods[] = {fast("make_encoder", make_encoder),
                          fast("apply_heads", apply_heads),
                          fast("make_surface", make_surface),
                          fast("surface_features", surface_features),
+                         fast("make_options", make_options),
+                         fast("option_features", option_features),
+                         fast("make_trees", make_trees),
+                         fast("add_trees", add_trees),
                          {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a routing decision.", -1, methods,
@@ -25,4 +29,9 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a rout
 }  // namespace
 }  // namespace aio
 
-PyMODINIT_FUNC PyInit__decision() { return PyModule_Create(&aio::definition); }
+PyMODINIT_FUNC PyInit__decision() {
+  PyObject* module = PyModule_Create(&aio::definition);
+  // Rises with every function that is added or changed: Python's side of them wants one that was built from its sources.
+  if (module && PyModule_AddIntConstant(module, "VERSION", 2) != 0) Py_CLEAR(module);
+  return module;
+}

@@ -75,5 +75,9 @@ PyObject* make_heads(PyObject*, Values, Py_ssize_t);
 PyObject* apply_heads(PyObject*, Values, Py_ssize_t);
 PyObject* make_surface(PyObject*, Values, Py_ssize_t);
 PyObject* surface_features(PyObject*, Values, Py_ssize_t);
+PyObject* make_options(PyObject*, Values, Py_ssize_t);
+PyObject* option_features(PyObject*, Values, Py_ssize_t);
+PyObject* make_trees(PyObject*, Values, Py_ssize_t);
+PyObject* add_trees(PyObject*, Values, Py_ssize_t);
 
 }  // namespace aio

@@ -5,14 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "byte_kinds.h"
 #include "python_data.h"
 
 namespace aio {
 namespace {
-
-// Kinds of bytes, in the order of `classifier.characters.CharacterCounts`.
-enum Kind { kOther, kQuestion, kExclamation, kLineBreak, kOtherSpace, kDollar, kOtherMaths, kBracket, kDigit, kQuote,
-            kBackslash, kComma, kCapital, kNonAscii, kKinds };  // clang-format off
 
 struct Surface {
   static constexpr const char* kName = "classifier.surface";

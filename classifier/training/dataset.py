@@ -1,8 +1,9 @@
-"""The public routing outcomes as training rows: tiers' scores per prompt, splits exactly as given."""
+"""Known routing outcomes, public or a team's own, as training rows: tiers' scores per prompt, splits as given."""
 
 import gzip
 import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -13,8 +14,9 @@ from classifier.errors import TrainingDataError
 
 FILE = "routing_outcomes.jsonl.gz"
 TIERS = 4
-# A "right or wrong" target makes sense for these metrics only; f1 and coverage are word overlap.
-EXACT_METRICS = ("mc", "math", "code")
+# A "right or wrong" target makes sense for these metrics only; f1 and coverage are word overlap. "label" is the verdict
+# of whoever labelled rows of their own.
+EXACT_METRICS = ("mc", "math", "code", "label")
 RIGHT = 0.5
 # Which model stands in for which tier, by the source's prefix; None where a tier has no model there.
 TIER_MODELS: dict[str, list[str | None]] = {
@@ -25,7 +27,10 @@ TIER_MODELS: dict[str, list[str | None]] = {
         "llama-3.3-nemotron-super-49b-v1",
         "llama-3.1-nemotron-51b-instruct",
     ],
+    # Labels of a team's own logs are by tier.
+    "own": ["tier-1", "tier-2", "tier-3", "tier-4"],
 }
+PUBLIC = "lm-sys/RouteLLM (Apache-2.0) and ulab-uiuc/LLMRouter (MIT) routing outcomes"
 HEADS = [*(f"no_worse_{k}" for k in range(1, TIERS)), *(f"correct_{k}" for k in range(1, TIERS + 1))]
 
 
@@ -86,3 +91,15 @@ def outcome_labels(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     weaker, strongest = correct[:, :-1], correct[:, -1:]
     no_worse = np.where(np.isnan(weaker) | np.isnan(strongest), np.nan, np.maximum(weaker, 1 - strongest))
     return np.hstack([no_worse, correct]).astype(np.float32)
+
+
+def models_of(rows: Iterable[OutcomeRow]) -> dict[str, list[str | None]]:
+    """The part of `TIER_MODELS` that `rows` are outcomes of."""
+    sources = {row.source for row in rows}
+    return {name: models for name, models in TIER_MODELS.items() if any(s.startswith(name) for s in sources)}
+
+
+def origin_of(rows: Iterable[OutcomeRow]) -> str:
+    """Where outcomes come from, for a manifest: the public collections, own logs, or both."""
+    names = set(models_of(rows))
+    return "; ".join([PUBLIC] * bool(names - {"own"}) + ["own logs"] * ("own" in names))

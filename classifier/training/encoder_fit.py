@@ -1,4 +1,4 @@
-"""Learning the static encoder: its vocabulary, a table distilled from a teacher's vectors, and the word logits."""
+"""Learning the static encoder: its vocabulary, a table distilled from a teacher's vectors, the logits and the trees."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,12 +13,16 @@ from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.kernel_ridge import KernelRidge
 
 from classifier.encoder import StaticEncoder
+from classifier.training.teaching import taught_labels
+from classifier.training.trees_fit import ROUNDS, fit_trees, scaled
+from classifier.trees import Trees
 
 Float = npt.NDArray[np.float32]
 MIN_TURNS = 2  # a term in one turn says nothing about others
 # Chosen by cross-validation inside train and valid.
 TABLE_ALPHA = 0.5
 LOGIT_ALPHA = 5.0
+TREE_SHARE = 0.6  # of the logits' distance from the base rate; the rest is the words'
 FOLDS = 5
 
 
@@ -34,20 +38,23 @@ class FittedEncoder:
 
 def fit_encoder(
     tokens: Sequence[Sequence[str]],
+    features: Float,
     labels: Float,
     fold: npt.NDArray[np.intp],
     *,
     teacher: Float | None,
     dim: int,
     max_terms: int,
+    rounds: int = ROUNDS,
     seed: int,
 ) -> FittedEncoder:
-    """Fit on training turns only. `labels` [n, heads] in [0, 1], NaN where not observed; `fold` [n] numbers 0 to
-    FOLDS - 1, equal for turns that share a passage.
+    """Fit on training turns only: their tokens and surface `features` [n, f]. `labels` [n, heads] in [0, 1], NaN where
+    not observed; `fold` [n] numbers 0 to FOLDS - 1, equal for turns that share a passage.
 
     `teacher` [n, any] are vectors of a larger model for the same turns, NaN where it was not asked: the table is the
-    ridge regression of their `dim` whitened principal components on the sparse vectors. Without a teacher it regresses
-    the components of the sparse vectors themselves (latent semantic analysis).
+    ridge regression of their `dim` whitened principal components on the sparse vectors, and the labels that words and
+    trees learn are softened by it. Without a teacher the table regresses the components of the sparse vectors
+    themselves (latent semantic analysis).
     """
     words, pairs, idf = _vocabulary(tokens, max_terms)
     blank = StaticEncoder(
@@ -57,20 +64,27 @@ def fit_encoder(
         table=np.zeros((len(idf), 1), np.float32),
         logit_table=np.zeros((len(idf), 1), np.float32),
         logit_bias=np.zeros(1, np.float32),
+        trees=Trees.none(features=features.shape[1], heads=1),
     )
     matrix = term_matrix(blank, tokens)
     gram = (matrix @ matrix.T).toarray()
     targets = _components(matrix if teacher is None else teacher, dim, seed)
     table, embedding = _regress(matrix, gram, targets, fold, TABLE_ALPHA)
+    labels = labels if teacher is None else taught_labels(labels, teacher, fold)
+    trees, of_trees = fit_trees(features, labels, fold, rounds=rounds, seed=seed)
     rates = np.clip(np.nan_to_num(np.nanmean(labels, axis=0), nan=0.5), 0.01, 0.99)
     bias = np.log(rates / (1 - rates)).astype(np.float32)
-    logit_table, word_logits = np.zeros((len(idf), len(bias)), np.float32), np.tile(bias, (len(tokens), 1))
+    logit_table, word_logits = np.zeros((len(idf), len(bias)), np.float32), bias + TREE_SHARE * of_trees
     # The slope of the logit at the base rate turns a regression of outcomes into one of logits.
     pulls = ((labels - rates) / (rates * (1 - rates))).astype(np.float32)
     for together in _observed_together(labels):
         logit_table[:, together], pulled = _regress(matrix, gram, pulls[:, together], fold, LOGIT_ALPHA)
-        word_logits[:, together] += pulled
-    fitted = StaticEncoder(words=words, pairs=pairs, idf=idf, table=table, logit_table=logit_table, logit_bias=bias)
+        word_logits[:, together] += (1 - TREE_SHARE) * pulled
+    logit_table *= 1 - TREE_SHARE
+    trees = scaled(trees, TREE_SHARE)
+    fitted = StaticEncoder(
+        words=words, pairs=pairs, idf=idf, table=table, logit_table=logit_table, logit_bias=bias, trees=trees
+    )
     length = np.linalg.norm(embedding, axis=1, keepdims=True)
     # What is trained on must be what is served: the rounded table.
     return FittedEncoder(

@@ -42,7 +42,7 @@ def feature_costs(model: OutcomeModel, prompts: Sequence[str], train: Sequence[s
         ("surface features", lambda i: surface_features(inputs[i].turn, tokens[i], inputs[i].turn_chars)),
         (
             f"embedding and word logits ({model.encoder.name})",
-            _encoding(model.encoder, inputs, tokens),
+            _encoding(model.encoder, inputs, tokens, turns),
         ),
         ("neighbours and novelty", lambda i: model.memory.look_up_one(turns[i].embedding)),
         ("heads and calibration", _heads(model, turns)),
@@ -63,11 +63,11 @@ def feature_costs(model: OutcomeModel, prompts: Sequence[str], train: Sequence[s
 
 
 def _encoding(
-    encoder: Encoder, inputs: Sequence[RoutingInput], tokens: Sequence[Sequence[str]]
+    encoder: Encoder, inputs: Sequence[RoutingInput], tokens: Sequence[Sequence[str]], turns: Sequence[EncodedTurn]
 ) -> Callable[[int], object]:
     if isinstance(encoder, BatchEncoder):  # its `encode` remembers
         return lambda i: encoder.encode_many([inputs[i].turn])
-    return lambda i: encoder.encode(inputs[i].turn, tokens[i])
+    return lambda i: encoder.encode(inputs[i].turn, tokens[i], turns[i].features)
 
 
 def _heads(model: OutcomeModel, turns: Sequence[EncodedTurn]) -> Callable[[int], object]:

@@ -11,6 +11,7 @@ from classifier.training.novelty_fit import fit_novelty
 from classifier.training.ordinal_fit import fit_tied, ordinal_groups
 
 Float = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
 
 # Chosen by cross-validation inside train and valid, by log loss, for the outcome with most rows; it is flat within
 # a factor of three. The penalty *per row* is the same for all: an outcome seen on a fifth of the rows must not be held
@@ -23,15 +24,30 @@ CALIBRATION_C = 0.1
 EMBEDDING_SCALE = 0.25
 OPINION_SCALE = 0.5
 MEMORY_ROWS = 2048
+# Standard deviation of the prior of what a change has added to the log odds of a tier's outcomes.
+CHANGE_SCALE = 1.0
 
 
-def fit_heads(rows: EncodedRows, *, seed: int, recent: int = 0, ordinal: bool = False) -> tuple[Heads, Memory]:
+def fit_heads(
+    rows: EncodedRows,
+    *,
+    seed: int,
+    recent: int = 0,
+    ordinal: bool = False,
+    outdated: npt.NDArray[np.bool_] | None = None,
+) -> tuple[Heads, Memory]:
     """Heads and memory from encoded rows: rows not held train, held rows calibrate. Deterministic.
 
     The last `recent` rows are new experience and may fill up to half of the memory. `ordinal`: one score of difficulty
     with a threshold for each tier (`ordinal_fit`), in place of a head of its own for each outcome.
+
+    `outdated` [n, heads]: labels from before a change of what they are about. They tell which prompts are harder than
+    others, and an offset of their own takes up how much more often it went well in those days: the few labels since
+    then say how often it does now. Not for `ordinal` heads, whose thresholds are tied.
     """
     train, held = rows.take(~rows.held), rows.take(rows.held)
+    before = np.zeros(rows.labels.shape, np.bool_) if outdated is None else outdated
+    offsets = np.zeros(rows.labels.shape[1])
     base_rates = _base_rates(train)
     chosen = remembered(train, seed=seed, recent=int(np.count_nonzero(~rows.held[len(rows) - recent :])))
     novelty = fit_novelty(rows, seed=seed)
@@ -53,12 +69,28 @@ def fit_heads(rows: EncodedRows, *, seed: int, recent: int = 0, ordinal: bool = 
         # Until the rows say otherwise, an outcome is as likely as the words say.
         prior = np.zeros(len(mean))
         prior[len(mean) - 2 * heads + head] = OPINION_SCALE
-        coef[:, head], bias[head] = fit_logistic(
-            design, train.labels[:, head], train.weights, c=HEAD_C * freedom[head], centre=prior
+        coef[:, head], bias[head], offsets[head] = _fit_head(
+            design, train.labels[:, head], train.weights, before[~rows.held, head], HEAD_C * float(freedom[head]), prior
         )
     unfitted = Heads(mean, scale, _f32(coef), _f32(bias))
     tied_heads = ordinal_groups(heads) if ordinal else [np.array([head]) for head in range(heads)]
-    return (_calibrated(unfitted, held, memory, tied_heads) if len(held) else unfitted), memory
+    added = before[rows.held] * offsets
+    return (_calibrated(unfitted, held, memory, tied_heads, added) if len(held) else unfitted), memory
+
+
+def _fit_head(
+    design: Float64, y: Float, weights: Float, outdated: npt.NDArray[np.bool_], c: float, prior: Float64
+) -> tuple[Float64, float, float]:
+    """Coefficients [d], bias, and what is to be added where `outdated` [n], which needs labels of both kinds."""
+    seen = ~np.isnan(y)
+    if not (outdated & seen).any() or not (~outdated & seen).any():
+        return *fit_logistic(design, y, weights, c=c, centre=prior), 0.0
+    # A column so high that the penalty on coefficients amounts to the offset's own prior.
+    height = CHANGE_SCALE / np.sqrt(c)
+    coef, bias = fit_logistic(
+        np.hstack([design, height * outdated[:, None]]), y, weights, c=c, centre=np.append(prior, 0.0)
+    )
+    return coef[:-1], bias, float(height * coef[-1])
 
 
 def remembered(train: EncodedRows, *, seed: int, recent: int) -> npt.NDArray[np.intp]:
@@ -91,14 +123,16 @@ def _standards(train: EncodedRows, nearby: Float, base_rates: Float) -> tuple[Fl
     return _f32(mean), _f32(scale)
 
 
-def _design(heads: Heads, rows: EncodedRows, nearby: Float) -> npt.NDArray[np.float64]:
+def _design(heads: Heads, rows: EncodedRows, nearby: Float) -> Float64:
     return heads.design(rows.features, rows.embedding, rows.word_logits, nearby).astype(np.float64)
 
 
-def _calibrated(heads: Heads, held: EncodedRows, memory: Memory, tied_heads: list[npt.NDArray[np.intp]]) -> Heads:
+def _calibrated(
+    heads: Heads, held: EncodedRows, memory: Memory, tied_heads: list[npt.NDArray[np.intp]], added: Float64
+) -> Heads:
     """`heads` with the logits' slope and shift fitted on rows that trained nothing (Platt scaling), one of each for
-    heads that are tied."""
-    logits = _design(heads, held, memory.look_up(held.embedding).logits) @ heads.coef + heads.bias
+    heads that are tied. `added` [held, heads]: what the logits of outdated labels have beside."""
+    logits = _design(heads, held, memory.look_up(held.embedding).logits) @ heads.coef + heads.bias + added
     slopes, shifts = np.ones(len(heads.bias)), np.zeros(len(heads.bias))
     for tied in tied_heads:
         labels = held.labels[:, tied].T.ravel()
@@ -110,10 +144,10 @@ def _calibrated(heads: Heads, held: EncodedRows, memory: Memory, tied_heads: lis
     return Heads(heads.mean, heads.scale, _f32(heads.coef * slopes), _f32(heads.bias * slopes + shifts))
 
 
-def _freedom(rows: EncodedRows) -> npt.NDArray[np.float64]:
+def _freedom(rows: EncodedRows) -> Float64:
     """How much weaker each outcome's penalty is than that of the one with most observations, [heads], at least 1."""
     observed = (~np.isnan(rows.labels) * rows.weights[:, None]).sum(axis=0, dtype=np.float64)
-    freedom: npt.NDArray[np.float64] = np.minimum(observed.max() / np.maximum(observed, 1e-9), MOST_FREEDOM)
+    freedom: Float64 = np.minimum(observed.max() / np.maximum(observed, 1e-9), MOST_FREEDOM)
     return freedom
 
 

@@ -14,8 +14,10 @@ Float64 = npt.NDArray[np.float64]
 RIDGE = 0.01
 # Fewer prompts have no centre that can be told.
 MIN_PROMPTS = 10
-# Prompts without a domain, as retraining brings them, are as many kinds as there are so many of them.
-PROMPTS_PER_KIND = 200
+# Prompts without a domain, as retraining brings them, are as many kinds as there are so many of them, up to a bound
+# that keeps decisions quick. A new domain is a few dozen prompts among hundreds when it first comes to be retrained on:
+# in fewer kinds they would share a centre with prompts of other domains, and go on being novel.
+PROMPTS_PER_KIND, MOST_KINDS = 15, 64
 
 
 def fit_novelty(rows: EncodedRows, *, seed: int) -> Novelty | None:
@@ -49,7 +51,7 @@ def _kinds(train: EncodedRows, seed: int) -> npt.NDArray[np.int64]:
     """The domain of every row; rows of none fall into clusters of their own, numbered below 0."""
     kind = train.group.astype(np.int64)
     unnamed = np.flatnonzero(kind < 0)
-    clusters = min(-(-len(unnamed) // PROMPTS_PER_KIND), len(unnamed))
+    clusters = min(-(-len(unnamed) // PROMPTS_PER_KIND), MOST_KINDS)
     if clusters > 1:
         found = KMeans(clusters, n_init=1, random_state=seed).fit_predict(train.embedding[unnamed].astype(np.float64))
         kind[unnamed] = -1 - found

@@ -8,7 +8,7 @@ import msgspec
 from classifier.artefact import model_from_tensors, model_tensors, save_artefact
 from classifier.encoder import StoredEncoder
 from classifier.routing_input import RoutingInput
-from classifier.training.dataset import OutcomeRow, data_hash
+from classifier.training.dataset import OutcomeRow
 from classifier.training.encoded_rows import EncodedRows
 from classifier.training.fit import fit_heads
 from classifier.training.train import Candidate, Progress, first_manifest, report_on, with_curves
@@ -37,7 +37,7 @@ def train_over_encoder(
     base = encoded[fit_on].joined(encoded["valid"])
     heads, memory = fit_heads(base, seed=seed)
     tensors = model_tensors(encoder.tensors(), heads, memory)
-    manifest = first_manifest(encoder, tensors, base, groups, data_hash(list(used)), seed)
+    manifest = first_manifest(encoder, tensors, base, groups, list(used), seed)
     manifest = msgspec.structs.replace(manifest, counts={**manifest.counts, **(counts or {})})
     manifest = with_curves(manifest, tensors, encoded["valid"])
     model = model_from_tensors(manifest, tensors, registry=root)

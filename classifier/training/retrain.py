@@ -15,16 +15,16 @@ from classifier.artefact import (
     model_tensors,
     save_artefact,
 )
+from classifier.curve import CURVE_ROWS
 from classifier.errors import TrainingDataError
 from classifier.manifest import TrainingWindow
 from classifier.outcome_model import OutcomeModel
+from classifier.training.changes import Changes, of_rows, outdated
 from classifier.training.encoded_rows import EncodedRows
 from classifier.training.fit import fit_heads
 from classifier.training.row_sets import predict_rows
 from classifier.training.train import artefact_version, with_curves
 
-# From so many fully observed new rows on, the curve is drawn on them alone: they are the serving catalogue's.
-CURVE_ROWS = 200
 # Of a base row, against a new one: thousands of old rows must not outvote a hundred that show what has changed.
 BASE_WEIGHT = 0.1
 
@@ -38,20 +38,23 @@ def retrain_from(
     models: dict[str, list[str | None]],
     window: TrainingWindow,
     base_weight: float | None = 1.0,
+    changes: Changes | None = None,
     seed: int = 0,
 ) -> Path:
     """A candidate `root/<version>/` from the artefact in `base` and `new_rows` (by `encode_rows` with its encoder).
 
     The encoder stays as it is, byte for byte. A base row has `base_weight`; None is a tenth, and more as new rows come
     near the base in number, so that they do not outweigh it. The candidate says it was measured on
-    `catalogue_fingerprint`, whose `models` are those that produced the new rows. Nothing is promoted.
+    `catalogue_fingerprint`, whose `models` are those that produced the new rows. Outcomes from before `changes` are
+    outdated, as `fit_heads` says. Nothing is promoted.
     Raises `TrainingDataError` without new rows, or when they come from another encoder.
     """
     parent = load_manifest(base)
     if not len(new_rows):
         raise TrainingDataError("no new rows; retraining needs some verified outcomes.")
     rows = _all_rows(base, new_rows, base_weight)
-    heads, memory = fit_heads(rows, seed=seed, recent=len(new_rows), ordinal=parent.ordinal)
+    before = outdated(rows.labels.shape, changes or {})
+    heads, memory = fit_heads(rows, seed=seed, recent=len(new_rows), ordinal=parent.ordinal, outdated=before)
     tensors = model_tensors(load_model_tensors(base), heads, memory)
     manifest = msgspec.structs.replace(
         parent,
@@ -74,7 +77,13 @@ def retrain_from(
 
 
 def cross_fitted(
-    base: Path, new_rows: EncodedRows, fold: npt.NDArray[np.integer], *, base_weight: float | None = 1.0, seed: int = 0
+    base: Path,
+    new_rows: EncodedRows,
+    fold: npt.NDArray[np.integer],
+    *,
+    base_weight: float | None = 1.0,
+    changes: Changes | None = None,
+    seed: int = 0,
 ) -> npt.NDArray[np.float32]:
     """What is predicted for each new row [n, heads] by a candidate that was trained on all but its `fold` [n].
 
@@ -85,8 +94,9 @@ def cross_fitted(
     predicted = np.full(new_rows.labels.shape, np.nan, np.float32)
     for number in np.unique(fold):
         mine = fold == number
-        rows = _all_rows(base, new_rows.take(~mine), base_weight)
-        heads, memory = fit_heads(rows, seed=seed, recent=int((~mine).sum()), ordinal=parent.manifest.ordinal)
+        rows, count = _all_rows(base, new_rows.take(~mine), base_weight), int((~mine).sum())
+        before = outdated(rows.labels.shape, of_rows(changes or {}, ~mine))
+        heads, memory = fit_heads(rows, seed=seed, recent=count, ordinal=parent.manifest.ordinal, outdated=before)
         model = OutcomeModel(parent.manifest, parent.encoder, heads, memory)
         predicted[mine] = predict_rows(model, new_rows.take(mine))
     return predicted

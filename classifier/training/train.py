@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from classifier.artefact import Tensors, model_from_tensors, model_tensors, save_artefact
 from classifier.encoder import Encoder, StoredEncoder, encoder_fingerprint
 from classifier.errors import TrainingDataError
-from classifier.features import FEATURE_NAMES
+from classifier.features import FEATURE_NAMES, surface_features
 from classifier.heuristic import heuristic_prediction
 from classifier.manifest import SCHEMA_VERSION, Curves, Manifest, TrainingWindow
 from classifier.outcome_model import OutcomeModel
@@ -22,10 +22,11 @@ from classifier.routing_input import RoutingInput, routing_input_of_text
 from classifier.tokens import tokenise
 from classifier.training.dataset import (
     HEADS,
-    TIER_MODELS,
     TIERS,
     OutcomeRow,
     data_hash,
+    models_of,
+    origin_of,
     outcome_labels,
     tier_scores,
 )
@@ -35,6 +36,7 @@ from classifier.training.evaluate import Report, evaluate, valid_curves
 from classifier.training.fallback_fit import fitted_fallback
 from classifier.training.fit import fit_heads
 from classifier.training.row_sets import predicted
+from classifier.training.trees_fit import ROUNDS
 
 Progress = Callable[[str, float], None]
 
@@ -69,13 +71,15 @@ def train(
     teacher: Teacher | None = None,
     dim: int = EMBEDDING_DIM,
     max_terms: int = MAX_TERMS,
+    rounds: int = ROUNDS,
     ordinal: bool = False,
     seed: int = 0,
     progress: Progress = lambda stage, share: None,
 ) -> Candidate:
     """Train on the rows' own splits and write `root/<version>/`. Rows of domains in `hold` train nothing.
 
-    `teacher` gives the vectors that the encoder is distilled from; `ordinal` as for `fit_heads`.
+    `teacher` gives the vectors that the encoder is distilled from, `dim`, `max_terms` and `rounds` (of boosting) its
+    size; `ordinal` as for `fit_heads`.
     Raises `TrainingDataError` if a split is empty or no valid row has every tier observed.
     """
     used = [r for r in rows if r.domain not in hold]
@@ -88,13 +92,16 @@ def train(
     prompts = {split: [routing_input_of_text(r.prompt) for r in members] for split, members in parts.items()}
     progress("fitting the encoder", 0.05)
     labels = outcome_labels(tier_scores(parts["train"]))
+    tokens = [tokenise(p.turn) for p in prompts["train"]]
     fitted = fit_encoder(
-        [tokenise(p.turn) for p in prompts["train"]],
+        tokens,
+        np.stack([surface_features(p.turn, t, p.turn_chars) for p, t in zip(prompts["train"], tokens, strict=True)]),
         labels,
         np.array([passage_fold(r.prompt) for r in parts["train"]]),
         teacher=teacher([r.prompt for r in parts["train"]]) if teacher else None,
         dim=dim,
         max_terms=max_terms,
+        rounds=rounds,
         seed=seed,
     )
     encoder = fitted.encoder
@@ -106,7 +113,7 @@ def train(
     base = encoded["train"].joined(encoded["valid"])
     heads, memory = fit_heads(base, seed=seed, ordinal=ordinal)
     tensors = model_tensors(encoder.tensors(), heads, memory)
-    manifest = first_manifest(encoder, tensors, base, groups, data_hash(list(used)), seed)
+    manifest = first_manifest(encoder, tensors, base, groups, list(used), seed)
     taught = {**manifest.encoder, "teacher": teacher.name if teacher else ""}
     manifest = msgspec.structs.replace(manifest, encoder=taught, ordinal=ordinal)
     progress("drawing the cost-quality curve", 0.7)
@@ -198,9 +205,10 @@ def encode_split(
 
 
 def first_manifest(
-    encoder: StoredEncoder, tensors: Tensors, base: EncodedRows, groups: list[str], data_sha256: str, seed: int
+    encoder: StoredEncoder, tensors: Tensors, base: EncodedRows, groups: list[str], rows: list[OutcomeRow], seed: int
 ) -> Manifest:
-    """The manifest of a first version: everything but curves and metrics."""
+    """The manifest of a first version that `rows` trained: everything but curves and metrics."""
+    models = models_of(rows)
     observed = {f"train_{h}": int(n) for h, n in zip(HEADS, (~np.isnan(base.labels[~base.held])).sum(0), strict=True)}
     return Manifest(
         schema_version=SCHEMA_VERSION,
@@ -210,13 +218,11 @@ def first_manifest(
         heads=list(HEADS),
         feature_names=list(FEATURE_NAMES),
         encoder={**encoder.description(), "sha256": encoder_fingerprint(tensors)},
-        catalogue_fingerprint="public:" + hashlib.sha256(msgspec.json.encode(TIER_MODELS)).hexdigest()[:12],
-        models=TIER_MODELS,
-        training_window=TrainingWindow(
-            start=None, end=None, source="lm-sys/RouteLLM (Apache-2.0) and ulab-uiuc/LLMRouter (MIT) routing outcomes"
-        ),
+        catalogue_fingerprint="public:" + hashlib.sha256(msgspec.json.encode(models)).hexdigest()[:12],
+        models=models,
+        training_window=TrainingWindow(start=None, end=None, source=origin_of(rows)),
         counts={"train": int((~base.held).sum()), "valid": int(base.held.sum()), **observed},
-        data_sha256=data_sha256,
+        data_sha256=data_hash(rows),
         seed=seed,
         groups=groups,
         curves=Curves(

@@ -8,7 +8,7 @@ from classifier.features import FEATURE_NAMES
 from classifier.outcome_folder import SCHEMA_VERSION, CollectedTier, OutcomeFolder, Outcomes, OutcomesManifest
 from classifier.token_summary import OPENING_NAMES, WHOLE_NAMES
 
-HIDDEN, DIM = 8, 4
+HIDDEN, DIM, SAID = 8, 4, 61
 
 
 def synthetic_folder(root: Path, n: int = 450, seed: int = 0) -> OutcomeFolder:
@@ -17,7 +17,9 @@ def synthetic_folder(root: Path, n: int = 450, seed: int = 0) -> OutcomeFolder:
     Whether tier 1 is right depends on the prompt's first feature a little, on its state much, on its tokens too.
     """
     rng = np.random.default_rng(seed)
-    features = rng.normal(size=(n, len(FEATURE_NAMES))).astype(np.float32)
+    # Some that say something or nothing; how many there are in all is not this test's matter.
+    features = np.zeros((n, len(FEATURE_NAMES)), np.float32)
+    features[:, :SAID] = rng.normal(size=(n, SAID))
     embedding = rng.normal(size=(n, DIM)).astype(np.float32) / DIM**0.5
     known, surprise = rng.normal(size=n), rng.normal(size=n)
     right = rng.random(n) < 1 / (1 + np.exp(-(0.5 * features[:, 0] + 2.0 * known + 2.0 * surprise)))

@@ -58,10 +58,16 @@ def test_a_file_that_is_gone_is_refused(copied: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["heads.coef", "heads.bias", "memory.weights"])
+@pytest.mark.parametrize("name", ["heads.coef", "heads.bias", "memory.weights", "encoder.tree_value"])
 def test_weights_that_are_not_finite_are_refused_by_name(copied: Path, name: str, value: float) -> None:
     poison(copied, name, value)
     with pytest.raises(ArtefactError, match=f"{name} holds 1 numbers that are not finite"):
+        accepted_artefact(copied)
+
+
+def test_trees_that_a_walk_would_not_come_out_of_are_refused(copied: Path) -> None:
+    poison(copied, "encoder.tree_right", 0)
+    with pytest.raises(ArtefactError, match=r"are no trees over .* Train it again"):
         accepted_artefact(copied)
 
 

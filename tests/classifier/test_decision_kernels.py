@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import classifier.encoder
-import classifier.features
-import classifier.heads
-import classifier.memory
+from classifier import encoder, features, heads, memory, options, trees
 from classifier.artefact import default_artefact, load_artefact
 from classifier.features import FEATURE_NAMES, surface_features
 from classifier.native import KERNELS
@@ -32,6 +29,8 @@ PIECES = (
         "end. The ",
         "\n(A) x",
         "\nB: y",
+        "\nC. not 3.25 of 12",
+        "Which is it?\n ",
         "12 300",
         " 7",
         "__",
@@ -50,7 +49,7 @@ def shipped() -> OutcomeModel:
 @contextmanager
 def numpy_alone() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (classifier.encoder, classifier.features, classifier.heads, classifier.memory):
+        for module in (encoder, features, heads, memory, options, trees):
             patch.setattr(module, "KERNELS", None)
         yield
 
@@ -93,24 +92,24 @@ def test_neighbourhoods_are_the_same_up_to_rounding(rows: int) -> None:
     vectors, prompts = unit(rng.normal(size=(rows, 21))), unit(rng.normal(size=(20, 21)))
     labels = np.where(rng.random((rows, 3)) < 0.3, np.nan, rng.random((rows, 3)) < 0.5).astype(np.float32)
     base_rates = np.array([0.2, 0.5, 0.9], np.float32)
-    memory = classifier.memory.Memory.build(vectors, labels, np.ones(rows, np.float32), base_rates)
+    remembered = memory.Memory.build(vectors, labels, np.ones(rows, np.float32), base_rates)
     own = np.arange(20) % max(rows, 1) if rows > 1 else np.full(20, -1)
-    found, one = memory.look_up(prompts, own), memory.look_up_one(prompts[0])
+    found, one = remembered.look_up(prompts, own), remembered.look_up_one(prompts[0])
     if not rows:
         assert one.logits == pytest.approx(np.log(base_rates / (1 - base_rates)), abs=1e-5)
         return
     with numpy_alone():
-        wanted, alone = memory.look_up(prompts, own), memory.look_up_one(prompts[0])
+        wanted, alone = remembered.look_up(prompts, own), remembered.look_up_one(prompts[0])
     for a, b in zip((*found, *one), (*wanted, *alone), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 def test_arrays_that_do_not_fit_are_refused(shipped: OutcomeModel) -> None:
-    memory: Any = shipped.memory
-    short, logits = np.zeros(5, np.float32), np.zeros(len(memory.base_rates), np.float32)
+    remembered: Any = shipped.memory
+    short, logits = np.zeros(5, np.float32), np.zeros(len(remembered.base_rates), np.float32)
     with pytest.raises(ValueError, match="embedding has 5 numbers"):
-        KERNELS.look_up(memory._native, short, -1, logits)
+        KERNELS.look_up(remembered._native, short, -1, logits)
     with pytest.raises(TypeError, match="items of 8 bytes"):
-        KERNELS.look_up(memory._native, short.astype(np.float64), -1, logits)
+        KERNELS.look_up(remembered._native, short.astype(np.float64), -1, logits)
     with pytest.raises(ValueError, match="incorrect name"):
-        KERNELS.encode(memory._native, ["word"], short, logits)
+        KERNELS.encode(remembered._native, ["word"], short, logits)

@@ -6,8 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classifier.encoder import StaticEncoder, encoder_fingerprint
+from classifier.features import FEATURE_NAMES
 from classifier.memory import Memory
 from classifier.quantised import dequantise, quantise
+from classifier.trees import TreeArrays, Trees
+
+# One tree: a turn of many characters is more likely to fail the second outcome.
+STUMP = TreeArrays(
+    feature=np.array([FEATURE_NAMES.index("log_chars"), 0, 0], np.int32),
+    threshold=np.array([3.0, 0.0, 0.0], np.float32),
+    left=np.array([1, 1, 2], np.int32),
+    right=np.array([2, 1, 2], np.int32),
+    value=np.array([0.0, 0.0, -2.0], np.float32),
+    root=np.array([0], np.int32),
+    head=np.array([1], np.int32),
+)
+SHORT = np.zeros(len(FEATURE_NAMES), np.float32)
 
 
 def small_encoder() -> StaticEncoder:
@@ -19,6 +33,7 @@ def small_encoder() -> StaticEncoder:
         table=rng.normal(size=(5, 4)).astype(np.float32),
         logit_table=rng.normal(size=(5, 2)).astype(np.float32),
         logit_bias=np.array([0.5, -0.5], np.float32),
+        trees=Trees(STUMP, features=len(FEATURE_NAMES), heads=2),
     )
 
 
@@ -37,20 +52,26 @@ def test_a_pair_split_by_an_unknown_word_is_no_pair() -> None:
 
 @pytest.mark.parametrize("tokens", [[], ["unknown"], ["unknown", "words"]])
 def test_a_turn_without_known_words_has_a_zero_embedding_and_the_base_logits(tokens: list[str]) -> None:
-    encoding = small_encoder().encode("", tokens)
+    encoding = small_encoder().encode("", tokens, SHORT)
     assert encoding.embedding.tolist() == [0.0] * 4
     assert encoding.word_logits.tolist() == [0.5, -0.5]
 
 
+def test_trees_over_the_surface_features_add_to_the_logits() -> None:
+    long = SHORT.copy()
+    long[FEATURE_NAMES.index("log_chars")] = 5.0
+    assert small_encoder().encode("", [], long).word_logits.tolist() == [0.5, -2.5]
+
+
 def test_embeddings_have_unit_length() -> None:
-    encoding = small_encoder().encode("", ["cat", "sat"])
+    encoding = small_encoder().encode("", ["cat", "sat"], SHORT)
     assert float(np.linalg.norm(encoding.embedding)) == pytest.approx(1.0, rel=1e-5)
 
 
 def test_a_saved_encoder_encodes_the_same() -> None:
     encoder = small_encoder()
     again = StaticEncoder.from_tensors(encoder.tensors())
-    once, twice = encoder.encode("", ["cat", "sat", "dog"]), again.encode("", ["cat", "sat", "dog"])
+    once, twice = encoder.encode("", ["cat", "sat", "dog"], SHORT), again.encode("", ["cat", "sat", "dog"], SHORT)
     assert twice.embedding == pytest.approx(once.embedding, abs=1e-5)
     assert twice.word_logits == pytest.approx(once.word_logits, abs=2e-3)  # stored as float16
 

@@ -173,7 +173,7 @@ def test_the_encoder_survives_storage_and_single_prompts_get_what_a_batch_gets(t
     together = encoder.encode_many(TEXTS[:12])
     futures = [stored.submit(text) for text in TEXTS[:12]]
     for text, one, future in zip(TEXTS[:12], together, futures, strict=True):
-        alone = stored.encode(text, [])
+        alone = stored.encode(text, [], np.zeros(0, np.float32))
         assert alone.embedding.shape == (8,)
         assert alone.word_logits.shape == (len(HEADS),)
         assert np.linalg.norm(alone.embedding) == pytest.approx(1.0, abs=1e-5)

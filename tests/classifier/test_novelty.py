@@ -72,3 +72,20 @@ def test_experience_without_a_domain_makes_what_is_like_it_familiar() -> None:
 def test_too_few_rows_or_a_single_domain_tell_nothing_of_others() -> None:
     assert fit_novelty(rows(0), seed=0) is None
     assert fit_novelty(rows(0, 1).take(np.arange(2 * PER_DOMAIN) % PER_DOMAIN < 12), seed=0) is None
+
+
+def test_a_new_domain_of_which_a_few_prompts_were_verified_among_others_is_not_novel_any_more() -> None:
+    known = rows(0, 1, 2, 3, 4)
+    mixed = np.concatenate([prompts(domain, 24, 90 + domain) for domain in range(6)])
+    blank = np.zeros((len(mixed), 1), np.float32)
+    verified = EncodedRows(
+        blank, mixed, blank, blank, np.ones(len(mixed), np.float32), np.full(len(mixed), -1, np.int32),
+        np.arange(len(mixed)) % 7 == 6,
+    )  # fmt: skip
+
+    before, after = (fit_novelty(some, seed=0) for some in (known, known.joined(verified)))
+
+    assert before is not None
+    assert after is not None
+    assert np.mean(before.shares(prompts(5, 200, 70)) >= 0.95) > 0.8
+    assert np.mean(after.shares(prompts(5, 200, 70)) >= 0.95) < 0.25

@@ -34,7 +34,7 @@ def test_thresholds_ascend_even_where_a_dearer_tier_was_seen_to_be_worse() -> No
 
 
 def test_an_ordinal_artefact_never_thinks_less_of_a_dearer_tier(tmp_path: Path) -> None:
-    made = train(generated_rows(600), tmp_path, dim=8, max_terms=200, ordinal=True)
+    made = train(generated_rows(600), tmp_path, dim=8, max_terms=200, rounds=5, ordinal=True)
     model = load_artefact(made.folder)
     assert model.manifest.ordinal
     for text in ("What is 2 + 2?", "Prove that there are infinitely many primes.", "x" * 300, "def f(): pass"):

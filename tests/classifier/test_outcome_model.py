@@ -30,7 +30,7 @@ def test_a_prompt_of_hard_words_has_a_lower_chance_at_the_cheap_tiers(tiny: Cand
 
 def test_the_explanation_names_what_lowered_the_chance(tiny: Candidate) -> None:
     contributions = dict(tiny.model.predict(routing_input_of_text(HARD)).contributions)
-    assert {"words", "topic", "neighbourhood"} & set(contributions)
+    assert {"wording", "topic", "neighbourhood"} & set(contributions)
     assert sum(contributions.values()) < 0
 
 

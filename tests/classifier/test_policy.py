@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError, PolicyInputsError
-from classifier.policy import decide, promoted_from, without_repair
+from classifier.policy import barred_tiers, decide, promoted_from, without_repair
 
 probability = st.floats(0, 1, allow_nan=False)
 
@@ -190,3 +190,18 @@ def test_the_reason_names_the_tiers_that_were_ruled_out_and_that_it_is_a_prior()
 def test_inputs_without_meaning_are_refused_by_name(changes: dict[str, object], named: str) -> None:
     with pytest.raises(PolicyInputsError, match=named):
         decide(example(**changes))
+
+
+@given(policy_inputs(), st.integers(1, 4))
+def test_watched_routing_decides_as_if_and_one_tier_answers(inputs: PolicyInputs, observed: int) -> None:
+    held = decided(inputs)
+    watched = decided(msgspec.structs.replace(inputs, observe_tier=observed))
+    if held is None:
+        assert watched is None
+        return
+    assert watched is not None
+    assert (watched.would_be, watched.scores) == (held.tier, held.scores)
+    assert held.reason in watched.reason
+    allowed = set(range(1, 5)) - set(barred_tiers(inputs))
+    assert watched.tier == min((k for k in allowed if k >= observed), default=max(allowed))
+    assert promoted_from(watched) is None

@@ -53,7 +53,7 @@ def test_rows_of_an_unknown_source_are_refused() -> None:
 
 def test_the_same_rows_give_the_same_artefact_byte_for_byte(tmp_path: Path) -> None:
     rows = generated_rows(500)
-    one, two = (train(rows, tmp_path / name, dim=4, max_terms=60).folder for name in ("one", "two"))
+    one, two = (train(rows, tmp_path / name, dim=4, max_terms=60, rounds=5).folder for name in ("one", "two"))
     assert one.name == two.name
     for name in (MODEL, BASE, MANIFEST):
         assert (one / name).read_bytes() == (two / name).read_bytes()
@@ -68,7 +68,7 @@ def test_a_router_with_a_signal_beats_its_shuffled_control_and_may_serve(tiny: C
 
 
 def test_a_router_that_learned_from_noise_is_refused(tmp_path: Path) -> None:
-    noise = train(generated_rows(1000, signal=False), tmp_path, dim=4, max_terms=60)
+    noise = train(generated_rows(1000, signal=False), tmp_path, dim=4, max_terms=60, rounds=5)
     assert any("shuffled control" in reason for reason in refusal_reasons(noise.report))
 
 
@@ -101,7 +101,7 @@ def test_the_report_is_a_table_with_the_verdict_first_and_round_trips_as_json(ti
 
 def test_held_out_domains_train_nothing_and_are_reported_apart(tmp_path: Path) -> None:
     rows = generated_rows(1200)
-    held = train(rows, tmp_path, hold=[DOMAINS[0]], dim=4, max_terms=60)
+    held = train(rows, tmp_path, hold=[DOMAINS[0]], dim=4, max_terms=60, rounds=5)
     assert held.unseen is not None
     assert all(h.set.startswith("unseen domains, ") for h in held.unseen.heads)
     kept = sum(r.domain != DOMAINS[0] and r.split in ("train", "valid") for r in rows)

@@ -1,0 +1,9 @@
+// Kinds of bytes, in the order of `classifier.characters.CharacterCounts`.
+#pragma once
+
+namespace aio {
+
+enum Kind { kOther, kQuestion, kExclamation, kLineBreak, kOtherSpace, kDollar, kOtherMaths, kBracket, kDigit, kQuote,
+            kBackslash, kComma, kCapital, kNonAscii, kKinds };  // clang-format off
+
+}  // namespace aio

@@ -1,0 +1,99 @@
+"""Boosted regression trees over a turn's surface features, as plain arrays: each adds its leaf's value to one logit."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from classifier.native import KERNELS
+
+Float = npt.NDArray[np.float32]
+Int = npt.NDArray[np.int32]
+Tensors = Mapping[str, npt.NDArray[np.generic]]
+_BATCH = 1024
+
+
+class TreeArrays(NamedTuple):
+    """T trees of N nodes together. `feature`, `threshold`, `left`, `right`, `value` [N]: at an inner node a feature of
+    at most the threshold goes left; a leaf is its own child on both sides. `root`, `head` [T]: a tree's first node,
+    and the logit that it adds to."""
+
+    feature: Int
+    threshold: Float
+    left: Int
+    right: Int
+    value: Float
+    root: Int
+    head: Int
+
+
+class Trees:
+    """The trees of all heads. Raises ValueError for arrays that are no trees over `features` numbers."""
+
+    def __init__(self, arrays: TreeArrays, *, features: int, heads: int) -> None:
+        _check(arrays, features, heads)
+        self.arrays, self.features, self.heads = arrays, features, heads
+        self._of_head = np.equal.outer(arrays.head, np.arange(heads)).astype(np.float32)
+        self._native = None
+        if KERNELS is not None:
+            self._native = KERNELS.make_trees(*map(np.ascontiguousarray, arrays), features, heads)
+
+    @classmethod
+    def none(cls, *, features: int, heads: int) -> "Trees":
+        """No tree at all."""
+        whole, real = np.zeros(0, np.int32), np.zeros(0, np.float32)
+        return cls(TreeArrays(whole, real, whole, whole, real, whole, whole), features=features, heads=heads)
+
+    def add_to(self, logits: Float, features: Float) -> None:
+        """Add what the trees say about one row of `features` [f] to its `logits` [h]."""
+        if KERNELS is not None:
+            KERNELS.add_trees(self._native, features, logits)
+        else:
+            logits += self.logits(features[None])[0]
+
+    def logits(self, features: Float) -> Float:
+        """What the trees say, [n, h], about rows of `features` [n, f]."""
+        parts = [self._logits(features[i : i + _BATCH]) for i in range(0, len(features), _BATCH)]
+        return np.concatenate([np.zeros((0, self.heads), np.float32), *parts])
+
+    def _logits(self, features: Float) -> Float:
+        feature, threshold, left, right, value, root, _ = self.arrays
+        node, rows = np.tile(root, (len(features), 1)), np.arange(len(features))[:, None]
+        while True:
+            down = np.where(features[rows, feature[node]] <= threshold[node], left[node], right[node])
+            if (down == node).all():
+                return value[node] @ self._of_head
+            node = down
+
+    def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
+        """The arrays by name; they are part of what the encoder keeps."""
+        return {f"encoder.tree_{name}": array for name, array in self.arrays._asdict().items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: Tensors, *, features: int, heads: int) -> "Trees":
+        """What `tensors` gave. Raises KeyError for a missing one, ValueError for arrays that are no trees."""
+        given = {name: tensors[f"encoder.tree_{name}"] for name in TreeArrays._fields}
+        arrays = TreeArrays(
+            feature=given["feature"].astype(np.int32),
+            threshold=given["threshold"].astype(np.float32),
+            left=given["left"].astype(np.int32),
+            right=given["right"].astype(np.int32),
+            value=given["value"].astype(np.float32),
+            root=given["root"].astype(np.int32),
+            head=given["head"].astype(np.int32),
+        )
+        return cls(arrays, features=features, heads=heads)
+
+
+def _check(arrays: TreeArrays, features: int, heads: int) -> None:
+    nodes = len(arrays.feature)
+    if {len(a) for a in arrays[:5]} != {nodes} or len(arrays.root) != len(arrays.head):
+        raise ValueError(f"trees: arrays of {[len(a) for a in arrays]} numbers do not agree")
+    own = np.arange(nodes)
+    leaf = (arrays.left == own) & (arrays.right == own)
+    # Every child after its parent: no walk goes round.
+    inner = (arrays.left > own) & (arrays.right > own) & (arrays.left < nodes) & (arrays.right < nodes)
+    ranges = ((arrays.feature, features), (arrays.root, nodes), (arrays.head, heads))
+    if not (leaf | inner).all() or any(((a < 0) | (a >= limit)).any() for a, limit in ranges):
+        raise ValueError(f"trees: {nodes} nodes are no trees over {features} features and {heads} heads")
