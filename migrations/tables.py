@@ -85,6 +85,9 @@ requests = Table(
     Column("ttft_ms", Double),
     Column("e2e_ms", Double, nullable=False),
     Column("overhead_ms", Double, nullable=False),
+    Column("cache", String(16)),  # hit | similar | shared | miss; NULL: the cache had no part in it
+    Column("tags", Json),  # the caller's `metadata`, which bills are split by
+    Column("replica", String(64)),  # the process that answered, by which a dead one's spending is known
     Index(None, "created_at"),
     # Whose texts are still kept, oldest first.
     Index(
@@ -95,6 +98,7 @@ requests = Table(
     ),
     Index(None, "tier", "created_at"),
     Index(None, "key_id", "created_at"),
+    Index(None, "key_id", "tier", "created_at"),
 )
 
 routing_decisions = Table(
@@ -103,6 +107,7 @@ routing_decisions = Table(
     Column("request_id", ForeignKey("requests.request_id", ondelete="CASCADE"), primary_key=True),
     Column("created_at", Double, nullable=False),
     Column("tier", Integer, nullable=False),  # as decided; requests.tier is the one that answered
+    Column("would_be_tier", Integer),  # what routing would have taken, while it is only watched
     Column("reason", FreeText, nullable=False),
     Column("classifier_version", String(64), nullable=False),
     Column("prediction_kind", String(16), nullable=False),  # measured | prior | heuristic
@@ -159,6 +164,7 @@ verifications = Table(
     ),
     Index("uq_verifications_request_id_tier", "request_id", "tier", unique=True),
     Index(None, "created_at"),
+    Index(None, "finished_at"),
     Index(None, "tier", "created_at"),
     Index(None, "status", "created_at"),
     Index(None, "key_id", "created_at"),
@@ -206,6 +212,7 @@ classifier_versions = Table(
     Column("promoted_at", Double),
     Column("retired_at", Double),
     Index(None, "status", "created_at"),
+    Index(None, "promoted_at"),
     Index(None, "created_at"),
 )
 
@@ -338,4 +345,82 @@ erased_embeddings = Table(
     Column("digest", String(64), primary_key=True),
     Column("erased_at", Double, nullable=False),
     Index(None, "erased_at"),
+)
+
+teams = Table(
+    "teams",
+    metadata,
+    Column("team_id", String(64), primary_key=True),
+    Column("name", String(128), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Index("uq_teams_name", "name", unique=True),
+    Index(None, "created_at"),
+)
+
+# A key's team never changes: what it spent is what the team spent.
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("key_id", String(64), primary_key=True),  # the pseudonym in all other tables
+    Column("name", String(128), nullable=False),
+    Column("team_id", ForeignKey("teams.team_id")),
+    Column("prefix", String(32), nullable=False),  # the key's first characters, by which it is looked up
+    Column("digest", String(64), nullable=False),  # SHA-256 of the key, hexadecimal
+    Column("old_prefix", String(32)),  # of the key before the last rotation, which is good until `old_until`
+    Column("old_digest", String(64)),
+    Column("old_until", Double),
+    Column("scopes", Json, nullable=False),  # list of gateway.caller.Scope
+    Column("tiers", Json),  # list of the numbers of tiers it may use; NULL: all
+    Column("models", Json),  # list of the names of models it may use; NULL: all
+    Column("consent", Boolean, nullable=False),  # texts may be stored, sampled and learned from
+    Column("priority_ceiling", Integer, nullable=False),
+    Column("requests_per_minute", Integer),
+    Column("tokens_per_minute", Integer),
+    Column("concurrency", Integer),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
+    Column("rotated_at", Double),
+    Column("revoked_at", Double),
+    Index("uq_api_keys_name", "name", unique=True),
+    Index(None, "created_at"),
+    Index(None, "team_id", "created_at"),
+)
+
+# Money is whole micro-dollars here and below: what may be spent is a sum that must be exact.
+budgets = Table(
+    "budgets",
+    metadata,
+    Column("budget_id", String(64), primary_key=True),
+    Column("subject_kind", String(8), nullable=False),  # key | team
+    Column("subject", String(128), nullable=False),  # key_id, of static keys the name; or team_id
+    Column("period", String(8), nullable=False),  # day | month | total
+    Column("amount_microusd", BigInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Index("uq_budgets_subject_kind_subject_period", "subject_kind", "subject", "period", unique=True),
+    Index(None, "created_at"),
+    Index(None, "subject", "created_at"),
+)
+
+# What each replica may spend, and spent, of a budget in a period: of active ones `granted` counts, of others `spent`.
+budget_leases = Table(
+    "budget_leases",
+    metadata,
+    Column("lease_id", RowId, primary_key=True, autoincrement=True),
+    Column("budget_id", ForeignKey("budgets.budget_id", ondelete="CASCADE"), nullable=False),
+    Column("period_key", String(16), nullable=False),  # 2030-12-31 | 2030-12 | total
+    Column("replica", String(64), nullable=False),
+    Column("status", String(16), nullable=False),  # active | returned | lost
+    Column("granted_microusd", BigInteger, nullable=False),
+    Column("spent_microusd", BigInteger, nullable=False),
+    Column("expires_at", Double, nullable=False),  # database time; on SQLite the machine's monotonic time
+    Column("created_at", Double, nullable=False),
+    Index("uq_budget_leases_budget_id_period_key_replica", "budget_id", "period_key", "replica", unique=True),
+)
+
+# One row, counted up by every change of the tables above but the leases: what replicas watch.
+tenancy_state = Table(
+    "tenancy_state",
+    metadata,
+    Column("state_id", Integer, primary_key=True, autoincrement=False),
+    Column("revision", BigInteger, nullable=False),
 )

@@ -15,7 +15,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, event, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 import migrations
@@ -30,6 +30,10 @@ _DRIVERS = {
 _MIGRATION_LOCK = 0x41494F01  # PostgreSQL advisory lock number: "AIO", 1
 _BUSY_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_S = 5.0
+# SQLSTATE classes of PostgreSQL that blame the data: 22 data exception, 23 integrity constraint violation.
+_DATA_SQLSTATES = ("22", "23")
+MOST_INTEGER = 2**63 - 1
+"""The largest that an integer column of either database holds."""
 
 
 class DatabaseUrlError(ValueError):
@@ -86,6 +90,14 @@ async def current_revision(url: str) -> str | None:
             return await connection.run_sync(lambda c: MigrationContext.configure(c).get_current_revision())
     finally:
         await engine.dispose()
+
+
+def blames_data(error: Exception) -> bool:
+    """Whether trying the same values again is pointless, as opposed to a database that is away, full or unmigrated."""
+    if isinstance(error, (IntegrityError, DataError, OverflowError)):
+        return True
+    sqlstate = getattr(getattr(error, "orig", None), "sqlstate", None)
+    return isinstance(sqlstate, str) and sqlstate.startswith(_DATA_SQLSTATES)
 
 
 async def checkpoint(engine: AsyncEngine) -> None:

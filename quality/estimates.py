@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from math import sqrt
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, case, func, select
+from sqlalchemy import ColumnElement, FromClause, Subquery, and_, case, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import requests, verifications
+
+# The newest verifications count; older ones say little about today, and would make queries slow.
+NEWEST = 4_000
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +83,7 @@ async def recent_verdicts(engine: AsyncEngine, tier: int | None, limit: int) -> 
     """The last `limit` labels (of `tier`, or of all), newest first: True is no worse than the strongest tier's."""
     query = (
         select(verifications.c.label)
-        .where(*_sampled_as_served())
+        .where(*sampled_as_served())
         .order_by(verifications.c.finished_at.desc(), verifications.c.verification_id.desc())
         .limit(limit)
     )
@@ -93,27 +96,33 @@ async def recent_verdicts(engine: AsyncEngine, tier: int | None, limit: int) -> 
 async def acceptance(engine: AsyncEngine, since: float = 0.0) -> dict[int, Share]:
     """Per tier, the share of labelled answers since `since` (epoch seconds) that were no worse (Wilson interval).
 
-    Of answers as they were served and drawn at random: what another tier would have said, and what users say of their
-    own accord, is not of the same population.
+    Of answers as they were served and drawn at random, among the newest verifications: what another tier would have
+    said, and what users say of their own accord, is not of the same population.
     """
-    good = func.sum(case((verifications.c.label != "worse", 1), else_=0))
+    newest = newest_verifications()
+    good = func.sum(case((newest.c.label != "worse", 1), else_=0))
     query = (
-        select(verifications.c.tier, good, func.count())
-        .where(*_sampled_as_served(), verifications.c.finished_at >= since)
-        .group_by(verifications.c.tier)
-        .order_by(verifications.c.tier)
+        select(newest.c.tier, good, func.count())
+        .where(*sampled_as_served(newest), newest.c.finished_at >= since)
+        .group_by(newest.c.tier)
+        .order_by(newest.c.tier)
     )
     async with engine.connect() as connection:
         return {tier: wilson_interval(int(count), total) for tier, count, total in await connection.execute(query)}
 
 
-def drawn_with_label() -> ColumnElement[bool]:
+def newest_verifications() -> Subquery:
+    """The `NEWEST` verifications; a limit, so that no planner reads others to have them in some order."""
+    return select(verifications).order_by(verifications.c.verification_id.desc()).limit(NEWEST).subquery()
+
+
+def drawn_with_label(rows: FromClause = verifications) -> ColumnElement[bool]:
     """A label of a request that was drawn, not one that a user gave of his own accord."""
-    drawn = verifications.c.sampled_reason.in_(("sample", "downgrade", "probe"))
-    return and_(verifications.c.label.is_not(None), drawn, verifications.c.sampled_probability > 0.0)
+    drawn = rows.c.sampled_reason.in_(("sample", "downgrade", "probe"))
+    return and_(rows.c.label.is_not(None), drawn, rows.c.sampled_probability > 0.0)
 
 
-def _sampled_as_served() -> tuple[ColumnElement[bool], ...]:
+def sampled_as_served(rows: FromClause = verifications) -> tuple[ColumnElement[bool], ...]:
     """A label of the tier that answered, whose request was drawn."""
-    served = select(requests.c.tier).where(requests.c.request_id == verifications.c.request_id).scalar_subquery()
-    return drawn_with_label(), verifications.c.tier == served
+    served = select(requests.c.tier).where(requests.c.request_id == rows.c.request_id).scalar_subquery()
+    return drawn_with_label(rows), rows.c.tier == served

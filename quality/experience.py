@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from safetensors.numpy import save
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.curve import CURVE_ROWS
 from classifier.encoder import SlowEncoder
 from classifier.manifest import Manifest
 from classifier.outcome_model import OutcomeModel
@@ -24,12 +26,11 @@ Tensors = dict[str, npt.NDArray[Any]]
 
 # The source in a manifest's training window, if stored rows trained the version.
 TRAINED_ON = "verified traffic"
-# Of the probes, kept for comparing models; the others draw the curve and calibrate, and none trains (DESIGN §5).
-PROBE_COMPARE_SHARE = 0.5
-# With so many probes to compare on, other verified rows are no longer needed for that.
-PROBES_TO_COMPARE = 100
-# Of the other rows: kept for comparing models while there are too few probes; kept for calibrating; the rest trains.
-COMPARE_SHARE, CALIBRATE_SHARE = 0.25, 0.15
+# Of the rows, kept from the heads' training to calibrate them; and of the probes, which alone can draw the cost-quality
+# curve (DESIGN §5), as soon as there are so many that this is enough of them.
+CALIBRATE_SHARE, CURVE_SHARE = 0.15, 0.5
+# Each row is compared on by a candidate that was trained on the rows of the other folds.
+FOLDS = 4
 # Inverse probabilities of sampling, over their mean, are kept within these bounds: no row may be all of a sample.
 LEAST_WEIGHT, MOST_WEIGHT = 0.25, 4.0
 _SPLIT_KEY = "retraining split"
@@ -81,9 +82,10 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
     """All stored rows that `manifest`'s encoder made, oldest first, as tensors without texts or names.
 
     float32 `features` [n, f], `embedding` [n, d], `word_logits` [n, h], `no_worse` [n, tiers - 1] and `correct`
-    [n, tiers] with NaN unobserved, `weights` [n]; uint8 `held` [n] (calibrates and draws the curve) and `compare` [n]
-    (kept from all training). Which rows are kept apart is a hash of the request: what has trained is never compared on.
-    A weight is the judge's informedness, times the inverse probability of being sampled where that was not uniform.
+    [n, tiers] with NaN unobserved, `weights` [n]; uint8 `held` [n] (calibrates and draws the curve), `fold` [n] and
+    `compare` [n] (the version of `manifest` was not trained on it); float64 `at` [n], epoch seconds. `held` and `fold`
+    follow from a hash of the request. A weight is the judge's informedness, times the inverse probability of being
+    sampled where that was not uniform.
     """
     sampled = (
         select(verifications.c.request_id, func.max(verifications.c.sampled_probability).label("probability"))
@@ -101,7 +103,7 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
     names, heads, tiers = len(manifest.feature_names), len(manifest.heads), manifest.tiers
     vectors = np.array([vector_of(row["features"]) for row in rows], np.float32).reshape(len(rows), names + heads)
     draws = np.array([uniform(row["request_id"] or str(row["training_row_id"]), _SPLIT_KEY) for row in rows])
-    held, compare = kept_apart(draws, np.array([row["source"] == "probe" for row in rows], np.bool_))
+    at = np.array([row["created_at"] for row in rows], np.float64)
     return {
         "features": vectors[:, :names],
         "word_logits": vectors[:, names:],
@@ -113,21 +115,33 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
             -1, tiers
         ),
         "weights": np.array([max(row["weights"]) for row in rows], np.float32) * _inverse_probabilities(rows),
-        "held": held.astype(np.uint8),
-        "compare": compare.astype(np.uint8),
+        "held": held(draws, np.array([row["source"] == "probe" for row in rows], np.bool_)).astype(np.uint8),
+        "fold": folds(draws),
+        "compare": (at > trained_until(manifest)).astype(np.uint8),
+        "at": at,
     }
 
 
-def kept_apart(
-    draws: npt.NDArray[np.floating], probes: npt.NDArray[np.bool_] | None = None
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which rows calibrate and draw the curve, and which are kept from all training to compare models, by a number in
-    [0, 1) for each and whether it is a probe."""
-    probe = np.zeros(len(draws), np.bool_) if probes is None else probes
-    compare = probe & (draws < PROBE_COMPARE_SHARE)
-    spare = ~probe & (draws < COMPARE_SHARE)
-    held = (probe & ~compare) | (~probe & ~spare & (draws < COMPARE_SHARE + CALIBRATE_SHARE))
-    return held, compare if np.count_nonzero(compare) >= PROBES_TO_COMPARE else compare | spare
+def held(draws: npt.NDArray[np.floating], probes: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Which rows [n] train no head, by a number in [0, 1) for each and whether it is a probe."""
+    many = np.count_nonzero(probes & (draws < CURVE_SHARE)) >= CURVE_ROWS
+    kept: npt.NDArray[np.bool_] = draws < np.where(probes & many, CURVE_SHARE, CALIBRATE_SHARE)
+    return kept
+
+
+def folds(draws: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
+    """The fold [n] of each row by its number in [0, 1); of its further digits, so that every fold has its share of
+    what is held."""
+    return (draws * 997.0 % 1.0 * FOLDS).astype(np.uint8)
+
+
+def trained_until(manifest: Manifest) -> float:
+    """Epoch seconds until which verified traffic trained this version; 0 if none did."""
+    window = manifest.training_window
+    if window.source != TRAINED_ON or window.end is None:
+        return 0.0
+    # Manifests name whole seconds.
+    return datetime.fromisoformat(window.end).timestamp() + 1.0
 
 
 def _inverse_probabilities(rows: list[dict[str, Any]]) -> npt.NDArray[np.float32]:

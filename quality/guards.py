@@ -19,6 +19,8 @@ Float = npt.NDArray[np.floating]
 
 # By how much choices may become dearer without a gain that pays for it.
 COST_TOLERANCE = 0.10
+# How much utility may certainly be lost on the base data: less is hardly felt, and newer rows have gained more.
+BASE_TOLERANCE = 0.005
 # By how much a kind of prompts may lose for sure; and with which probability any of them is wrongly found to.
 CLUSTER_TOLERANCE, CLUSTER_LEVEL = 0.01, 0.05
 # A decision may take so many times as long, or so many seconds longer: machines are busy, and clocks coarse.

@@ -14,6 +14,8 @@ logger = logging.getLogger(__name__)
 
 _RETRY_FIRST_S, _RETRY_LAST_S = 0.05, 2.0
 _CLOSING_TRIES = 3
+# What is appended within this time is written together: waking a thread costs more than a request's frame.
+_GATHER_S = 0.002
 
 
 class JournalFullError(RuntimeError):
@@ -63,9 +65,9 @@ class _Written(NamedTuple):
 class Journal:
     """Owner of the segments in `folder`, which must not be written by anybody else.
 
-    One thread writes whatever is appended at once, so that it survives a kill of the process even while the disk is
-    slow; a second one fsyncs: an append to an idle journal is synced at once, a busy journal starts an fsync every
-    `commit_interval` seconds at most, each for everything written. `on_commit` is called from the writing thread.
+    One thread writes whatever is appended within two milliseconds, so that it survives a kill of the process even while
+    the disk is slow; a second one fsyncs: an append to an idle journal is synced at once, a busy one starts an fsync
+    every `commit_interval` seconds at most, each for everything written. `on_commit` is called from the writing thread.
 
     When the disk refuses, nothing is dropped: what is not durable is kept and written again (to a fresh segment, if it
     was an fsync that failed), and `failure` says why. What waits meanwhile is bounded by `max_pending_bytes`; beyond
@@ -170,6 +172,8 @@ class Journal:
         items: list[_Item] = []
         try:
             items.append(self._queue.get(timeout=self._pause()))
+            if isinstance(items[0], _Frame):
+                time.sleep(_GATHER_S)
             while True:
                 items.append(self._queue.get_nowait())
         except Empty:

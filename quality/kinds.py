@@ -6,11 +6,8 @@ import msgspec
 from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import classifier_versions, requests, training_rows, verifications
-from quality.estimates import Share, drawn_with_label, wilson_interval
-
-# The newest verdicts count; older ones say little about today, and would make the query slow.
-NEWEST = 10_000
+from migrations.tables import classifier_versions, training_rows
+from quality.estimates import Share, newest_verifications, sampled_as_served, wilson_interval
 
 
 class KindShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,27 +83,24 @@ def sampling_weights(probabilities: Sequence[float], reasons: Sequence[str]) -> 
 
 
 async def _verdicts(engine: AsyncEngine) -> list[Verdict]:
-    newest = select(func.max(verifications.c.verification_id)).correlate(None).scalar_subquery()
+    newest = newest_verifications()
     promoted = select(func.coalesce(func.max(classifier_versions.c.promoted_at), 0.0)).scalar_subquery()
     encoded = and_(
-        training_rows.c.request_id == verifications.c.request_id,
+        training_rows.c.request_id == newest.c.request_id,
         training_rows.c.source.in_(("verification", "probe")),
     )
     query = (
         select(
-            verifications.c.tier,
+            newest.c.tier,
             training_rows.c.cluster,
-            verifications.c.label,
-            verifications.c.sampled_probability,
-            verifications.c.sampled_reason,
+            newest.c.label,
+            newest.c.sampled_probability,
+            newest.c.sampled_reason,
         )
-        .join(requests, requests.c.request_id == verifications.c.request_id)
         .outerjoin(training_rows, encoded)
         .where(
-            drawn_with_label(),
-            verifications.c.tier == requests.c.tier,
-            verifications.c.verification_id > newest - NEWEST,
-            verifications.c.finished_at > promoted,
+            *sampled_as_served(newest),
+            newest.c.finished_at > promoted,
         )
     )
     async with engine.connect() as connection:

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import msgspec
-from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from quality.backlog import Backlog, Entry
+from quality.database import blames_data
 from quality.journal import Committed, Journal, JournalFullError
 from quality.journal_folder import adopt_orphans, claim_folder
 from quality.ledger_status import LedgerStatus
@@ -21,8 +21,8 @@ from quality.store import get_request, insert_records
 logger = logging.getLogger(__name__)
 
 _RETRY_FIRST_S = 0.05
-# SQLSTATE classes of PostgreSQL that blame the data: 22 data exception, 23 integrity constraint violation.
-_DATA_SQLSTATES = ("22", "23")
+# A disk that takes longer to make a record durable has stalled.
+_PATIENCE_S = 1.0
 
 
 class LedgerClosedError(RuntimeError):
@@ -119,16 +119,22 @@ class Ledger:
             await self._progress.wait()
 
     async def find(self, request_id: str) -> Record | None:
-        """The record, from the moment it is durable; None if there is none.
+        """The record, from the moment it is durable; one that is on its way is waited for. None if there is none.
 
         Raises:
             sqlalchemy.exc.SQLAlchemyError, OSError: it is not in the journal and the database is away.
         """
+        if request_id in self._unjournaled:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE_S):
+                    await self.recorded(request_id)
+        return self.find_waiting(request_id) or await get_request(self._engine, request_id)
+
+    def find_waiting(self, request_id: str) -> Record | None:
+        """The record, if it is durable and has yet to be stored."""
         location = self._backlog.find(request_id)
-        if location is not None:
-            # Not in a thread: nothing may delete the segment between the two lines.
-            return self._decoder.decode(read_payload(location))
-        return await get_request(self._engine, request_id)
+        # Not in a thread: nothing may delete the segment between the two lines.
+        return None if location is None else self._decoder.decode(read_payload(location))
 
     async def flush(self) -> None:
         """Wait until everything appended so far is stored (however long it takes) and gone from the journal.
@@ -251,7 +257,7 @@ class Ledger:
         try:
             await self._insert(batch)
         except Exception as error:
-            if not _blames_data(error):
+            if not (isinstance(error, SegmentError) or blames_data(error)):
                 raise
             if len(batch) > 1:
                 for entry in batch:
@@ -300,11 +306,3 @@ class Ledger:
 def _unlink(segments: list[Path]) -> None:
     for segment in segments:
         segment.unlink(missing_ok=True)
-
-
-def _blames_data(error: Exception) -> bool:
-    """Whether trying the same record again is pointless, as opposed to a database that is away, full or unmigrated."""
-    if isinstance(error, (IntegrityError, DataError, OverflowError, SegmentError)):
-        return True
-    sqlstate = getattr(getattr(error, "orig", None), "sqlstate", None)
-    return isinstance(sqlstate, str) and sqlstate.startswith(_DATA_SQLSTATES)

@@ -1,10 +1,11 @@
-"""What can be listed of the quality loop, and by what."""
+"""What can be listed of requests and of the quality loop, and by what."""
 
 from migrations.tables import (
     VERIFICATION_FACETS,
     audit_events,
     classifier_versions,
     experiments,
+    requests,
     retrain_runs,
     rollouts,
     verifications,
@@ -13,6 +14,9 @@ from quality.facets import Facets
 from quality.pages import Listing
 
 # Texts of users are shown one row at a time, to whoever asks for that row.
+REQUESTS = Listing(
+    requests, "request_id", ("tier", "key_id"), hidden=("messages", "answer", "reasoning", "response_format")
+)
 VERIFICATIONS = Listing(
     verifications,
     "verification_id",

@@ -46,7 +46,8 @@ async def served_answers(
     """Verified answers of requests decided after `since` (epoch seconds), in the order of their verdicts.
 
     `arm`: the column of `routing_decisions` that names a request's arm; `among`: which decisions count. What the caller
-    pinned to a tier does not: no arm decided it. An answer of the strongest of `tiers` is never worse than itself.
+    pinned to a tier does not, nor what was answered while routing was only watched: no arm decided it. An answer of the
+    strongest of `tiers` is never worse than itself.
     """
     query = (
         select(
@@ -65,6 +66,7 @@ async def served_answers(
             verifications.c.sampled_reason.in_(DRAWN),
             routing_decisions.c.created_at > since,
             requests.c.requested_model == "auto",
+            routing_decisions.c.would_be_tier.is_(None),
             *among,
         )
         .order_by(verifications.c.finished_at, verifications.c.verification_id)

@@ -1,5 +1,6 @@
 """Pages of what the quality loop stored, newest first: found by an index, read on from where the last one ended."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Integer, Table, and_, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from quality.database import MOST_INTEGER
 from quality.facets import Facets
 
 MOST = 1000
@@ -121,6 +123,13 @@ class Listing:
     def _position(self, cursor: str) -> tuple[float, Any]:
         at, _, key = cursor.partition(":")
         try:
-            return float(at), self.kind(self._key)(key)
+            place = float(at), self.kind(self._key)(key)
+            if (
+                (isinstance(place[1], int) and abs(place[1]) > MOST_INTEGER)
+                or "\0" in key
+                or not math.isfinite(place[0])
+            ):
+                raise ValueError
+            return place
         except ValueError:
             raise PageError(f"cursor {cursor[:64]!r} was not given by a page", "cursor") from None

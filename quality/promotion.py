@@ -14,6 +14,7 @@ from classifier.training.evaluate import ECE_TOLERANCE, MIN_ROWS, RESAMPLES
 from classifier.training.routing import COST_WEIGHT, Estimate, choose, estimate, utility
 from classifier.training.row_sets import RowSet, predict_rows, row_sets
 from quality.guards import (
+    BASE_TOLERANCE,
     ClusterGain,
     DecisionTime,
     cluster_gains,
@@ -30,14 +31,16 @@ Float = npt.NDArray[np.floating]
 class TierCalibration(msgspec.Struct, frozen=True, kw_only=True):
     """Calibration error of the candidate for one tier on the newer rows.
 
-    `allowed` is a perfect model's 95% band plus a tolerance, or the incumbent's own error if that is larger: a guard
-    must not keep a worse model.
+    `allowed` is a perfect model's 95% band plus a tolerance, or the incumbent's own error if that is larger. `sharper`:
+    the candidate's probabilities are certainly nearer to the outcomes than the incumbent's, by squared error (Brier
+    1950), however calibrated either is. A guard must not keep a worse model.
     """
 
     tier: int
     rows: int
     error: float
     allowed: float
+    sharper: bool = False
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,8 +52,9 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     where there are too few rows. `clusters`: gains by kind of prompt, over both, the worst first.
 
     `compared_on`: "probes" are uniformly random requests that every tier answered; while there are too few of them it
-    is "verified rows", the sampled answers with the weights of their sampling. `reasons` are the refusals; empty means
-    promote.
+    is "verified rows", the sampled answers with the weights of their sampling. `outdated`: by tier whose answers have
+    changed, how many of the new rows are from before and no longer say how often it fails. `reasons` are the refusals;
+    empty means promote.
     """
 
     candidate: str
@@ -66,6 +70,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     clusters: list[ClusterGain] = []
     time: DecisionTime | None = None
     compared_on: Literal["probes", "verified rows"] = "verified rows"
+    outdated: dict[int, int] = {}
     reasons: list[str]
 
     @property
@@ -196,13 +201,16 @@ def _calibration(rows: EncodedRows, ours: Float, theirs: Float, tiers: int, seed
         if int(seen.sum()) < MIN_ROWS:
             continue
         y, score = rows.labels[seen, tier - 1].astype(np.float64), ours[seen, tier - 1].astype(np.float64)
-        before = metrics.calibration_error(y, theirs[seen, tier - 1].astype(np.float64))
+        theirs_seen = theirs[seen, tier - 1].astype(np.float64)
+        before = metrics.calibration_error(y, theirs_seen)
+        nearer = (y - theirs_seen) ** 2 - (y - score) ** 2
         found.append(
             TierCalibration(
                 tier=tier,
                 rows=len(y),
                 error=round(metrics.calibration_error(y, score), 4),
                 allowed=round(max(metrics.calibration_band(score, seed) + ECE_TOLERANCE, before), 4),
+                sharper=bool(nearer.mean() > 1.96 * nearer.std(ddof=1) / len(y) ** 0.5),
             )
         )
     return found
@@ -220,7 +228,7 @@ def _reasons(
         reasons.append(f"{rows} newer held-out rows; a comparison needs at least {MIN_ROWS}")
     elif gain.low <= 0:
         reasons.append(f"gain on {rows} newer rows is {_shown(gain)}; the lower bound must be above 0")
-    if base_gain is not None and base_gain.high < 0:
+    if base_gain is not None and base_gain.high < -BASE_TOLERANCE:
         reasons.append(f"loses on the base data: {_shown(base_gain)}")
     if over_shuffled is None or over_shuffled.low <= 0:
         shown = "unknown" if over_shuffled is None else _shown(over_shuffled)
@@ -228,7 +236,7 @@ def _reasons(
     reasons += [
         f"tier {one.tier}: calibration error {one.error:.3f} on {one.rows} rows is above {one.allowed:.3f}"
         for one in calibration
-        if one.error > one.allowed
+        if one.error > one.allowed and not one.sharper
     ]
     return reasons
 

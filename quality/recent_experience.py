@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,10 @@ import numpy.typing as npt
 from sqlalchemy import ColumnElement, RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from classifier.manifest import Manifest
 from classifier.outcome_model import OutcomeModel
 from classifier.recent_memory import Reach, RecentMemory, RecentOutcomes, RecentSettings
 from migrations.tables import audit_events, training_rows
-from quality.experience import TRAINED_ON, feature_spec, outcomes_of, vector_of
+from quality.experience import feature_spec, outcomes_of, trained_until, vector_of
 from quality.store import record_audit
 
 RESET = "promotions.reset"
@@ -106,15 +104,6 @@ class RecentExperience:
 async def reset_promotions(engine: AsyncEngine, *, actor: str, reason: str, now: float) -> None:
     """Forget all recent outcomes, on every replica as soon as it looks; what they were is kept for training."""
     await record_audit(engine, at=now, actor=actor, action=RESET, subject="recent outcomes", reason=reason)
-
-
-def trained_until(manifest: Manifest) -> float:
-    """Epoch seconds until which verified traffic trained this version; 0 if none did."""
-    window = manifest.training_window
-    if window.source != TRAINED_ON or window.end is None:
-        return 0.0
-    # Manifests name whole seconds.
-    return datetime.fromisoformat(window.end).timestamp() + 1.0
 
 
 def _weight(row: RowMapping) -> float:

@@ -8,6 +8,7 @@ from classifier.decision import Decision
 from tiers.replica_try import ReplicaTry
 
 AttemptStatus = Literal["ok", "error", "aborted", "escalated"]
+CacheUse = Literal["hit", "similar", "shared", "miss"]
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +40,13 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `messages` and `answer` are None where the key's owner did not consent to storing texts, as is
-    `response_format`, the form that the caller asked the answer to have, as OpenAI writes it."""
+    `response_format`, the form that the caller asked the answer to have, as OpenAI writes it.
+
+    `cache`: the answer was a kept one (`hit`, or `similar`: that of another prompt), was being made for somebody else
+    (`shared`), or had to be made (`miss`); None where the cache had no part in it. Of what was not made for this
+    request the tokens are told, and cost nothing. `replica`: the process that answered. `tags`: the caller's
+    `metadata`, which bills are split by.
+    """
 
     request_id: str
     created_at: float
@@ -66,3 +73,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     baseline_cost_usd: float
     timings: Timings
     response_format: dict[str, Any] | None = None
+    cache: CacheUse | None = None
+    tags: dict[str, str] | None = None
+    replica: str | None = None

@@ -23,6 +23,7 @@ def decision_row(record: Record) -> dict[str, Any]:
         "request_id": record.request_id,
         "created_at": record.created_at,
         "tier": decision.tier,
+        "would_be_tier": decision.would_be,
         "reason": decision.reason,
         "classifier_version": prediction.classifier_version,
         "prediction_kind": prediction.kind,
@@ -46,6 +47,7 @@ def record_of(request: Mapping[str, Any], decision: Mapping[str, Any]) -> Record
         timings=timings,
         decision=Decision(
             tier=decision["tier"],
+            would_be=decision["would_be_tier"],
             reason=decision["reason"],
             scores=decision["scores"],
             inputs=msgspec.convert(decision["inputs"], PolicyInputs),

@@ -30,6 +30,7 @@ from quality.registry_transaction import registry_transaction
 from quality.retrain_runs import Busy, LeaseLostError, RetrainRuns, Run
 from quality.rollout import ACTOR, Rollouts
 from quality.rollout_evidence import RolloutSettings
+from quality.shift_watch import tier_changes
 from quality.training_order import ORDER, RESULT, ROWS, Order
 from quality.training_subprocess import OnProgress, run_training_process
 
@@ -152,17 +153,21 @@ class _Retraining:
         await self._versions.ensure(incumbent, incumbent_folder, self._clock())
         root_folder = self._root_of(incumbent)
         tensors = await export_rows(self._engine, incumbent)
-        hashed = data_hash(tensors, root_folder.name, msgspec.json.encode(self._settings).decode())
-        if not np.any(tensors["compare"] == 0):
+        changes = await tier_changes(self._engine)
+        asked = (msgspec.json.encode(one).decode() for one in (self._settings, changes))
+        hashed = data_hash(tensors, root_folder.name, *asked)
+        if not len(tensors["weights"]):
             return await self._nothing_new(incumbent, hashed, "no verified outcome to train on is stored")
         if hashed == await self._runs.last_trained_hash():
             return await self._nothing_new(incumbent, hashed, "the stored outcomes are those of the last run")
         await self._runs.advance(self._run, "exported", self._clock(), {"data_hash": hashed})
-        trained = await self._trained(incumbent_folder, root_folder, tensors, hashed)
+        trained = await self._trained(incumbent_folder, root_folder, tensors, changes, hashed)
         await self._versions.trained(trained.version, Path(trained.path), incumbent.version, self._clock())
         return await self._decide(incumbent, trained, hashed)
 
-    async def _trained(self, incumbent: Path, root: Path, tensors: Tensors, hashed: str) -> _Trained:
+    async def _trained(
+        self, incumbent: Path, root: Path, tensors: Tensors, changes: dict[int, float], hashed: str
+    ) -> _Trained:
         """The training process's result; a resumed run takes what its dead runner left, if the data are the same."""
         folder = self._folder_of(hashed)
         if not (folder / RESULT).is_file():
@@ -177,6 +182,7 @@ class _Retraining:
                 window_end=end,
                 base_weight=self._settings.base_weight,
                 seed=self._settings.seed,
+                changes=changes,
             )
             folder.mkdir(parents=True, exist_ok=True)
             save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, folder / ROWS)
@@ -197,6 +203,10 @@ class _Retraining:
             accepted = not reasons
             outcome: Literal["canary", "refused"] = "canary" if accepted else "refused"
             reason = f"better than {incumbent.version} on held-out rows" if accepted else "; ".join(reasons)
+            reason += "".join(
+                f"; {rows} new rows and the base data are from before tier {tier}'s answers changed"
+                for tier, rows in trained.judgement["outdated"].items()
+            )
             action = "retrain.accepted" if accepted else "classifier.refused"
             await self._finish(connection, now, action, reason, hashed, trained)
             under_way = await self._rollouts.running(connection)

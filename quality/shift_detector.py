@@ -23,8 +23,8 @@ class ShiftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`false_alarm_every`: verified answers, of all streams together, between two false alarms, on average at least.
     Where serving pays for verifying 2% of the answers, 2,000 are 100,000 requests.
 
-    `tolerance`: how far above its usual rate a stream may be and nobody minds. `reference`: answers from which a
-    stream's usual rate is learned; until then it is held against what was predicted. Raises `ValueError`.
+    `tolerance`: how far above the predicted rate a stream may be and nobody minds. `reference`: answers after which the
+    predictions of a stream are looked at, and corrected if they were wrong from the start. Raises `ValueError`.
     """
 
     false_alarm_every: float = 2_000.0
@@ -43,7 +43,8 @@ class ShiftSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ShiftAlarm(msgspec.Struct, frozen=True, kw_only=True):
     """Errors in `stream` have become more frequent: `rate` of its last `answers`, where at most `allowed` was usual.
 
-    `evidence`: the e-detector's value, at least `ShiftSettings.false_alarm_every` for each view.
+    `evidence`: the e-detector's value, at least `ShiftSettings.false_alarm_every` for each view. `since`: when the
+    first answer came from which on errors are most likely to have been more frequent, in the caller's time.
     """
 
     stream: str
@@ -51,6 +52,7 @@ class ShiftAlarm(msgspec.Struct, frozen=True, kw_only=True):
     answers: int
     rate: float
     allowed: float
+    since: float
 
     @property
     def reason(self) -> str:
@@ -71,17 +73,26 @@ class EDetector:
 
     def __init__(self) -> None:
         self._sums = [0.0] * len(SHIFTS)
+        # By shift the largest summand, which is the likelihood ratio of a change at its time (Page 1954); and the time.
+        self._largest = [(0.0, 0.0)] * len(SHIFTS)
 
     @property
     def evidence(self) -> float:
         """The Shiryaev-Roberts sum, averaged over `SHIFTS`."""
         return sum(self._sums) / len(self._sums)
 
-    def observe(self, worse: bool, allowed: float) -> None:
-        """Take in an answer whose probability of being worse ought to be at most `allowed`, between 0 and 1."""
-        self._sums = [
-            (s + 1.0) * likelihood_ratio(worse, allowed, f) for s, f in zip(self._sums, _FACTORS, strict=True)
-        ]
+    @property
+    def since(self) -> float:
+        """The most likely time of a change: the maximum likelihood estimate over `SHIFTS`."""
+        return max(self._largest)[1]
+
+    def observe(self, worse: bool, allowed: float, at: float = 0.0) -> None:
+        """Take in an answer of time `at` whose probability of being worse ought to be at most `allowed`, between 0 and
+        1."""
+        ratios = [likelihood_ratio(worse, allowed, factor) for factor in _FACTORS]
+        self._sums = [(s + 1.0) * ratio for s, ratio in zip(self._sums, ratios, strict=True)]
+        began = [best if best[0] > 1.0 else (1.0, at) for best in self._largest]
+        self._largest = [(best * ratio, since) for (best, since), ratio in zip(began, ratios, strict=True)]
 
 
 def likelihood_ratio(worse: bool, allowed: float, factor: float) -> float:
@@ -99,15 +110,26 @@ class _Stream:
         self.detector = EDetector()
         self.recent: deque[bool] = deque(maxlen=_SHOWN)
         self.answers = self.worse = self.looks = 0
-        self.usual: float | None = None
+        self.predicted = 0.0
+        self.excess: float | None = None
+
+    def look(self) -> None:
+        """Learn by how much more errors than predicted are usual here from the answers so far. Later looks see more,
+        and never forgive what an earlier one has seen."""
+        # The first look leaves room for one standard error, in which no great shift is lost, and later ones, whose
+        # errors are smaller, for as much, until it is the 99% bound.
+        z = min(math.sqrt(2**self.looks), _Z99)
+        self.looks += 1
+        excess = wilson_interval(self.worse, self.answers, z=z).high - self.predicted / self.answers
+        self.excess = max(min(excess, math.inf if self.excess is None else self.excess), 0.0)
 
 
 class ShiftDetector:
-    """Streams of verified answers, by name, each against what is usual for it.
+    """Streams of verified answers, by name, each against what was predicted of its answers.
 
-    What is usual is the least 99% upper bound of the rate among a stream's first `reference`, twice as many, four times
-    as many... answers. A stream that is new is held against the predictions alone, so that a kind of question that
-    nobody has seen, and that the predictions are wrong about, is noticed at once.
+    If more of the first `reference`, twice as many, four times as many... answers are worse than predicted, that much
+    more is usual for the stream, and is allowed from then on: what is wrong from the start is no shift. A kind of
+    question that nobody has seen, and that the predictions are wrong about, is noticed before that.
     """
 
     def __init__(self, settings: ShiftSettings, views: int = 1) -> None:
@@ -120,27 +142,31 @@ class ShiftDetector:
         """Every stream's evidence now."""
         return {stream: state.detector.evidence for stream, state in self._streams.items()}
 
-    def observe(self, stream: str, worse: bool, predicted: float) -> ShiftAlarm | None:
-        """Take in a verified answer, `predicted` its probability of being worse; the alarm, if this one raises it.
+    def observe(self, stream: str, worse: bool, predicted: float, at: float = 0.0) -> ShiftAlarm | None:
+        """Take in a verified answer of time `at`, `predicted` its probability of being worse; the alarm, if this one
+        raises it.
 
-        After an alarm the stream starts from nothing, its usual rate included.
+        After an alarm the stream starts from nothing, its usual excess included.
         """
         state = self._streams.setdefault(stream, _Stream())
-        usual = predicted if state.usual is None else state.usual
-        allowed = min(max(usual + self.settings.tolerance, _LEAST), _MOST)
-        state.detector.observe(worse, allowed)
+        allowed = min(max(predicted + (state.excess or 0.0) + self.settings.tolerance, _LEAST), _MOST)
+        state.detector.observe(worse, allowed, at)
         state.recent.append(worse)
         state.answers += 1
         state.worse += worse
+        state.predicted += predicted
         if state.answers == self.settings.reference << state.looks:
-            state.looks += 1
-            # Later looks see more, and never forgive what an earlier one has seen.
-            state.usual = min(state.usual or 1.0, wilson_interval(state.worse, state.answers, z=_Z99).high)
+            state.look()
         evidence = state.detector.evidence
         if evidence < self._needed:
             return None
         del self._streams[stream]
         recent = state.recent
         return ShiftAlarm(
-            stream=stream, evidence=evidence, answers=len(recent), rate=sum(recent) / len(recent), allowed=allowed
+            stream=stream,
+            evidence=evidence,
+            answers=len(recent),
+            rate=sum(recent) / len(recent),
+            allowed=allowed,
+            since=state.detector.since,
         )

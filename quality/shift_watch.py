@@ -1,5 +1,6 @@
 """Follows the stored verdicts, whoever made them, and feeds them to the sequential test that asks for a retraining."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,10 +19,33 @@ _ALARM = "quality.alarm"
 _BATCH = 1000
 
 
-def streams_of(tier: int, novelty: float, cluster: int | None) -> list[str]:
-    """The streams that a verified answer belongs to, as their alarms name them; at most `VIEWS`."""
+def streams_of(tier: int, novelty: float, cluster: int | None, *, served: bool = True) -> list[str]:
+    """The streams that a verified answer belongs to, as their alarms name them; at most `VIEWS`.
+
+    What a probe says of a tier that did not serve is about the tier, not about how prompts of the cluster are routed.
+    """
     by_tier = f"tier {tier}, {'unfamiliar' if novelty >= UNFAMILIAR else 'familiar'} prompts"
-    return [by_tier] if cluster is None else [by_tier, f"prompts of cluster {cluster}"]
+    return [by_tier, f"prompts of cluster {cluster}"] if served and cluster is not None else [by_tier]
+
+
+def changed_tier(stream: str) -> int | None:
+    """The tier whose answers have changed where that stream alarms; None where it may as well be what is asked."""
+    tier = re.fullmatch(r"tier (\d+), familiar prompts", stream)
+    return None if tier is None else int(tier[1])
+
+
+async def tier_changes(engine: AsyncEngine) -> dict[int, float]:
+    """By tier, when its answers have last changed, in epoch seconds, as far as alarms said so."""
+    query = select(audit_events.c.details).where(audit_events.c.action == _ALARM).order_by(audit_events.c.created_at)
+    async with engine.connect() as connection:
+        alarms = (await connection.scalars(query)).all()
+    found: dict[int, float] = {}
+    for alarm in alarms:
+        tier = changed_tier(alarm["stream"])
+        # Alarms of earlier releases name no time.
+        if tier is not None and "since" in alarm:
+            found[tier] = max(alarm["since"], found.get(tier, 0.0))
+    return found
 
 
 def judged_worse(predicted: float, reliability: float | None) -> float:
@@ -32,7 +56,8 @@ def judged_worse(predicted: float, reliability: float | None) -> float:
 
 class ShiftWatch:
     """Streams are each tier's familiar and unfamiliar prompts, and each cluster's: what gets worse for one kind of
-    prompts is not hidden by the others. Evidence starts anew when a classifier is promoted.
+    prompts is not hidden by the others. Answers count as they were served, and probes with every tier that they asked.
+    Evidence starts anew when a classifier is promoted.
 
     All is read back from the database: a restart forgets nothing, and a replica sees the verdicts of all. One that is
     stored late, behind others that finished after it, is passed over; which ones are does not depend on what they say.
@@ -64,8 +89,9 @@ class ShiftWatch:
         # What the version itself says: recent outcomes that lowered it must not hide that it is wrong.
         p_ok = prediction.get("p_ok_before") or prediction["p_ok"]
         predicted = judged_worse(1.0 - p_ok[row["tier"] - 1], row["judge_reliability"])
-        streams = streams_of(row["tier"], row["novelty"], row["cluster"])
-        alarms = [self._detector.observe(stream, row["label"] == "worse", predicted) for stream in streams]
+        streams = streams_of(row["tier"], row["novelty"], row["cluster"], served=row["tier"] == row["served"])
+        worse, at = row["label"] == "worse", row["finished_at"]
+        alarms = [self._detector.observe(stream, worse, predicted, at) for stream in streams]
         return [alarm for alarm in alarms if alarm is not None]
 
     async def _begin_anew_after_a_promotion(self) -> None:
@@ -86,6 +112,7 @@ class ShiftWatch:
                 verifications.c.label,
                 verifications.c.judge_reliability,
                 training_rows.c.cluster,
+                routing_decisions.c.tier.label("served"),
                 routing_decisions.c.inputs,
                 routing_decisions.c.novelty,
             )
@@ -99,9 +126,8 @@ class ShiftWatch:
             )
             .where(
                 verifications.c.label.is_not(None),
-                # What a tier would have said where another was chosen is no error of the routing, and those who
-                # complain do not do so at random.
-                verifications.c.tier == routing_decisions.c.tier,
+                # Probes ask every tier, whichever was chosen. Those who complain do not do so at random.
+                or_(verifications.c.tier == routing_decisions.c.tier, verifications.c.sampled_reason == "probe"),
                 verifications.c.sampled_reason != "feedback",
                 or_(finished > self._cursor[0], and_(finished == self._cursor[0], number > self._cursor[1])),
             )

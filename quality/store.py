@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from sqlalchemy import Insert, Row, Select, Table, and_, delete, exists, func, select, text
+from sqlalchemy import Insert, Row, Select, Table, and_, delete, exists, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -35,29 +35,6 @@ class RequestFilters(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     since: float | None = None
     until: float | None = None
-
-
-class TierShare(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier's part of the traffic; `share` in [0, 1], `cost_usd` includes failed attempts of its requests."""
-
-    tier: int
-    requests: int
-    share: float
-    cost_usd: float
-
-
-class CostSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What serving cost against what the strongest tier alone would have cost (SPEC RT-09).
-
-    `saving_usd` counts verification as a cost; `saving` is its share of the baseline, None without a baseline.
-    """
-
-    requests: int
-    cost_usd: float
-    verification_cost_usd: float
-    baseline_cost_usd: float
-    saving_usd: float
-    saving: float | None
 
 
 class ErasedRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,42 +92,6 @@ async def list_requests(
             (columns.created_at < created_at) | (columns.request_id < request_id),
         )
     return await _records(engine, query)
-
-
-async def traffic_split(engine: AsyncEngine, since: float) -> list[TierShare]:
-    """Requests by the tier that answered, from `since` on, cheapest tier first; tiers without any are left out."""
-    query = (
-        select(requests.c.tier, func.count(), func.sum(requests.c.cost_usd))
-        .where(requests.c.created_at >= since)
-        .group_by(requests.c.tier)
-        .order_by(requests.c.tier)
-    )
-    async with engine.connect() as connection:
-        rows = (await connection.execute(query)).all()
-    total = sum(count for _, count, _ in rows)
-    return [TierShare(tier=tier, requests=count, share=count / total, cost_usd=cost) for tier, count, cost in rows]
-
-
-async def cost_summary(engine: AsyncEngine, since: float) -> CostSummary:
-    """Cost, baseline and saving of everything served from `since` on."""
-    served = select(
-        func.count(),
-        func.coalesce(func.sum(requests.c.cost_usd), 0.0),
-        func.coalesce(func.sum(requests.c.baseline_cost_usd), 0.0),
-    ).where(requests.c.created_at >= since)
-    verified = select(func.coalesce(func.sum(verifications.c.cost_usd), 0.0)).where(verifications.c.created_at >= since)
-    async with engine.connect() as connection:
-        count, cost, baseline = (await connection.execute(served)).one()
-        verification = float((await connection.execute(verified)).scalar_one())
-    saving = baseline - cost - verification
-    return CostSummary(
-        requests=count,
-        cost_usd=cost,
-        verification_cost_usd=verification,
-        baseline_cost_usd=baseline,
-        saving_usd=saving,
-        saving=saving / baseline if baseline else None,
-    )
 
 
 async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> ErasedRows:

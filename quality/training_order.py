@@ -9,6 +9,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What to train. `root_artefact` holds the base data, `incumbent` is to be beaten; both are artefact folders.
 
     `models`: names of the serving catalogue's models by tier, as the manifest keeps them. Window: ISO 8601 or None.
+    `changes`: by tier, since when its answers are others, in epoch seconds.
     """
 
     root_artefact: str
@@ -20,6 +21,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     window_end: str | None
     base_weight: float | None
     seed: int
+    changes: dict[int, float] = {}
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

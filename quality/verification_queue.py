@@ -11,6 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables import erasures, requests, training_rows, verifications
+from quality.estimates import newest_verifications
 from quality.record import Record
 from quality.sampling import Draw, Purpose, SamplingSettings, Spending, admits
 
@@ -50,7 +51,8 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of rows by state, and of those done with a label."""
+    """Counts of rows that wait, and, of the newest `quality.estimates.NEWEST`, of those done, failed, and done with a
+    label."""
 
     pending: int
     done: int
@@ -229,19 +231,15 @@ class VerificationQueue:
             return await self._spending(connection, now)
 
     async def depth(self) -> Depth:
-        """How many rows wait, are done, failed; and how many done ones have a label."""
-        query: Select[Any] = select(verifications.c.status, func.count(), func.count(verifications.c.label)).group_by(
-            verifications.c.status
-        )
+        """How many rows wait; how many of the newest are done, failed, and done with a label."""
+        newest = newest_verifications().c
+        waiting = select(func.count()).where(verifications.c.status == "pending")
+        ended: Select[Any] = select(newest.status, func.count(), func.count(newest.label)).group_by(newest.status)
         async with self._engine.connect() as connection:
-            rows = {status: (count, labelled) for status, count, labelled in await connection.execute(query)}
-        count = {status: rows.get(status, (0, 0)) for status in ("pending", "done", "failed")}
-        return Depth(
-            pending=count["pending"][0],
-            done=count["done"][0],
-            failed=count["failed"][0],
-            labelled=count["done"][1],
-        )
+            pending = await connection.scalar(waiting) or 0
+            rows = {status: (count, labelled) for status, count, labelled in await connection.execute(ended)}
+        done, labelled = rows.get("done", (0, 0))
+        return Depth(pending=pending, done=done, failed=rows.get("failed", (0, 0))[0], labelled=labelled)
 
     async def _spending(self, connection: AsyncConnection, now: float) -> Spending:
         since = now - self.sampling.window_seconds

@@ -17,7 +17,7 @@ from classifier.recent_memory import Reach, RecentMemory, RecentOutcomes
 from classifier.training.encoded_rows import EncodedRows
 from quality.estimates import UpgradeSettings, upgrade_rate
 from quality.laboratory.books import Books
-from quality.laboratory.experience import Experience, Rows
+from quality.laboratory.experience import Experience
 from quality.laboratory.router import Predictions, Rule
 from quality.laboratory.traffic import Batch
 from quality.laboratory.verdicts import Judge, Verdict, verification_cost
@@ -25,11 +25,12 @@ from quality.promotion import Judgement
 from quality.promotion_account import PromotionAccount
 from quality.sampling import Purpose, SamplingSettings, admits, affordable, doubt
 from quality.shift_detector import ShiftDetector, ShiftSettings
-from quality.shift_watch import VIEWS, judged_worse, streams_of
+from quality.shift_watch import VIEWS, changed_tier, judged_worse, streams_of
+from quality.training import NewRows
 
 Float = npt.NDArray[np.float32]
 Trigger = Literal["drift", "cron"]
-Train = Callable[[Rows, OutcomeModel, Rule], tuple[OutcomeModel, Judgement] | None]
+Train = Callable[[NewRows, OutcomeModel, Rule], tuple[OutcomeModel, Judgement] | None]
 """A candidate from rows, judged against the incumbent under the rule in force."""
 
 
@@ -41,7 +42,7 @@ class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
     upgrade: UpgradeSettings = UpgradeSettings()
     retraining: bool = True
     repair: bool = True
-    repair_cost_share: float = 0.25
+    repair_cost_share: float = 0.10
     retrain_every: int | None = None
     requests_per_day: int
 
@@ -112,6 +113,7 @@ class ClosedLoop:
         self._snapshot: RecentOutcomes | None = None
         self._tiers = self._repaired_tiers = np.zeros(len(prompts), np.intp)
         self._drift = False
+        self._changed: dict[int, float] = {}
         self._trained_on = self._retrained_at = 0
         self._put_in_force(model)
 
@@ -223,7 +225,7 @@ class ClosedLoop:
         """Keep the row, and feed the verdict on the served answer to the test and to the sources' rule."""
         reliability = self._judge.reliability
         sure = 2 * reliability - 1
-        self._experience.add(row, verdict.no_worse, sure, self._rng.random())
+        self._experience.add(request, row, verdict, sure, self._rng.random())
         if self._settings.repair:
             self._memory.add(
                 self._prompts.embedding[[row]],
@@ -232,25 +234,35 @@ class ClosedLoop:
                 np.array([sure], np.float32),
                 [self._seconds(request)],
             )
+        for judged in np.flatnonzero(~np.isnan(verdict.no_worse)) + 1:
+            if judged == tier or verdict.purpose == "probe":
+                self._watch(request, row, int(judged), bool(verdict.no_worse[judged - 1] < 0.5), served=judged == tier)
         if tier > len(verdict.no_worse) or np.isnan(verdict.no_worse[tier - 1]):
             return
-        worse = bool(verdict.no_worse[tier - 1] < 0.5)
-        predicted = judged_worse(1.0 - float(self._predictions.p_ok[row, tier - 1]), reliability)
-        for stream in streams_of(tier, float(self._predictions.novelty[row]), int(self._clusters[row])):
-            if self._detector.observe(stream, worse, predicted) is not None:
-                self.log.alarms.append(Alarm(request, len(self.log.verified), stream))
-                self._drift = self._settings.retraining
-        self._recent.appendleft(not worse)
+        self._recent.appendleft(bool(verdict.no_worse[tier - 1] >= 0.5))
         if upgrade_rate(list(self._recent), self._settings.upgrade).alarm:
             self.log.fixed_rule.append(request)
             # A retraining answers the alarm, and the rule begins anew.
             self._recent.clear()
 
+    def _watch(self, request: int, row: int, tier: int, worse: bool, *, served: bool) -> None:
+        """As the live watch takes in a verdict."""
+        predicted = judged_worse(1.0 - float(self._predictions.p_ok[row, tier - 1]), self._judge.reliability)
+        novelty, cluster = float(self._predictions.novelty[row]), int(self._clusters[row])
+        for stream in streams_of(tier, novelty, cluster, served=served):
+            alarm = self._detector.observe(stream, worse, predicted, request)
+            if alarm is None:
+                continue
+            self.log.alarms.append(Alarm(request, len(self.log.verified), stream))
+            self._drift = self._settings.retraining
+            if (changed := changed_tier(stream)) is not None:
+                self._changed[changed] = max(alarm.since, self._changed.get(changed, 0.0))
+
     def _retrain(self, request: int, trigger: Trigger) -> None:
         self._retrained_at = request
         trained = None
         if len(self._experience):
-            trained = self._train(self._experience.exported(self._trained_on), self.model, self.rule)
+            trained = self._train(self._experience.exported(self._trained_on, self._changed), self.model, self.rule)
         reasons = ["nothing to train on"] if trained is None else trained[1].reasons
         self.log.retrainings.append(Retraining(request, trigger, not reasons, reasons))
         if trained is None or reasons:

@@ -1,22 +1,25 @@
 """Candidates of the laboratory: the product's own training and gate, and the oracle, trained on every outcome."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from classifier.artefact import load_artefact, load_base
+from classifier.artefact import load_artefact
 from classifier.errors import TrainingDataError
 from classifier.manifest import TrainingWindow
 from classifier.outcome_model import OutcomeModel
+from classifier.training.changes import Changes
 from classifier.training.encoded_rows import EncodedRows, label_matrix
-from classifier.training.retrain import cross_fitted, retrain_from
+from classifier.training.retrain import retrain_from
 from quality.experience import CALIBRATE_SHARE
-from quality.laboratory.experience import Rows
 from quality.laboratory.router import Rule
 from quality.laboratory.truth import Truth
-from quality.promotion import Judgement, judge_candidate
+from quality.promotion import Judgement
+from quality.training import NewRows, judged
 
 
 class Trainer:
@@ -24,10 +27,8 @@ class Trainer:
 
     def __init__(self, shipped: Path, folder: Path, seed: int = 0) -> None:
         self._shipped, self._folder, self._seed = shipped, folder, seed
-        base = EncodedRows.from_tensors(load_base(shipped))
-        self._base_held = base.take(base.held)
 
-    def candidate(self, rows: EncodedRows) -> OutcomeModel:
+    def candidate(self, rows: EncodedRows, changes: Changes | None = None) -> OutcomeModel:
         """The model that base data and `rows` give. Raises `TrainingDataError`."""
         window = TrainingWindow(start=None, end=None, source="laboratory")
         folder = retrain_from(
@@ -38,47 +39,51 @@ class Trainer:
             models={},
             window=window,
             base_weight=None,
+            changes=changes,
             seed=self._seed,
         )
         return load_artefact(folder)
 
-    def judged(self, rows: Rows, incumbent: OutcomeModel, rule: Rule) -> tuple[OutcomeModel, Judgement] | None:
+    def judged(self, rows: NewRows, incumbent: OutcomeModel, rule: Rule) -> tuple[OutcomeModel, Judgement] | None:
         """A candidate and the gate's word on it; None where nothing can be trained."""
         try:
-            candidate = self.candidate(rows.encoded)
-            unseen = cross_fitted(self._shipped, rows.encoded, rows.fold, base_weight=None, seed=self._seed)
+            candidate = self.candidate(rows.encoded, rows.changes)
+            judgement = judged(
+                candidate, incumbent, self._shipped, rows, base_weight=None, lambda_=rule.lambda_, seed=self._seed
+            )
         except TrainingDataError:
             return None
-        judgement = judge_candidate(
-            candidate,
-            incumbent,
-            rows.encoded.take(rows.compare),
-            self._base_held,
-            predicted=unseen[rows.compare],
-            lambda_=rule.lambda_,
-            seed=self._seed,
-        )
         return candidate, judgement
 
     def oracle(
         self,
         prompts: EncodedRows,
-        seen: list[tuple[npt.NDArray[np.int_], Truth]],
+        seen: Sequence[tuple[npt.NDArray[np.bool_], Truth]],
         rng: np.random.Generator,
     ) -> OutcomeModel:
-        """Trained on every outcome of every tier: `seen` are how often each prompt came [n], and the truth meanwhile.
+        """Trained on every outcome of every tier, knowing which tier changed: `seen` are the prompts that came [n] in
+        each period, and the truth meanwhile.
 
-        A prompt that came many times is one row of that weight, with the mean of its outcomes.
+        A prompt that came often is one row: its outcomes are the same each time, and so no further evidence.
         """
-        counts = sum(count for count, _ in seen) + np.zeros(len(prompts))
-        asked = counts > 0
-        summed = sum(count[:, None] * np.hstack([truth.no_worse[:, :-1], truth.right]) for count, truth in seen)
-        outcomes = (summed / np.maximum(counts, 1)[:, None]).astype(np.float32)
-        tiers = seen[0][1].right.shape[1]
-        rows = replace(
-            prompts,
-            labels=label_matrix(outcomes[:, : tiers - 1], outcomes[:, tiers - 1 :]),
-            weights=counts.astype(np.float32),
-            held=rng.random(len(prompts)) < CALIBRATE_SHARE,
-        )
-        return self.candidate(rows.take(asked))
+        held, now = rng.random(len(prompts)) < CALIBRATE_SHARE, seen[-1][1]
+        parts = [
+            replace(
+                prompts,
+                labels=label_matrix(truth.no_worse[:, :-1].astype(np.float32), truth.right.astype(np.float32)),
+                weights=np.ones(len(prompts), np.float32),
+                held=held,
+            ).take(asked)
+            for asked, truth in seen
+        ]
+        past = [(truth, int(asked.sum())) for asked, truth in seen]
+        changes = {
+            tier: np.concatenate([np.full(rows, self._differ(truth, now, tier)) for truth, rows in past])
+            for tier in range(1, now.right.shape[1])
+            if any(self._differ(truth, now, tier) for truth, _ in past)
+        }
+        return self.candidate(reduce(EncodedRows.joined, parts), changes)
+
+    @staticmethod
+    def _differ(one: Truth, other: Truth, tier: int) -> bool:
+        return not np.array_equal(one.right[:, tier - 1], other.right[:, tier - 1])

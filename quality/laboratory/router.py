@@ -54,11 +54,11 @@ class Predictions:
         return np.where(self.novelty >= self.threshold, safe, tiers)
 
 
-def lambda_for_share(predictions: Predictions, prices: tuple[float, ...], share: float) -> float:
-    """The least lambda at which the first tier has at least `share` of the prompts, to three digits."""
+def lambda_for_cost(predictions: Predictions, prices: tuple[float, ...], mean_cost: float) -> float:
+    """The least lambda at which a prompt costs `mean_cost` at most, to three digits."""
     low, high = 0.0, 100.0
     for _ in range(40):
         middle = (low + high) / 2
-        enough = np.mean(predictions.tiers(Rule(middle, prices)) == 1) >= share
-        low, high = (low, middle) if enough else (middle, high)
+        cheap = np.asarray(prices)[predictions.tiers(Rule(middle, prices)) - 1].mean() <= mean_cost
+        low, high = (low, middle) if cheap else (middle, high)
     return float(f"{high:.3g}")

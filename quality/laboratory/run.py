@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from quality.laboratory.loop import ClosedLoop, Log, LoopSettings
 from quality.laboratory.retraining import Trainer
-from quality.laboratory.router import Predictions, Rule, lambda_for_share
+from quality.laboratory.router import Predictions, Rule, lambda_for_cost
 from quality.laboratory.scenario import Common, Scenario
 from quality.laboratory.traffic import batches, mix
 from quality.laboratory.truth import Truth, choices, cost, gap_closed, quality, utility
@@ -101,7 +101,7 @@ def run(
     *,
     arm: str,
     seed: int,
-    tier_1_share: float,
+    mean_cost: float,
 ) -> RunResult:
     """Simulate `scenario` once; the same arguments give the same result."""
     streams = [np.random.default_rng([seed, part]) for part in range(5)]
@@ -114,7 +114,7 @@ def run(
     prices = tuple(common.prices)
     known = ~np.isin(world.traffic.domain, scenario.held_out)
     usual = Predictions.of(world.model, world.traffic.encoded.take(known))
-    rule = Rule(lambda_for_share(usual, prices, tier_1_share), prices)
+    rule = Rule(lambda_for_cost(usual, prices, mean_cost), prices)
     judge = Judge(before, scenario.judge_error, judge_rng)
     measure = Measure(world, scenario, common, fresh_after)
     total, shift = common.warm_up_requests + scenario.requests, common.warm_up_requests
@@ -185,10 +185,12 @@ def _alone(model: Any, world: World, measure: Measure, rule: Rule) -> npt.NDArra
 
 def _seen(
     log: Log, shift: int, common: Common, before: Truth, after: Truth
-) -> list[tuple[npt.NDArray[np.int_], Truth]]:
-    day = shift // common.requests_per_day
-    asked = log.served.sum(axis=2)
-    return [(asked[:day].sum(axis=0), before), (asked[day:].sum(axis=0), after)]
+) -> list[tuple[npt.NDArray[np.bool_], Truth]]:
+    """Which prompts came while which outcomes were true."""
+    day, asked = shift // common.requests_per_day, log.served.sum(axis=2)
+    if after is before:
+        return [(asked.sum(axis=0) > 0, after)]
+    return [(asked[:day].sum(axis=0) > 0, before), (asked[day:].sum(axis=0) > 0, after)]
 
 
 def _detection(log: Log, world: World, scenario: Scenario, shift: int) -> dict[str, Any]:

@@ -20,15 +20,22 @@ ARMS = {"whole": (True, True), "retraining": (True, False), "repair": (False, Tr
 
 
 class StudySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the runs have in common; part of their file names by its hash where it is not the usual.
+    """What the runs have in common, part of their file names.
 
-    `tier_1_share`: of the warm-up's requests, those that tier 1 gets; it sets lambda (SPEC RT-10: 60%).
-    `false_alarm_every`: verified answers between two false alarms; 500 are some 200,000 requests at this budget.
+    `mean_cost`: of a warm-up request, in units of tier 1's price; it sets lambda. Usually what 60, 20, 15 and 5% of the
+    requests at the four tiers cost (SPEC RT-10). `cheap_mean_cost`: the same before domains come that are new; usually
+    so little that tier 1 has about 60% of the requests, for that it fails on the domain is what such scenarios are
+    about. `false_alarm_every`: verified answers between two false alarms.
     """
 
     teacher: str = ""
-    tier_1_share: float = 0.6
-    false_alarm_every: float = 500.0
+    mean_cost: float = 4.1
+    cheap_mean_cost: float = 2.3
+    false_alarm_every: float = ShiftSettings().false_alarm_every
+
+    def mean_cost_of(self, scenario: Scenario) -> float:
+        """What a request of the warm-up costs there."""
+        return self.cheap_mean_cost if scenario.held_out else self.mean_cost
 
 
 def arms_of(scenario: Scenario) -> list[str]:
@@ -45,17 +52,20 @@ def run_study(
     *,
     runs: int,
     seed: int,
+    noisy_runs: int | None = None,
     progress: Progress = lambda step, share: None,
 ) -> list[RunResult]:
-    """`runs` runs of each named scenario and arm, with seeds from `seed` on. What lies finished in `folder` stays."""
+    """`runs` runs of each named scenario and arm, with seeds from `seed` on; `noisy_runs` of those whose judge errs,
+    where what must hardly ever happen takes more of them to show. What lies finished in `folder` stays."""
     results: list[RunResult] = []
-    total = sum(len(arms_of(scenarios.named(name))) for name in names) * runs
+    counts = {name: noisy_runs or runs if scenarios.named(name).judge_error else runs for name in names}
+    total = sum(len(arms_of(scenarios.named(name))) * count for name, count in counts.items())
     for name in names:
         scenario = scenarios.named(name)
         world: World | None = None
         for arm in arms_of(scenario):
-            for number in range(seed, seed + runs):
-                path = folder / "runs" / _file_name(settings, name, arm, number)
+            for number in range(seed, seed + counts[name]):
+                path = folder / "runs" / _file_name(settings, scenario, arm, number)
                 if path.is_file():
                     results.append(msgspec.json.decode(path.read_bytes(), type=RunResult))
                     continue
@@ -91,12 +101,14 @@ def _run(
     if scenario.judge_error:
         # Twice in a run whatever the alarms say, so that the gate has something to be fooled by.
         loop = msgspec.structs.replace(loop, retrain_every=scenarios.common.requests_per_day * 3)
-    return run(world, scenario, scenarios.common, loop, arm=arm, seed=seed, tier_1_share=settings.tier_1_share)
+    return run(world, scenario, scenarios.common, loop, arm=arm, seed=seed, mean_cost=settings.mean_cost_of(scenario))
 
 
-def _file_name(settings: StudySettings, name: str, arm: str, seed: int) -> str:
-    varied = f"-{settings.tier_1_share:g}-{settings.false_alarm_every:g}{'-taught' if settings.teacher else ''}"
-    return f"{name}-{arm}{varied}-{seed}.json"
+def _file_name(settings: StudySettings, scenario: Scenario, arm: str, seed: int) -> str:
+    varied = (
+        f"{settings.mean_cost_of(scenario):g}-{settings.false_alarm_every:g}{'-taught' if settings.teacher else ''}"
+    )
+    return f"{scenario.name}-{arm}-{varied}-{seed}.json"
 
 
 def _keep(path: Path, result: RunResult) -> None:

@@ -18,6 +18,7 @@ _CALIBRATION_PAIRS = 1000
 class Verdict(NamedTuple):
     """`no_worse` float32 [tiers - 1], NaN where not judged; `cost` of all answers asked for, in scenario units."""
 
+    purpose: Purpose
     no_worse: npt.NDArray[np.float32]
     cost: float
 
@@ -40,7 +41,7 @@ class Judge:
         for tier in judged_tiers(purpose, served, self._tiers):
             wrong = self._error > 0 and self._rng.random() < self._error
             labels[tier - 1] = self._no_worse[prompt, tier - 1] != wrong
-        return Verdict(labels, verification_cost(purpose, served, prices))
+        return Verdict(purpose, labels, verification_cost(purpose, served, prices))
 
     def _calibrated(self) -> Calibration:
         right, wrong = ((self._rng.random(_CALIBRATION_PAIRS // 2) >= self._error).sum() for _ in range(2))

@@ -34,7 +34,7 @@ class Training:
     async def __call__(self, folder: Path, on_progress: object, *, timeout_seconds: float) -> None:
         self.times += 1
         await asyncio.to_thread(self._before)
-        judgement: dict[str, Any] = {"reasons": [], "gain": [0.1, 0.05, 0.15]}
+        judgement: dict[str, Any] = {"reasons": [], "gain": [0.1, 0.05, 0.15], "outdated": {}}
         result = {"version": self._version, "path": str(self._path), "judgement": judgement}
         (folder / RESULT).write_bytes(msgspec.json.encode(result))
 

@@ -39,8 +39,8 @@ def shuffled(tensors: Tensors) -> None:
 
 
 def inverted(tensors: Tensors) -> None:
-    """What speaks for a tier speaks against it."""
-    tensors["heads.coef"] = -tensors["heads.coef"]
+    """What speaks for a tier speaks against it, loud enough for neighbours not to make up for it."""
+    tensors["heads.coef"] = -4 * tensors["heads.coef"]
 
 
 def blind(tensors: Tensors) -> None:

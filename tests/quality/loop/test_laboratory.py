@@ -75,7 +75,7 @@ def world(rows: list[OutcomeRow], tmp_path_factory: pytest.TempPathFactory) -> W
 
 @pytest.fixture(scope="module")
 def result(world: World) -> RunResult:
-    return run(world, NEW, COMMON, SETTINGS, arm="whole", seed=3, tier_1_share=0.5)
+    return run(world, NEW, COMMON, SETTINGS, arm="whole", seed=3, mean_cost=3.0)
 
 
 def test_the_shipped_artefact_knows_neither_the_new_domain_nor_any_prompt_of_the_traffic(world: World) -> None:
@@ -97,15 +97,13 @@ def test_outcomes_that_nobody_paid_for_change_nothing_of_what_the_loop_does(worl
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Judge, "verify", noting)
-        first = run(world, NEW, COMMON, SETTINGS, arm="whole", seed=4, tier_1_share=0.5)
+        first = run(world, NEW, COMMON, SETTINGS, arm="whole", seed=4, mean_cost=3.0)
     unseen = sorted(set(range(len(world.traffic))) - {prompt for prompt, _ in asked})
     right = world.traffic_truth.right.copy()
     right[unseen] = ~right[unseen]
     assert unseen
 
-    again = run(
-        replace(world, traffic_truth=Truth(right)), NEW, COMMON, SETTINGS, arm="whole", seed=4, tier_1_share=0.5
-    )
+    again = run(replace(world, traffic_truth=Truth(right)), NEW, COMMON, SETTINGS, arm="whole", seed=4, mean_cost=3.0)
 
     for name in ("alarms", "fixed_rule", "retrainings", "verifications", "artefact", "days", "peak_share"):
         assert getattr(again, name) == getattr(first, name), name
@@ -113,8 +111,8 @@ def test_outcomes_that_nobody_paid_for_change_nothing_of_what_the_loop_does(worl
 
 
 def test_the_same_seed_gives_the_same_run_and_another_one_another(world: World, result: RunResult) -> None:
-    assert run(world, NEW, COMMON, SETTINGS, arm="whole", seed=3, tier_1_share=0.5) == result
-    assert run(world, NEW, COMMON, SETTINGS, arm="whole", seed=5, tier_1_share=0.5) != result
+    assert run(world, NEW, COMMON, SETTINGS, arm="whole", seed=3, mean_cost=3.0) == result
+    assert run(world, NEW, COMMON, SETTINGS, arm="whole", seed=5, mean_cost=3.0) != result
 
 
 def test_the_new_domain_comes_after_the_warm_up_and_verification_keeps_to_its_budget(result: RunResult) -> None:

@@ -118,10 +118,15 @@ async def test_a_probe_asks_every_other_tier_and_teaches_all_outcomes(engine: As
     await monitor.start()
 
     await _serve(monitor, engine, record("req-1", tier=2))
+    evidence = (await monitor.status()).evidence_of_shift
     await monitor.close()
 
     found = {row["tier"]: row["label"] for row in await rows(engine, verifications)}
     assert found == {1: "worse", 2: "no_worse", 3: "no_worse"}
+    # Each tier is looked at by what the probe said of it; prompts of the cluster by what was served.
+    assert {f"tier {tier}, familiar prompts" for tier in (1, 2, 3)} <= set(evidence)
+    assert evidence["tier 1, familiar prompts"] > 1 > evidence["tier 2, familiar prompts"]
+    assert sum("cluster" in stream for stream in evidence) <= 1
     assert [len(tier.seen) for tier in tiers] == [1, 0, 1, 1]
     [learned] = await rows(engine, training_rows)
     assert (learned["source"], learned["no_worse"]) == ("probe", [False, True, True, True])

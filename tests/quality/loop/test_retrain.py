@@ -14,11 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import SETTINGS, base_artefact, experience_row, fresh_registry, model_in, store_experience
 
 from classifier.artefact import load_manifest
+from classifier.manifest import TrainingWindow
 from classifier.registry import ArtefactRegistry, Canary
 from migrations.tables import audit_events, classifier_versions, retrain_runs, training_rows, verifications
-from quality.experience import data_hash, export_rows, kept_apart
+from quality.experience import TRAINED_ON, data_hash, export_rows, folds, held
 from quality.retrain import RetrainResult, retrain
 from quality.retrain_runs import Busy, LeaseLostError, RetrainRuns, Run
+from quality.shift_watch import tier_changes
 from quality.training_subprocess import TrainingProcessError
 
 
@@ -88,7 +90,7 @@ async def test_a_candidate_that_forgets_the_base_data_is_refused(
 ) -> None:
     await store_experience(engine, model_in(registry), 1500)
 
-    result = await retrain(engine, registry, msgspec.structs.replace(SETTINGS, base_weight=0.01), trigger="cli")
+    result = await retrain(engine, registry, msgspec.structs.replace(SETTINGS, base_weight=0.0), trigger="cli")
 
     assert result.outcome == "refused"
     assert "loses on the base data" in result.reason
@@ -110,18 +112,64 @@ async def test_too_little_evidence_is_refused_and_the_same_data_again_are_nothin
     assert (await _retrain(engine, registry)).outcome == "refused"
 
 
-async def test_rows_kept_for_comparing_train_nothing(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
-    await store_experience(engine, model_in(registry), 40)
-    exported = await export_rows(engine, model_in(registry).manifest)
+async def test_every_new_row_trains_and_is_compared_on_by_a_model_that_has_not_seen_it(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    await store_experience(engine, model_in(registry), 80)
 
     result = await _retrain(engine, registry)
 
     manifest = load_manifest(registry.folder(str(result.candidate)))
-    assert 0 < exported["compare"].sum() < 40
-    assert manifest.counts["new"] == 40 - exported["compare"].sum()
+    assert manifest.counts["new"] == 80
     assert (manifest.parent, manifest.catalogue_fingerprint) == (result.incumbent, "serving")
     assert result.judgement is not None
-    assert result.judgement["new_rows"] == exported["compare"].sum()
+    assert result.judgement["new_rows"] == 80
+
+
+async def test_what_the_incumbent_was_trained_on_does_not_compare_it(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    await store_experience(engine, model_in(registry), 80)
+    manifest = model_in(registry).manifest
+    window = TrainingWindow(start=None, end="1970-01-01T00:16:40+00:00", source=TRAINED_ON)
+
+    whole = (await export_rows(engine, manifest))["compare"]
+    later = await export_rows(engine, msgspec.structs.replace(manifest, training_window=window))
+
+    assert whole.all()
+    assert 0 < later["compare"].sum() < 80
+    assert np.array_equal(later["compare"], later["at"] > 1001.0)
+
+
+async def test_an_alarm_of_a_tier_dates_a_change_that_the_judgement_and_the_audit_name(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    await store_experience(engine, model_in(registry), 80)
+    since = float(np.median((await export_rows(engine, model_in(registry).manifest))["at"]))
+    alarms = [
+        {"stream": "tier 1, familiar prompts", "since": 3.0},
+        {"stream": "tier 1, familiar prompts", "since": since},
+        {"stream": "tier 2, familiar prompts"},
+        {"stream": "tier 3, unfamiliar prompts", "since": 5.0},
+        {"stream": "prompts of cluster 4", "since": 6.0},
+    ]
+    async with engine.begin() as connection:
+        await connection.execute(
+            insert(audit_events),
+            [
+                {"created_at": float(i), "actor": "monitor", "action": "quality.alarm", "subject": f"s{i}",
+                 "reason": "", "details": alarm}
+                for i, alarm in enumerate(alarms)
+            ],
+        )  # fmt: skip
+
+    result = await _retrain(engine, registry)
+
+    assert await tier_changes(engine) == {1: since}
+    assert result.judgement is not None
+    [(tier, before)] = result.judgement["outdated"].items()
+    assert (int(tier), 0 < before < 80) == (1, True)
+    assert f"{before} new rows and the base data are from before tier 1's answers changed" in result.reason
 
 
 async def test_without_stored_outcomes_nothing_is_trained(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
@@ -233,7 +281,7 @@ async def test_a_runner_that_lost_its_lease_while_training_writes_nothing_more(
     assert (row["status"], row["owner"], row["step"]) == ("running", "somebody else", "exported")
 
 
-async def test_a_row_never_changes_sides_and_rows_of_another_encoder_stay_out(
+async def test_a_row_never_changes_its_fold_and_rows_of_another_encoder_stay_out(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:
     model = model_in(registry)
@@ -242,7 +290,7 @@ async def test_a_row_never_changes_sides_and_rows_of_another_encoder_stay_out(
     foreign = experience_row(model, "foreign", "Tell me about gamma", True) | {"feature_spec": "another encoder"}
     async with engine.begin() as connection:
         await connection.execute(insert(training_rows).values(**foreign, created_at=5000.0))
-        # As if these had been verified long before the others: their places change, their sides must not.
+        # As if these had been verified long before the others: their places change, their folds must not.
         await connection.execute(
             update(training_rows).where(training_rows.c.training_row_id > 150).values(created_at=1.0)
         )
@@ -251,37 +299,26 @@ async def test_a_row_never_changes_sides_and_rows_of_another_encoder_stay_out(
 
     order = [*range(150, 200), *range(150)]
     assert len(after["weights"]) == 200
-    for name in ("compare", "held", "embedding"):
+    for name in ("fold", "held", "embedding"):
         assert np.array_equal(after[name], before[name][order])
-    assert not np.any((before["compare"] == 1) & (before["held"] == 1))
-    assert 30 <= before["compare"].sum() <= 70
+    assert np.bincount(before["fold"]).min() > 30
+    assert 10 <= before["held"].sum() <= 50
 
 
-def test_probes_compare_and_draw_the_curve_and_train_nothing() -> None:
-    """DESIGN §5; other verified rows compare only while there are too few probes."""
+def test_half_of_the_probes_draw_the_curve_as_soon_as_they_are_enough_for_it() -> None:
+    """DESIGN §5: routed traffic never shows what the other tiers would have done."""
     draws = np.random.default_rng(0).random(1000)
-    for probes in (100, 600):
+    for probes, share in ((100, 0.15), (600, 0.5)):
         probe = np.arange(1000) < probes
-        held, compare = kept_apart(draws, probe)
-        assert not np.any(held & compare)
-        assert np.all(held[probe] | compare[probe])
-        assert np.any(compare[~probe]) == (probes == 100)
-        assert 0.1 < held[~probe].mean() < 0.2
+        kept = held(draws, probe)
+        assert kept[probe].mean() == pytest.approx(share, abs=0.05)
+        assert kept[~probe].mean() == pytest.approx(0.15, abs=0.05)
 
 
-def test_what_has_trained_is_never_compared_on_later() -> None:
-    draws = np.random.default_rng(0).random(1000)
-    early = np.zeros(1000, np.bool_)
-    early[:50] = True
-    held, compare = kept_apart(draws, early)
-    later_draws, later = (
-        np.append(draws, np.random.default_rng(1).random(500)),
-        np.append(early, np.ones(500, np.bool_)),
-    )
-    later_held, later_compare = kept_apart(later_draws, later)
-    trained = ~held & ~compare
-    assert not np.any(trained & later_compare[:1000])
-    assert np.array_equal(held, later_held[:1000])
+def test_every_fold_has_its_share_of_what_is_held() -> None:
+    draws = np.random.default_rng(0).random(4000)
+    kept = held(draws, np.zeros(4000, np.bool_))
+    assert np.bincount(folds(draws)[kept]).min() > 0.8 * kept.sum() / 4
 
 
 async def test_rarely_sampled_rows_weigh_more_within_bounds(engine: AsyncEngine, registry: ArtefactRegistry) -> None:

@@ -190,7 +190,7 @@ async def test_poisoned_labels_get_past_the_judge_and_are_taken_back_by_probes(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:
     incumbent, model = registry.current().name, model_in(registry)
-    await store_experience(engine, model, 1500)
+    await store_experience(engine, model, 2500)
     at = [5000.0]
     # Whoever labelled these had it the wrong way round: gamma is easy and delta is hard.
     result = await retrain(engine, registry, SETTINGS, trigger="cli", clock=lambda: at[0])

@@ -90,6 +90,31 @@ def test_a_new_stream_whose_predictions_are_wrong_alarms_before_it_has_a_usual_r
     assert "are usual" in alarm.reason
 
 
+def test_an_alarm_dates_the_change():
+    found = []
+    for seed in range(20):
+        detector, draw = ShiftDetector(ShiftSettings()), random.Random(seed)
+        alarms = (
+            detector.observe("tier 2", draw.random() < (0.1 if at < 300 else 0.5), 0.1, float(at)) for at in range(2000)
+        )
+        found.append(next(alarm for alarm in alarms if alarm).since)
+
+    assert abs(statistics.median(found) - 300) <= 5
+    assert all(250 < since < 350 for since in found)
+
+
+def test_predictions_that_hold_at_the_first_look_go_on_to_be_what_answers_are_held_against():
+    delays = []
+    for seed in range(20):
+        detector, draw = ShiftDetector(ShiftSettings()), random.Random(seed)
+        for _ in range(150):
+            detector.observe("tier 2", draw.random() < 0.17, 0.17)
+        delays.append(next(n for n in range(1, 5000) if detector.observe("tier 2", draw.random() < 0.4, 0.17)))
+
+    # Held against the 99% bound of its first hundred answers, such a stream takes more than twice as long.
+    assert statistics.median(delays) <= 110
+
+
 def test_one_stream_says_nothing_of_another():
     detector = ShiftDetector(ShiftSettings())
     for _ in range(8):

@@ -5,12 +5,26 @@ import random
 import pytest
 
 from quality.shift_detector import ShiftDetector, ShiftSettings
-from quality.shift_watch import VIEWS, judged_worse, streams_of
+from quality.shift_watch import VIEWS, changed_tier, judged_worse, streams_of
 
 
 def test_a_verdict_counts_with_its_tier_and_with_its_cluster_if_that_is_known() -> None:
     assert streams_of(2, 0.5, 3) == ["tier 2, familiar prompts", "prompts of cluster 3"]
     assert streams_of(2, 0.99, None) == ["tier 2, unfamiliar prompts"]
+
+
+def test_what_a_probe_says_of_a_tier_that_did_not_serve_counts_with_the_tier_alone() -> None:
+    assert streams_of(2, 0.5, 3, served=False) == ["tier 2, familiar prompts"]
+
+
+@pytest.mark.parametrize(
+    ("stream", "tier"),
+    [(streams_of(2, 0.5, 3)[0], 2), (streams_of(2, 0.99, 3)[0], None), (streams_of(2, 0.5, 3)[1], None)],
+)
+def test_only_familiar_prompts_tell_that_the_tier_has_changed_and_not_what_is_asked(
+    stream: str, tier: int | None
+) -> None:
+    assert changed_tier(stream) == tier
 
 
 @pytest.mark.parametrize(("reliability", "expected"), [(None, 0.3), (1.0, 0.3), (0.8, 0.38), (0.5, 0.5)])

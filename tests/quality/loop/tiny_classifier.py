@@ -24,7 +24,7 @@ def base_artefact(root: Path) -> Path:
     """Trained on prompts about copper (hard for tier 1) and cotton (easy); gamma and delta are only words to it."""
     rng = random.Random(0)
     rows = [_base_row(i, rng) for i in range(900)]
-    folder = train(rows, root, dim=8, max_terms=200).folder
+    folder = train(rows, root, dim=8, max_terms=200, rounds=5).folder
     ArtefactRegistry(root).promote(folder.name)
     return folder
 
@@ -39,7 +39,8 @@ def _base_row(i: int, rng: random.Random) -> OutcomeRow:
         source="llmrouter",
         domain=topic,
         metric="mc",
-        split=rng.choices(["train", "valid", "test"], [0.6, 0.2, 0.2])[0],
+        # What only words are to it no held-out row of its own may speak about.
+        split="train" if fails == 0.5 else rng.choices(["train", "valid", "test"], [0.6, 0.2, 0.2])[0],
         prompt=prompt_about(topic, rng),
         outcomes={str(model): score for model, score in zip(models, right, strict=True)},
     )

@@ -13,10 +13,11 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import audit_events, verifications
-from quality.listings import ARTEFACTS, EXPERIMENTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
+from quality.listings import ARTEFACTS, EXPERIMENTS, REQUESTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
 from quality.pages import PageError
 
 LISTINGS = {
+    "requests": REQUESTS,
     "verifications": VERIFICATIONS,
     "artefacts": ARTEFACTS,
     "transitions": TRANSITIONS,

@@ -12,17 +12,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables import audit_events, erasures, routing_decisions, training_rows, verifications
 from quality.record import Record
 from quality.store import (
-    CostSummary,
     ErasedRows,
     RequestFilters,
-    TierShare,
-    cost_summary,
     delete_key_data,
     get_request,
     insert_records,
     list_requests,
     record_audit,
-    traffic_split,
 )
 from tests.quality.store.records import make_record
 
@@ -147,45 +143,6 @@ async def test_requests_are_filtered(engine: AsyncEngine, filters: RequestFilter
     )
 
     assert ids(await list_requests(engine, filters)) == expected
-
-
-async def test_the_traffic_split_counts_the_tier_that_answered(engine: AsyncEngine) -> None:
-    await insert(
-        engine,
-        make_record("old", created_at=1.0, tier=4),
-        *(make_record(f"r-{n}", created_at=2.0, tier=1 if n < 3 else 3, cost_usd=0.25) for n in range(4)),
-    )
-
-    assert await traffic_split(engine, since=2.0) == [
-        TierShare(tier=1, requests=3, share=0.75, cost_usd=0.75),
-        TierShare(tier=3, requests=1, share=0.25, cost_usd=0.25),
-    ]
-
-
-async def test_the_saving_counts_verification_as_a_cost(engine: AsyncEngine) -> None:
-    await insert(
-        engine,
-        make_record("old", created_at=1.0, cost_usd=100.0),
-        make_record("r-1", created_at=2.0, cost_usd=0.5, baseline_cost_usd=2.0),
-        make_record("r-2", created_at=3.0, cost_usd=0.25, baseline_cost_usd=2.0),
-    )
-    await insert_verification(engine, "old", key_id="ada", created_at=1.0, cost=100.0)
-    await insert_verification(engine, "r-1", key_id="ada", created_at=2.0, cost=0.25)
-
-    assert await cost_summary(engine, since=2.0) == CostSummary(
-        requests=2,
-        cost_usd=0.75,
-        verification_cost_usd=0.25,
-        baseline_cost_usd=4.0,
-        saving_usd=3.0,
-        saving=0.75,
-    )
-
-
-async def test_without_traffic_there_is_no_saving_to_speak_of(engine: AsyncEngine) -> None:
-    assert await traffic_split(engine, since=0.0) == []
-    summary = await cost_summary(engine, since=0.0)
-    assert (summary.requests, summary.cost_usd, summary.saving) == (0, 0.0, None)
 
 
 async def test_erasing_a_user_deletes_her_rows_everywhere_and_nobody_elses(engine: AsyncEngine) -> None:

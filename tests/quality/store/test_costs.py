@@ -1,0 +1,151 @@
+"""Costs by tier, key and day: every way of cutting them reconciles with the requests to the micro-dollar."""
+
+import random
+
+import msgspec
+import pytest
+from records import make_record
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import verifications
+from quality.costs import CostReport, cost_report
+from quality.record import Record
+from quality.store import insert_records
+from tiers.catalog_file import load_catalog
+from tiers.pricing import cost_usd
+from tiers.tier import Usage
+
+DAY = 86_400.0
+CATALOG = load_catalog("laptop")
+
+
+def price(tier: int, usage: Usage) -> float:
+    return cost_usd(CATALOG.tier(tier), usage)
+
+
+async def stored(engine: AsyncEngine, *records: Record) -> None:
+    async with engine.begin() as connection:
+        await insert_records(connection, records)
+
+
+async def verified(engine: AsyncEngine, at: float, cost: float) -> None:
+    row = {
+        "request_id": f"v-{at}", "tier": 1, "model": "m", "sampled_probability": 0.05, "sampled_reason": "sample",
+        "status": "done", "cost_usd": cost, "reserved_usd": 0.0, "attempts": 1, "created_at": at,
+    }  # fmt: skip
+    async with engine.begin() as connection:
+        await connection.execute(insert(verifications), row)
+
+
+def traffic(count: int, keys: int) -> list[Record]:
+    rng = random.Random(7)
+    made = []
+    for number in range(count):
+        tier, usage = rng.randint(1, 4), Usage(prompt_tokens=rng.randint(1, 900), completion_tokens=rng.randint(1, 400))
+        made.append(
+            make_record(
+                f"r-{number}",
+                created_at=10 * DAY + rng.random() * 3 * DAY,
+                tier=tier,
+                key_id=rng.choice([None, *(f"key-{k}" for k in range(keys))]),
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+                cost_usd=price(tier, usage),
+                baseline_cost_usd=price(4, usage),
+            )
+        )
+    return made
+
+
+def micro(dollars: float) -> int:
+    return round(dollars * 1e6)
+
+
+async def test_every_cut_sums_to_the_requests_to_the_micro_dollar(engine: AsyncEngine) -> None:
+    records = traffic(400, keys=12)
+    await stored(engine, *records)
+
+    report = await cost_report(engine, 0.0, 20 * DAY, price, shown=5)
+
+    exact = sum(micro(record.cost_usd) for record in records)
+    assert micro(report.total.spent.cost_usd) == exact
+    others = report.other_keys
+    assert others is not None
+    assert len(report.by_key) == 5
+    for cut in (report.by_tier, report.by_day, [*report.by_key, others]):
+        assert sum(micro(part.spent.cost_usd) for part in cut) == exact
+        assert sum(part.spent.requests for part in cut) == 400
+        assert sum(part.spent.prompt_tokens for part in cut) == sum(record.prompt_tokens for record in records)
+        assert sum(part.share for part in cut) == pytest.approx(1)
+    assert [part.name for part in report.by_day] == ["1970-01-11", "1970-01-12", "1970-01-13"]
+    first_day = [r for r in records if r.created_at < 11 * DAY]
+    assert report.by_day[0].spent.requests == len(first_day)
+    costs = [part.spent.cost_usd for part in report.by_key]
+    assert costs == sorted(costs, reverse=True)
+    key = report.by_key[0]
+    mine = [record for record in records if record.key_id == key.name]
+    assert micro(key.spent.cost_usd) == sum(micro(record.cost_usd) for record in mine)
+
+
+async def test_bills_can_be_split_by_a_tag(engine: AsyncEngine) -> None:
+    tagged = [{"project": "a"}, {"project": "b", "team": "x"}, {"project": "a"}, {"team": "x"}, None]
+    await stored(engine, *(make_record(f"r-{n}", tags=tags, cost_usd=0.25) for n, tags in enumerate(tagged)))
+
+    report = await cost_report(engine, 0.0, 2e9, price, tag="project")
+    assert {part.name: (part.spent.requests, part.spent.cost_usd) for part in report.by_tag} == {
+        "a": (2, 0.5), "b": (1, 0.25), None: (2, 0.5),
+    }  # fmt: skip
+    assert report.other_tags is None
+
+    bounded = await cost_report(engine, 0.0, 2e9, price, tag="project", shown=1)
+    assert bounded.other_tags is not None
+    assert len(bounded.by_tag) == 1
+    assert bounded.by_tag[0].spent.requests + bounded.other_tags.spent.requests == 5
+    assert (await cost_report(engine, 0.0, 2e9, price)).by_tag == []
+
+
+async def test_a_stretch_begins_at_since_and_ends_before_until(engine: AsyncEngine) -> None:
+    await stored(engine, *(make_record(f"r-{at}", created_at=at, cost_usd=0.5) for at in (1.0, 2.0, 3.0)))
+    assert (await cost_report(engine, 2.0, 3.0, price)).total.spent.requests == 1
+
+
+async def test_the_saving_counts_what_checking_costs(engine: AsyncEngine) -> None:
+    await stored(
+        engine,
+        make_record("old", created_at=1.0, cost_usd=100.0),
+        make_record("r-1", created_at=2.0, cost_usd=0.5, baseline_cost_usd=2.0),
+        make_record("r-2", created_at=3.0, cost_usd=0.25, baseline_cost_usd=2.0),
+    )
+    await verified(engine, 1.0, 100.0)
+    await verified(engine, 2.0, 0.25)
+
+    report = await cost_report(engine, 2.0, 10.0, price)
+
+    assert (report.total.saving, report.verification_usd, report.saving_with_checks) == (0.8125, 0.25, 0.75)
+    assert report.total.cost_per_1k_tokens_usd == pytest.approx(0.75 / 38 * 1e3)
+
+
+async def test_what_observed_routing_would_have_given_to_each_tier_is_priced(engine: AsyncEngine) -> None:
+    made = []
+    for number, would_be in enumerate([1, 1, 2, None]):
+        one = make_record(f"r-{number}", tier=4, prompt_tokens=1000, completion_tokens=100)
+        made.append(msgspec.structs.replace(one, decision=msgspec.structs.replace(one.decision, would_be=would_be)))
+    await stored(engine, *made)
+
+    report = await cost_report(engine, 0.0, 2e9, price)
+
+    assert [(w.tier, w.requests, w.share, w.cost_usd) for w in report.would_be] == [
+        (1, 2, 2 / 3, price(1, Usage(prompt_tokens=2000, completion_tokens=200))),
+        (2, 1, 1 / 3, price(2, Usage(prompt_tokens=1000, completion_tokens=100))),
+    ]
+
+
+async def test_without_traffic_there_is_no_saving_to_speak_of(engine: AsyncEngine) -> None:
+    report = await cost_report(engine, 0.0, 10.0, price)
+    empty = CostReport(
+        since=0.0, until=10.0, total=report.total, verification_usd=0.0, saving_with_checks=None, by_tier=[], by_day=[],
+        by_key=[], other_keys=None, by_tag=[], other_tags=None, would_be=[],
+    )  # fmt: skip
+    assert report == empty
+    assert (report.total.spent.requests, report.total.saving, report.total.cost_per_1k_tokens_usd) == (0, None, None)
