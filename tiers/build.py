@@ -14,6 +14,7 @@ from tiers.local import LocalTier
 from tiers.remote import RemoteTier
 from tiers.replica_set import ReplicaSet
 from tiers.tier import Tier
+from tiers.tier_spec import TierSpec
 
 
 def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient]) -> list[Tier]:
@@ -41,9 +42,14 @@ def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient]) -> list[Tier]
     tiers: list[Tier] = []
     for spec in catalog.tiers:
         if spec.model is None:
-            is_replicated = spec.remote is not None and spec.remote.is_replicated
-            tiers.append(ReplicaSet(spec) if is_replicated else RemoteTier(spec))
+            tiers.append(build_remote(spec))
             continue
         name = catalog.core_of(spec.model)
         tiers.append(LocalTier(spec, cores[name], loader(paths[spec.model]), watches[name], core_name=name))
     return tiers
+
+
+def build_remote(spec: TierSpec) -> Tier:
+    """The tier of an entry with a `remote` table, not yet started. Raises CatalogError if an API key is not set."""
+    is_replicated = spec.remote is not None and spec.remote.is_replicated
+    return ReplicaSet(spec) if is_replicated else RemoteTier(spec)

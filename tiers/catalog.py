@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from inference_core.model_spec import CoreSpec
+from tiers.embedding_spec import EmbeddingSpec
 from tiers.gpu_group import GpuGroupSpec
 from tiers.tier_spec import Count, TierSpec
 
@@ -27,6 +28,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     core: CoreSpec = msgspec.field(default_factory=lambda: CoreSpec(models=[]))
     gpu_groups: list[GpuGroupSpec] = []
     tiers: list[TierSpec]
+    embeddings: list[EmbeddingSpec] = []
 
     def tier(self, number: int) -> TierSpec:
         """The spec of tier `number` (1 to 4)."""

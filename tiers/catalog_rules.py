@@ -26,6 +26,7 @@ def check_rules(catalog: Catalog) -> list[str]:
     """Every violated rule as one sentence naming the entry, the value and what is allowed."""
     problems = list(_check_numbering(catalog.tiers))
     problems += _check_models(catalog)
+    problems += _check_embeddings(catalog)
     for tier in catalog.tiers:
         problems += _check_tier(catalog, tier)
     if not problems:
@@ -66,6 +67,21 @@ def _check_models(catalog: Catalog) -> Iterator[str]:
         yield from _check_draft(where, model, core.models, core.knobs, "core")
     for group in catalog.gpu_groups:
         yield from _check_group(group)
+
+
+def _check_embeddings(catalog: Catalog) -> Iterator[str]:
+    answering = {"auto", *catalog.model_paths, *(t.name for t in catalog.tiers), *(t.model_name for t in catalog.tiers)}
+    yield from _duplicates("embeddings", (e.name for e in catalog.embeddings))
+    for embedding in catalog.embeddings:
+        where = f"embeddings '{embedding.name}'"
+        if embedding.name in answering:
+            yield f"{where}: a model that answers has this name; choose another"
+        if (embedding.model is None) == (embedding.path is None):
+            yield f"{where}: give either model, one of core.models, or path, the folder of an encoder's checkpoint"
+        elif embedding.model is not None and embedding.model not in {m.name for m in catalog.core.models}:
+            yield f"{where}.model = {embedding.model!r}: no such model in core.models"
+        elif embedding.path is not None and (embedding.layer is not None or embedding.pooling != "mean"):
+            yield f"{where}: an encoder's last state is averaged; layer and pooling are for a core's model"
 
 
 def _check_group(group: GpuGroupSpec) -> Iterator[str]:

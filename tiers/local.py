@@ -92,6 +92,11 @@ class LocalTier(Tier):
         """What the model reads before its first token, the policy's instructions included."""
         return self._started().count_prompt_tokens(request)
 
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """See `Tier.tokenizer`."""
+        return None if self._policy is None else self._policy.decoder.tokenizer
+
     def load(self) -> TierLoad:
         """The model's queue as last heard, which all tiers of the model share."""
         stats = self._watch.model(self.model)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
+from functools import lru_cache
 
 import msgspec
 
@@ -20,9 +21,18 @@ def cost_usd(tier: TierSpec, usage: Usage) -> float:
 
 def request_cost_usd(price: Price, prompt_tokens: int, completion_tokens: int) -> float:
     """Dollars per million tokens x tokens are micro-dollars; computed in decimals, so that nothing drifts."""
-    micro = Decimal(str(price.input_usd_per_million)) * prompt_tokens
-    micro += Decimal(str(price.output_usd_per_million)) * completion_tokens
-    return float(micro.quantize(Decimal(1), rounding=ROUND_HALF_UP) / 1_000_000)
+    micro = (
+        _exact(price.input_usd_per_million) * prompt_tokens + _exact(price.output_usd_per_million) * completion_tokens
+    )
+    return float(micro.quantize(_MICRO_DOLLAR, rounding=ROUND_HALF_UP) / 1_000_000)
+
+
+_MICRO_DOLLAR = Decimal(1)
+
+
+@lru_cache(maxsize=1024)
+def _exact(usd: float) -> Decimal:
+    return Decimal(str(usd))
 
 
 def predicted_costs(

@@ -1,24 +1,30 @@
-"""A tier behind any OpenAI-compatible server, over httpx."""
+"""A tier behind another server, over httpx: an OpenAI-compatible one or Triton Inference Server."""
 
 import asyncio
 import json
 import math
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, suppress
 
 import httpx
 
 from tiers.errors import CatalogError, TierBusyError, TierError, TierRequestError, TierUnavailableError
-from tiers.remote_wire import WireError, parse_chunk, parse_error, parse_retry_after, request_body
+from tiers.http_transport import transport_to
+from tiers.openai_format import WireError, parse_error, parse_retry_after
+from tiers.remote_kinds import wire_of
+from tiers.remote_wire import WireCall
 from tiers.sse import EventParser, EventTooLargeError, ServerSentEvent
 from tiers.tally import BYTES_PER_TOKEN, Tally
-from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
+from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, TraceHeaders
 from tiers.tier_spec import TierSpec
 
 TOKENS_PER_MESSAGE = 4
 MAX_ERROR_BYTES = 64 * 1024
+MAX_ANSWER_BYTES = 64 * 2**20
+# How long a server may take to end a stream whose last event has come, for its connection to be kept.
+ENDING_SECONDS = 0.2
 OPERATOR_STATUSES = (401, 403, 404, 407)
 TRY_LATER_STATUSES = (408, 409, 425)
 
@@ -48,22 +54,29 @@ class RemoteTier(Tier):
         self._cooldown_seconds, self._clock = cooldown_seconds, clock
         self._unhealthy_until = -math.inf
         self._running = 0
-        self._client: httpx.AsyncClient | None = None
+        self._wire = wire_of(spec)
+        self._base = httpx.URL(spec.remote.base_url.rstrip("/") + "/")
+        self._urls: dict[str, httpx.URL] = {}
+        self._headers = _headers(self._base, self._key)
+        self._transport: httpx.AsyncBaseTransport | None = None
 
     async def start(self) -> None:
-        """See `Tier.start`: the server answers on `/models`, whatever it answers."""
+        """See `Tier.start`: the server answers where its kind says whether it can be asked, whatever it answers."""
+        seconds = self._remote.read_timeout_seconds
         try:
-            response = await self._connection().get("models")
+            response = await self._send("GET", self._wire.health_path, b"", seconds)
+            async with aclosing(response):
+                body = await _up_to(MAX_ERROR_BYTES, _pieces(response))
         except httpx.TransportError as error:
             raise self._unavailable(error) from error
         if response.status_code in (401, 403) or response.status_code >= 500:
-            raise self._status_error(response, parse_error(response.content))
+            raise self._status_error(response, parse_error(body))
 
     async def close(self) -> None:
         """See `Tier.close`."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.aclose()
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes the connection, by which the server knows."""
@@ -73,16 +86,48 @@ class RemoteTier(Tier):
     async def answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
         """As `generate`, within `seconds`; a new `tally` counts along, also of an answer that does not end."""
         self._running += 1
+        response: httpx.Response | None = None
         try:
-            async with aclosing(self._stream(request, tally, seconds)) as deltas:
-                async for delta in deltas:
+            call = self._call(request, tally)
+            deadline = self._loop_time() + seconds
+            patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
+            response = await self._send("POST", call.path, call.body, patience, request.trace)
+            await self._check(response, call)
+            pieces = _pieces(response)
+            if call.streamed:
+                parser, ended = EventParser(), False
+                async for piece in pieces:
+                    if self._loop_time() > deadline:
+                        raise TimeoutError("the answer takes too long")
+                    deltas, ended = self._said(parser.feed(piece), tally)
+                    for delta in deltas:
+                        yield delta
+                    if ended:
+                        break
+                for delta in [] if ended else self._said_last(parser, tally):
                     yield delta
+            else:
+                for delta in self._counted(self._wire.read_whole(await _up_to(MAX_ANSWER_BYTES, pieces), tally), tally):
+                    delta.at_once = True
+                    yield delta
+            if tally.unfinished:
+                raise TierError("the answer ended before its choices were finished")
+            self._unhealthy_until = -math.inf
+            yield Delta(usage=tally.usage(), at_once=not call.streamed)
+            if call.streamed:
+                await _rest(pieces)
         except (httpx.TransportError, TimeoutError) as error:
             raise self._unavailable(error) from error
         except (EventTooLargeError, httpx.DecodingError) as error:
             raise TierError(f"{self._where}: {error}") from error
+        except TierError as error:
+            if type(error) is not TierError:
+                raise
+            raise TierError(f"{self._where}: {self._scrub(str(error))}") from error
         finally:
             self._running -= 1
+            if response is not None:
+                await response.aclose()
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """An estimate: four UTF-8 bytes per token, four tokens per message; exact for token ids."""
@@ -100,57 +145,56 @@ class RemoteTier(Tier):
         """Requests in flight from here, and whether the last failure is long enough ago."""
         return TierLoad(healthy=self._clock() >= self._unhealthy_until, running=self._running)
 
-    async def _stream(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
+    def _call(self, request: GenerationRequest, tally: Tally) -> WireCall:
+        """What to send. Raises TierRequestError for what no server elsewhere can do."""
         if request.echo:
             raise TierRequestError(
                 f"echo: tier '{self.name}' is served elsewhere and cannot repeat or score a prompt; leave echo out, or "
                 "name a tier that runs here",
                 "echo",
             )
-        deadline = asyncio.get_running_loop().time() + seconds
         room = max(1, self.max_context - tally.prompt_tokens)
-        max_tokens = min(self._spec.max_tokens, room, request.max_tokens or room)
-        path = "chat/completions" if request.messages is not None else "completions"
-        body = request_body(self._remote, request, max_tokens)
-        client = self._connection()
-        call = client.build_request("POST", path, json=body, headers={"accept": "text/event-stream"})
-        async with asyncio.timeout_at(deadline):
-            response = await client.send(call, stream=True)
-        async with aclosing(response):
-            async with asyncio.timeout_at(deadline):
-                await self._check(response)
-            async with aclosing(_events(response)) as events:
-                while (event := await _next_before(deadline, events)) is not None and event.data.strip() != "[DONE]":
-                    for delta in self._deltas(event, tally):
-                        yield delta
-        if tally.unfinished:
-            raise TierError(f"{self._where}: the stream ended before its choices were finished")
-        self._unhealthy_until = -math.inf
-        yield Delta(usage=tally.usage())
+        return self._wire.call(request, min(self._spec.max_tokens, room, request.max_tokens or room))
 
-    def _deltas(self, event: ServerSentEvent, tally: Tally) -> list[Delta]:
-        if event.event == "error":
-            raise TierError(
-                f"{self._where} failed in mid-stream: {self._scrub(parse_error(event.data.encode()).message)}"
-            )
-        chunk = parse_chunk(event.data)
-        if chunk.error is not None:
-            raise self._mid_stream_error(chunk.error if isinstance(chunk.error, str) else chunk.error.message)
-        tally.reported = chunk.token_usage() or tally.reported
-        return [delta for delta in chunk.deltas() if tally.count(delta)]
+    def _said(self, events: list[ServerSentEvent], tally: Tally) -> tuple[list[Delta], bool]:
+        """What `events` say, and whether the last one is among them."""
+        said: list[Delta] = []
+        for event in events:
+            deltas = self._wire.read_event(event, tally)
+            if deltas is None:
+                return said, True
+            said += self._counted(deltas, tally)
+        return said, False
 
-    async def _check(self, response: httpx.Response) -> None:
+    def _said_last(self, parser: EventParser, tally: Tally) -> list[Delta]:
+        said, ended = self._said(parser.flush(), tally)
+        return said if ended else said + self._counted(self._wire.read_end(tally), tally)
+
+    def _counted(self, deltas: list[Delta], tally: Tally) -> list[Delta]:
+        return [delta for delta in deltas if tally.count(delta)]
+
+    async def _send(
+        self, method: str, path: str, body: bytes, seconds: float, trace: TraceHeaders | None = None
+    ) -> httpx.Response:
+        """The head of the answer to a request; each wait for the server is of `seconds` at most."""
+        if self._transport is None:
+            self._transport = transport_to(self._base)
+        url = self._urls.get(path) or self._urls.setdefault(path, self._base.join(path))
+        connect = self._remote.connect_timeout_seconds
+        timeout = {"connect": connect, "read": seconds, "write": seconds, "pool": connect}
+        headers = self._headers if trace is None else httpx.Headers([*self._headers.raw, *_trace_headers(trace)])
+        request = httpx.Request(method, url, headers=headers, content=body, extensions={"timeout": timeout})
+        return await self._transport.handle_async_request(request)
+
+    async def _check(self, response: httpx.Response, call: WireCall) -> None:
+        """Raises unless this is the answer that was asked for."""
         kind = response.headers.get("content-type", "")
-        if response.status_code == 200 and "json" not in kind:
+        if response.status_code == 200 and ("json" in kind) is not call.streamed:
             return
-        body = bytearray()
-        async for part in response.aiter_bytes():
-            body += part
-            if len(body) >= MAX_ERROR_BYTES:
-                break
-        error = parse_error(bytes(body))
+        error = parse_error(await _up_to(MAX_ERROR_BYTES, _pieces(response)))
         if response.status_code == 200:
-            raise TierError(f"{self._where} answered {kind} instead of a stream: {self._scrub(error.message)[:200]}")
+            wanted = "a stream" if call.streamed else "JSON"
+            raise TierError(f"answered {kind or 'bytes without a type'} instead of {wanted}: {error.message[:200]}")
         raise self._status_error(response, error)
 
     def _status_error(self, response: httpx.Response, error: WireError) -> TierError:
@@ -169,9 +213,6 @@ class RemoteTier(Tier):
             return TierUnavailableError(message)
         return TierRequestError(message, param=error.param, code=None if error.code is None else str(error.code))
 
-    def _mid_stream_error(self, message: str) -> TierError:
-        return TierError(f"{self._where} failed in mid-stream: {self._scrub(message)}")
-
     def _unavailable(self, error: Exception) -> TierUnavailableError:
         self._cool_down()
         reason = str(error) or type(error).__name__
@@ -187,36 +228,49 @@ class RemoteTier(Tier):
     def _where(self) -> str:
         return f"tier '{self.name}' ({self._remote.base_url})"
 
-    def _connection(self) -> httpx.AsyncClient:
-        if self._client is None:
-            connect, read = self._remote.connect_timeout_seconds, self._remote.read_timeout_seconds
-            headers = {"accept-encoding": "identity"}
-            if self._key:
-                headers["authorization"] = f"Bearer {self._key}"
-            self._client = httpx.AsyncClient(
-                base_url=self._remote.base_url.rstrip("/") + "/",
-                headers=headers,
-                timeout=httpx.Timeout(connect=connect, read=read, write=read, pool=connect),
-                # Without TLS there is no certificate to check, and reading the authorities' takes time.
-                verify=self._remote.base_url.startswith("https:"),
-                limits=httpx.Limits(max_connections=1000, max_keepalive_connections=100),
-            )
-        return self._client
+    @staticmethod
+    def _loop_time() -> float:
+        return asyncio.get_running_loop().time()
 
 
-async def _events(response: httpx.Response) -> AsyncGenerator[ServerSentEvent, None]:
-    parser = EventParser()
-    async for chunk in response.aiter_bytes():
-        for event in parser.feed(chunk):
-            yield event
-    for event in parser.flush():
-        yield event
+def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The body as it comes. It was asked for without compression; a server that compresses it anyway is understood."""
+    if "content-encoding" in response.headers:
+        return response.aiter_bytes()
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    return aiter(response.stream)
 
 
-async def _next_before(deadline: float, events: AsyncGenerator[ServerSentEvent, None]) -> ServerSentEvent | None:
-    """The next event, or None at the end. Raises TimeoutError at `deadline` (seconds of the loop's clock)."""
-    async with asyncio.timeout_at(deadline):
-        return await anext(events, None)
+async def _up_to(size: int, pieces: AsyncIterator[bytes]) -> bytes:
+    """The body, or its first `size` bytes and a little more."""
+    body = b""
+    async for piece in pieces:
+        body += piece
+        if len(body) >= size:
+            break
+    return body
+
+
+async def _rest(pieces: AsyncIterator[bytes]) -> None:
+    """Read what little may follow a stream's last event; a connection that was read to its end can be used again."""
+    with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):
+        async with asyncio.timeout(ENDING_SECONDS):
+            await _up_to(MAX_ERROR_BYTES, pieces)
+
+
+def _headers(base: httpx.URL, key: str) -> httpx.Headers:
+    headers = [
+        (b"host", base.netloc),
+        (b"accept", b"text/event-stream, application/json"),
+        (b"accept-encoding", b"identity"),
+        (b"content-type", b"application/json"),
+    ]
+    return httpx.Headers([*headers, (b"authorization", f"Bearer {key}".encode())] if key else headers)
+
+
+def _trace_headers(trace: TraceHeaders) -> list[tuple[bytes, bytes]]:
+    headers = [(b"traceparent", trace.traceparent.encode("ascii"))]
+    return [*headers, (b"tracestate", trace.tracestate.encode("ascii"))] if trace.tracestate else headers
 
 
 def _tool_texts(request: GenerationRequest) -> list[str]:

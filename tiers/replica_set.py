@@ -85,6 +85,8 @@ class ReplicaSet(Tier):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes every connection that was opened for it."""
+        if request.whole:  # a server is judged by its time to the first token
+            request = msgspec.structs.replace(request, whole=False)
         spec, began = self.balancing, self._clock()
         self._budget.deposit(spec.retry_share, spec.retry_burst)
         race = ReplicaRace(self.name, partial(self._ask, request, began), self._hedge_seconds())

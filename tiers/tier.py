@@ -8,6 +8,7 @@ import msgspec
 
 from inference_core.evidence import Evidence, EvidenceRequest
 from inference_core.protocol import SamplingParams, TokenLogprob
+from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.replica_try import ReplicaStatus, ReplicaTry
 from tiers.tools.tool import ToolCall, ToolCallDelta, Tooling
 
@@ -33,6 +34,13 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return "\n".join(filter(None, [self.content, *calls]))
 
 
+class TraceHeaders(msgspec.Struct, frozen=True):
+    """The caller's place in a distributed trace, as W3C's headers say it, for servers elsewhere to go on with."""
+
+    traceparent: str
+    tracestate: str = ""
+
+
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a tier needs to answer; exactly one of `messages` and `prompt` is set.
 
@@ -47,6 +55,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     `response_format` is the caller's own wording of the grammar, for servers that take it.
     `adapter`: a LoRA adapter loaded over the tier's model; "" for the model alone (see docs/lora.md).
     `evidence`: what the tier's model is to tell of its computation, where it runs in process.
+    `whole`: nobody reads before the end, so that a server elsewhere may answer at once instead of in a stream.
     """
 
     request_id: str
@@ -69,6 +78,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     tooling: Tooling | None = None
     response_format: dict[str, Any] | None = None
     evidence: EvidenceRequest | None = None
+    whole: bool = False
+    trace: TraceHeaders | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +115,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     `prompt_logprobs` pass from the decoder to a policy and leave no tier. `evidence`, where it was asked for and the
     tier's model runs in process: of the tokens of `token_ids`; the hidden state comes before them, in a delta alone.
     `tries`, in the first delta of a tier with replicas: those that were asked, in this order.
+    `at_once`: part of an answer that came whole; when it came says nothing of when its first token was drawn.
     """
 
     index: int = 0
@@ -120,6 +132,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     prompt_logprobs: list[TokenLogprob] | None = None
     evidence: Evidence | None = None
     tries: list[ReplicaTry] = []
+    at_once: bool = False
 
 
 class TierLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +181,15 @@ class Tier(ABC):
     @abstractmethod
     def load(self) -> TierLoad:
         """The latest known load; never blocks."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's own, where it runs in process and has started; None for a server elsewhere."""
+        return None
+
+    def in_force(self) -> "Tier":
+        """The tier that this one stands for, which answers a request from its beginning to its end."""
+        return self
 
     def replicas(self) -> list[ReplicaStatus]:
         """The replicas of the tier, where it has several; never blocks."""

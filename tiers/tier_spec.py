@@ -29,6 +29,8 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     are spread over them as `balancing` says.
     `api_key_env` names the environment variable that holds the key; the key itself never stands in a catalogue.
     `stream_usage` asks for token counts (`stream_options`); switch it off for a server that refuses the field.
+    `stream_whole`: stream from the server also what a caller wants whole. A server that hangs is then noticed after
+    `read_timeout_seconds` instead of `total_timeout_seconds`, for more work per token.
     `max_tokens_field`: OpenAI's reasoning models know only `max_completion_tokens`, older servers only `max_tokens`.
     """
 
@@ -43,6 +45,7 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     read_timeout_seconds: Positive = 60.0
     total_timeout_seconds: Positive = 600.0
     stream_usage: bool = True
+    stream_whole: bool = False
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
 
     @property

@@ -321,3 +321,67 @@ async def test_token_ids_are_counted_exactly_and_text_by_its_bytes() -> None:
     ids = GenerationRequest(request_id="r", sampling=GREEDY, prompt=[1, 2, 3])
     assert tier.count_prompt_tokens(ids) == 3
     assert tier.count_prompt_tokens(chat("abcdefgh")) == 6
+
+
+WHOLE = {
+    "choices": [
+        {
+            "index": 0,
+            "message": {
+                "content": "Grüße",
+                "reasoning_content": "hm",
+                "tool_calls": [
+                    {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+                    {"id": "b", "type": "function", "function": {"name": "g", "arguments": "[]"}},
+                ],
+            },
+            "finish_reason": "tool_calls",
+        }
+    ],
+    "usage": {"prompt_tokens": 7, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}},
+}
+
+
+async def test_what_a_caller_wants_whole_is_asked_whole_and_says_nothing_of_first_tokens() -> None:
+    async with upstream(lambda call: call.reply(200, WHOLE)) as (tier, server):
+        deltas = [delta async for delta in tier.generate(chat(whole=True))]
+    assert server.calls[0].body["stream"] is False
+    assert "stream_options" not in server.calls[0].body
+    said, finish, last = deltas
+    assert (said.text, said.reasoning, finish.finish_reason) == ("Grüße", "hm", "tool_calls")
+    assert [(call.index, call.id, call.name) for call in said.tool_calls] == [(0, "a", "f"), (1, "b", "g")]
+    assert last.usage == Usage(prompt_tokens=7, completion_tokens=9, cached_tokens=4)
+    assert all(delta.at_once for delta in deltas)
+
+
+async def test_a_server_may_be_made_to_stream_what_is_wanted_whole() -> None:
+    async with upstream(hello, stream_whole=True) as (tier, server):
+        answers, _ = await collect(tier, chat(whole=True))
+    assert server.calls[0].body["stream"] is True
+    assert answers[0].text == "Hello"
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({"error": {"message": "out of memory"}}, "out of memory"),
+        ({"choices": []}, "before its choices were finished"),
+        ([1], "not a chunk"),
+    ],
+)
+async def test_a_whole_answer_that_is_none_is_an_error(payload: object, message: str) -> None:
+    async with upstream(lambda call: call.reply(200, payload)) as (tier, _):
+        with pytest.raises(TierError, match=message):
+            await collect(tier, chat(whole=True))
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    async with LoopbackServer(hello) as elsewhere:
+
+        async def redirect(call: Call) -> None:
+            there = f"{elsewhere.base_url}/chat/completions"
+            await call.send(f"HTTP/1.1 307 X\r\nlocation: {there}\r\ncontent-length: 0\r\n\r\n".encode())
+
+        async with upstream(redirect) as (tier, _):
+            assert isinstance(await failure(tier), TierUnavailableError)
+        assert elsewhere.calls == []

@@ -14,11 +14,11 @@ STREAM = (
     "\n\ndata:no space\n\ndata\n\ndata: [DONE]\n\n"
 )
 EVENTS = [
-    ServerSentEvent("", '{"text": "Grüße 🌍"}'),
-    ServerSentEvent("error", "first\nsecond"),
-    ServerSentEvent("", "no space"),
-    ServerSentEvent("", ""),
-    ServerSentEvent("", "[DONE]"),
+    ServerSentEvent("", '{"text": "Grüße 🌍"}'.encode()),
+    ServerSentEvent("error", b"first\nsecond"),
+    ServerSentEvent("", b"no space"),
+    ServerSentEvent("", b""),
+    ServerSentEvent("", b"[DONE]"),
 ]
 
 
@@ -42,14 +42,14 @@ def test_every_single_cut_gives_the_same_events(newline: str) -> None:
 
 def test_an_event_is_out_as_soon_as_its_blank_line_is_in() -> None:
     parser = EventParser()
-    assert parser.feed(b"data: a\r\n\r") == [ServerSentEvent("", "a")]
-    assert parser.feed(b"\ndata: b\r\n\r\n") == [ServerSentEvent("", "b")]
+    assert parser.feed(b"data: a\r\n\r") == [ServerSentEvent("", b"a")]
+    assert parser.feed(b"\ndata: b\r\n\r\n") == [ServerSentEvent("", b"b")]
 
 
 def test_a_last_event_without_its_blank_line_is_not_lost() -> None:
     parser = EventParser()
     assert parser.feed(b"data: tail") == []
-    assert parser.flush() == [ServerSentEvent("", "tail")]
+    assert parser.flush() == [ServerSentEvent("", b"tail")]
 
 
 def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.tier_world import GREEDY, remote_spec
-from tiers.remote_wire import parse_chunk, request_body
+from tiers.openai_format import parse_chunk, request_body
 from tiers.tier import ChatMessage, GenerationRequest
 from tiers.tools.tool import Tool, ToolCall, ToolCallDelta, Tooling
 

@@ -1,0 +1,47 @@
+"""A tier that can be exchanged for another while it serves: whoever holds it asks the new one from then on."""
+
+from collections.abc import AsyncIterator
+
+from tiers.replica_try import ReplicaStatus
+from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
+
+
+class ReloadableTier(Tier):
+    """Stands for the tier in force. Answers under way stay with the tier that began them."""
+
+    def __init__(self, current: Tier) -> None:
+        self.exchange(current)
+
+    def exchange(self, tier: Tier) -> None:
+        """Ask `tier`, which has been started, from now on. What was in force before is the caller's to close."""
+        self._current = tier
+        self.name, self.number, self.model, self.max_context = tier.name, tier.number, tier.model, tier.max_context
+        self.core_name, self.num_layers = tier.core_name, tier.num_layers
+
+    def in_force(self) -> Tier:
+        """See `Tier.in_force`."""
+        return self._current
+
+    async def start(self) -> None:
+        """See `Tier.start`."""
+        await self._current.start()
+
+    async def close(self) -> None:
+        """See `Tier.close`."""
+        await self._current.close()
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Delta]:
+        """See `Tier.generate`."""
+        return self._current.generate(request)
+
+    def count_prompt_tokens(self, request: GenerationRequest) -> int:
+        """See `Tier.count_prompt_tokens`."""
+        return self._current.count_prompt_tokens(request)
+
+    def load(self) -> TierLoad:
+        """See `Tier.load`."""
+        return self._current.load()
+
+    def replicas(self) -> list[ReplicaStatus]:
+        """See `Tier.replicas`."""
+        return self._current.replicas()
