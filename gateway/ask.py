@@ -4,6 +4,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from gateway.caller import KEYLESS, Caller
+from gateway.slo_class import SLO_CLASSES, SloName
+from gateway.trace_context import TraceContext
 from inference_core.protocol import SamplingParams
 from tiers.tier import ChatMessage, GenerationRequest, ReasoningEffort
 from tiers.tier_spec import SamplingDefaults, TierSpec
@@ -20,8 +23,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     no worse than the strongest tier's, None for the server's own. `deadline_seconds`: the caller's bound on the time
     to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`: sampling
     fields the caller left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none.
-    `conversation`: the caller's own id of it, None if it has to be recognised. `echo`, `include_stop` and the
-    `reasoning_…` fields: see `GenerationRequest`.
+    `service_tier`: what the answer repeats of the caller's wish. `metadata`: the caller's tags, recorded as they are.
+    `conversation`: the caller's own id of it, None if it has to be recognised. `slo`: its class of service. `echo`,
+    `include_stop` and the `reasoning_…` fields: see `GenerationRequest`.
     """
 
     request_id: str
@@ -34,7 +38,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[ChatMessage] | None = None
     prompts: list[Prompt] | None = None
     stream: bool = False
-    key_id: str | None = None
+    caller: Caller = KEYLESS
     store_texts: bool = True
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
@@ -47,13 +51,21 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_effort: ReasoningEffort | None = None
     reasoning_budget: int | None = None
     priority: int = 1
+    service_tier: str | None = None
+    metadata: dict[str, str] | None = None
     quality_target: float | None = None
     min_tier: int | None = None
     max_cost_usd: float | None = None
     deadline_seconds: float | None = None
-    traceparent: str | None = None
+    trace: TraceContext | None = None
     adapter: str = ""
     conversation: str | None = None
+    slo: SloName | None = None
+
+    @property
+    def key_id(self) -> str | None:
+        """The pseudonym of the caller's key."""
+        return self.caller.key_id
 
     @property
     def is_bound(self) -> bool:
@@ -84,7 +96,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         drawn = self.best_of or self.n
         if drawn > self.n and self.sampling.logprobs is None:
             changes["logprobs"] = 0  # what the best are told by
-        seconds = spec.objective.ttft_ms / 1e3 if self.deadline_seconds is None else self.deadline_seconds
+        usual = spec.objective.ttft_ms / 1e3 if self.slo is None else SLO_CLASSES[self.slo].ttft_seconds
+        seconds = usual if self.deadline_seconds is None else self.deadline_seconds
         return GenerationRequest(
             request_id=request_id,
             messages=self.messages,
@@ -103,8 +116,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             arrival=self.arrival,
             deadline=self.arrival + seconds,
             strict_deadline=self.deadline_seconds is not None,
-            salt=self.key_id or "",
+            salt=self.caller.tenant,
             adapter=self.adapter,
+            trace=None if self.trace is None else self.trace.headers,
+            whole=not self.stream,
         )
 
     def recorded_messages(self) -> list[dict[str, str]] | None:

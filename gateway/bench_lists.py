@@ -13,7 +13,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.bench_overhead import served
 from gateway.settings import Settings
-from migrations.tables import audit_events, classifier_versions, retrain_runs, verifications
+from migrations.tables import (
+    audit_events,
+    classifier_versions,
+    experiments,
+    requests,
+    retrain_runs,
+    rollouts,
+    routing_decisions,
+    verifications,
+)
 from quality.database import migrate, open_database
 
 Progress = Callable[[str, float], None]
@@ -79,31 +88,65 @@ _RUNS = {
     "trigger": Column(7, {"cron": 700, "drift": 250, "button": 40, "cli": 10}),
 }
 _VERSIONS = {"status": Column(1, {"retired": 600, "refused": 350, "candidate": 40, "promoted": 10})}
+_REQUESTS = {"tier": _VERIFICATIONS["tier"], "key_id": _VERIFICATIONS["key_id"]}
+_NUMBERS = dict.fromkeys(("cost_usd", "baseline_cost_usd", "route_ms", "ttft_ms", "e2e_ms", "overhead_ms"), "0.5")
+_COUNTS = dict.fromkeys(("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens"), "64")
+_ENDED = {"status": Column(1, {"kept": 700, "rolled_back": 250, "superseded": 40, "stopped": 10})}
 LISTS: dict[str, tuple[Table, dict[str, Column], dict[str, str]]] = {
+    "requests": (
+        requests,
+        _REQUESTS,
+        {"request_id": "'chatcmpl-' || n", "api": "'chat'", "requested_model": "'auto'", "stream": "n % 2 = 0",
+         "status": "'ok'", "http_status": "200", "model": "'m'", "finish_reason": "'stop'",
+         "attempts": "'[{\"tier\": 1, \"model\": \"m\", \"status\": \"ok\", \"cost_usd\": 0.5}]'",
+         "messages": "'[{\"role\": \"user\", \"content\": \"A question of some length, as they are.\"}]'",
+         "answer": "'An answer of some length, as they are.'", **_COUNTS, **_NUMBERS},
+    ),
     "verifications": (
         verifications,
         _VERIFICATIONS,
-        {"request_id": "'r' || n", "model": "'m'", "sampled_probability": "0.05", "cost_usd": "0.001",
+        {"request_id": "'chatcmpl-' || n", "model": "'m'", "sampled_probability": "0.05", "cost_usd": "0.001",
          "reserved_usd": "0.0", "attempts": "1", "reason": "'because of one thing and another'",
-         "verifier_answer": "'An answer of some length, as they are.'"},
+         "verifier_answer": "'An answer of some length, as they are.'",
+         "finished_at": "CASE WHEN u / 7 % 1000 < 990 THEN at + 60.0 END"},
     ),
     "transitions": (audit_events, _AUDIT, {"subject": "'s' || n", "reason": "'for some reason or other'"}),
     "retrainings": (retrain_runs, _RUNS, {"run_id": "'run' || n", "owner": "'o'", "lease_until": "0.0"}),
     "artefacts": (
         classifier_versions, _VERSIONS, {"version": "'v' || n", "path": "''", "reason": "'better'", "metrics": "'{}'"}
     ),
+    "rollouts": (
+        rollouts, _ENDED,
+        {"rollout_id": "'o' || n", "version": "'v' || n", "incumbent": "'v' || (n - 1)", "stage": "'watch'",
+         "share": "0.1", "settings": "'{}'", "reason": "'for some reason'"},
+    ),
+    "experiments": (experiments, _ENDED, {"experiment_id": "'e' || n", "name": "'a'", "config": "'{}'"}),
 }  # fmt: skip
+# Of the requests, what the estimates are taken of beside verifications.
+DECISIONS: dict[str, tuple[Table, dict[str, Column], dict[str, str]]] = {
+    "decisions": (
+        routing_decisions,
+        {"tier": _VERIFICATIONS["tier"]},
+        {"request_id": "'chatcmpl-' || n", "reason": "'for some reason'", "classifier_version": "'v'", "novelty": "0.5",
+         "prediction_kind": "'measured'", "quality_target": "0.9", "p_ok": "'[]'", "scores": "'[]'",
+         "inputs": """'{"prediction": {"p_ok": [0.8, 0.85, 0.9, 1.0]}}'"""},
+    ),
+}  # fmt: skip
+# Shown at once, whatever there is: what they are taken of is as many as the newest are.
+SUMMARIES = ("estimates", "promotions")
 
 
-async def fill(engine: AsyncEngine, rows: int, progress: Progress) -> None:
-    """Put `rows` rows into every listed table, spread over thirty days. Raises `DatabaseInUseError`."""
+async def fill(engine: AsyncEngine, rows: int, progress: Progress, begin: float = 0.0) -> None:
+    """Put `rows` rows into every table, spread over thirty days from `begin`, in epoch seconds. Raises
+    `DatabaseInUseError`."""
     postgres = engine.dialect.name == "postgresql"
-    for place, (name, (table, columns, constants)) in enumerate(LISTS.items()):
+    tables = LISTS | DECISIONS
+    for place, (name, (table, columns, constants)) in enumerate(tables.items()):
         async with engine.connect() as connection:
             if (await connection.execute(table.select().limit(1))).first() is not None:
                 raise DatabaseInUseError(f"the table {table.name} has rows already; give an empty database")
         values = {column: dealt.sql() for column, dealt in columns.items()} | constants
-        values["created_at"] = f"n * {SPAN_SECONDS}.0 / {rows}"
+        values["created_at"] = "at"
         for first in range(1, rows + 1, BATCH):
             last = min(first + BATCH - 1, rows)
             series = f"generate_series({first}, {last}) AS numbers(n)"
@@ -116,16 +159,17 @@ async def fill(engine: AsyncEngine, rows: int, progress: Progress) -> None:
             )
             insert = (
                 f"INSERT INTO {table.name} ({', '.join(values)}) SELECT {', '.join(values.values())} "  # noqa: S608
-                f"FROM (SELECT n, {_MIXED} AS u FROM ({numbers}) AS numbered) AS dealt"
+                f"FROM (SELECT n, {_MIXED} AS u, {begin} + n * {SPAN_SECONDS}.0 / {rows} AS at "
+                f"FROM ({numbers}) AS numbered) AS dealt"
             )
             async with engine.begin() as connection:
                 await connection.execute(text(insert))
-            progress(f"filling {name}", (place + last / rows) / len(LISTS))
+            progress(f"filling {name}", (place + last / rows) / len(tables))
     async with engine.begin() as connection:
         await connection.execute(text("ANALYZE"))
 
 
-def queries(columns: Mapping[str, Column]) -> list[dict[str, Any]]:
+def queries(columns: Mapping[str, Column], begin: float = 0.0) -> list[dict[str, Any]]:
     """Every combination of filters, by common values, by rare ones and by both in turn; bounded in time as well."""
     found: dict[str, dict[str, Any]] = {}
     for names in chain.from_iterable(combinations(columns, n) for n in range(len(columns) + 1)):
@@ -133,7 +177,7 @@ def queries(columns: Mapping[str, Column]) -> list[dict[str, Any]]:
             chosen = {
                 name: columns[name].values[turn if turn < 2 else (place + turn) % 2] for place, name in enumerate(names)
             }
-            for bounds in ({}, {"since": SPAN_SECONDS / 3, "until": SPAN_SECONDS / 2}):
+            for bounds in ({}, {"since": begin + SPAN_SECONDS / 3, "until": begin + SPAN_SECONDS / 2}):
                 query = chosen | bounds
                 found[str(query)] = query
     return list(found.values())
@@ -142,10 +186,12 @@ def queries(columns: Mapping[str, Column]) -> list[dict[str, Any]]:
 async def bench_lists(settings: Settings, *, rows: int, repeats: int, progress: Progress) -> list[ListTime]:
     """Fill the database of `settings`, which must be empty, and ask for pages over HTTP: each query `repeats` times,
     and for the page after the first where there is one."""
+    # The trailing day is what the monitor looks at.
+    begin = float(round(time.time()) - SPAN_SECONDS)
     await migrate(settings.database)
     engine = open_database(settings.database)
     try:
-        await fill(engine, rows, progress)
+        await fill(engine, rows, progress, begin)
     finally:
         await engine.dispose()
     found = []
@@ -154,7 +200,8 @@ async def bench_lists(settings: Settings, *, rows: int, repeats: int, progress: 
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/admin/api", timeout=60) as http,
     ):
         for name, (_, columns, _) in LISTS.items():
-            found.append(await _time(http, name, rows, queries(columns), repeats, progress))
+            found.append(await _time(http, name, rows, queries(columns, begin), repeats, progress))
+        found += [await _time(http, name, rows, [{}], 10 * repeats, progress) for name in SUMMARIES]
     return found
 
 
@@ -191,5 +238,5 @@ async def _page(
     answer.raise_for_status()
     if counted:
         times.setdefault(str(answer.url.query.decode()), []).append(took)
-    following: str | None = answer.json()["next"]
+    following: str | None = answer.json().get("next")
     return following

@@ -132,6 +132,22 @@ class ClassifierInForce:
         self._seen = self._pointer_state()
         self._put_in_force(*self._read())
 
+    async def serve_catalogue(self, fingerprint: str) -> None:
+        """Go on for a catalogue of other answers, whose outcomes may not have been measured."""
+        self._fingerprint = fingerprint
+        serving = self._serving
+        if serving is None or self._must_be_measured:
+            self._put_in_force(*await asyncio.to_thread(self._read))
+            return
+        now = {id(version): version.for_catalogue(fingerprint) for version in serving.versions}
+        renewed = msgspec.structs.replace(
+            serving,
+            current=now[id(serving.current)],
+            canary=None if serving.canary is None else now[id(serving.canary)],
+            arms={name: now[id(version)] for name, version in serving.arms.items()},
+        )
+        self._put_in_force(renewed, [])
+
     async def follow(self, seconds: float) -> None:
         """Look at the registry's pointer every `seconds` and load what it names when it has changed."""
         while True:

@@ -5,14 +5,17 @@ from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.errors import ApiError
+from gateway.errors import ApiError, bad_request
+from quality.database import blames_data
 
 T = TypeVar("T")
 
 
 async def reached(answer: Awaitable[T]) -> T:
-    """What the database says. Raises `ApiError` 503 while it is away."""
+    """What the database says. Raises `ApiError`: 503 while it is away, 400 for values that it cannot hold."""
     try:
         return await answer
-    except (SQLAlchemyError, OSError) as error:
+    except (SQLAlchemyError, OSError, OverflowError) as error:
+        if blames_data(error):
+            raise bad_request("A value is out of the range that the database holds.", None, "invalid_value") from error
         raise ApiError(503, "The database is away. Try again later.", code="database_unavailable") from error

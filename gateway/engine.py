@@ -13,6 +13,7 @@ from inference_core.client import CoreClient
 from inference_core.errors import CoreError
 from tiers.build import build_tiers
 from tiers.catalog import Catalog
+from tiers.reloadable import ReloadableTier
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,8 @@ async def running_engine(
             if settings.role == "all":
                 await require_machine(catalog, settings, catalog.core_names)
             cores = core_clients(catalog, settings)
-        tiers = build_tiers(catalog, cores)
+        built = build_tiers(catalog, cores)
+        tiers = [tier if tier.core_name is not None else ReloadableTier(tier) for tier in built]
     engine = Engine(tiers, cores or {})
     try:
         async with AsyncExitStack() as stack:

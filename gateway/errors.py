@@ -3,6 +3,7 @@
 import http
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -47,7 +48,8 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
 
 
 class ApiError(Exception):
-    """A failure with its HTTP status and envelope; a 503 says in `retry-after` when to come back, 1 to 60 seconds."""
+    """A failure with its HTTP status, envelope and further headers; a 503 says in `retry-after` when to come back, 1 to
+    60 seconds."""
 
     def __init__(
         self,
@@ -58,9 +60,11 @@ class ApiError(Exception):
         code: str | None = None,
         type_: str | None = None,
         retry_after_seconds: float = 1.0,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.headers = dict(headers or {})
         self.retry_after = str(max(1, min(math.ceil(retry_after_seconds), MAX_RETRY_AFTER)))
         self.body = ErrorBody(
             message=message,
@@ -115,7 +119,7 @@ def envelope_response(request: Request[Any, Any, State], error: Exception) -> Re
         # A failure that was foreseen needs no traceback; a bug does.
         bug = None if isinstance(error, (ApiError, TierError, HTTPException)) else error
         log.error("request %s: %d, %s", request_id, failure.status, type(error).__name__, exc_info=bug)
-    headers = {"x-request-id": request_id}
+    headers = {"x-request-id": request_id} | failure.headers
     if failure.status == 401:
         headers["www-authenticate"] = "Bearer"
     if failure.status == 503:

@@ -136,9 +136,10 @@ _STAGE_NAMES: dict[Stage, str] = {
 
 
 def may_escalate(ask: Ask, decision: Decision) -> bool:
-    """Whether probes apply at all: to one free chat answer, of a tier that the caller did not name."""
+    """Whether probes apply at all: to one free chat answer, of a tier that neither caller nor operator named."""
     single = ask.choices == 1 and ask.best_of in (None, 1)
-    return ask.messages is not None and single and not ask.is_bound and decision.inputs.pinned_tier is None
+    named = decision.inputs.pinned_tier is not None or decision.would_be is not None
+    return ask.messages is not None and single and not ask.is_bound and not named
 
 
 def _expected_tokens(ask: Ask, decision: Decision, spec: TierSpec) -> float:

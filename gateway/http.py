@@ -11,20 +11,35 @@ from litestar.openapi.plugins import JsonRenderPlugin
 
 from gateway import __version__
 from gateway.api.adapters import load_adapter, show_adapters, unload_adapter
+from gateway.api.budgets_admin import delete_budget, list_budgets, put_budget
 from gateway.api.chat import chat_completions
+from gateway.api.chat_socket import chat_socket
 from gateway.api.classifier_orders import begin_trial, end_trial, promote_version, roll_back
 from gateway.api.completions import completions
+from gateway.api.costs import show_costs
 from gateway.api.docs_page import DocsPage
+from gateway.api.embeddings import embeddings
 from gateway.api.experiments import start_experiment, stop_experiment
 from gateway.api.feedback import give_feedback
 from gateway.api.guard import admit, admit_admin
 from gateway.api.health import live, metrics, ready
+from gateway.api.keys_admin import (
+    end_key,
+    limit_key,
+    list_keys,
+    list_teams,
+    make_key,
+    make_team,
+    renew_key,
+    show_key,
+)
 from gateway.api.knobs import change_knobs, list_knob_changes, show_knobs
 from gateway.api.models import list_models, show_model
 from gateway.api.promotions import end_promotions, list_promotions
 from gateway.api.quality_lists import (
     list_artefacts,
     list_experiments,
+    list_requests,
     list_retrainings,
     list_rollouts,
     list_transitions,
@@ -34,10 +49,14 @@ from gateway.api.quality_lists import (
     show_verification,
 )
 from gateway.api.records import show_record
+from gateway.api.reload import reload_catalogue
 from gateway.api.replicas_admin import change_replicas, show_replicas
+from gateway.api.responses import responses
 from gateway.api.route import route
 from gateway.api.routing_admin import change_routing, show_routing
+from gateway.api.slo import show_slo
 from gateway.api.stats import show_stats
+from gateway.api.tokenize import detokenize, tokenize
 from gateway.api.users import erase_user
 from gateway.errors import envelope_response
 from gateway.settings import Settings
@@ -49,9 +68,25 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     """The application; `lifespan` puts `Parts` into its state before the first request."""
     v1 = Router(
         "/v1",
-        route_handlers=[chat_completions, completions, list_models, show_model, route, show_record, give_feedback],
+        route_handlers=[
+            chat_completions,
+            completions,
+            embeddings,
+            responses,
+            list_models,
+            show_model,
+            route,
+            show_record,
+            give_feedback,
+            tokenize,
+            detokenize,
+        ],
         guards=[admit],
     )
+    # Where vLLM has them.
+    unversioned = Router("/", route_handlers=[tokenize, detokenize], guards=[admit], include_in_schema=False)
+    # It admits its callers itself: a browser's key comes with the first message.
+    sockets = Router("/v1", route_handlers=[chat_socket])
     admin = Router(
         "/v1/admin",
         route_handlers=[
@@ -60,6 +95,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             list_knob_changes,
             show_replicas,
             change_replicas,
+            reload_catalogue,
             show_routing,
             change_routing,
             show_stats,
@@ -73,6 +109,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     quality = Router(
         "/admin/api",
         route_handlers=[
+            list_requests,
             list_verifications,
             show_verification,
             list_artefacts,
@@ -81,6 +118,8 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             list_rollouts,
             retrain_now,
             show_estimates,
+            show_costs,
+            show_slo,
             list_promotions,
             end_promotions,
             promote_version,
@@ -88,6 +127,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             begin_trial,
             end_trial,
             list_experiments,
+            list_requests,
             start_experiment,
             stop_experiment,
             erase_user,
@@ -95,9 +135,27 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
         guards=[admit_admin],
         tags=["quality"],
     )
+    tenancy = Router(
+        "/admin/api",
+        route_handlers=[
+            list_keys,
+            make_key,
+            show_key,
+            limit_key,
+            renew_key,
+            end_key,
+            list_teams,
+            make_team,
+            list_budgets,
+            put_budget,
+            delete_budget,
+        ],
+        guards=[admit_admin],
+        tags=["keys"],
+    )
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
     return Litestar(
-        route_handlers=[v1, admin, quality, live, ready, metrics],
+        route_handlers=[v1, unversioned, sockets, admin, quality, tenancy, live, ready, metrics],
         lifespan=[lifespan],
         state=State(),
         exception_handlers={Exception: envelope_response},

@@ -4,9 +4,14 @@ import hashlib
 import hmac
 import secrets
 
+import msgspec
+
+from gateway.caller import Caller
 from gateway.settings import SettingsError
 
 MIN_KEY_LENGTH = 20
+KEY_START = "sk-aio-"
+PREFIX_LENGTH = len(KEY_START) + 8
 
 
 class ApiKeys:
@@ -37,22 +42,27 @@ class ApiKeys:
             raise SettingsError(f"AIO_PRIVATE_KEYS: {', '.join(unknown)} is no name in {variable}")
         return cls(digests, names)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all keys."""
+        return frozenset(self._digests)
+
     def __bool__(self) -> bool:
         return bool(self._digests)
 
-    def may_store_texts(self, owner: str | None) -> bool:
-        """Whether the texts of this key's owner may be stored, and with that sampled and learned from."""
-        return owner not in self._private
+    def caller(self, owner: str, scopes: frozenset[str]) -> Caller:
+        """Who asks with the key of `owner`: without limits, but for consent where it was withdrawn."""
+        return Caller(key_id=owner, name=owner, scopes=scopes, consent=owner not in self._private)
 
     def owner(self, authorization: str | None) -> str | None:
         """The name of the key in an `Authorization: Bearer …` header, or None if it is missing or wrong.
 
         Every known digest is compared, so that the time taken says nothing about which one was near.
         """
-        scheme, _, secret = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer":
+        secret = bearer_of(authorization)
+        if secret is None:
             return None
-        digest = hashlib.sha256(secret.strip().encode()).digest()
+        digest = digest_of(secret)
         found = None
         for name, known in self._digests.items():
             if hmac.compare_digest(digest, known):
@@ -60,10 +70,35 @@ class ApiKeys:
         return found
 
 
+class MadeKey(msgspec.Struct, frozen=True):
+    """A fresh key; its SHA-256, which is all that is kept of it, and the first characters, which find it again."""
+
+    key: str
+    digest: bytes
+    prefix: str
+
+
+def make_key() -> MadeKey:
+    """256 bits of chance, of which the prefix shows 48."""
+    key = f"{KEY_START}{secrets.token_urlsafe(32)}"
+    return MadeKey(key, digest_of(key), key[:PREFIX_LENGTH])
+
+
 def new_key() -> tuple[str, str]:
     """A fresh key and its `sha256:HEX` form for the settings."""
-    key = f"sk-aio-{secrets.token_urlsafe(32)}"
-    return key, f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+    made = make_key()
+    return made.key, f"sha256:{made.digest.hex()}"
+
+
+def bearer_of(authorization: str | None) -> str | None:
+    """The key in an `Authorization: Bearer …` header; None without one."""
+    scheme, _, secret = (authorization or "").partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else None
+
+
+def digest_of(key: str) -> bytes:
+    """The SHA-256 of a key."""
+    return hashlib.sha256(key.encode()).digest()
 
 
 def _digest(name: str, secret: str, variable: str) -> bytes:
@@ -80,4 +115,4 @@ def _digest(name: str, secret: str, variable: str) -> bytes:
             f"{variable}: the key of {name!r} has {len(secret)} characters; at least {MIN_KEY_LENGTH} are needed "
             "(`aio new-key` makes one)"
         )
-    return hashlib.sha256(secret.encode()).digest()
+    return digest_of(secret)

@@ -63,6 +63,12 @@ class LoadedVersion:
         if self._slow_encoder is not None:
             await asyncio.wrap_future(self._slow_encoder.submit(given.turn))
 
+    def for_catalogue(self, fingerprint: str) -> "LoadedVersion":
+        """The same version for the catalogue of this fingerprint."""
+        version = LoadedVersion(self.model.for_catalogue(fingerprint), on_trial=self.on_trial)
+        version.recent, version.lengths = self.recent, self.lengths
+        return version
+
     def rule_for(self, quality_target: float | None) -> RoutingRule:
         """The artefact's default rule at a target, read off its own cost-quality curve; None is its own target."""
         rule = self._rules.get(quality_target)

@@ -8,17 +8,21 @@ from litestar.connection import Request
 from litestar.datastructures import State
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.catalogue_reload import CatalogueReload
 from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
-from gateway.keys import ApiKeys
+from gateway.embedding.embedder import Embedder
+from gateway.peers import Peers
 from gateway.privacy import Privacy
 from gateway.quality_loop import QualityLoop
 from gateway.recent_in_force import RecentInForce
+from gateway.redis_store import RedisStore
 from gateway.replica_knobs import ReplicaKnobs
 from gateway.routing import RoutingService
 from gateway.service import Service
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
+from gateway.tenancy.tenancy import Tenancy
 from quality.feedback import FeedbackDesk
 from quality.record import Record
 
@@ -43,15 +47,17 @@ class Parts:
 
     `not_ready` names what keeps the whole server from serving, with the reason; `away` names cores in other processes
     that are not connected, without which the tiers elsewhere go on. `refresh_metrics` is awaited before every scrape.
+    `peers`: the other gateway processes behind the same port, if this is one of several.
     """
 
     settings: Settings
-    keys: ApiKeys
-    admin_keys: ApiKeys
+    tenancy: Tenancy
     core_knobs: CoreKnobs
     core_adapters: CoreAdapters
     replica_knobs: ReplicaKnobs
+    reload: CatalogueReload
     routing: RoutingService
+    embedders: Mapping[str, Embedder]
     service: Service
     records: RecordStore
     feedback: FeedbackDesk
@@ -59,12 +65,18 @@ class Parts:
     database: AsyncEngine
     quality_loop: QualityLoop | None
     recent: RecentInForce | None
+    redis: RedisStore | None
     metrics: Metrics
-    fingerprint: str
     created: int
     not_ready: dict[str, str] = field(default_factory=dict)
     away: Mapping[str, str] = field(default_factory=dict)
     refresh_metrics: Callable[[], Awaitable[None]] = _nothing_to_refresh
+    peers: Peers | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """OpenAI's `system_fingerprint`: another one when other models or policies answer."""
+        return f"fp_{self.routing.fingerprint}"
 
     def put_into(self, state: State) -> None:
         """Make them reachable from requests."""

@@ -36,11 +36,23 @@ class ReplicaKnobs:
     """
 
     def __init__(self, tiers: Iterable[Tier], path: Path | None = None) -> None:
-        self.sets = {tier.number: tier for tier in tiers if isinstance(tier, ReplicaSet)}
-        self._catalog = {number: tier.balancing for number, tier in self.sets.items()}
         self._overrides: Overrides = {}
         self._path, self._seen = path, (0, 0)
+        self._set(tiers)
         self.refresh()
+
+    def renew(self, tiers: Iterable[Tier]) -> None:
+        """Go on with these tiers, some of which may be new; the knobs in force stay so. Never raises."""
+        self._set(tiers)
+        try:
+            self._apply(self._overrides)
+        except Exception as error:
+            log.error("the catalogue's knobs of replicas are in force, since changed ones do not fit: %s", error)
+
+    def _set(self, tiers: Iterable[Tier]) -> None:
+        now = (tier.in_force() for tier in tiers)
+        self.sets = {tier.number: tier for tier in now if isinstance(tier, ReplicaSet)}
+        self._catalog = {number: tier.balancing for number, tier in self.sets.items()}
 
     def refresh(self) -> None:
         """Read the file again if it has changed; never raises."""

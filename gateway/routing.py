@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
-from classifier.errors import NoTierAllowedError
+from classifier.errors import ClassifierError, NoTierAllowedError
 from classifier.heuristic import heuristic_prediction
 from classifier.manifest import NoveltyFallback
 from classifier.policy import barred_tiers, decide, promoted_from
@@ -29,6 +29,7 @@ from tiers.tier_spec import TierSpec
 log = logging.getLogger(__name__)
 
 AUTO = "auto"
+NOT_ALLOWED = "the key may not use it"
 # No tokeniser makes more tokens than bytes; a chat template adds less than this per turn and at its ends.
 TEMPLATE_TOKENS_PER_TURN = 16
 TEMPLATE_TOKENS = 64
@@ -47,7 +48,7 @@ class RoutingService:
         quality_target: float | None,
         knobs: RoutingKnobFile | None = None,
     ) -> None:
-        self.catalog = catalog
+        self.catalog, self.fingerprint = catalog, catalog.fingerprint
         self.tiers = dict(tiers)
         self.classifier = classifier
         self.quality_target = quality_target
@@ -63,8 +64,8 @@ class RoutingService:
         return len(self.catalog.tiers)
 
     def tier(self, number: int) -> Tier:
-        """The tier of this number."""
-        return self.tiers[number]
+        """The tier of this number, as it is now."""
+        return self.tiers[number].in_force()
 
     def spec(self, number: int) -> TierSpec:
         """The catalogue's entry of this tier."""
@@ -118,7 +119,8 @@ class RoutingService:
         """
         try:
             version = self.classifier.model_for(ask.request_id)
-            if isinstance(version, EncodesAhead) and version.slow:
+            # Asked first, because to look whether an object has a protocol's methods takes ten microseconds.
+            if getattr(version, "slow", False) and isinstance(version, EncodesAhead):
                 await version.encode_ahead(routing_input_of(ask))
         except Exception as error:
             log.debug("nothing was encoded ahead: %s", error)
@@ -131,6 +133,7 @@ class RoutingService:
                 "A prompt of token ids belongs to one model's vocabulary: name that model or a tier, not 'auto'.",
                 "model",
             )
+        self._check_allowed(ask, pinned)
         history = self._history(ask)
         given = routing_input_of(ask, history.tiers)
         verdict = self._verdict(ask, given)
@@ -153,6 +156,7 @@ class RoutingService:
             novelty_threshold=None if verdict.fallback is None else verdict.fallback.threshold,
             safe_tier=None if verdict.fallback is None else min(verdict.fallback.tier, self.strongest),
             canary=verdict.on_trial,
+            observe_tier=self._observed_tier() if pinned is None else None,
             **circumstances(history, self.catalog, given.prompt_tokens),
         )
         try:
@@ -161,11 +165,11 @@ class RoutingService:
             raise self._refusal(error, ask, inputs, too_long) from None
 
     def _in_experiment(self, inputs: PolicyInputs, request_id: str) -> PolicyInputs:
-        """With the arm of the request. Who asks for a tier has none, nor has a tool loop, which keeps its tier; nor has
-        whom either arm's tier is barred for, so that both arms are of the same population; nor has one whom the
-        heuristic or, in a swap, another version serves."""
+        """With the arm of the request. Who asks for a tier has none, nor has a tool loop, which keeps its tier, nor has
+        anybody while routing is only watched; nor has whom either arm's tier is barred for, so that both arms are of
+        the same population; nor has one whom the heuristic or, in a swap, another version serves."""
         split = self.classifier.split()
-        bound = inputs.pinned_tier is not None or inputs.in_tool_loop
+        bound = inputs.pinned_tier is not None or inputs.in_tool_loop or inputs.observe_tier is not None
         name = None if split is None or bound else split.arm_of(request_id)
         if split is None or name is None or not barred_tiers(inputs).keys().isdisjoint(split.tiers):
             return inputs
@@ -179,10 +183,17 @@ class RoutingService:
         barred = barred_tiers(decision.inputs)
         allowed = (k for k in range(number + 1, self.strongest + 1) if k not in barred and self.tiers[k].load().healthy)
         higher = next(allowed, None)
-        return None if higher is None else self.tiers[higher]
+        return None if higher is None else self.tiers[higher].in_force()
+
+    def _observed_tier(self) -> int | None:
+        """Who answers everything while routing is only watched; None while it routes."""
+        knobs = self.knobs.in_force
+        if knobs.mode == "route":
+            return None
+        return min(knobs.observe_tier or self.strongest, self.strongest)
 
     def remember(self, ask: Ask, tier: int) -> None:
-        """Note that `tier` answered `ask`, for the conversation's next turn."""
+        """Note that `tier` answered `ask`, or would have, for the conversation's next turn."""
         if self.knobs.in_force.conversations:
             self.conversations.seconds = self.knobs.in_force.conversation_seconds
             self.conversations.remember(ask, tier)
@@ -197,7 +208,9 @@ class RoutingService:
         except Exception as error:
             if str(error) != self._classifier_failure:
                 self._classifier_failure = str(error)
-                log.error("the classifier failed, the length heuristic routes: %s", error, exc_info=error)
+                # Our own errors say what is missing; any other may quote the prompt.
+                said = error if isinstance(error, ClassifierError) else type(error).__name__
+                log.error("the classifier failed, the length heuristic routes: %s", said, exc_info=error)
             return Verdict(heuristic_prediction(given, self.strongest), heuristic_rule(target))
 
     def _within_budget(self, prediction: Prediction) -> Prediction:
@@ -232,18 +245,33 @@ class RoutingService:
     def _exclusions(self, ask: Ask, pinned: int | None) -> tuple[list[Exclusion], list[int]]:
         """Tiers that cannot take the request now, and those among them whose context is too short for it."""
         exclusions: list[Exclusion] = []
+        caller = ask.caller
         too_long: list[int] = []
-        most = _most_tokens(ask)
+        most = most_tokens(ask)
         for number, tier in self.tiers.items():
             if pinned is not None and number != pinned:
                 continue
-            if reason := _context_problem(ask, most, tier, self.spec(number)):
+            if not caller.may_use(number):
+                reason: str | None = NOT_ALLOWED
+            elif reason := _context_problem(ask, most, tier, self.spec(number)):
                 too_long.append(number)
             else:
                 reason = _load_problem(ask, tier)
             if reason:
                 exclusions.append(Exclusion(tier=number, reason=reason))
         return exclusions, too_long
+
+    def _check_allowed(self, ask: Ask, pinned: int | None) -> None:
+        """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""
+        wanted = range(ask.min_tier or 1, self.strongest + 1) if pinned is None else [pinned]
+        if not any(ask.caller.may_use(number) for number in wanted):
+            raise ApiError(
+                403,
+                f"This key does not have access to model {ask.requested_model!r}"
+                + (f" from tier {ask.min_tier} on." if ask.min_tier and pinned is None else "."),
+                param="model",
+                code="model_not_found",
+            )
 
     def _refusal(self, error: NoTierAllowedError, ask: Ask, inputs: PolicyInputs, too_long: list[int]) -> ApiError:
         """Ours to mend (503) only if some tier that the caller would take and that could hold the request is away."""
@@ -291,7 +319,7 @@ def _context_problem(ask: Ask, most: int, tier: Tier, spec: TierSpec) -> str | N
     return f"{prompt} prompt tokens and {wanted} answer tokens exceed the context of {tier.max_context} tokens"
 
 
-def _most_tokens(ask: Ask) -> int:
+def most_tokens(ask: Ask) -> int:
     """A bound on the prompt's tokens from its bytes."""
     if ask.messages is not None:
         text = sum(len(message.recorded_content().encode()) for message in ask.messages)

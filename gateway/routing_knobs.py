@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -19,6 +19,14 @@ log = logging.getLogger(__name__)
 class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator may change while serving; the bounds are enforced and the descriptions shown."""
 
+    mode: Annotated[
+        Literal["route", "observe"],
+        Meta(description="route: the decision holds. observe: one tier answers all, what would be is written down."),
+    ] = "route"
+    observe_tier: Annotated[
+        Annotated[int, Meta(ge=1, le=4)] | None,
+        Meta(description="The tier that answers what names none while observing, 1 to 4; null is the strongest."),
+    ] = None
     novelty_threshold: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
         Meta(description="Novelty from which a prompt gets the safe tier, 0 to 1; null is the classifier's own."),

@@ -3,53 +3,37 @@
 import socket
 import sys
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import click
 import uvicorn
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from gateway.announcement import ServerStartError, policy_text, ready_text
 from gateway.app import create_app
+from gateway.http_protocol import BoundedHttpProtocol, connections_allowed
 from gateway.settings import Settings
+from gateway.worker_place import WorkerPlace
 
-FAILURE_POLICY = {
-    "database": "away: requests are served, records wait in the journal, nothing is lost",
-    "classifier": "fails: prompts are routed by length",
-    "tier": "fails before its first token: the next tier up answers, once; after it: an error event",
-    "core": "gone: other tiers answer, or 503 with Retry-After; a gateway process reconnects by itself",
-    "journal disk": "stalls: requests are served, records beyond 64 MiB are refused and counted",
-}
-
-
-class ServerStartError(RuntimeError):
-    """The server did not come up; the message or the log before it says why."""
+# The implementation that waits for a slow reader. Frames are a few tokens: compressing them would cost more than it
+# saves, and 64 KiB of every connection.
+WEBSOCKETS: Final[dict[str, Any]] = {"ws": "websockets-sansio", "ws_per_message_deflate": False}
 
 
 class AnnouncedServer(uvicorn.Server):
-    """A server that says where it listens and what to try, once it does."""
+    """A server that says where it listens and what to try, once it does; of several, their supervisor says it."""
+
+    def __init__(self, config: uvicorn.Config, place: WorkerPlace | None = None) -> None:
+        super().__init__(config)
+        self._place = place
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, then print."""
         await super().startup(sockets=sockets)
-        if self.started and self.servers:
+        if self.started and self.servers and self._place is None:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             click.echo(ready_text(host, port))
-
-
-def ready_text(host: str, port: int) -> str:
-    """Where the gateway listens and a first request."""
-    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - only compared
-    url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
-    body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
-    return (
-        f"\nAIO is ready on {url}  (API: {url}/v1, documentation: {url}/docs, metrics: {url}/metrics)\nTry:\n\n"
-        f"  curl -si {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n"
-    )
-
-
-def policy_text() -> str:
-    """What happens when a dependency fails, one line each."""
-    return "When something fails:\n" + "\n".join(f"  {name}: {policy}" for name, policy in FAILURE_POLICY.items())
 
 
 class ExplainedStart:
@@ -74,29 +58,39 @@ class ExplainedStart:
             raise
 
 
-def run_server(settings: Settings) -> None:
-    """Serve until a signal. Raises `SettingsError`, `CatalogError`, or whatever kept a part from starting."""
-    app = ExplainedStart(create_app(settings))
-    click.echo(f"catalogue: {settings.catalog}   role: {settings.role}   data: {settings.data_path}")
-    click.echo(policy_text())
-    sys.stdout.flush()
+def run_server(settings: Settings, place: WorkerPlace | None = None) -> None:
+    """Serve until a signal, alone or at a `place` among several processes of one port.
+
+    Raises `SettingsError`, `CatalogError`, or whatever kept a part from starting.
+    """
+    app = ExplainedStart(create_app(settings, place=place))
+    if place is None:
+        click.echo(f"catalogue: {settings.catalog}   role: {settings.role}   data: {settings.data_path}")
+        click.echo(policy_text())
+        sys.stdout.flush()
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
         loop="uvloop" if sys.platform != "win32" else "asyncio",
-        http="httptools",
-        ws="none",
+        http=partial(  # type: ignore[arg-type]
+            BoundedHttpProtocol,
+            patience=settings.request_seconds,
+            most=connections_allowed(settings.max_connections),
+        ),
+        ws_max_size=settings.body_limit,
+        **WEBSOCKETS,
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=settings.drain_seconds,
     )
-    server = AnnouncedServer(config)
+    server = AnnouncedServer(config, place)
+    inherited = None if place is None else [socket.socket(fileno=place.listener)]
     # After its shutdown uvicorn raises the signal again; to have been interrupted is no failure.
     with suppress(KeyboardInterrupt, SystemExit):
-        server.run()
+        server.run(inherited)
     if app.failure is not None:
         raise first_cause(app.failure)
     if not server.started:

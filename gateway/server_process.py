@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from gateway.server import ServerStartError
+from gateway.announcement import ServerStartError
 from gateway.settings import Settings, variable_of
 from tiers.catalog_file import load_catalog
 

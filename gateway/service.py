@@ -12,14 +12,21 @@ from gateway.answer import Answer
 from gateway.ask import Ask
 from gateway.errors import ApiError
 from gateway.escalation import Escalation
+from gateway.generation import Generation
+from gateway.overload import OverloadQueue
 from gateway.probes_in_force import ProbesInForce
 from gateway.routing import RoutingService
+from gateway.tenancy.admission import Admission
+from gateway.tenancy.cost_bound import most_usd
+from gateway.tenancy.tenancy import Tenancy
 from quality.record import Record
 from quality.redaction import Redact, redacted
 from tiers.tier import Tier, Usage
 from tiers.tier_spec import TierSpec
 
 log = logging.getLogger(__name__)
+
+MOST_IN_FLIGHT, MOST_WAITING = 1000, 4000
 
 
 class RecordSink(Protocol):
@@ -31,7 +38,7 @@ class RecordSink(Protocol):
 class Service:
     """Answers asks. Holds no request state but the count of those in flight, which a shutdown waits for.
 
-    `redact` is applied to the texts of a record before any of `sinks` gets it.
+    `redact` is applied to the texts of a record before any of `sinks` gets it. Without `tenancy` nobody is bounded.
     """
 
     def __init__(
@@ -40,12 +47,19 @@ class Service:
         sinks: list[RecordSink],
         probes: ProbesInForce | None = None,
         redact: Redact | None = None,
+        tenancy: Tenancy | None = None,
+        overload: OverloadQueue | None = None,
     ) -> None:
         self.routing = routing
         self.probes = probes
+        self.replica = None if tenancy is None else tenancy.replica
+        self._door = None if tenancy is None else tenancy.door
+        self.overload = overload or OverloadQueue(MOST_IN_FLIGHT, MOST_WAITING)
+        self._entered: dict[str, float] = {}
         self._sinks = sinks
         self._redact = redact
         self._open: set[Answer] = set()
+        self._admissions: dict[str, Admission] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
@@ -55,26 +69,46 @@ class Service:
 
         Raises `ApiError` if no tier may serve it, and what the tier raised if it failed before its first delta.
         """
-        await self.routing.prepare(ask)
-        answer = self._begin(ask)
+        answer = await self._begin(ask)
         await answer.open()
         return answer
 
     async def complete(self, ask: Ask) -> Answer:
         """Route `ask` and answer it to the end."""
-        await self.routing.prepare(ask)
-        answer = self._begin(ask)
+        answer = await self._begin(ask)
         await answer.whole()
         return answer
 
-    def _begin(self, ask: Ask) -> Answer:
+    async def _begin(self, ask: Ask) -> Answer:
+        """The caller's limits first, then a place among the answers that are given at once, then the route, which says
+        what the budget has to bear."""
         if self._draining:
             raise ApiError(503, "The server is shutting down. Send the request elsewhere.", code="shutting_down")
+        admission = Admission() if self._door is None else await self._door.enter(ask)
+        entered: float | None = None
+        try:
+            entered = await self.overload.enter(ask.priority)
+            await self.routing.prepare(ask)
+            answer = await self._routed(ask, admission)
+        except BaseException:
+            if entered is not None:
+                self.overload.leave(entered, answered=False)
+            admission.close(None)
+            raise
+        self._entered[ask.request_id] = entered
+        return answer
+
+    async def _routed(self, ask: Ask, admission: Admission) -> Answer:
         _, adapter = self.routing.split_adapter(ask.requested_model)
         if adapter:
             ask = msgspec.structs.replace(ask, adapter=adapter)
         decision = self.routing.route(ask)
-        answer = Answer(ask, decision, self.routing.tier(decision.tier), self)
+        tier = self.routing.tier(decision.tier)
+        if ask.caller.allowance.budgets:
+            await admission.pay(ask.caller, most_usd(ask, tier, self.spec(decision.tier)))
+        answer = Answer(ask, Generation(ask, decision, tier, self), self)
+        answer.rate_headers = admission.headers
+        self._admissions[ask.request_id] = admission
         self._open.add(answer)
         self._idle.clear()
         return answer
@@ -91,6 +125,7 @@ class Service:
     async def drain(self, seconds: float) -> int:
         """Refuse new asks and wait up to `seconds` for the open ones; returns how many are still open."""
         self._draining = True
+        self.overload.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.idle()
@@ -112,6 +147,13 @@ class Service:
         """The next allowed tier above `tier`."""
         return self.routing.next_up(decision, tier)
 
+    def affords(self, ask: Ask, tier: Tier) -> bool:
+        """Whether the caller's budgets bear another attempt, by `tier`; what it may cost is then held."""
+        admission = self._admissions.get(ask.request_id)
+        if admission is None or admission.hold is None:
+            return True
+        return admission.affords(most_usd(ask, tier, self.spec(tier.number)))
+
     def escalation(self, ask: Ask, decision: Decision, tier: int) -> Escalation | None:
         """What judges an answer of `tier` while it is given."""
         return None if self.probes is None else self.probes.escalation(ask, decision, tier, self.routing)
@@ -119,8 +161,12 @@ class Service:
     def finished(self, answer: Answer, record: Record) -> None:
         """Account for an answer that has ended."""
         if record.status == "ok":
-            self.routing.remember(answer.ask, record.tier)
+            self.routing.remember(answer.ask, record.decision.would_be or record.tier)
         self._open.discard(answer)
+        if (entered := self._entered.pop(record.request_id, None)) is not None:
+            self.overload.leave(entered, answered=record.status == "ok")
+        if (admission := self._admissions.pop(record.request_id, None)) is not None:
+            admission.close(record)
         if not self._open:
             self._idle.set()
         if self._redact is not None:

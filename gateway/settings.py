@@ -9,8 +9,13 @@ import msgspec
 from msgspec import Meta
 
 Role = Literal["all", "gateway"]
+WhenAway = Literal["open", "closed"]
 SpanExport = Literal["none", "console", "otlp"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+# Never shown, whatever is wrong with them.
+SECRETS = ("api_keys", "admin_keys", "alert_routing_key", "alert_webhook")
 
 
 class SettingsError(ValueError):
@@ -30,9 +35,14 @@ def cache_home(environment: Mapping[str, str]) -> Path:
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that is fixed when a process starts. Every field `x` is read from `AIO_X`.
 
+    `gateway_workers`: processes that serve HTTP on the one port; from 2 on every core is a process of its own.
     `api_keys`: comma-separated `NAME=KEY` or `NAME=sha256:HEX` entries; empty means that no key is asked for.
     `admin_keys`: the same, for `/v1/admin`; empty opens it to callers of this machine, unless there are `api_keys`.
+    `keys_poll_seconds`: how often changes of stored keys are looked for, and the database is told what was spent.
+    `limits_without_redis`: while Redis is away, every process counts by itself (open), or keys with limits get 503.
+    `budgets_without_database`: while the database is away and a slice is used up, go on (open), or answer 503.
     `database_url`: a SQLAlchemy async URL; empty means SQLite (WAL) in `data_dir`.
+    `redis_url`: `redis://[:password@]host:port/number`; empty means that this process shares no windows and caches.
     `core_socket`: where `aio serve --role core` listens and `--role gateway` connects; empty means in `data_dir`.
     Cores of GPU groups listen beside it (`gateway.cores.socket_of`).
     `quality_target`: share of answers that must be no worse than the strongest tier's; None is the artefact's own.
@@ -42,23 +52,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `private_keys`: comma-separated names of `api_keys` whose owners' texts are neither stored nor sampled.
     `redaction`: `module:function` or a file of regular expressions, applied to texts before anything stores them.
     `text_days`, `retain_days`, `retain_rows`, `training_days`, `training_rows`: see `quality.retention`; "null": all.
-    `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
+    `request_seconds`: how long a request may take to arrive. `max_connections`: per process, by default as many as its
+    open files allow. `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
+    `max_in_flight`, `max_waiting`: answers at once in this process, and requests that wait behind them, by priority.
+    `alert_webhook`: URL that is told of alerts, in PagerDuty's form with `alert_routing_key`; empty: nobody is.
+    `log_format`: lines for people, or an object of JSON each. `log_requests`: whether each request gets one.
+    `trace_ratio`: share of the traces that begin here and are exported; callers' own decisions are honoured.
+    `socket_chats`: most chats at a time on one WebSocket. `keep_alive_seconds`: after so long without a first token a
+    stream begins with comments. `stalled_reader_seconds`: who takes nothing for so long is given up.
     `canary_share`: of the requests, decided by a retrained classifier before it serves all; 0 promotes it at once.
     `artefact_poll_seconds`: how often a newly promoted classifier is looked for.
     `classifier_must_be_measured`: refuse classifiers whose outcomes are those of other models than the catalogue's.
     """
 
     role: Role = "all"
+    gateway_workers: Annotated[int, Meta(ge=1, le=64)] = 1
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
     catalog: str = "laptop"
     data_dir: str = ""
     cache_dir: str = ""
     database_url: str = ""
+    redis_url: str = ""
     core_socket: str = ""
     api_keys: str = ""
     admin_keys: str = ""
+    keys_poll_seconds: Annotated[float, Meta(gt=0)] = 2.0
+    limits_without_redis: WhenAway = "open"
+    budgets_without_database: WhenAway = "closed"
     body_limit: Annotated[int, Meta(ge=1024)] = 4 * 1024 * 1024
+    request_seconds: Annotated[float, Meta(gt=0)] = 30.0
+    max_connections: Annotated[int, Meta(ge=1)] | None = None
     cors_origins: str = ""
     quality_target: Annotated[float, Meta(ge=0, le=1)] | None = None
     sampling_rate: Annotated[float, Meta(ge=0, le=1)] = 0.05
@@ -75,11 +99,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     training_days: Annotated[float, Meta(ge=0)] | None = None
     training_rows: Annotated[int, Meta(ge=0)] | None = None
     drain_seconds: Annotated[int, Meta(ge=0)] = 30
+    max_in_flight: Annotated[int, Meta(ge=1)] = 1000
+    max_waiting: Annotated[int, Meta(ge=0)] = 4000
+    socket_chats: Annotated[int, Meta(ge=1, le=1024)] = 8
+    keep_alive_seconds: Annotated[float, Meta(gt=0)] = 15.0
+    stalled_reader_seconds: Annotated[float, Meta(gt=0)] = 60.0
     artefact_poll_seconds: Annotated[float, Meta(gt=0)] = 5.0
     classifier_must_be_measured: bool = False
     hidden_state_seconds: Annotated[float, Meta(gt=0)] = 1.0
     log_level: LogLevel = "info"
+    log_format: Literal["text", "json"] = "text"
+    log_requests: bool = False
+    alert_webhook: str = ""
+    alert_routing_key: str = ""
+    alert_poll_seconds: Annotated[float, Meta(gt=0)] = 15.0
     trace_exporter: SpanExport = "none"
+    trace_ratio: Annotated[float, Meta(ge=0, le=1)] = 1.0
     otlp_endpoint: str = "http://127.0.0.1:4318"
 
     @property
@@ -101,6 +136,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def socket_path(self) -> Path:
         """The Unix socket between gateway and core processes."""
         return Path(self.core_socket) if self.core_socket else self.data_path / "core.sock"
+
+    @property
+    def traced_share(self) -> float | None:
+        """Share of the traces beginning here that are recorded; None where nothing exports any."""
+        return None if self.trace_exporter == "none" else self.trace_ratio
 
     @property
     def knobs_path(self) -> Path:
@@ -159,7 +199,7 @@ def _with_field(settings: Settings, name: str, value: object) -> Settings:
     try:
         return msgspec.convert(fields, Settings, strict=False)
     except msgspec.ValidationError as error:
-        shown = "" if name in ("api_keys", "admin_keys") else f" {value!r}"
+        shown = "" if name in SECRETS else f" {value!r}"
         raise SettingsError(
             f"{variable_of(name)} (or the option of that name): value{shown} refused: {error}"
         ) from None

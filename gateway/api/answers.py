@@ -68,6 +68,7 @@ class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str
     content: str | None
     refusal: None
+    annotations: list[Any]
     reasoning_content: str | None = None
     tool_calls: list[ToolCallBody] | None = None
 
@@ -91,7 +92,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
 
 
 class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a whole chat answer."""
+    """The body of a whole chat answer; `service_tier` is there if the caller asked for one."""
 
     id: str
     object: str = "chat.completion"
@@ -100,6 +101,7 @@ class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChoice]
     usage: UsageBody
     system_fingerprint: str
+    service_tier: str | msgspec.UnsetType = msgspec.UNSET
     x_aio: Routed
 
 
@@ -128,14 +130,15 @@ def whole_answer(answer: Answer, fingerprint: str) -> ChatAnswer | CompletionAns
     }
     numbered = enumerate(answer.choices)
     if answer.ask.api == "chat":
-        return ChatAnswer(choices=[_chat_choice(place, choice, answer) for place, choice in numbered], **shared)
+        choices = [_chat_choice(place, choice, answer) for place, choice in numbered]
+        return ChatAnswer(choices=choices, service_tier=answer.ask.service_tier or msgspec.UNSET, **shared)
     return CompletionAnswer(choices=[_completion_choice(place, choice, answer) for place, choice in numbered], **shared)
 
 
 def _chat_choice(index: int, choice: Choice, answer: Answer) -> ChatChoice:
     calls = [ToolCallBody(c.id, "function", FunctionBody(c.name, c.arguments)) for c in choice.tool_calls]
     content = choice.text or (None if calls else "")
-    message = ChatMessageBody("assistant", content, None, choice.reasoning or None, calls or None)
+    message = ChatMessageBody("assistant", content, None, [], choice.reasoning or None, calls or None)
     drawn = chat_logprobs(choice.logprobs) if answer.ask.sampling.logprobs is not None else None
     return ChatChoice(index, message, drawn, choice.finish_reason)
 

@@ -28,18 +28,23 @@ class Chunks(Protocol):
     def closing(self, answer: Answer) -> bytes:
         """Events after the last delta."""
 
+    def failed(self, error: Exception) -> bytes:
+        """The last events of a stream that broke."""
+
 
 class _Template:
     """The parts that all chunks of a stream share: id, creation time and model never change within it."""
 
     def __init__(self, answer: Answer, object_: str, fingerprint: str, include_usage: bool) -> None:
-        shared = {
+        shared: dict[str, Any] = {
             "id": answer.ask.request_id,
             "object": object_,
             "created": int(answer.ask.created_at),
             "model": answer.tier.model,
             "system_fingerprint": fingerprint,
         }
+        if answer.ask.service_tier is not None:
+            shared["service_tier"] = answer.ask.service_tier
         self.include_usage = include_usage
         self.head = b"data: " + _encode(shared)[:-1] + b',"choices":['
         # OpenAI puts "usage": null on every chunk but the last when usage is asked for.
@@ -90,6 +95,10 @@ class ChatChunks:
         """The usage, if asked for, and the end mark."""
         return self._template.closing(answer)
 
+    def failed(self, error: Exception) -> bytes:
+        """See `error_event`."""
+        return error_event(error)
+
     def _chunk(self, index: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
         return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}%b' % (
             self._template.head,
@@ -128,6 +137,10 @@ class CompletionChunks:
     def closing(self, answer: Answer) -> bytes:
         """The usage, if asked for, and the end mark."""
         return self._template.closing(answer)
+
+    def failed(self, error: Exception) -> bytes:
+        """See `error_event`."""
+        return error_event(error)
 
     def _chunk(self, index: int, text: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
         return b'%b{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}%b' % (

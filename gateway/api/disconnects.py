@@ -1,34 +1,46 @@
-"""Noticing that the caller hung up while there is nothing to send yet, and dropping the work at once."""
+"""Noticing that the caller hung up, and dropping the work for him at once."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
 
 from litestar.types import Receive
 
-from gateway.errors import ClientGoneError
+# Before that nobody looks: an answer that is there sooner has cost next to nothing, and a task costs it more.
+FIRST_LOOK_SECONDS = 0.005
 
-Result = TypeVar("Result")
 
+class Presence:
+    """Cancels the task that made it as soon as its caller disconnects, unless `end` came first. `gone`: he has.
 
-async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Run `work`, but cancel it as soon as the caller disconnects; then raises `ClientGoneError`.
-
-    The request's body must have been read. Once the response streams, litestar listens for the disconnect itself.
+    One watching task serves a request from its routing to its last byte. The request's body must have been read.
     """
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_disconnect(receive))
-    try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise ClientGoneError
-    finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
 
+    def __init__(self, receive: Receive) -> None:
+        self.gone = False
+        self._receive = receive
+        self._served = asyncio.current_task()
+        self._watch: asyncio.Task[None] | None = None
+        self._first_look = asyncio.get_running_loop().call_later(FIRST_LOOK_SECONDS, self._look)
 
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    def end(self) -> None:
+        """Watch no longer. Idempotent."""
+        self._first_look.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def is_reason(self, error: BaseException) -> bool:
+        """Whether `error` is the cancellation by which the caller's leaving ended the work; it is then dealt with."""
+        if not (self.gone and isinstance(error, asyncio.CancelledError)):
+            return False
+        if self._served is not None:
+            self._served.uncancel()
+        return True
+
+    def _look(self) -> None:
+        self._watch = asyncio.create_task(self._until_gone())
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        if self._served is not None:
+            self._served.cancel()

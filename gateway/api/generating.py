@@ -1,28 +1,31 @@
 """What both generating endpoints do once the request is checked: answer it, whole or as a stream of events."""
 
 import time
-from collections.abc import AsyncGenerator
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar
 
 import msgspec
-from litestar.background_tasks import BackgroundTask
-from litestar.response import Response, Stream
+from litestar.connection import ASGIConnection
+from litestar.types import ASGIApp
 
 from gateway.answer import Answer
 from gateway.api.aio_headers import response_headers, wishes_of
 from gateway.api.answers import whole_answer
 from gateway.api.chunks import ChatChunks, Chunks, CompletionChunks, error_event
-from gateway.api.disconnects import unless_client_leaves
+from gateway.api.disconnects import Presence
+from gateway.api.keep_alive import KeepAlive
 from gateway.api.parsing import decode_body, priority_of, sampling_params, stops_of, token_limit, unset_of
-from gateway.api.schemas import Sampling
+from gateway.api.schemas import Sampling, StreamOptions
+from gateway.api.sending import EndOfEvents, EventResponse, Headers, WholeResponse
 from gateway.ask import Ask
-from gateway.errors import ApiError
-from gateway.parts import HttpRequest, parts_of
+from gateway.caller import CALLER, Caller
+from gateway.errors import ApiError, ClientGoneError
+from gateway.log_context import LOG_CONTEXT, LogContext
+from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.request_ids import caller_request_id
+from gateway.trace_context import trace_context
 
 Body = TypeVar("Body", bound=msgspec.Struct)
-
-EVENT_STREAM = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 async def read_body(request: HttpRequest, decoder: msgspec.json.Decoder[Body]) -> Body:
@@ -33,69 +36,135 @@ async def read_body(request: HttpRequest, decoder: msgspec.json.Decoder[Body]) -
     return decode_body(decoder, await request.body())
 
 
-def ask_fields(request: HttpRequest, body: Sampling, logprobs: int | None, store: bool | None = None) -> dict[str, Any]:
+class Received(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a request before its body is read; on a socket one connection brings many of them.
+
+    `arrival`: monotonic seconds.
+    """
+
+    request_id: str
+    arrival: float
+    caller: Caller
+    headers: Mapping[str, str]
+
+
+def received(connection: ASGIConnection[Any, Any, Any, Any]) -> Received:
+    """What the guard found out about a request."""
+    state = connection.scope["state"]
+    return Received(
+        request_id=state["request_id"],
+        arrival=state["arrival"],
+        caller=state[CALLER],
+        headers=connection.headers,
+    )
+
+
+def ask_fields(
+    parts: Parts, given: Received, body: Sampling, logprobs: int | None, store: bool | None = None
+) -> dict[str, Any]:
     """The fields of an Ask that do not depend on the API. `store`: the caller's word on storing the texts."""
-    parts = parts_of(request)
-    wishes = wishes_of(request.headers, parts.routing.strongest)
+    caller = given.caller
+    wishes = wishes_of(given.headers, parts.routing.strongest)
+    trace = trace_context(given.headers, parts.settings.traced_share)
+    LOG_CONTEXT.set(LogContext(given.request_id, "" if trace is None else f"{trace.trace_id:032x}"))
     return {
-        "request_id": request.state["request_id"],
-        "arrival": request.state["arrival"],
+        "request_id": given.request_id,
+        "arrival": given.arrival,
         "created_at": time.time(),
         "requested_model": body.model,
         "stream": bool(body.stream),
-        "key_id": request.state["key_id"],
-        "store_texts": (
-            parts.settings.store_texts and parts.keys.may_store_texts(request.state["key_id"]) and store is not False
-        ),
+        "caller": caller,
+        "store_texts": parts.settings.store_texts and caller.consent and store is not False,
         "sampling": sampling_params(body, logprobs),
         "unset": unset_of(body),
         "max_tokens": token_limit(body),
         "stop": stops_of(body),
         "n": body.n or 1,
         "include_stop": bool(body.include_stop_str_in_output),
-        "priority": priority_of(body),
-        "traceparent": request.headers.get("traceparent"),
+        "priority": max(priority_of(body, wishes.slo), caller.priority_ceiling),
+        "trace": trace,
         **msgspec.structs.asdict(wishes),
     }
 
 
-async def respond(request: HttpRequest, ask: Ask, include_usage: bool) -> Response[Any]:
+class Wording(Protocol):
+    """How an API words its answers."""
+
+    def whole(self, answer: Answer) -> bytes:
+        """The body of a finished answer."""
+
+    def chunks(self, answer: Answer) -> Chunks:
+        """The events of an opened one."""
+
+
+class CompletionsWording:
+    """That of chats and of text completions."""
+
+    def __init__(self, parts: Parts, stream_options: StreamOptions | None) -> None:
+        self._fingerprint = parts.fingerprint
+        self._include_usage = bool(stream_options and stream_options.include_usage)
+
+    def whole(self, answer: Answer) -> bytes:
+        """See `Wording.whole`."""
+        return _encode(whole_answer(answer, self._fingerprint))
+
+    def chunks(self, answer: Answer) -> Chunks:
+        """See `Wording.chunks`."""
+        wording = ChatChunks if answer.ask.api == "chat" else CompletionChunks
+        return wording(answer, self._fingerprint, self._include_usage)
+
+
+async def respond(request: HttpRequest, ask: Ask, wording: Wording) -> ASGIApp:
     """Answer `ask` on this request. A caller who leaves, at any time, frees the tier's work within one step."""
     parts = parts_of(request)
-    if not ask.stream:
-        answer = await unless_client_leaves(request.receive, parts.service.complete(ask))
-        body = msgspec.json.encode(whole_answer(answer, parts.fingerprint))
-        return Response(body, media_type="application/json", headers=_headers(request, answer, whole=True))
-    answer = await unless_client_leaves(request.receive, parts.service.start(ask))
-    wording = ChatChunks if ask.api == "chat" else CompletionChunks
-    return Stream(
-        _events(answer, wording(answer, parts.fingerprint, include_usage)),
-        media_type="text/event-stream",
-        headers=EVENT_STREAM | _headers(request, answer, whole=False),
-        # Litestar cancels the stream when the caller leaves, and then runs this; a generator would be closed only
-        # when collected.
-        background=BackgroundTask(answer.aclose),
+    presence = Presence(request.receive)
+    if ask.stream:
+        return await _stream(request, ask, wording, presence)
+    try:
+        answer = await parts.service.complete(ask)
+    except BaseException as error:
+        if presence.is_reason(error):
+            raise ClientGoneError from None
+        raise
+    finally:
+        presence.end()
+    return WholeResponse(wording.whole(answer), _headers(request, answer))
+
+
+async def _stream(request: HttpRequest, ask: Ask, wording: Wording, presence: Presence) -> ASGIApp:
+    parts = parts_of(request)
+    settings = parts.settings
+    waiting = KeepAlive(request.send, _early_headers(request, ask), settings.keep_alive_seconds)
+    try:
+        answer = await parts.service.start(ask)
+        begun = await waiting.end()
+    except BaseException as error:
+        presence.end()
+        begun = await waiting.end()
+        if presence.is_reason(error):
+            error = ClientGoneError()
+        if begun and isinstance(error, Exception):
+            return EndOfEvents(error_event(error))
+        raise error from None
+    return EventResponse(
+        answer,
+        wording.chunks(answer),
+        _headers(request, answer),
+        presence,
+        begun=begun,
+        stalled_seconds=settings.stalled_reader_seconds,
     )
 
 
-def _headers(request: HttpRequest, answer: Answer, *, whole: bool) -> dict[str, str]:
-    headers = response_headers(answer, whole=whole)
-    headers["x-request-id"] = caller_request_id(request.headers.get("x-request-id")) or answer.ask.request_id
-    return headers
+def _early_headers(request: HttpRequest, ask: Ask) -> Headers:
+    own = caller_request_id(request.headers.get("x-request-id")) or ask.request_id
+    return [(b"x-request-id", own.encode()), (b"x-aio-decision-id", ask.request_id.encode())]
 
 
-async def _events(answer: Answer, chunks: Chunks) -> AsyncGenerator[bytes, None]:
-    opening = chunks.opening()
-    try:
-        async for delta in answer:
-            events = opening + chunks.piece(delta)
-            opening = b""
-            if events:
-                yield events
-    except Exception as error:
-        yield error_event(error)
-        return
-    finally:
-        # A shutdown cancels the stream without running its background task.
-        await answer.aclose()
-    yield opening + chunks.closing(answer)
+def _headers(request: HttpRequest, answer: Answer) -> Headers:
+    own = caller_request_id(request.headers.get("x-request-id")) or answer.ask.request_id
+    headers = response_headers(answer, whole=not answer.ask.stream) | answer.rate_headers | {"x-request-id": own}
+    return [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
+
+
+_encode = msgspec.json.Encoder().encode

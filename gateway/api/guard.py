@@ -1,46 +1,55 @@
-"""The guards of the `/v1` endpoints: they name the request, note its arrival, and find out who asks."""
+"""The guards of the `/v1` endpoints: they name the request, note its arrival, and find out who asks.
+
+They wait for nothing and are coroutines all the same, because litestar sends a plain function to a thread.
+"""
 
 import ipaddress
 import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
+from gateway.caller import CALLER, KEYLESS, Caller
 from gateway.errors import ApiError
+from gateway.log_context import LOG_CONTEXT, LogContext
 from gateway.parts import PARTS, HttpRequest
 from gateway.request_ids import new_request_id
+from gateway.tenancy.directory import KeysAwayError, UnknownKeyError
 
 # Who acts where no keys are configured: whoever sits at this machine.
 KEYLESS_ACTOR = "local"
+_READING = ("GET", "HEAD")
 
 
 def actor_of(request: HttpRequest) -> str:
     """Who asks, for what is written down about it."""
-    actor: str = request.state["key_id"] or KEYLESS_ACTOR
-    return actor
+    return caller_of(request).key_id or KEYLESS_ACTOR
 
 
-def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Set `request_id`, `arrival` (monotonic seconds) and `key_id` of the request's state.
+def caller_of(request: HttpRequest) -> Caller:
+    """Who asks, as the guard found out."""
+    caller: Caller = request.scope["state"][CALLER]
+    return caller
+
+
+async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Set `request_id`, `arrival` (monotonic seconds) and `caller` of the request's state.
 
     Raises `ApiError` 401 where keys are configured and the caller has none of them.
     """
     state = _named(connection, handler)
-    keys = connection.app.state[PARTS].keys
-    if not keys:
-        return
-    owner = keys.owner(connection.headers.get("authorization"))
-    if owner is None:
-        raise ApiError(
-            401,
-            "Missing or wrong API key. Send one as 'Authorization: Bearer KEY'; the operator hands them out.",
-        )
-    state["key_id"] = owner
+    directory = connection.app.state[PARTS].tenancy.directory
+    if directory.asks_for_keys:
+        caller = _known(directory.inference_caller, connection, "API key")
+        if "inference" not in caller.scopes:
+            raise _out_of_scope(caller, "inference")
+        state[CALLER] = caller
 
 
-def admit_admin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+async def admit_admin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """As `admit`, for `/v1/admin`: the owner of an admin key; without any keys at all, callers of this machine.
 
     A keyless caller must have connected from a loopback address, to a loopback name (a page in a browser could
@@ -48,33 +57,54 @@ def admit_admin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     all look local. Raises `ApiError` 401 or 403.
     """
     state = _named(connection, handler)
-    parts = connection.app.state[PARTS]
-    if parts.admin_keys:
-        owner = parts.admin_keys.owner(connection.headers.get("authorization"))
-        if owner is None:
-            raise ApiError(
-                401, "Missing or wrong admin key. Send one of AIO_ADMIN_KEYS as 'Authorization: Bearer KEY'."
-            )
-        state["key_id"] = owner
-    elif parts.keys:
+    directory = connection.app.state[PARTS].tenancy.directory
+    if directory.has_admin:
+        caller = _known(directory.admin_caller, connection, "admin key")
+        needed = "viewer" if connection.scope.get("method") in _READING else "admin"
+        if caller.scopes.isdisjoint(("admin", needed)):
+            raise _out_of_scope(caller, needed)
+        state[CALLER] = caller
+    elif directory.asks_for_keys:
         raise ApiError(
             403,
-            "Administration is off: this server asks its callers for keys and has no admin key. Set AIO_ADMIN_KEYS.",
+            "Administration is off: this server asks its callers for keys and has no admin key. Set AIO_ADMIN_KEYS, or "
+            "make one with 'aio keys create NAME --scope admin'.",
             code="admin_disabled",
         )
     elif not _is_local(connection):
         raise ApiError(
             403,
-            "Without AIO_ADMIN_KEYS, administration is only for callers on the server's own machine.",
+            "Without an admin key, administration is only for callers on the server's own machine.",
             code="admin_local_only",
         )
 
 
+def _known(find: Callable[[str | None], Caller], connection: ASGIConnection[Any, Any, Any, Any], what: str) -> Caller:
+    try:
+        return find(connection.headers.get("authorization"))
+    except UnknownKeyError as error:
+        raise ApiError(
+            401, f"{error} Send an {what} as 'Authorization: Bearer KEY'; the operator hands them out."
+        ) from None
+    except KeysAwayError:
+        raise ApiError(503, "Keys cannot be checked yet. Try again later.", code="keys_unavailable") from None
+
+
+def _out_of_scope(caller: Caller, needed: str) -> ApiError:
+    return ApiError(
+        403,
+        f"This key's scopes are {', '.join(sorted(caller.scopes))}; the request needs {needed}.",
+        code="insufficient_scope",
+    )
+
+
 def _named(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> Any:
-    state = connection.state
+    # litestar makes a new object of it at every `connection.state`.
+    state = connection.scope["state"]
     state["arrival"] = time.monotonic()
     state["request_id"] = new_request_id(handler.opt.get("id_prefix", "req"))
-    state["key_id"] = None
+    state[CALLER] = KEYLESS
+    LOG_CONTEXT.set(LogContext(state["request_id"]))
     return state
 
 

@@ -4,10 +4,12 @@ from typing import Any
 
 import msgspec
 from litestar import get
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Response
 
 from gateway.parts import HttpRequest, parts_of
 from gateway.telemetry.metrics import CONTENT_TYPE
+from gateway.telemetry.worker_metrics import merged_exposition
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,7 +26,11 @@ async def live() -> Health:
     return Health(status="ok")
 
 
-@get("/health/ready", summary="May requests be sent?")
+@get(
+    "/health/ready",
+    summary="May requests be sent?",
+    responses={503: ResponseSpec(Health, generate_examples=False, description="Not now.")},
+)
 async def ready(request: HttpRequest) -> Response[Health]:
     """503 while no tier takes requests, or before start and after shutdown began."""
     parts = parts_of(request)
@@ -41,8 +47,13 @@ async def ready(request: HttpRequest) -> Response[Health]:
 
 @get("/metrics", summary="Prometheus metrics", media_type="text/plain")
 async def metrics(request: HttpRequest) -> Response[Any]:
-    """The text format of Prometheus."""
+    """The text format of Prometheus; of several gateway processes behind one port, all."""
     parts = parts_of(request)
     await parts.refresh_metrics()
-    body = parts.metrics.exposition(list(parts.routing.tiers.values()))
+    tiers = list(parts.routing.tiers.values())
+    if parts.peers is None:
+        body = parts.metrics.exposition(tiers)
+    else:
+        texts = {parts.peers.place.number: parts.metrics.own_exposition(tiers), **await parts.peers.ask("metrics")}
+        body = merged_exposition(texts) + parts.metrics.shared_exposition()
     return Response(body, headers={"content-type": CONTENT_TYPE})

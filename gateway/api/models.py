@@ -24,7 +24,7 @@ class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One model in OpenAI's shape; `x_aio` lists the tiers it may lead to."""
+    """One model in OpenAI's shape; `x_aio` lists the tiers it may lead to: none for one that only embeds."""
 
     id: str
     created: int
@@ -41,12 +41,15 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def model_cards(parts: Parts) -> list[ModelCard]:
-    """A card for `auto`, for each tier, for each model of the catalogue, and for each model with a loaded adapter."""
+    """A card for `auto`, for each tier, for each model of the catalogue, for each model with a loaded adapter, and for
+    each that embeds."""
     adapted = [name for name in await parts.core_adapters.served_names() if parts.routing.split_adapter(name)[1]]
-    return [_card(parts, name) for name in (*parts.routing.model_names(), *adapted)]
+    return [_card(parts, name) for name in (*parts.routing.model_names(), *adapted, *parts.embedders)]
 
 
 def _card(parts: Parts, name: str) -> ModelCard:
+    if name in parts.embedders:
+        return ModelCard(id=name, created=parts.created)
     pinned = parts.routing.pinned_tier(name)
     specs = parts.routing.catalog.tiers if pinned is None else [parts.routing.spec(pinned)]
     return ModelCard(id=name, created=parts.created, x_aio=[_tier(parts, spec) for spec in specs])

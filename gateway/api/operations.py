@@ -1,10 +1,14 @@
-"""Bodies in the OpenAPI schema: endpoints decode and encode them with msgspec, so the schema has to be told."""
+"""Bodies and errors in the OpenAPI schema: endpoints decode and encode with msgspec, so the schema has to be told."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, RequestBody, Schema
+from litestar.openapi.spec.enums import OpenAPIType
+from litestar.openapi.spec.responses import Responses
+
+from gateway.errors import ErrorEnvelope
 
 
 @dataclass
@@ -18,16 +22,44 @@ class StructSchema(Schema):
         return self.derived
 
 
-def describe(body: type[msgspec.Struct] | None, *answers: type[msgspec.Struct]) -> type[Operation]:
-    """An Operation class whose request body is `body` and whose answer is one of `answers`."""
+ERRORS = {
+    400: "The request is malformed or asks for what is not possible; `param` names the culprit.",
+    401: "The API key is missing or wrong.",
+    403: "The caller may not do this.",
+    404: "There is no such model, request or other thing of that name.",
+    409: "Not in the server's present state.",
+    413: "The body is larger than the server accepts.",
+    415: "The body is not declared as `application/json`.",
+    429: "The caller's limit is reached; `retry-after` says when to come back.",
+    500: "The server failed; its log says why, under the request's id.",
+    503: "Nothing is there to serve this now; `retry-after` says when to come back.",
+}
+
+
+def describe(
+    body: type[msgspec.Struct] | None, *answers: type[msgspec.Struct], streamed: bool = False
+) -> type[Operation]:
+    """An Operation class whose request body is `body` and whose answer is one of `answers`, or server-sent events;
+    what else it may answer is in the error envelope."""
+    errors = {
+        str(status): OpenAPIResponse(description=text, content=_json([ErrorEnvelope]))
+        for status, text in ERRORS.items()
+    }
 
     @dataclass
     class Described(Operation):
         def __post_init__(self) -> None:
             if body is not None:
                 self.request_body = RequestBody(required=True, content=_json([body]))
+            responses: Responses = dict(self.responses or {})
             if answers:
-                self.responses = {"200": OpenAPIResponse(description="The answer.", content=_json(list(answers)))}
+                done = next(status for status in responses if status.startswith("2"))
+                content = _json(list(answers))
+                if streamed:
+                    event = Schema(type=OpenAPIType.OBJECT, properties={"data": Schema(type=OpenAPIType.STRING)})
+                    content["text/event-stream"] = OpenAPIMediaType(schema=event)
+                responses[done] = OpenAPIResponse(description="The answer.", content=content)
+            self.responses = {**responses, **errors}
 
     return Described
 
@@ -49,6 +81,9 @@ def _inlined(struct: type[msgspec.Struct]) -> dict[str, Any]:
             return node
         if "$ref" in node:
             return inline(definitions[node["$ref"].rsplit("/", 1)[1]])
+        if isinstance(node.get("items"), list):
+            # A tuple: in JSON schema as of 2020-12, which OpenAPI 3.1 speaks, its items are a prefix.
+            node = node | {"prefixItems": node["items"], "items": False}
         return {key: inline(value) for key, value in node.items() if key != "$defs"}
 
     inlined: dict[str, Any] = inline(schema)

@@ -9,6 +9,7 @@ from gateway.api.constraints import grammar_of
 from gateway.api.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, ContentPart, Message, Sampling
 from gateway.ask import TIER_DEFAULTS, Prompt
 from gateway.errors import ApiError, bad_request
+from gateway.slo_class import SloName, slo_class
 from inference_core.protocol import SamplingParams
 from tiers.tier import ChatMessage
 from tiers.tools.tool import ToolCall
@@ -16,11 +17,11 @@ from tiers.tools.tool import ToolCall
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "priority": 0, "flex": 2}
+PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "priority": 0, "flex": 2, "batch": 2}
 # OpenAI's default of the older API; chat has none.
 COMPLETION_MAX_TOKENS = 16
 
-_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
 
@@ -97,7 +98,7 @@ def check_completion(body: CompletionRequest) -> list[Prompt]:
         )
     _check_best_of(body)
     check_sampling(body)
-    prompts = _prompts(body.prompt)
+    prompts = prompts_of(body.prompt, "prompt")
     for place, prompt in enumerate(prompts):
         if not prompt:
             raise bad_request("A prompt is empty: give some text.", f"prompt[{place}]" if place else "prompt", "empty")
@@ -126,14 +127,15 @@ def _check_best_of(body: CompletionRequest) -> None:
         )
 
 
-def _prompts(given: str | list[str | int | list[int]]) -> list[Prompt]:
+def prompts_of(given: str | list[str | int | list[int]], param: str) -> list[Prompt]:
+    """The texts, or lists of token ids, that `param` gives, one or several."""
     if isinstance(given, str):
         return [given]
     if not given:
-        raise bad_request("prompt is empty: give at least one.", "prompt", "empty_array")
+        raise bad_request(f"{param} is empty: give at least one.", param, "empty_array")
     if all(isinstance(item, int) for item in given):
         return [[item for item in given if isinstance(item, int)]]
-    mixed = bad_request("prompt mixes texts and token ids: give texts, token ids, or lists of one kind.", "prompt")
+    mixed = bad_request(f"{param} mixes texts and token ids: give texts, token ids, or lists of one kind.", param)
     if all(isinstance(item, str) for item in given) or all(isinstance(item, list) for item in given):
         return [item for item in given if not isinstance(item, int)]
     raise mixed
@@ -236,17 +238,26 @@ def token_limit(body: Sampling) -> int | None:
     return COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
 
 
-def priority_of(body: Sampling) -> int:
-    """The scheduling class: `priority` if given, else what `service_tier` says (auto, default, priority, flex)."""
+def priority_of(body: Sampling, slo: SloName | None = None) -> int:
+    """The scheduling class: `priority` if given, else what `service_tier` says, else that of the class of service
+    that was asked for."""
     if body.priority is not None:
         return body.priority
     service_tier = body.service_tier if isinstance(body, ChatRequest) else None
     if service_tier is None:
-        return 1
+        return slo_class(slo, 1).priority
     if service_tier not in PRIORITY_OF_SERVICE_TIER:
         allowed = ", ".join(PRIORITY_OF_SERVICE_TIER)
         raise bad_request(f"Invalid service_tier {service_tier!r}: allowed are {allowed}.", "service_tier")
     return PRIORITY_OF_SERVICE_TIER[service_tier]
+
+
+def served_tier(asked: str | None, priority: int) -> str | None:
+    """What `service_tier` of an answer says: the class it was served in, which a key's ceiling may have lowered; None
+    where the caller did not ask."""
+    if asked is None or PRIORITY_OF_SERVICE_TIER.get(asked) == priority:
+        return "default" if asked == "auto" else asked
+    return ("priority", "default", "flex")[priority]
 
 
 def sampling_params(body: Sampling, logprobs: int | None) -> SamplingParams:

@@ -1,4 +1,4 @@
-"""`/admin/api`: what the quality loop has seen, estimated and decided; and "retrain now"."""
+"""`/admin/api`: what was served; what the quality loop has seen, estimated and decided; and "retrain now"."""
 
 from typing import Annotated, Any
 
@@ -14,7 +14,8 @@ from gateway.api.operations import describe
 from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
-from quality.listings import ARTEFACTS, EXPERIMENTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
+from quality.database import MOST_INTEGER
+from quality.listings import ARTEFACTS, EXPERIMENTS, REQUESTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
 from quality.monitor import MonitorStatus
 from quality.pages import Listing, Page, PageError
 
@@ -42,17 +43,25 @@ class VerificationShown(msgspec.Struct, frozen=True, kw_only=True):
 _decoder = msgspec.json.Decoder(RetrainOrder)
 
 
+@get("/requests", operation_class=describe(None, Page), summary="List requests")
+async def list_requests(request: HttpRequest) -> Response[Any]:
+    """Newest first, without texts; `/v1/requests/{request_id}` has the whole record. Query: `tier`, `key_id`, and as
+    for verifications."""
+    return await page_of(request, REQUESTS)
+
+
 @get("/verifications", operation_class=describe(None, Page), summary="List verifications")
 async def list_verifications(request: HttpRequest) -> Response[Any]:
     """Newest first. Query: `tier`, `status`, `label`, `judge`, `sampled_reason`, `key_id`; `since` and `until` in epoch
     seconds; `limit`; `cursor`, the `next` of the page before."""
-    return await _page(request, VERIFICATIONS)
+    return await page_of(request, VERIFICATIONS)
 
 
 @get("/verifications/{number:int}", operation_class=describe(None, VerificationShown), summary="Show a verification")
 async def show_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
     """The whole of it, the verifier's answer included."""
-    row = await reached(VERIFICATIONS.one(parts_of(request).database, number))
+    possible = 1 <= number <= MOST_INTEGER
+    row = await reached(VERIFICATIONS.one(parts_of(request).database, number)) if possible else None
     if row is None:
         raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
     return Response(VerificationShown(verification=row), media_type="application/json")
@@ -61,33 +70,33 @@ async def show_verification(request: HttpRequest, number: FromPath[int]) -> Resp
 @get("/artefacts", operation_class=describe(None, Page), summary="List classifier versions")
 async def list_artefacts(request: HttpRequest) -> Response[Any]:
     """Newest first, with what became of each and why. Query: `status`, and as for verifications."""
-    return await _page(request, ARTEFACTS)
+    return await page_of(request, ARTEFACTS)
 
 
 @get("/transitions", operation_class=describe(None, Page), summary="List audit events")
 async def list_transitions(request: HttpRequest) -> Response[Any]:
     """Promotions, refusals, alarms and others, newest first. Query: `action`, `actor`, and as for verifications."""
-    return await _page(request, TRANSITIONS)
+    return await page_of(request, TRANSITIONS)
 
 
 @get("/retrainings", operation_class=describe(None, Page), summary="List retraining runs")
 async def list_retrainings(request: HttpRequest) -> Response[Any]:
     """Newest first, with progress, candidate and judgement. Query: `status`, `trigger`, and as for verifications."""
-    return await _page(request, RETRAININGS)
+    return await page_of(request, RETRAININGS)
 
 
 @get("/rollouts", operation_class=describe(None, Page), summary="List rollouts")
 async def list_rollouts(request: HttpRequest) -> Response[Any]:
     """Newest first: versions on trial or watched, with the evidence of the last look, and how each ended. Query:
     `status`, and as for verifications."""
-    return await _page(request, ROLLOUTS)
+    return await page_of(request, ROLLOUTS)
 
 
 @get("/experiments", operation_class=describe(None, Page), summary="List experiments")
 async def list_experiments(request: HttpRequest) -> Response[Any]:
     """Newest first, with what became of each arm's requests, the evidence, and how each ended. Query: `status`, and as
     for verifications."""
-    return await _page(request, EXPERIMENTS)
+    return await page_of(request, EXPERIMENTS)
 
 
 @get("/estimates", operation_class=describe(None, MonitorStatus), summary="Show the estimates of quality")
@@ -112,7 +121,13 @@ async def retrain_now(request: HttpRequest) -> Response[Any]:
     return Response(RetrainStarted(started=started), status_code=202, media_type="application/json")
 
 
-async def _page(request: HttpRequest, listing: Listing) -> Response[Any]:
+async def page_of(request: HttpRequest, listing: Listing) -> Response[Any]:
+    """The page that the query asks for. Raises `ApiError` 400 and 503."""
+    return Response(await page_asked_for(request, listing), media_type="application/json")
+
+
+async def page_asked_for(request: HttpRequest, listing: Listing) -> Page:
+    """As `page_of`, before it is written."""
     given = dict(request.query_params)
     chosen = {name: _value(name, given.pop(name), listing.kind(name)) for name in listing.filters if name in given}
     bounds = {name: _value(name, given.pop(name), kind) for name, kind in _BOUNDS.items() if name in given}
@@ -120,14 +135,17 @@ async def _page(request: HttpRequest, listing: Listing) -> Response[Any]:
         allowed = ", ".join((*listing.filters, *_BOUNDS))
         raise bad_request(f"Unknown query parameter; allowed: {allowed}.", next(iter(given)))
     try:
-        page = await reached(listing.page(parts_of(request).database, chosen, **bounds))
+        return await reached(listing.page(parts_of(request).database, chosen, **bounds))
     except PageError as error:
         raise bad_request(f"{error}.", error.param, "invalid_value") from error
-    return Response(page, media_type="application/json")
 
 
 def _value(name: str, given: str, kind: type[Any]) -> Any:
     try:
-        return kind(given)
+        value = kind(given)
+        # Neither database compares with what it cannot hold.
+        if (isinstance(value, int) and abs(value) > MOST_INTEGER) or "\0" in given or value != value:
+            raise ValueError
+        return value
     except ValueError:
         raise bad_request(f"Invalid {name}: {given[:64]!r} is no {kind.__name__}.", name, "invalid_value") from None

@@ -6,6 +6,7 @@ from litestar import get
 from litestar.params import FromPath
 from litestar.response import Response
 
+from gateway.api.guard import caller_of
 from gateway.api.operations import describe
 from gateway.database_reach import reached
 from gateway.errors import ApiError
@@ -25,7 +26,7 @@ async def show_record(request: HttpRequest, request_id: FromPath[str]) -> Respon
 async def record_of_caller(request: HttpRequest, request_id: str) -> Record:
     """The caller's own request of this id. Raises `ApiError`: 404 without one, 503 while the database is away."""
     record = await reached(parts_of(request).records.find(request_id))
-    key_id = request.state["key_id"]
+    key_id = caller_of(request).key_id
     if record is None or (key_id is not None and record.key_id != key_id):
         raise ApiError(
             404, f"No request {request_id[:128]!r} is recorded.", param="request_id", code="request_not_found"

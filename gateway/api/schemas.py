@@ -28,7 +28,8 @@ TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 StopList = Annotated[list[StopString], Meta(max_length=MAX_STOPS)]
 # OpenAI's own bounds on what callers may attach.
-Metadata = Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
+MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
+Metadata = Annotated[dict[MetadataKey, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -88,7 +88,7 @@ def _core_shown(name: str, there: Mapping[str, CoreStats], away: Mapping[str, Co
 
 
 def _tier_stats(parts: Parts, tier: Tier) -> TierStats:
-    load, use = tier.load(), parts.metrics.prefix_use[tier.number]
+    load, use = tier.load(), parts.metrics.requests.prefix_use[tier.number]
     return TierStats(
         tier=tier.number,
         model=tier.model,

@@ -8,6 +8,8 @@ main = LazyGroup(
     commands={
         "serve": ("gateway.cli.serve:serve", "Start the gateway (or one of its roles)."),
         "route": ("gateway.cli.route:route", "Show which tier would answer a prompt, and why."),
+        "backtest": ("gateway.cli.backtest:backtest", "Show what routing would have done with a log of yours."),
+        "cost": ("gateway.cli.cost:cost", "Work out what a traffic mix costs and saves."),
         "models": ("gateway.cli.models:models", "Show the catalogue: tiers, files, memory."),
         "kv-calc": ("gateway.cli.kv_calc:kv_calc", "Work out the memory of a KV cache."),
         "knobs": ("gateway.cli.knobs:knobs", "Show and change a running server's live knobs."),
@@ -19,7 +21,9 @@ main = LazyGroup(
         "classifier": ("gateway.cli.classifier:classifier", "Train and evaluate the classifier."),
         "bench": ("gateway.cli.bench:bench", "Measure the core, server processes and tiers."),
         "demo": ("gateway.cli.demo:demo", "Run the whole loop once and show what it recorded."),
-        "new-key": ("gateway.cli.new_key:new_key", "Make an API key and its hash."),
+        "keys": ("gateway.cli.keys:keys", "Make, show, limit, rotate and revoke API keys."),
+        "teams": ("gateway.cli.teams:teams", "Make and show teams and their budgets."),
+        "new-key": ("gateway.cli.new_key:new_key", "Make an API key for the settings, and its hash."),
     },
 )
 main.params.append(main.version_option())

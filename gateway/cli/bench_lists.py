@@ -25,7 +25,13 @@ def lists(rows: int, repeats: int, database_url: str | None, as_json: bool) -> N
     from gateway.bench_lists import DatabaseInUseError, bench_lists
 
     with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder, staged_progress("filling") as progress:
-        given: dict[str, Any] = {"data_dir": folder, "monitor": False, "api_keys": "", "admin_keys": ""}
+        given: dict[str, Any] = {
+            "data_dir": folder,
+            "monitor": True,
+            "verification_budget": 0.0,
+            "api_keys": "",
+            "admin_keys": "",
+        }
         settings = settings_from(**given, database_url=database_url or "")
         try:
             found = _run(bench_lists(settings, rows=rows, repeats=repeats, progress=progress))

@@ -150,7 +150,7 @@ class TimedClassifier:
         lap("words")
         features = surface_features(given.turn, tokens, given.turn_chars)
         lap("features")
-        encoding = model.encoder.encode(given.turn, tokens)
+        encoding = model.encoder.encode(given.turn, tokens, features)
         lap("encoder")
         nearby = model.memory.look_up_one(encoding.embedding)
         lap("memory")

@@ -20,8 +20,11 @@ _EXPECTED = {
     "quality.tier_accuracy": {"TierMeasurementError"},
     "quality.tier_worth": {"ReportFileError"},
     "quality.training_subprocess": {"TrainingProcessError"},
+    "gateway.backtest_log": {"BacktestLogError"},
+    "gateway.mixed_workload": {"MixError"},
+    "gateway.tenancy.errors": {"TenancyError"},
     "gateway.errors": {"ApiError"},
-    "gateway.server": {"ServerStartError"},
+    "gateway.announcement": {"ServerStartError"},
 }
 
 

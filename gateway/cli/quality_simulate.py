@@ -15,6 +15,7 @@ _PATH = click.Path(path_type=Path)
 
 @click.command()
 @click.option("--runs", type=click.IntRange(min=1), default=20, show_default=True, help="Of each scenario.")
+@click.option("--noisy-runs", type=click.IntRange(min=1), help="Of scenarios whose judge errs.  [--runs]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first run.")
 @click.option("--scenario", "names", multiple=True, metavar="NAME", help="Only this one; may be repeated.  [all]")
 @click.option("--scenarios", type=_PATH, help="TOML file of scenarios.  [lab/scenarios.toml beside the data's folder]")
@@ -24,16 +25,23 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option("--teacher", default="", help="Model that the shipped artefact's encoder is distilled from.  [none]")
 @click.option(
-    "--tier-1-share",
-    type=click.FloatRange(0, 1),
-    default=0.6,
+    "--mean-cost",
+    type=click.FloatRange(min=1),
+    default=4.1,
     show_default=True,
-    help="Of the warm-up's requests, those that tier 1 gets; sets lambda.",
+    help="Of a warm-up request, in units of tier 1's price; sets lambda.",
+)
+@click.option(
+    "--cheap-mean-cost",
+    type=click.FloatRange(min=1),
+    default=2.3,
+    show_default=True,
+    help="The same where a domain comes that is new.",
 )
 @click.option(
     "--false-alarm-every",
     type=click.FloatRange(min=1),
-    default=500.0,
+    default=2000.0,
     show_default=True,
     help="Verified answers between two false alarms.",
 )
@@ -41,13 +49,15 @@ _PATH = click.Path(path_type=Path)
 @json_option
 def simulate(
     runs: int,
+    noisy_runs: int | None,
     seed: int,
     names: tuple[str, ...],
     scenarios: Path | None,
     data: Path | None,
     out: Path,
     teacher: str,
-    tier_1_share: float,
+    mean_cost: float,
+    cheap_mean_cost: float,
     false_alarm_every: float,
     write: Path | None,
     as_json: bool,
@@ -64,7 +74,12 @@ def simulate(
     from quality.laboratory.study import StudySettings, run_study
 
     folder = data or data_folder()
-    settings = StudySettings(teacher=teacher, tier_1_share=tier_1_share, false_alarm_every=false_alarm_every)
+    settings = StudySettings(
+        teacher=teacher,
+        mean_cost=mean_cost,
+        cheap_mean_cost=cheap_mean_cost,
+        false_alarm_every=false_alarm_every,
+    )
     try:
         known = read_scenarios(scenarios or folder.parent / "lab" / "scenarios.toml")
         with staged_progress("simulating") as progress:
@@ -75,6 +90,7 @@ def simulate(
                 out,
                 settings,
                 runs=runs,
+                noisy_runs=noisy_runs,
                 seed=seed,
                 progress=progress,
             )

@@ -56,36 +56,15 @@ def route(
 def _decide(
     settings: "Settings", prompt: str, max_tokens: int | None, wishes: dict[str, Any]
 ) -> "tuple[Decision, float, Catalog]":
-    from gateway.ask import Ask
-    from gateway.classifier_in_force import ClassifierInForce
-    from gateway.probes_in_force import ProbesInForce
-    from gateway.routing import RoutingService
-    from gateway.routing_knobs import RoutingKnobFile
-    from inference_core.protocol import SamplingParams
-    from tiers.catalog_file import load_catalog
+    from gateway.dry_run import dry_ask, dry_routing
     from tiers.tier import ChatMessage
 
-    catalog = load_catalog(settings.catalog)
-    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint)
-    classifier.load()
-    ProbesInForce(settings.probes_path, catalog, RoutingKnobFile(), classifier.use_lengths).load()
-    # Without tiers: nobody is down and nothing is queued, so that the prompt alone decides.
-    routing = RoutingService(catalog, {}, classifier, settings.quality_target)
-    ask = Ask(
-        request_id="dry-run",
-        api="chat",
-        requested_model="auto",
-        sampling=SamplingParams(),
-        arrival=time.monotonic(),
-        created_at=time.time(),
-        messages=[ChatMessage(role="user", content=prompt)],
-        max_tokens=max_tokens,
-        **wishes,
-    )
+    routing = dry_routing(settings)
+    ask = dry_ask([ChatMessage(role="user", content=prompt)], max_tokens=max_tokens, **wishes)
     routing.route(ask)  # the first decision pays for caches that a server has warm
     began = time.thread_time()
     decision = routing.route(ask)
-    return decision, (time.thread_time() - began) * 1e3, catalog
+    return decision, (time.thread_time() - began) * 1e3, routing.catalog
 
 
 def _text(decision: "Decision", catalog: "Catalog") -> str:

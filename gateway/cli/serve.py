@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="all: one process. core: a core's models, on a Unix socket. gateway: HTTP, no models, on the cores' sockets.",
 )
+@click.option(
+    "--gateway-workers",
+    type=int,
+    metavar="N",
+    help="Processes that serve HTTP on the one port, beside processes of the cores.  [AIO_GATEWAY_WORKERS; 1]",
+)
 @click.option("--host", help="Address to listen on.  [AIO_HOST; 127.0.0.1]")
 @click.option("--port", type=int, help="Port to listen on; 0 takes a free one.  [AIO_PORT; 8080]")
 @catalog_option
@@ -40,7 +46,9 @@ if TYPE_CHECKING:
 @click.option("--quality-target", type=float, help="Share of answers no worse than the strongest tier's, 0 to 1.")
 @click.option("--sampling-rate", type=float, help="Most of tiers 1 and 2 that is verified, 0 to 1.  [0.05]")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[info]")
-def serve(role: str, group: str | None, **given: Any) -> None:
+@click.option("--supervised", is_flag=True, hidden=True, help="End when standard input does.")
+@click.option("--worker", hidden=True, help="Which of several gateway processes this is, as JSON.")
+def serve(role: str, group: str | None, supervised: bool, worker: str | None, **given: Any) -> None:
     """Start the gateway on http://127.0.0.1:8080 and serve until interrupted.
 
     Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
@@ -48,13 +56,19 @@ def serve(role: str, group: str | None, **given: Any) -> None:
     from gateway.telemetry.logs import configure_logging
 
     settings = settings_from(role="all" if role == "core" else role, **given)
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
+    if supervised:
+        from gateway.worker_place import end_with_supervisor
+
+        end_with_supervisor()
     if role == "core":
         _serve_core(settings, group)
     elif group is not None:
         raise click.UsageError(f"--group {group} goes with --role core; --role {role} serves all cores")
+    elif settings.gateway_workers > 1:
+        _serve_supervised(settings)
     else:
-        _serve_http(settings)
+        _serve_http(settings, worker)
 
 
 def _serve_core(settings: "Settings", group: str | None) -> None:
@@ -79,7 +93,16 @@ def _serve_core(settings: "Settings", group: str | None) -> None:
     )
 
 
-def _serve_http(settings: "Settings") -> None:
-    from gateway.server import run_server
+def _serve_supervised(settings: "Settings") -> None:
+    from gateway.supervisor import run_supervised
 
-    run_server(settings)
+    click.get_current_context().exit(run_supervised(settings))
+
+
+def _serve_http(settings: "Settings", worker: str | None) -> None:
+    import msgspec
+
+    from gateway.server import run_server
+    from gateway.worker_place import WorkerPlace
+
+    run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerPlace))

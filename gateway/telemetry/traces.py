@@ -1,39 +1,49 @@
 """OpenTelemetry: one trace per request with one span per stage, built from its stamps after it has ended.
 
 Attribute names follow OpenTelemetry's semantic conventions for generative AI. Nothing is recorded while a request
-runs, so tracing costs the hot path nothing, and nothing at all unless an exporter is configured.
+runs; its ids alone are drawn at its start, so that servers elsewhere continue the trace. Spans are made as plain data
+and handed to OpenTelemetry's batch processor, which exports them in a thread of its own.
 """
 
 import importlib
+import os
 import time
 from typing import Any
 
-from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
-from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
+from gateway import __version__
 from gateway.answer import Answer
 from gateway.settings import Settings, SettingsError
+from gateway.trace_context import TraceContext, new_span_id
 from quality.record import Record
 
-_propagator = TraceContextTextMapPropagator()
+Attributes = dict[str, Any]
+# Name, begin and end in monotonic seconds, attributes.
+Stage = tuple[str, float, float, Attributes]
+
+_OPERATIONS = {"completion": "text_completion"}
+_FLAGS = TraceFlags(TraceFlags.SAMPLED)
+_SCOPE = InstrumentationScope("aio.gateway", __version__)
+_OK, _ERROR = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
 
 
 def span_exporter(settings: Settings) -> SpanExporter | None:
-    """The configured exporter. Raises `SettingsError` if the OTLP exporter is asked for and not installed."""
+    """The configured exporter; of OTLP the environment's OTEL_EXPORTER_OTLP_… hold (headers, certificates, timeout)."""
     if settings.trace_exporter == "none":
         return None
     if settings.trace_exporter == "console":
         return ConsoleSpanExporter()
     try:
+        # Takes a tenth of a second to import, and few processes need it.
         otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
-    except ImportError:
+    except ImportError as error:
         raise SettingsError(
-            "AIO_TRACE_EXPORTER=otlp needs the package opentelemetry-exporter-otlp-proto-http; install it or choose "
-            "console or none"
+            f"AIO_TRACE_EXPORTER=otlp: {error}; install opentelemetry-exporter-otlp-proto-http"
         ) from None
     exporter: SpanExporter = otlp.OTLPSpanExporter(endpoint=f"{settings.otlp_endpoint.rstrip('/')}/v1/traces")
     return exporter
@@ -43,79 +53,117 @@ class Traces:
     """Turns finished answers into traces."""
 
     def __init__(self, exporter: SpanExporter) -> None:
-        self._provider = TracerProvider(resource=Resource.create({"service.name": "aio-gateway"}))
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
-        self._tracer: Tracer = self._provider.get_tracer("aio.gateway")
+        self._processor = BatchSpanProcessor(exporter)
+        self._resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "aio-gateway")})
 
     def observe(self, answer: Answer, record: Record) -> None:
-        """Write the spans of one finished request."""
-        stamps = answer.stamps
+        """Write the spans of one finished request, if its trace is recorded at all."""
+        trace, stamps = answer.ask.trace, answer.stamps
+        if trace is None or not trace.sampled:
+            return
+        state = TraceState.from_header([trace.state]) if trace.state else None
+        ours = SpanContext(trace.trace_id, trace.span_id, is_remote=False, trace_flags=_FLAGS, trace_state=state)
         # Stamps are monotonic; spans want the wall clock.
         offset = time.time() - time.monotonic()
-
-        def ns(seconds: float) -> int:
-            return int((seconds + offset) * 1e9)
-
-        parent = _propagator.extract({"traceparent": answer.ask.traceparent}) if answer.ask.traceparent else None
-        root = self._tracer.start_span(
-            f"{'chat' if record.api == 'chat' else 'text_completion'} {record.model}",
-            context=parent,
-            kind=SpanKind.SERVER,
-            start_time=ns(stamps.arrival),
-            attributes=_attributes(record),
-        )
-        if record.status != "ok":
-            root.set_status(Status(StatusCode.ERROR, record.status))
-        within = trace.set_span_in_context(root)
         for name, begin, end, attributes in _stages(answer, record):
-            stage = self._tracer.start_span(name, context=within, start_time=ns(begin), attributes=attributes)
-            stage.end(end_time=ns(end))
-        root.end(end_time=ns(stamps.finished))
+            context = SpanContext(trace.trace_id, new_span_id(), is_remote=False, trace_flags=_FLAGS, trace_state=state)
+            self._write(name, context, ours, begin + offset, end + offset, attributes, SpanKind.INTERNAL, _OK)
+        whole = _root_attributes(answer, record)
+        status = _OK if record.status == "ok" else _ERROR
+        name = f"{whole['gen_ai.operation.name']} {record.model}"
+        begin, end = stamps.arrival + offset, stamps.finished + offset
+        self._write(name, ours, _parent(trace), begin, end, whole, SpanKind.SERVER, status)
 
     def close(self) -> None:
         """Export what is left."""
-        self._provider.shutdown()
+        self._processor.shutdown()  # type: ignore[no-untyped-call]
+
+    def _write(
+        self,
+        name: str,
+        context: SpanContext,
+        parent: SpanContext | None,
+        begin: float,
+        end: float,
+        attributes: Attributes,
+        kind: SpanKind,
+        status: Status,
+    ) -> None:
+        self._processor.on_end(
+            ReadableSpan(
+                name,
+                context,
+                parent,
+                self._resource,
+                attributes,
+                kind=kind,
+                status=status,
+                start_time=int(begin * 1e9),
+                end_time=int(end * 1e9),
+                instrumentation_scope=_SCOPE,
+            )
+        )
 
 
-def _attributes(record: Record) -> dict[str, Any]:
-    return {
-        "gen_ai.operation.name": "chat" if record.api == "chat" else "text_completion",
+def _parent(trace: TraceContext) -> SpanContext | None:
+    if trace.parent_id is None:
+        return None
+    return SpanContext(trace.trace_id, trace.parent_id, is_remote=True, trace_flags=_FLAGS)
+
+
+def _root_attributes(answer: Answer, record: Record) -> Attributes:
+    ask = answer.ask
+    attributes: Attributes = {
+        "gen_ai.operation.name": _OPERATIONS.get(record.api, record.api),
         "gen_ai.provider.name": "aio",
         "gen_ai.request.model": record.requested_model,
+        "gen_ai.request.temperature": ask.sampling.temperature,
+        "gen_ai.request.top_p": ask.sampling.top_p,
+        "gen_ai.request.choice.count": ask.n,
         "gen_ai.response.model": record.model,
         "gen_ai.response.id": record.request_id,
-        "gen_ai.response.finish_reasons": [record.finish_reason] if record.finish_reason else [],
+        "gen_ai.response.finish_reasons": (record.finish_reason,) if record.finish_reason else (),
         "gen_ai.usage.input_tokens": record.prompt_tokens,
         "gen_ai.usage.output_tokens": record.completion_tokens,
+        "http.response.status_code": record.http_status,
         "aio.tier": record.tier,
         "aio.cost_usd": record.cost_usd,
         "aio.status": record.status,
         "aio.overhead_ms": record.timings.overhead_ms,
     }
+    if ask.max_tokens is not None:
+        attributes["gen_ai.request.max_tokens"] = ask.max_tokens
+    if record.decision.would_be is not None:
+        attributes["aio.would_be_tier"] = record.decision.would_be
+    if record.error is not None:
+        # Its kind alone: messages of errors may quote what was sent.
+        attributes["error.type"] = record.error.partition(":")[0]
+    return attributes
 
 
-def _stages(answer: Answer, record: Record) -> list[tuple[str, float, float, dict[str, Any]]]:
-    """Stage name, begin and end in monotonic seconds, attributes (SPEC GW-01)."""
+def _stages(answer: Answer, record: Record) -> list[Stage]:
+    """The five parts of an answer (SPEC GW-01): router, batch aggregator, KV manager and prefill, decoder, streamer."""
     stamps, prediction = answer.stamps, record.decision.inputs.prediction
     route = {
         "aio.decision.tier": record.decision.tier,
         "aio.prediction.kind": prediction.kind,
         "aio.classifier.version": prediction.classifier_version,
     }
-    stages: list[tuple[str, float, float, dict[str, Any]]] = [("route", stamps.arrival, stamps.routed, route)]
+    stages: list[Stage] = [("route", stamps.arrival, stamps.routed, route)]
     first = stamps.first_delta
-    if stamps.attempted > stamps.routed:
+    if len(record.attempts) > 1:
         failed = {"aio.tier": record.attempts[0].tier, "aio.status": record.attempts[0].status}
-        stages.append(("failed attempt", stamps.routed, stamps.attempted, failed))
+        stages.append(("earlier attempt", stamps.routed, stamps.attempted, failed))
     if first is None:
-        return [*stages, ("engine", stamps.attempted, stamps.finished, {})]
+        return [*stages, ("generate", stamps.attempted, stamps.finished, {})]
     queued = min(stamps.attempted + stamps.queue_seconds, first)
     last = stamps.last_delta or first
     kv = {"aio.kv.cached_tokens": record.cached_tokens, "aio.kv.preemptions": stamps.preemptions}
+    decode = {"gen_ai.usage.output_tokens": record.completion_tokens, "aio.decode.steps": len(stamps.gaps) + 1}
     return [
         *stages,
         ("schedule", stamps.attempted, queued, {"aio.queue_seconds": stamps.queue_seconds}),
-        ("kv", queued, first, kv),
-        ("engine", queued, last, {"gen_ai.usage.output_tokens": record.completion_tokens}),
+        ("prefill", queued, first, kv),
+        ("decode", first, last, decode),
         ("stream", first, stamps.finished, {"aio.stream": record.stream}),
     ]

@@ -180,6 +180,19 @@ class Listing:
 
 
 _LISTINGS = {
+    "proxy": Listing(
+        (
+            ("target", "target"),
+            ("stream", "streamed"),
+            ("loop", "loop"),
+            ("offered", "offered"),
+            ("req_s", "answers/s"),
+            ("p50_ms", "p50 ms"),
+            ("p99_ms", "p99 ms"),
+            ("ok", "answered"),
+            ("errors", "errors"),
+        )
+    ),
     "step": Listing(
         (
             ("step", "step"),

@@ -14,6 +14,7 @@ from litestar import Litestar
 
 from gateway.app import create_app
 from gateway.parts import PARTS, Parts
+from gateway.server import WEBSOCKETS
 from gateway.settings import Settings
 from inference_core.client import CoreClient
 from inference_core.core import Core
@@ -77,7 +78,12 @@ async def running_gateway(
     app = create_app(settings, tiers=tiers or None, classifier=classifier, cores=cores)
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        app, log_level="warning", http="httptools", lifespan="on", timeout_graceful_shutdown=grace_seconds
+        app,
+        log_level="warning",
+        http="httptools",
+        lifespan="on",
+        timeout_graceful_shutdown=grace_seconds,
+        **WEBSOCKETS,
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,9 +32,11 @@ class ServedProcess:
 
 
 @contextmanager
-def served(data: Path, cache: Path, *options: str) -> Iterator[ServedProcess]:
+def served(
+    data: Path, cache: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[ServedProcess]:
     """Start `aio serve` on a free port, wait until it says that it is ready, and interrupt it at the end."""
-    with started(data, cache, "--port", "0", *options) as process:
+    with started(data, cache, "--port", "0", *options, environment=environment) as process:
         assert process.stdout is not None
         said = ""
         for line in process.stdout:
@@ -46,19 +48,21 @@ def served(data: Path, cache: Path, *options: str) -> Iterator[ServedProcess]:
 
 
 @contextmanager
-def started(data: Path, cache: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
+def started(
+    data: Path, cache: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator["subprocess.Popen[str]"]:
     """Start `aio serve` with its log in `data/log`; interrupt it at the end."""
     data.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-c", "from gateway.cli import main; main()", "serve"]
     folders = ["--data-dir", str(data), "--cache-dir", str(cache)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("AIO_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIO_")}
     with (data / "log").open("ab") as log:
         process = subprocess.Popen(
             [*command, *folders, *options],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=environment | {"PYTHONUNBUFFERED": "1"},
+            env=inherited | {"PYTHONUNBUFFERED": "1"} | dict(environment or {}),
         )
     try:
         yield process

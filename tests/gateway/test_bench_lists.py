@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from gateway.bench_lists import LISTS, DatabaseInUseError, fill, queries
+from gateway.bench_lists import DECISIONS, LISTS, DatabaseInUseError, fill, queries
 from gateway.bench_monitor import bench_monitor
 from migrations.tables import verifications
 from quality.database import migrate, open_database
-from quality.listings import ARTEFACTS, RETRAININGS, TRANSITIONS, VERIFICATIONS
+from quality.listings import ARTEFACTS, EXPERIMENTS, REQUESTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
 from tiers.catalog_file import load_catalog
 
 
@@ -19,13 +19,13 @@ async def test_every_filter_has_rows_to_find_and_a_used_database_is_left_alone(d
     engine = open_database(database_url)
     try:
         await fill(engine, 2000, lambda stage, share: None)
-        for table, columns, _ in LISTS.values():
+        for table, columns, _ in [*LISTS.values(), *DECISIONS.values()]:
             async with engine.connect() as connection:
                 assert await connection.scalar(select(func.count()).select_from(table)) == 2000
                 for name, column in columns.items():
                     found = set((await connection.execute(select(table.c[name]).distinct())).scalars())
                     assert set(column.values) <= found, name
-        with pytest.raises(DatabaseInUseError, match="verifications"):
+        with pytest.raises(DatabaseInUseError, match="requests"):
             await fill(engine, 1, lambda stage, share: None)
         async with engine.connect() as connection:
             assert await connection.scalar(select(func.count()).select_from(verifications)) == 2000
@@ -35,7 +35,9 @@ async def test_every_filter_has_rows_to_find_and_a_used_database_is_left_alone(d
 
 def test_every_combination_of_filters_of_the_api_is_asked_for() -> None:
     listings = {"verifications": VERIFICATIONS, "transitions": TRANSITIONS, "retrainings": RETRAININGS}
-    for name, listing in (listings | {"artefacts": ARTEFACTS}).items():
+    listings |= {"artefacts": ARTEFACTS, "rollouts": ROLLOUTS, "experiments": EXPERIMENTS, "requests": REQUESTS}
+    assert set(listings) == set(LISTS)
+    for name, listing in listings.items():
         asked = {frozenset(query) - {"since", "until"} for query in queries(LISTS[name][1])}
         sizes = range(len(listing.filters) + 1)
         assert asked == {

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gateway.ask import Ask
+from gateway.caller import Caller
 from gateway.conversations import TIERS_KEPT, Conversations, circumstances
 from inference_core.protocol import SamplingParams
 from tests.gateway.running_gateway import RunningGateway
@@ -88,10 +89,10 @@ def test_memory_is_bounded_and_the_oldest_goes_first() -> None:
 
 def test_one_callers_conversation_says_nothing_about_anothers() -> None:
     known = Conversations()
-    known.remember(ask(HELLO, key_id="ada"), 4)
-    known.remember(ask(HELLO, key_id="ada", conversation="c1"), 4)
-    assert known.history(ask(HELLO, ANSWER, MORE, key_id="bob")).tiers == ()
-    assert known.history(ask(MORE, key_id="bob", conversation="c1")).tiers == ()
+    known.remember(ask(HELLO, caller=Caller(key_id="ada")), 4)
+    known.remember(ask(HELLO, caller=Caller(key_id="ada"), conversation="c1"), 4)
+    assert known.history(ask(HELLO, ANSWER, MORE, caller=Caller(key_id="bob"))).tiers == ()
+    assert known.history(ask(MORE, caller=Caller(key_id="bob"), conversation="c1")).tiers == ()
 
 
 def test_the_callers_own_id_is_enough_where_the_messages_were_rewritten() -> None:

@@ -7,9 +7,11 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from classifier.artefact import default_artefact, load_artefact
 from classifier.encoder import Encoding
+from classifier.features import FEATURE_NAMES
 from classifier.micro_batcher import MicroBatcher
 from classifier.outcome_model import OutcomeModel
 from classifier.pooled_projection import PooledProjection
@@ -23,6 +25,7 @@ from tiers.catalog_file import load_catalog
 from tiers.tier import ChatMessage
 
 SHIPPED = load_artefact(default_artefact())
+NO_FEATURES = np.zeros(len(FEATURE_NAMES), np.float32)
 
 
 class Held:
@@ -38,7 +41,7 @@ class Held:
 
     def _run(self, turns: list[str]) -> list[Encoding]:
         assert self.go.wait(10)
-        self.done |= {turn: self.inner.encode(turn, turn.lower().split()) for turn in turns}
+        self.done |= {turn: self.inner.encode(turn, turn.lower().split(), NO_FEATURES) for turn in turns}
         return [self.done[turn] for turn in turns]
 
     def warm(self) -> None: ...
@@ -46,7 +49,7 @@ class Held:
     def submit(self, turn: str) -> "Future[Encoding]":
         return self._batcher.submit(turn)
 
-    def encode(self, turn: str, tokens: Sequence[str]) -> Encoding:
+    def encode(self, turn: str, tokens: Sequence[str], features: npt.NDArray[np.float32]) -> Encoding:
         if turn not in self.done:
             self.blocked_for += 1
             return self.submit(turn).result()
@@ -117,5 +120,5 @@ def test_a_turn_that_was_submitted_is_not_computed_twice() -> None:
     zero = np.zeros(4, np.float32)
     encoder = Counted(Path("nowhere"), "00", max_tokens=8, above=PooledProjection(zero, eye, eye, zero))
     ahead = encoder.submit("Why?").result(10)
-    assert encoder.encode("Why?", []) is ahead
+    assert encoder.encode("Why?", [], NO_FEATURES) is ahead
     assert Counted.computed == 1

@@ -34,7 +34,7 @@ def gauges(aio: ServedProcess, name: str) -> float:
 
 
 def test_the_models_are_auto_the_tiers_and_the_catalogues(aio: ServedProcess) -> None:
-    assert [model.id for model in aio.client.models.list()] == [*NAMES, "smollm2-int4", "smollm2-bf16"]
+    assert [model.id for model in aio.client.models.list()] == [*NAMES, "smollm2-int4", "smollm2-bf16", "smollm2-embed"]
 
 
 @pytest.mark.parametrize("model", NAMES)

@@ -9,7 +9,7 @@ import pytest_asyncio
 from sqlalchemy import insert
 
 from gateway.settings import Settings
-from migrations.tables import classifier_versions, verifications
+from migrations.tables import classifier_versions, requests, verifications
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -17,6 +17,12 @@ ADMIN = "an-admin-key-of-some-length"
 VERDICT = {
     "request_id": "r", "model": "m", "sampled_probability": 1.0, "status": "done", "judge": "exact", "cost_usd": 0.0,
     "reserved_usd": 0.0, "attempts": 1, "verifier_answer": "a secret",
+}  # fmt: skip
+SERVED = {
+    "api": "chat", "requested_model": "auto", "stream": False, "status": "ok", "http_status": 200, "model": "m",
+    "attempts": [], "messages": [{"role": "user", "content": "a secret"}], "answer": "a secret", "prompt_tokens": 1,
+    "completion_tokens": 1, "cached_tokens": 0, "reasoning_tokens": 0, "cost_usd": 0.0, "baseline_cost_usd": 0.0,
+    "route_ms": 0.1, "e2e_ms": 1.0, "overhead_ms": 0.2,
 }  # fmt: skip
 
 
@@ -30,6 +36,9 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
             for tier, label, at in ((1, "worse", 1.0), (2, "no_worse", 2.0), (1, "no_worse", 3.0)):
                 row = VERDICT | {"tier": tier, "label": label, "created_at": at, "sampled_reason": f"sample {at}"}
                 await connection.execute(insert(verifications).values(**row | {"request_id": f"r{at}"}))
+            for number, key in enumerate(("ann", "bob", "ann")):
+                row = SERVED | {"request_id": f"q{number}", "key_id": key, "tier": 1 + number % 2}
+                await connection.execute(insert(requests).values(**row, created_at=float(number)))
             version = {"version": "v-test", "path": "", "status": "refused", "reason": "loses", "metrics": {}}
             await connection.execute(insert(classifier_versions).values(**version, created_at=1.0))
         yield running
@@ -103,3 +112,12 @@ async def test_without_a_monitor_there_are_no_estimates(settings: Settings) -> N
     async with running_gateway(msgspec.structs.replace(settings, monitor=False)) as gateway:
         answer = await gateway.http.get("/admin/api/estimates")
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "monitor_off")
+
+
+async def test_requests_are_filtered_and_paged_without_texts(aio: RunningGateway) -> None:
+    assert [row["request_id"] for row in await listed(aio, "requests")] == ["q2", "q1", "q0"]
+    assert [row["request_id"] for row in await listed(aio, "requests", key_id="ann", tier=1)] == ["q2", "q0"]
+    first = (await aio.http.get("/admin/api/requests", params={"limit": 2})).json()
+    assert [row["request_id"] for row in await listed(aio, "requests", cursor=first["next"])] == ["q0"]
+    assert "secret" not in str(first)
+    assert (await aio.http.get("/admin/api/requests", params={"colour": "red"})).status_code == 400

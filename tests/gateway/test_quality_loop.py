@@ -1,8 +1,12 @@
 """The quality loop runs beside the service: every answer is offered, retraining is scheduled and can be alarmed."""
 
+import asyncio
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry import ArtefactRegistry
@@ -11,10 +15,13 @@ from gateway.quality_loop import QualityLoop
 from gateway.settings import Settings
 from migrations.tables import audit_events
 from quality.database import migrate, open_database
+from quality.retrain import RetrainResult
 from quality.shift_detector import ShiftAlarm
 from tests.gateway.running_gateway import running_gateway, scripted_tiers
+from tiers.catalog import Catalog
 from tiers.catalog_file import load_catalog
 
+ALARM = ShiftAlarm(stream="tier 1", evidence=2e4, answers=100, rate=0.5, allowed=0.2, since=0.0)
 HELLO = [{"role": "user", "content": "Say hello."}]
 
 
@@ -41,7 +48,7 @@ async def test_the_loop_schedules_retraining_and_an_alarm_starts_one(settings: S
         next_run = loop.job.next_run()
         assert next_run is not None
         assert (next_run.hour, next_run.minute, next_run.strftime("%a")) == (3, 0, "Sun")
-        await loop.on_alarm(ShiftAlarm(stream="tier 1", evidence=2e4, answers=100, rate=0.5, allowed=0.2))
+        await loop.on_alarm(ALARM)
         await loop.retraining_ended()
         async with engine.connect() as connection:
             actions = (await connection.scalars(select(audit_events.c.action))).all()
@@ -49,6 +56,44 @@ async def test_the_loop_schedules_retraining_and_an_alarm_starts_one(settings: S
     finally:
         await loop.close()
         await engine.dispose()
+
+
+async def test_a_refused_retraining_after_an_alarm_is_tried_again_a_day_later_and_others_are_not(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_database(settings.database)
+    loop = QualityLoop(settings, load_catalog("laptop"), engine, {}, encode=None)
+    outcome, asked, later = ["refused"], [], []
+
+    async def run(settings: Settings, catalog: Catalog, engine: AsyncEngine, trigger: str) -> RetrainResult:
+        asked.append(trigger)
+        return RetrainResult(run_id="r", outcome=outcome[0], reason="", incumbent="v1")  # type: ignore[arg-type]
+
+    class Clock:
+        def call_later(self, seconds: float, call: Callable[..., object], *args: object) -> asyncio.TimerHandle:
+            later.append((seconds, lambda: call(*args)))
+            return running.call_later(1e6, lambda: None)
+
+    monkeypatch.setattr("gateway.quality_loop.run_retraining", run)
+    running = asyncio.get_running_loop()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr("gateway.quality_loop.asyncio.get_running_loop", Clock)
+            await loop.on_alarm(ALARM)
+            await loop.retraining_ended()
+            [(seconds, again)] = later
+            outcome[0] = "canary"
+            again()
+            await loop.retraining_ended()
+            outcome[0] = "refused"
+            loop._begin_retraining("button")
+            await loop.retraining_ended()
+    finally:
+        await loop.close()
+        await engine.dispose()
+    assert seconds == 86_400
+    assert asked == ["drift", "drift", "button"]
+    assert len(later) == 1
 
 
 async def test_the_loop_looks_after_rollouts_and_experiments(settings: Settings) -> None:

@@ -12,6 +12,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "What is the weather in Lima?"}]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Now.", "parameters": SCHEMA}}
+# The helper takes strict tools only.
+STRICT = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
 CALLS = (
     ToolCallDelta(index=0, id="call_1", name="get_weather"),
     ToolCallDelta(index=0, arguments='{"city": '),
@@ -52,7 +54,7 @@ async def test_calls_stream_with_index_then_pieces_of_arguments(gateway: Running
 
 async def test_the_clients_stream_helper_puts_calls_together(gateway: RunningGateway) -> None:
     gateway.tier(1).words, gateway.tier(1).calls = (), CALLS
-    async with gateway.openai.chat.completions.stream(model="tier-1", messages=HELLO, tools=[WEATHER]) as stream:
+    async with gateway.openai.chat.completions.stream(model="tier-1", messages=HELLO, tools=[STRICT]) as stream:
         kinds = [event.type async for event in stream]
         final = await stream.get_final_completion()
     assert "tool_calls.function.arguments.done" in kinds

@@ -128,4 +128,4 @@ def test_the_performance_page_has_a_place_for_every_part():
     marked = set(places(PAGE.read_text(encoding="utf-8")))
 
     parts = {"goals", "peers", "sweep", "interference", "ablation", "step", "start", "route", "kernels"}
-    assert marked == parts | {"lookup", "draft"}
+    assert marked == parts | {"lookup", "draft", "proxy"}

@@ -1,0 +1,29 @@
+"""What `aio serve` prints: where it listens, a first request to try, and what happens when something fails."""
+
+FAILURE_POLICY = {
+    "database": "away: requests are served, records wait in the journal, nothing is lost",
+    "classifier": "fails: prompts are routed by length",
+    "tier": "fails before its first token: the next tier up answers, once; after it: an error event",
+    "core": "gone: other tiers answer, or 503 with Retry-After; a gateway process reconnects by itself",
+    "journal disk": "stalls: requests are served, records beyond 64 MiB are refused and counted",
+}
+
+
+class ServerStartError(RuntimeError):
+    """The server did not come up; the message or the log before it says why."""
+
+
+def ready_text(host: str, port: int) -> str:
+    """Where the gateway listens and a first request."""
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - only compared
+    url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+    body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+    return (
+        f"\nAIO is ready on {url}  (API: {url}/v1, documentation: {url}/docs, metrics: {url}/metrics)\nTry:\n\n"
+        f"  curl -si {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n"
+    )
+
+
+def policy_text() -> str:
+    """What happens when a dependency fails, one line each."""
+    return "When something fails:\n" + "\n".join(f"  {name}: {policy}" for name, policy in FAILURE_POLICY.items())

@@ -1,0 +1,167 @@
+"""`POST /v1/embeddings`: texts or token ids to unit vectors."""
+
+import asyncio
+import base64
+import time
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import post
+from litestar.types import ASGIApp
+from msgspec import Meta
+
+from gateway.api.disconnects import Presence
+from gateway.api.generating import Received, read_body, received
+from gateway.api.operations import describe
+from gateway.api.parsing import prompts_of
+from gateway.api.schemas import PositiveInt, TokenId
+from gateway.api.sending import WholeResponse
+from gateway.ask import Ask, Prompt
+from gateway.embedding.embedder import Embedder, unit_vectors
+from gateway.errors import ApiError, ClientGoneError, bad_request
+from gateway.parts import HttpRequest, Parts, parts_of
+from inference_core.protocol import SamplingParams
+
+# OpenAI's own bounds of a request.
+MAX_INPUTS = 2048
+MAX_TOKENS = 300_000
+
+
+class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`input`: a text, token ids of the model, or lists of either. `dimensions`: only of models made for it."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    input: str | list[str | int | list[TokenId]]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: PositiveInt | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+
+
+class Embedding(msgspec.Struct, frozen=True, kw_only=True):
+    """A vector: numbers, or the base64 of its float32 in little-endian order."""
+
+    object: str = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(msgspec.Struct, frozen=True):
+    """Tokens that were read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
+    """The vectors, in the order of the inputs."""
+
+    object: str = "list"
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
+_decoder = msgspec.json.Decoder(EmbeddingsRequest)
+
+
+@post(
+    "/embeddings",
+    status_code=200,
+    operation_class=describe(EmbeddingsRequest, EmbeddingList),
+    summary="Embed texts",
+    opt={"id_prefix": "embd"},
+)
+async def embeddings(request: HttpRequest) -> ASGIApp:
+    """Vectors of length 1 by a model that the catalogue lists for it; a caller who leaves frees what they take."""
+    body = await read_body(request, _decoder)
+    presence = Presence(request.receive)
+    try:
+        answer, headers = await _embedded(parts_of(request), received(request), body)
+    except BaseException as error:
+        if presence.is_reason(error):
+            raise ClientGoneError from None
+        raise
+    finally:
+        presence.end()
+    return WholeResponse(msgspec.json.encode(answer), [(name.encode(), value.encode()) for name, value in headers])
+
+
+async def _embedded(
+    parts: Parts, given: Received, body: EmbeddingsRequest
+) -> tuple[EmbeddingList, list[tuple[str, str]]]:
+    model = _model(parts, body.model)
+    await model.open()
+    rows = await asyncio.to_thread(_rows, model, body)
+    ask = Ask(
+        request_id=given.request_id,
+        api="completion",
+        requested_model=body.model,
+        sampling=SamplingParams(),
+        arrival=given.arrival,
+        created_at=time.time(),
+        prompts=list(rows),
+        caller=given.caller,
+        max_tokens=0,
+    )
+    tokens = sum(map(len, rows))
+    cost = tokens * model.spec.input_usd_per_million / 1e6
+    admission = await parts.tenancy.door.enter(ask)
+    spent = 0.0
+    try:
+        await admission.pay(given.caller, cost)
+        priority = max(1, given.caller.priority_ceiling)
+        states = await model.embed(rows, priority=priority, salt=given.caller.tenant)
+        vectors = unit_vectors(states, model.spec, body.dimensions)
+        spent = cost
+    finally:
+        admission.settle(spent, tokens if spent else 0)
+    data = [
+        Embedding(index=index, embedding=_written(vector, body.encoding_format)) for index, vector in enumerate(vectors)
+    ]
+    answer = EmbeddingList(data=data, model=model.spec.name, usage=EmbeddingUsage(tokens, tokens))
+    own = {"x-request-id": given.request_id, "x-aio-cost-usd": f"{cost:.6f}"}
+    return answer, list((admission.headers | own).items())
+
+
+def _model(parts: Parts, name: str) -> Embedder:
+    if (model := parts.embedders.get(name)) is not None:
+        return model
+    known = ", ".join(parts.embedders) or "none"
+    raise ApiError(
+        404, f"The model {name!r} gives no embeddings here; those that do: {known}.",
+        param="model", code="model_not_found",
+    )  # fmt: skip
+
+
+def _rows(model: Embedder, body: EmbeddingsRequest) -> list[list[int]]:
+    """Token ids of every input, within all bounds."""
+    prompts = prompts_of(body.input, "input")
+    if len(prompts) > MAX_INPUTS:
+        raise bad_request(f"input holds {len(prompts)}; at most {MAX_INPUTS} fit one request.", "input", "too_long")
+    rows = [_row(model, prompt, f"input[{place}]") for place, prompt in enumerate(prompts)]
+    total = sum(map(len, rows))
+    if total > MAX_TOKENS:
+        raise bad_request(f"input has {total} tokens; at most {MAX_TOKENS} fit one request.", "input", "too_long")
+    return rows
+
+
+def _row(model: Embedder, prompt: Prompt, where: str) -> list[int]:
+    ids = model.tokens(prompt) if isinstance(prompt, str) else prompt
+    if not prompt or not ids:
+        raise bad_request("An input is empty: give some text.", where, "empty")
+    if len(ids) > model.max_tokens:
+        raise bad_request(
+            f"An input has {len(ids)} tokens; {model.spec.name} reads at most {model.max_tokens}.",
+            where,
+            "context_length_exceeded",
+        )
+    if isinstance(prompt, list) and max(ids) >= model.vocabulary:
+        raise bad_request(f"{max(ids)} is no token of {model.spec.name}.", where, "invalid_value")
+    return ids
+
+
+def _written(vector: Any, form: str | None) -> list[float] | str:
+    if form == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    numbers: list[float] = vector.tolist()
+    return numbers

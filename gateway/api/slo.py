@@ -1,0 +1,21 @@
+"""`GET /admin/api/slo`: whether each tier keeps its service levels, and by which figures."""
+
+from typing import Any
+
+from litestar import get
+from litestar.response import Response
+
+from gateway.api.operations import describe
+from gateway.parts import HttpRequest, parts_of
+from gateway.telemetry.levels_of_all import levels_of_all
+from gateway.telemetry.slo import SloReport, slo_report
+
+
+@get("/slo", operation_class=describe(None, SloReport), summary="Show the state of service levels")
+async def show_slo(request: HttpRequest) -> Response[Any]:
+    """Green, amber or red for each tier, over the last five minutes, of all gateway processes behind this port."""
+    parts = parts_of(request)
+    levels = parts.metrics.levels
+    models = {number: tier.model for number, tier in sorted(parts.routing.tiers.items())}
+    report = slo_report(await levels_of_all(levels, parts.peers), levels.window_seconds, models)
+    return Response(report, media_type="application/json")

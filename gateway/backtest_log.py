@@ -1,0 +1,164 @@
+"""A team's own log of prompts, one JSON object a line: what a back-test reads, and what of it can train."""
+
+import gzip
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from classifier.training.dataset import FILE, TIERS, OutcomeRow, load_outcomes, tier_scores
+from inference_core.loaders.atomic_file import atomic_file
+
+Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]
+Score = Annotated[float, Meta(ge=0, le=1)]
+
+
+class BacktestLogError(ValueError):
+    """The log cannot be used; the message names file, line and what is allowed."""
+
+
+class LogMessage(msgspec.Struct, frozen=True):
+    """One turn as OpenAI writes it; of content parts the texts count."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+    @property
+    def text(self) -> str:
+        """What was said."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(str(part.get("text", "")) for part in self.content or ())
+
+
+class LogRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. Exactly one of `prompt` and `messages` is there; fields that are not named here are ignored.
+
+    `prompt_tokens`, `answer_tokens`: as billed, else estimated; `cost_usd`: what it cost. `scores`: how good an answer
+    of a tier was, 0 to 1 and right from 0.5 on, by the tier's number, its name or whatever `tiers` maps to it.
+    `domain` groups prompts in a report on training; `split` (train, valid, test) is drawn from the prompt if not given.
+    """
+
+    id: str | int | None = None
+    prompt: str | None = None
+    messages: list[LogMessage] | None = None
+    prompt_tokens: Tokens | None = None
+    answer_tokens: Tokens | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    cost_usd: Annotated[float, Meta(ge=0)] | None = None
+    scores: dict[str, Score] = {}
+    domain: str = "own"
+    split: str = ""
+
+    @property
+    def turns(self) -> list[LogMessage]:
+        """The conversation; a bare prompt is one turn."""
+        return self.messages if self.messages is not None else [LogMessage("user", self.prompt)]
+
+    @property
+    def last_user_text(self) -> str:
+        """What a classifier is trained on."""
+        return next((turn.text for turn in reversed(self.turns) if turn.role == "user"), "")
+
+
+def read_log(path: Path) -> Iterator[LogRow]:
+    """Rows in file order, gzipped or not; empty lines are passed over. Raises `BacktestLogError`."""
+    decoder = msgspec.json.Decoder(LogRow)
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield _row(decoder, line, f"{path}, line {number}")
+    except (OSError, EOFError) as error:
+        raise BacktestLogError(f"{path} cannot be read: {error}.") from error
+
+
+def _row(decoder: msgspec.json.Decoder[LogRow], line: bytes, where: str) -> LogRow:
+    try:
+        row = decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BacktestLogError(f"{where}: {error}.") from error
+    if (row.prompt is None) == (row.messages is None):
+        raise BacktestLogError(f'{where}: give either "prompt" or "messages".')
+    return row
+
+
+class TierNames:
+    """Which tier a name in `scores` means: its number, `tier-N`, or what `given` maps (a model's name → number)."""
+
+    def __init__(self, tiers: int, given: Mapping[str, int] | None = None) -> None:
+        numbers = range(1, tiers + 1)
+        self._numbers = {str(k): k for k in numbers} | {f"tier-{k}": k for k in numbers} | dict(given or {})
+        self.tiers = tiers
+
+    def scores(self, row: LogRow) -> list[float | None]:
+        """Score by tier, None where there is none. Raises `BacktestLogError` for a name that means no tier."""
+        found: list[float | None] = [None] * self.tiers
+        for name, score in row.scores.items():
+            number = self._numbers.get(name)
+            if number is None:
+                raise BacktestLogError(
+                    f"row {row.id}: scores of {name!r}; known are {', '.join(self._numbers)}. "
+                    f"Say which tier it stands for: --tier {name}=NUMBER."
+                )
+            found[number - 1] = score
+        return found
+
+
+def training_rows(rows: Iterable[LogRow], names: TierNames) -> Iterator[OutcomeRow]:
+    """Rows with at least two scores, of which one is the strongest tier's, as a classifier is trained on.
+
+    Raises `BacktestLogError` where there are not as many tiers as a classifier has.
+    """
+    if names.tiers != TIERS:
+        raise BacktestLogError(f"a classifier has {TIERS} tiers and the catalogue {names.tiers}; choose another.")
+    for row in rows:
+        scores = names.scores(row)
+        if scores[-1] is None or sum(score is not None for score in scores) < 2:
+            continue
+        text = row.last_user_text
+        digest = hashlib.sha256(text.encode(errors="replace")).digest()
+        yield OutcomeRow(
+            id=f"own-{digest.hex()[:16]}" if row.id is None else str(row.id),
+            source="own",
+            domain=row.domain,
+            metric="label",
+            split=row.split or _split(digest),
+            prompt=text,
+            outcomes={f"tier-{k}": score for k, score in enumerate(scores, start=1) if score is not None},
+        )
+
+
+def _split(digest: bytes) -> str:
+    """Equal prompts are in the same part: 70% train, 15% valid, 15% test."""
+    place = int.from_bytes(digest[:4], "big") % 100
+    return "train" if place < 70 else "valid" if place < 85 else "test"
+
+
+def write_training(folder: Path, rows: Iterable[OutcomeRow]) -> int:
+    """Write `rows` where `aio classifier train --data FOLDER` reads them; returns how many."""
+    written = 0
+    with atomic_file(folder / FILE) as file, gzip.open(file, "wb") as packed:
+        for row in rows:
+            packed.write(msgspec.json.encode(row) + b"\n")
+            written += 1
+    return written
+
+
+def write_example(path: Path, data: Path, most: int) -> int:
+    """A log made of the test rows of the public outcomes, which trained nothing; returns the number of rows.
+
+    Raises `TrainingDataError` without the data.
+    """
+    rows = [row for row in load_outcomes(data) if row.split == "test"][:most]
+    scores = tier_scores(rows)
+    with atomic_file(path) as file:
+        for row, known in zip(rows, scores.tolist(), strict=True):
+            by_tier = {str(k): score for k, score in enumerate(known, start=1) if score == score}
+            line = {"id": row.id, "messages": [{"role": "user", "content": row.prompt}], "scores": by_tier}
+            file.write(msgspec.json.encode(line | {"domain": row.domain}) + b"\n")
+    return len(rows)

@@ -1,0 +1,25 @@
+"""A Bill: what an answer used, and whether its reader is the one who pays for it."""
+
+import msgspec
+
+from quality.record import Attempt
+from tiers.tier import Usage
+
+
+class Bill(msgspec.Struct, frozen=True, kw_only=True):
+    """All attempts with their costs, and the tokens of the last one. Not `paid`: the answer came out of the cache, or
+    the caller whose request it was made for pays; every attempt then costs nothing."""
+
+    attempts: list[Attempt]
+    usage: Usage
+    paid: bool = True
+
+    @property
+    def cost_usd(self) -> float:
+        """What all attempts cost, in US dollars."""
+        return sum(attempt.cost_usd for attempt in self.attempts)
+
+    def unpaid(self) -> "Bill":
+        """The same for a reader who owes nothing."""
+        free = [msgspec.structs.replace(attempt, cost_usd=0.0) for attempt in self.attempts]
+        return Bill(attempts=free, usage=self.usage, paid=False)

@@ -1,0 +1,64 @@
+"""A Caller: who asks and what he may, as plain data that goes with a request from its guard to routing and limits."""
+
+from typing import Literal
+
+import msgspec
+
+Scope = Literal["inference", "viewer", "admin"]
+# `viewer` reads what `/v1/admin` and `/admin/api` show, `admin` changes it too, and only `inference` asks for answers.
+SCOPES: tuple[Scope, ...] = ("inference", "viewer", "admin")
+Period = Literal["day", "month", "total"]
+
+CALLER = "caller"
+"""Where a request's state holds its Caller."""
+
+
+class BudgetRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget that the caller's requests are charged to: US dollars per calendar day or month (UTC), or in total."""
+
+    budget_id: str
+    period: Period
+    amount_usd: float
+
+
+class Allowance(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller may use; None is no bound. Rates are per sliding minute, tokens those of prompt and answer."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
+    budgets: tuple[BudgetRef, ...] = ()
+
+
+UNLIMITED = Allowance()
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """`key_id` is the pseudonym under which rows are recorded, None without a key; a static key's is its name.
+
+    `tenant` separates caches and prefixes: the team where there is one, else the key. `consent`: whether texts may be
+    stored, and with that sampled and learned from. `tiers`: the numbers of those it may use, None for all.
+    `priority_ceiling`: the most urgent class it may ask for (`Command.priority`: 0 goes first).
+    """
+
+    key_id: str | None = None
+    name: str = ""
+    team: str | None = None
+    scopes: frozenset[str] = frozenset(SCOPES)
+    consent: bool = True
+    tiers: frozenset[int] | None = None
+    priority_ceiling: int = 0
+    allowance: Allowance = UNLIMITED
+
+    @property
+    def tenant(self) -> str:
+        """Whose caches and prefixes the caller shares; "" where no keys are asked for."""
+        return self.team or self.key_id or ""
+
+    def may_use(self, tier: int) -> bool:
+        """Whether the caller may be answered by this tier."""
+        return self.tiers is None or tier in self.tiers
+
+
+# Where no keys are configured: whoever reaches the server.
+KEYLESS = Caller()

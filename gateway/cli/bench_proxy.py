@@ -1,0 +1,72 @@
+"""`aio bench proxy`: what the gateway adds to an upstream that answers at once, beside a peer in front of it."""
+
+import asyncio
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from gateway.cli.options import json_option, settings_from
+
+_TIER = """
+[[tiers]]
+number = {number}
+name = "remote-{number}"
+class = "{kind}"
+price = {{ input_usd_per_million = {price}, output_usd_per_million = {price} }}
+objective = {{ ttft_ms = 500, itl_ms = 50 }}
+expected_answer_tokens = 200
+mean_latency_ms = 1000
+max_tokens = 4096
+remote = {{ base_url = "{url}", model = "mock", max_context = 32768 }}
+"""
+
+
+@click.command()
+@click.option("--concurrency", type=click.IntRange(min=1), multiple=True, default=(1, 8), show_default=True)
+@click.option("--rate", type=click.FloatRange(min=0), default=200.0, show_default=True, help="Poisson arrivals per s.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Of every round.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--upstream", help="Upstream to proxy to, up to /v1; a peer has to use the same.  [launches one]")
+@click.option("--peer", metavar="URL", help="A gateway that runs already, to take turns with.")
+@click.option("--peer-model", default="mock", show_default=True)
+@json_option
+def proxy(upstream: str | None, peer: str | None, peer_model: str, as_json: bool, **given: Any) -> None:
+    """Requests per second and latency through one gateway process: keys, routing, limits and the ledger on.
+
+    Example: aio bench proxy --upstream http://127.0.0.1:9001/v1 --peer http://127.0.0.1:4000
+    """
+    asyncio.run(_run(upstream, peer, peer_model, as_json, **given))
+
+
+async def _run(upstream: str | None, peer: str | None, peer_model: str, as_json: bool, **given: Any) -> None:
+    from contextlib import AsyncExitStack
+
+    from gateway.bench_proxy import Target, bench_proxy
+    from gateway.bench_upstream import running_upstream
+    from gateway.server_process import running_server
+
+    key = secrets.token_urlsafe(24)
+    with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
+        async with AsyncExitStack() as stack:
+            url = upstream if upstream is not None else await stack.enter_async_context(running_upstream())
+            catalogue = Path(folder) / "catalogue.toml"
+            catalogue.write_text(_catalogue(url), encoding="utf-8")
+            settings = settings_from(catalog=str(catalogue), data_dir=folder)
+            environment = {"AIO_API_KEYS": f"bench={key}"}
+            server = await stack.enter_async_context(running_server(settings, environment, "gateway"))
+            targets = [Target("direct", url.removesuffix("/v1"), "mock"), Target("aio", server.url, "auto", key)]
+            if peer is not None:
+                targets.append(Target("peer", peer, peer_model))
+            async for row in bench_proxy(targets, **given):
+                values = msgspec.structs.asdict(row)
+                click.echo(msgspec.json.encode(row) if as_json else "  ".join(f"{k}={v}" for k, v in values.items()))
+
+
+def _catalogue(url: str) -> str:
+    kinds = ("SIMPLE", "MEDIUM", "COMPLEX", "EXPERT")
+    tiers = [_TIER.format(number=n, kind=kind, price=float(n), url=url) for n, kind in enumerate(kinds, start=1)]
+    return 'name = "proxied"\n' + "".join(tiers)

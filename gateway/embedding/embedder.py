@@ -1,0 +1,57 @@
+"""The seam every embedding model stands behind: token ids in, unit vectors out."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gateway.errors import bad_request
+from tiers.embedding_spec import EmbeddingSpec
+
+Float = npt.NDArray[np.float32]
+
+
+class Embedder(Protocol):
+    """Contract of both kinds; `tests/gateway/test_embeddings.py` runs it against each.
+
+    - A row's vector does not depend on what else is computed at the time, beyond rounding.
+    - Cancelling `embed` frees what it holds.
+    """
+
+    spec: EmbeddingSpec
+
+    async def open(self) -> None:
+        """Have everything at hand that the other methods need. Raises `ApiError` 503 where that is away."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Token ids are below it."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Of one text."""
+
+    def tokens(self, text: str) -> list[int]:
+        """Ids of a text as the model reads it. Takes as long as the text is; not for the event loop."""
+
+    async def embed(self, rows: Sequence[list[int]], *, priority: int, salt: str) -> Float:
+        """Pooled hidden states float32 [rows, hidden]. Raises `ApiError`."""
+
+
+def unit_vectors(states: Float, spec: EmbeddingSpec, dimensions: int | None) -> Float:
+    """States as vectors of length 1, of their first `dimensions` entries. Raises `ApiError` 400."""
+    size = states.shape[1]
+    if dimensions is not None and dimensions != size:
+        if not spec.shortenable:
+            raise bad_request(
+                f"{spec.name} gives {size} dimensions and was not trained to give fewer: leave dimensions out.",
+                "dimensions",
+                "unsupported_parameter",
+            )
+        if dimensions > size:
+            raise bad_request(f"{spec.name} gives {size} dimensions at most.", "dimensions", "invalid_value")
+        states = states[:, :dimensions]
+    lengths = np.linalg.norm(states.astype(np.float64), axis=1, keepdims=True)
+    vectors: Float = (states / np.maximum(lengths, 1e-12)).astype(np.float32)
+    return vectors

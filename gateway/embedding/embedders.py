@@ -1,0 +1,17 @@
+"""The embedding models of a catalogue, by name."""
+
+from collections.abc import Mapping
+
+from gateway.embedding.core_embedder import CoreEmbedder
+from gateway.embedding.embedder import Embedder
+from gateway.embedding.encoder_embedder import EncoderEmbedder
+from inference_core.client import CoreClient
+from tiers.catalog import Catalog
+
+
+def embedders_of(catalog: Catalog, cores: Mapping[str, CoreClient]) -> dict[str, Embedder]:
+    """One for each, over `cores` by the catalogue's names; nothing is loaded yet. Raises `CatalogError`."""
+    return {
+        spec.name: CoreEmbedder(spec, cores) if spec.path is None else EncoderEmbedder(spec)
+        for spec in catalog.embeddings
+    }

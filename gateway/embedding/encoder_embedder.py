@@ -1,0 +1,72 @@
+"""Embeddings from an encoder's checkpoint: texts of several requests computed together, without padding."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from classifier.checkpoint import checkpoint_files
+from classifier.errors import CheckpointError
+from classifier.micro_batcher import MicroBatcher
+from gateway.embedding.embedder import Float
+from gateway.errors import ApiError
+from tiers.embedding_spec import EmbeddingSpec
+from tiers.errors import CatalogError
+
+if TYPE_CHECKING:
+    from classifier.pooled_transformer import PooledTransformer
+
+
+class EncoderEmbedder:
+    """An `Embedder` over the checkpoint in `spec.path`, loaded with the first request: torch takes seconds."""
+
+    def __init__(self, spec: EmbeddingSpec) -> None:
+        """Raises `CatalogError` if the folder is no checkpoint."""
+        self.spec = spec
+        self._folder = Path(str(spec.path)).expanduser()
+        try:
+            checkpoint_files(self._folder)
+        except CheckpointError as error:
+            raise CatalogError(f"embeddings '{spec.name}'.path: {error}") from error
+        self._loading = asyncio.Lock()
+        self._model: PooledTransformer | None = None
+        self._batcher = MicroBatcher[list[int], Float](lambda rows: list(self._opened().encode_ids(rows)))
+
+    async def open(self) -> None:
+        """See `Embedder.open`."""
+        async with self._loading:
+            if self._model is None:
+                try:
+                    self._model = await asyncio.to_thread(_load, self._folder, self.spec.max_tokens)
+                except CheckpointError as error:
+                    raise ApiError(503, f"{self.spec.name}: {error}", code="model_unavailable") from error
+
+    @property
+    def vocabulary(self) -> int:
+        """See `Embedder.vocabulary`."""
+        return self._opened().tokenizer.get_vocab_size()
+
+    @property
+    def max_tokens(self) -> int:
+        """See `Embedder.max_tokens`."""
+        return self._opened().max_tokens
+
+    def tokens(self, text: str) -> list[int]:
+        """See `Embedder.tokens`."""
+        return list(self._opened().tokenizer.encode(text).ids)
+
+    async def embed(self, rows: Sequence[list[int]], *, priority: int, salt: str) -> Float:
+        """See `Embedder.embed`; the batcher knows no priorities, and keeps nothing that a salt would guard."""
+        return np.stack(await asyncio.gather(*(asyncio.wrap_future(self._batcher.submit(row)) for row in rows)))
+
+    def _opened(self) -> "PooledTransformer":
+        assert self._model is not None, "open it first"
+        return self._model
+
+
+def _load(folder: Path, max_tokens: int) -> "PooledTransformer":
+    from classifier.pooled_transformer import PooledTransformer
+
+    return PooledTransformer.load(folder, max_tokens=max_tokens)

@@ -1,0 +1,128 @@
+"""A process that is started again whenever it ends, with its output passed on line by line."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+log = logging.getLogger(__name__)
+
+FIRST_DELAY, LAST_DELAY = 0.1, 10.0
+"""Seconds between an end and the next start: doubled with each, the first again after a while without one."""
+STEADY_SECONDS = 30.0
+_LAUNCH = "from gateway.cli import main; main()"
+_LONGEST_LINE = 1 << 16
+
+
+class ProcessEndedError(RuntimeError):
+    """A process ended before it was ready; what it said before says why."""
+
+
+class KeptProcess:
+    """`aio ARGUMENTS`, kept running by `keep` until `stop`; while it `must_not_end`, its end is an error.
+
+    Its standard input is a pipe that nobody writes to, by whose end it learns that its supervisor is gone.
+    """
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int] = ()
+    ) -> None:
+        self.name = name
+        self.must_not_end = True
+        self._command = [sys.executable, "-c", _LAUNCH, *arguments]
+        self._environment = dict(environment)
+        self._descriptors = tuple(descriptors)
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs now; None between two."""
+        return None if self._process is None else self._process.pid
+
+    async def keep(self) -> None:
+        """Start it, and again whenever it ends. Raises `ProcessEndedError` where it must not."""
+        delay = FIRST_DELAY
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            status = await self._run()
+            if self._stopping.is_set():
+                return
+            if self.must_not_end:
+                raise ProcessEndedError(f"{self.name} ended with status {status} before it was ready; see above")
+            if time.monotonic() - began > STEADY_SECONDS:
+                delay = FIRST_DELAY
+            log.error("%s ended with status %s and is started again in %g s", self.name, status, delay)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay)
+            delay = min(2 * delay, LAST_DELAY)
+
+    async def stop(self, seconds: float) -> bool:
+        """End it: SIGTERM, and after `seconds` SIGKILL. Whether it ended by itself."""
+        self._stopping.set()
+        if (process := self._process) is None:
+            return True
+        self.send(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(seconds):
+                await process.wait()
+        except TimeoutError:
+            log.error("%s did not end within %g s and is killed", self.name, seconds)
+            self.kill()
+            await process.wait()
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal to the process, if one runs."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def _run(self) -> int:
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            env={**os.environ, **self._environment, "PYTHONUNBUFFERED": "1"},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=self._descriptors,
+            # A terminal's Ctrl-C is for the supervisor, which drains in order.
+            start_new_session=True,
+        )
+        self._process = process
+        assert process.stdout is not None
+        assert process.stderr is not None
+        log.info("%s is process %d", self.name, process.pid)
+        try:
+            await asyncio.gather(self._pass_on(process.stdout, sys.stdout), self._pass_on(process.stderr, sys.stderr))
+            return await process.wait()
+        finally:
+            self._process = None
+
+    async def _pass_on(self, output: asyncio.StreamReader, target: TextIO) -> None:
+        """Every line with the process's name before it."""
+        rest = b""
+        while piece := await output.read(_LONGEST_LINE):
+            *lines, rest = (rest + piece).split(b"\n")
+            if len(rest) > _LONGEST_LINE:
+                lines, rest = [*lines, rest], b""
+            self._write(lines, target)
+        if rest:
+            self._write([rest], target)
+
+    def _write(self, lines: list[bytes], target: TextIO) -> None:
+        for line in lines:
+            # A line of JSON stays one.
+            name = "" if line.startswith(b"{") else f"[{self.name}] "
+            target.write(f"{name}{line.decode(errors='replace')}\n")
+        target.flush()

@@ -1,0 +1,44 @@
+"""What is worth waking somebody for, at two levels (SPEC OB-09, OB-10); deploy/prometheus/alerts.yaml says the same."""
+
+from typing import Literal
+
+import msgspec
+
+Severity = Literal["warning", "critical"]
+Figure = Literal[
+    "ttft_p95_seconds", "waiting", "error_share", "cost_per_1k_tokens_usd", "gpu_busy", "gpu_memory", "gpu_throttled"
+]
+
+
+class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
+    """Fires once `figure` was above `above` for `for_seconds`. `critical` pages, `warning` waits for the morning."""
+
+    name: str
+    severity: Severity
+    figure: Figure
+    above: float
+    for_seconds: float
+    summary: str
+
+
+RULES: tuple[AlertRule, ...] = (
+    AlertRule(name="AioTtftHigh", severity="warning", figure="ttft_p95_seconds", above=0.080, for_seconds=60,
+              summary="95% of the first tokens take up to more than 80 ms"),
+    AlertRule(name="AioTtftVeryHigh", severity="critical", figure="ttft_p95_seconds", above=0.100, for_seconds=60,
+              summary="95% of the first tokens take up to more than 100 ms"),
+    AlertRule(name="AioQueueLong", severity="warning", figure="waiting", above=500, for_seconds=30,
+              summary="more than 500 sequences wait for a batch"),
+    AlertRule(name="AioQueueVeryLong", severity="critical", figure="waiting", above=1000, for_seconds=30,
+              summary="more than 1,000 sequences wait for a batch"),
+    AlertRule(name="AioErrors", severity="warning", figure="error_share", above=0.01, for_seconds=60,
+              summary="more than 1% of the requests fail for a reason that is ours"),
+    AlertRule(name="AioCostHigh", severity="warning", figure="cost_per_1k_tokens_usd", above=0.12, for_seconds=300,
+              summary="a thousand tokens cost more than $0.12"),
+    AlertRule(name="AioGpuBusy", severity="warning", figure="gpu_busy", above=0.95, for_seconds=30,
+              summary="a GPU is more than 95% busy"),
+    AlertRule(name="AioGpuMemoryFull", severity="critical", figure="gpu_memory", above=0.98, for_seconds=30,
+              summary="a GPU has less than 2% of its memory left; the next allocation may fail"),
+    AlertRule(name="AioGpuThrottled", severity="warning", figure="gpu_throttled", above=0, for_seconds=60,
+              summary="a GPU is slowed down by heat or power"),
+)  # fmt: skip
+"""The thresholds are those of the sources."""

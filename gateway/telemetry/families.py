@@ -1,0 +1,82 @@
+"""Counters and histograms for the request path: what prometheus_client's show, at a tenth of their cost.
+
+They are written and read in one thread, the event loop's, so that they need no locks; labels are given as a tuple.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+Labels = tuple[str, ...]
+Bounds = tuple[float, ...]
+
+
+class CounterFamily(Collector):
+    """A sum for each combination of labels."""
+
+    def __init__(self, name: str, documentation: str, labels: Iterable[str]) -> None:
+        self._name, self._documentation, self._labels = name, documentation, list(labels)
+        self._sums: dict[Labels, float] = {}
+
+    def add(self, labels: Labels, amount: float = 1.0) -> None:
+        """Count `amount` more."""
+        self._sums[labels] = self._sums.get(labels, 0.0) + amount
+
+    def value(self, labels: Labels) -> float:
+        """What was counted."""
+        return self._sums.get(labels, 0.0)
+
+    def collect(self) -> Iterator[Metric]:
+        """One family."""
+        family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
+        for labels, total in self._sums.items():
+            family.add_metric(labels, total)
+        yield family
+
+
+class HistogramFamily(Collector):
+    """A histogram for each combination of labels; `bounds` ascend, and a value on a bound is below it."""
+
+    def __init__(self, name: str, documentation: str, labels: Iterable[str], bounds: Bounds) -> None:
+        self.name, self.documentation, self.labels, self.bounds = name, documentation, list(labels), bounds
+        self._counts: dict[Labels, list[int]] = {}
+        self._sums: dict[Labels, float] = {}
+
+    def observe(self, labels: Labels, value: float) -> None:
+        """Count one value."""
+        counts = self._counts.get(labels) or self._counts.setdefault(labels, [0] * (len(self.bounds) + 1))
+        counts[bisect_left(self.bounds, value)] += 1
+        self._sums[labels] = self._sums.get(labels, 0.0) + value
+
+    def observe_all(self, labels: Labels, values: Iterable[float]) -> Counter[int]:
+        """Count `values` for labels that are listed from now on even if there are none; how many fell into which
+        bucket, by its place."""
+        counts = self._counts.setdefault(labels, [0] * (len(self.bounds) + 1))
+        given = list(values)
+        buckets = Counter(bisect_left(self.bounds, value) for value in given)
+        for place, count in buckets.items():
+            counts[place] += count
+        self._sums[labels] = self._sums.get(labels, 0.0) + sum(given)
+        return buckets
+
+    def collect(self) -> Iterator[Metric]:
+        """One family; its buckets are cumulative, as Prometheus wants them."""
+        yield self.named(self.name, self.labels)
+
+    def named(self, name: str, labels: Iterable[str], more: Iterable[tuple[str, str]] = ()) -> HistogramMetricFamily:
+        """The family under another name, with other names of its labels and `more` of them."""
+        extra = list(more)
+        family = HistogramMetricFamily(name, self.documentation, labels=[*labels, *(key for key, _ in extra)])
+        self.add_to(family, [value for _, value in extra])
+        return family
+
+    def add_to(self, family: HistogramMetricFamily, more: list[str]) -> None:
+        """Put all histograms into `family`, with the values of `more` labels."""
+        names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
+        for labels, counts in self._counts.items():
+            buckets = list(zip(names, accumulate(counts), strict=True))
+            family.add_metric([*labels, *more], buckets, self._sums[labels])

@@ -1,0 +1,35 @@
+"""The metrics of several gateway processes as one scrape: every series says which worker's it is."""
+
+from collections.abc import Mapping
+
+
+def merged_exposition(by_worker: Mapping[int, bytes]) -> bytes:
+    """One text for Prometheus of each worker's own, with the label `worker` on every series.
+
+    Series of different workers stay apart, because one that ends and begins anew must be seen as a counter that
+    was reset; `sum without (worker)` is the whole.
+    """
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for worker, text in sorted(by_worker.items()):
+        family = ""
+        for line in text.decode().splitlines():
+            if line.startswith("# "):
+                family = line.split(" ", 3)[2]
+                head = heads.setdefault(family, [])
+                if line not in head:
+                    head.append(line)
+            elif line:
+                samples.setdefault(family, []).append(_labelled(line, worker))
+    lines = [line for family, head in heads.items() for line in (*head, *samples.get(family, ()))]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _labelled(sample: str, worker: int) -> str:
+    """A sample line's name ends at its labels or at its value."""
+    end = min(place for place in (sample.find("{"), sample.find(" ")) if place >= 0)
+    label = f'worker="{worker}"'
+    if sample[end] == " ":
+        return f"{sample[:end]}{{{label}}}{sample[end:]}"
+    comma = "" if sample[end + 1] == "}" else ","
+    return f"{sample[:end]}{{{label}{comma}{sample[end + 1 :]}"

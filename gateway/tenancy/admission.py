@@ -1,0 +1,154 @@
+"""Admission: what a request needs of its caller's limits and budgets, taken before it costs anything, settled once."""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from gateway.ask import Ask
+from gateway.caller import Caller
+from gateway.errors import ApiError
+from gateway.redis_store import RedisAwayError
+from gateway.tenancy.periods import microusd, microusd_at_least, period_bounds, period_key
+from gateway.tenancy.purse import BudgetExceededError, BudgetsAwayError, Hold, Purse
+from gateway.tenancy.windows import Entry, Room, Windows
+from quality.record import Record
+
+# A prompt's tokens are counted only when it is read; until then a token is taken for this many bytes.
+BYTES_PER_TOKEN = 4
+
+
+class Admission(msgspec.Struct):
+    """A request that was let in; `close` it exactly once, however it ends. `headers` tell the caller what is left."""
+
+    door: "Door | None" = None
+    entry: Entry | None = None
+    hold: Hold | None = None
+    closed: bool = False
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """`x-ratelimit-…` as OpenAI has them; none without limits."""
+        return {} if self.entry is None else rate_headers(self.entry)
+
+    async def pay(self, caller: Caller, most_usd: float) -> None:
+        """Hold what the answer may cost at most. Raises `ApiError`: 429 `insufficient_quota`, 503."""
+        if self.door is not None and caller.allowance.budgets:
+            self.hold = await self.door.hold(caller, most_usd)
+
+    def affords(self, most_usd: float) -> bool:
+        """Hold this much more, for another attempt, if that can be had without waiting."""
+        return self.hold is None or self.hold.extend(microusd_at_least(most_usd))
+
+    def close(self, record: Record | None) -> None:
+        """Give the place back, and charge what the request did use: nothing without a record."""
+        if record is None:
+            self.settle(0.0, 0)
+        else:
+            self.settle(record.cost_usd, record.prompt_tokens + record.completion_tokens)
+
+    def settle(self, cost_usd: float, tokens: int) -> None:
+        """As `close`, for a request without a record."""
+        if self.closed:
+            return
+        self.closed = True
+        if self.hold is not None:
+            self.hold.settle(microusd(cost_usd))
+        if self.entry is not None and self.door is not None:
+            self.door.leave(self.entry, tokens)
+
+
+class Door:
+    """Where requests come in: `windows` know the rates, `purse` the budgets."""
+
+    def __init__(self, windows: Windows, purse: Purse, expected_answer_tokens: int) -> None:
+        self._windows, self._purse = windows, purse
+        self._expected = expected_answer_tokens
+
+    async def enter(self, ask: Ask) -> Admission:
+        """Let `ask` in. Raises `ApiError`: 429 where a limit of its key is reached, 503 where nobody can tell."""
+        allowance, admission = ask.caller.allowance, Admission(self)
+        bounded = allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency
+        if ask.key_id is None or bounded == (None, None, None):
+            return admission
+        tokens = 0 if allowance.tokens_per_minute is None else self._tokens(ask)
+        try:
+            entry = await self._windows.enter(ask.key_id, allowance, tokens, ask.request_id)
+        except RedisAwayError as error:
+            raise ApiError(
+                503, "The limits of this key cannot be checked. Try again later.", code="limits_unavailable"
+            ) from error
+        if entry.refused:
+            raise _refusal(entry, allowance.concurrency)
+        admission.entry = entry
+        return admission
+
+    async def hold(self, caller: Caller, most_usd: float) -> Hold:
+        """See `Admission.pay`."""
+        try:
+            return await self._purse.hold(caller.allowance.budgets, microusd_at_least(most_usd))
+        except BudgetExceededError as error:
+            left = period_bounds(period_key(error.budget.period, self._purse.now()))[1] - self._purse.now()
+            raise ApiError(
+                429,
+                f"You exceeded your current quota: {error}.",
+                code="insufficient_quota",
+                type_="insufficient_quota",
+                headers={"retry-after": str(max(1, math.ceil(left)))} if math.isfinite(left) else {},
+            ) from error
+        except BudgetsAwayError as error:
+            raise ApiError(503, "The budget cannot be checked. Try again later.", code="budget_unavailable") from error
+
+    def leave(self, entry: Entry, tokens: int) -> None:
+        """The request has ended and took so many."""
+        self._windows.leave(entry, tokens)
+
+    def _tokens(self, ask: Ask) -> int:
+        """An estimate, put right when the request ends."""
+        if ask.messages is not None:
+            prompt = sum(len(message.content.encode()) for message in ask.messages) // BYTES_PER_TOKEN
+        else:
+            prompt = sum(
+                len(p) if isinstance(p, list) else len(p.encode()) // BYTES_PER_TOKEN for p in ask.prompts or ()
+            )
+        return 1 + prompt + ask.choices * (self._expected if ask.max_tokens is None else ask.max_tokens)
+
+
+def rate_headers(entry: Entry) -> dict[str, str]:
+    """What is left of the limits."""
+    headers = {}
+    rooms: Mapping[str, Room | None] = {"requests": entry.requests, "tokens": entry.tokens}
+    for name, room in rooms.items():
+        if room is not None:
+            headers[f"x-ratelimit-limit-{name}"] = str(room.limit)
+            headers[f"x-ratelimit-remaining-{name}"] = str(room.remaining)
+            headers[f"x-ratelimit-reset-{name}"] = duration(room.reset_seconds)
+    return headers
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI writes it: 850ms, 12.5s, 1m1s."""
+    if seconds < 1:
+        return f"{max(round(seconds * 1000), 0)}ms"
+    minutes, rest = divmod(round(seconds, 3), 60)
+    return f"{f'{minutes:.0f}m' if minutes else ''}{rest:.3f}".rstrip("0").rstrip(".") + "s"
+
+
+def _refusal(entry: Entry, concurrency: int | None) -> ApiError:
+    room = entry.requests if entry.refused == "requests" else entry.tokens
+    if entry.refused == "concurrency":
+        said = f"{concurrency} requests in flight"
+    else:
+        said = f"{0 if room is None else room.limit} {entry.refused} per minute"
+    headers = rate_headers(entry)
+    if entry.retry_seconds is None:
+        message = (
+            f"The request asks for up to {entry.asked_tokens} tokens; this key's limit is {said}. Send a smaller one."
+        )
+    else:
+        headers["retry-after"] = str(max(1, math.ceil(entry.retry_seconds)))
+        message = f"Rate limit reached: this key's limit is {said}. Try again in {duration(entry.retry_seconds)}."
+    return ApiError(429, message, code="rate_limit_exceeded", type_=_TYPES[entry.refused], headers=headers)
+
+
+_TYPES = {"requests": "requests", "tokens": "tokens", "concurrency": "requests"}

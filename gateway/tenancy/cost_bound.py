@@ -1,0 +1,14 @@
+"""The most that an answer may cost: no tokeniser makes more tokens than bytes, and tiers stop at their limits."""
+
+from gateway.ask import Ask
+from gateway.routing import most_tokens
+from tiers.tier import Tier
+from tiers.tier_spec import TierSpec
+
+
+def most_usd(ask: Ask, tier: Tier, spec: TierSpec) -> float:
+    """US dollars of one attempt by `tier`."""
+    prompt = most_tokens(ask) * len(ask.prompts or [None])
+    answer = min(spec.max_tokens, tier.max_context) if ask.max_tokens is None else min(ask.max_tokens, spec.max_tokens)
+    drawn = ask.choices // ask.n * (ask.best_of or ask.n) * spec.samples_per_choice
+    return (spec.price.input_usd_per_million * prompt + spec.price.output_usd_per_million * drawn * answer) / 1e6

@@ -1,0 +1,9 @@
+"""What can be listed of tenancy, and by what; hashes are not shown."""
+
+from gateway.tenancy.key_orders import HASHES
+from migrations.tables import api_keys, budgets, teams
+from quality.pages import Listing
+
+KEYS = Listing(api_keys, "key_id", ("team_id",), hidden=HASHES)
+TEAMS = Listing(teams, "team_id", ())
+BUDGETS = Listing(budgets, "budget_id", ("subject",))

@@ -1,0 +1,39 @@
+"""One change of keys, teams or budgets at a time over all replicas: with its audit row, and seen by all of them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from sqlalchemy import insert, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from migrations.tables import audit_events, tenancy_state
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """Who orders it, when (epoch seconds) and why."""
+
+    actor: str
+    now: float
+    reason: str | None = None
+
+
+@asynccontextmanager
+async def tenancy_transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A transaction that excludes all others of its kind and counts the revision up, by which replicas see it."""
+    async with engine.begin() as connection:
+        # First, so that SQLite waits for another writer instead of failing, and PostgreSQL's writers queue here.
+        await connection.execute(update(tenancy_state).values(revision=tenancy_state.c.revision + 1))
+        yield connection
+
+
+async def write_down(
+    connection: AsyncConnection, order: Order, action: str, subject: str, details: dict[str, Any]
+) -> None:
+    """The audit row of a change, in its transaction. `details` hold no key and no hash."""
+    row = {
+        "created_at": order.now, "actor": order.actor, "action": action, "subject": subject,
+        "reason": order.reason, "details": details,
+    }  # fmt: skip
+    await connection.execute(insert(audit_events), row)

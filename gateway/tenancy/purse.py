@@ -1,0 +1,229 @@
+"""The purse: what this process may still spend of budgets, in memory; the lease book fills it and is told of it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.caller import BudgetRef
+from gateway.tenancy.database_time import DatabaseTime
+from gateway.tenancy.lease_book import Grant, LeaseBook, Statement
+from gateway.tenancy.periods import MICRO, period_key
+
+log = logging.getLogger(__name__)
+
+# How long a refusal is believed before the book is asked again: another replica may have returned something.
+REFUSAL_SECONDS = 1.0
+_PERIODS = ("day", "month", "total")
+
+
+class BudgetExceededError(Exception):
+    """A budget that the request is charged to has less left than the request may cost."""
+
+    def __init__(self, budget: BudgetRef, needed: int, left: int) -> None:
+        super().__init__(
+            f"it may cost up to ${needed / MICRO:.6f}, and ${max(left, 0) / MICRO:.6f} are left of the budget of "
+            f"${budget.amount_usd:g} {'in total' if budget.period == 'total' else f'per {budget.period}'}"
+        )
+        self.budget = budget
+
+
+class BudgetsAwayError(Exception):
+    """The slice in memory is used up or too old, and the database, which would give another, is away."""
+
+
+class Slice(msgspec.Struct):
+    """A lease in micro-dollars: granted by the book, spent, and held for requests under way.
+
+    `valid_until`: monotonic seconds, from which on it may have been granted to another. `told`: what was spent when the
+    book was last told. `refused` micro-dollars were too much at `refused_at` (monotonic seconds).
+    """
+
+    budget_id: str
+    period_key: str
+    granted: int = 0
+    spent: int = 0
+    held: int = 0
+    valid_until: float = 0.0
+    told: int = 0
+    refused: int = 0
+    refused_at: float = -REFUSAL_SECONDS
+
+    @property
+    def free(self) -> int:
+        """What may still be held."""
+        return self.granted - self.spent - self.held
+
+
+class Hold(msgspec.Struct):
+    """What is held of each slice for one request; `settle` it exactly once."""
+
+    slices: list[Slice]
+    amount: int
+    settled: bool = False
+
+    def extend(self, more: int) -> bool:
+        """Hold `more` micro-dollars at once; False, and nothing held, where a slice in memory has too little left."""
+        if any(part.free < more for part in self.slices):
+            return False
+        for part in self.slices:
+            part.held += more
+        self.amount += more
+        return True
+
+    def settle(self, spent: int) -> None:
+        """Let go of what is held, and charge what the request did cost, micro-dollars. Idempotent."""
+        if self.settled:
+            return
+        self.settled = True
+        for part in self.slices:
+            part.held -= self.amount
+            part.spent += spent
+
+
+class Purse:
+    """Holds are taken in memory; only where a slice is used up, or has expired, does a request wait for the book.
+
+    `open_without_database`: whether requests go on beyond their slices while the book cannot be reached; what they cost
+    is charged later. `monotonic`: seconds.
+    """
+
+    def __init__(
+        self,
+        book: LeaseBook,
+        clock: DatabaseTime,
+        *,
+        open_without_database: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._book, self._clock, self._monotonic = book, clock, monotonic
+        self._open = open_without_database
+        self._slices: dict[tuple[str, str], Slice] = {}
+        # One conversation with the book at a time.
+        self._talking = asyncio.Lock()
+
+    def now(self) -> float:
+        """Epoch seconds by the database."""
+        return self._clock.now()
+
+    async def hold(self, budgets: Sequence[BudgetRef], amount: int) -> Hold:
+        """Hold `amount` micro-dollars of every budget. Raises `BudgetExceededError` or `BudgetsAwayError`, and then
+        nothing is held."""
+        hold = Hold([], amount)
+        try:
+            for budget in budgets:
+                part = self._take(budget, amount)
+                if part is None:
+                    part = await self._leased(budget, amount)
+                if part is not None:
+                    hold.slices.append(part)
+        except BaseException:
+            hold.settle(0)
+            raise
+        return hold
+
+    async def tell(self) -> None:
+        """Renew what is needed, return the rest, and say what was spent. Raises what the database raises."""
+        async with self._talking:
+            began = self._monotonic()
+            parts = [part for part in self._slices.values() if self._has_news(part)]
+            for part in parts:
+                part.granted = min(part.granted, self._kept(part))
+            statements = [
+                Statement(part.budget_id, part.period_key, part.spent, part.granted, final=self._is_over(part))
+                for part in parts
+            ]
+            for part, alive in zip(parts, await self._book.tell(statements) if statements else [], strict=True):
+                await self._told(part, alive, began)
+
+    async def follow(self, seconds: float) -> None:
+        """Tell the book every `seconds`, for ever."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self.tell()
+            except (SQLAlchemyError, OSError) as error:
+                log.warning("budgets: the database is away (%s); slices in memory are spent on", type(error).__name__)
+
+    async def close(self) -> None:
+        """Return everything that is not spent. What cannot be returned expires."""
+        statements = [
+            Statement(part.budget_id, part.period_key, part.spent, part.spent, final=True)
+            for part in self._slices.values()
+        ]
+        if statements:
+            try:
+                async with self._talking:
+                    await self._book.tell(statements)
+            except (SQLAlchemyError, OSError) as error:
+                log.warning("budgets: slices are not returned, and expire: %s", type(error).__name__)
+
+    def _take(self, budget: BudgetRef, amount: int) -> Slice | None:
+        part = self._slices.get((budget.budget_id, period_key(budget.period, self._clock.now())))
+        if part is None or part.free < amount or self._monotonic() >= part.valid_until:
+            return None
+        part.held += amount
+        return part
+
+    async def _leased(self, budget: BudgetRef, amount: int) -> Slice | None:
+        """As `_take`, with a slice fresh from the book; None where the budget was removed."""
+        async with self._talking:
+            part = self._take(budget, amount)
+            if part is not None:
+                return part
+            part = self._slice(budget, period_key(budget.period, self._clock.now()))
+            began = self._monotonic()
+            if part.refused and amount >= part.refused and began < part.refused_at + REFUSAL_SECONDS:
+                raise BudgetExceededError(budget, amount, part.free)
+            try:
+                grant = await self._book.grant(budget.budget_id, part.period_key, amount + part.held, part.spent)
+            except (SQLAlchemyError, OSError) as error:
+                if not self._open:
+                    raise BudgetsAwayError from error
+                part.held += amount
+                return part
+            if grant is None:
+                return None
+            self._granted(part, grant, began)
+            if part.free < amount:
+                part.refused, part.refused_at = amount, began
+                raise BudgetExceededError(budget, amount, part.free + grant.left)
+            part.refused = 0
+            part.held += amount
+            return part
+
+    def _slice(self, budget: BudgetRef, key: str) -> Slice:
+        return self._slices.setdefault((budget.budget_id, key), Slice(budget.budget_id, key))
+
+    def _granted(self, part: Slice, grant: Grant, began: float) -> None:
+        part.granted, part.told = grant.granted, part.spent
+        part.valid_until = began + self._book.lease_seconds
+
+    async def _told(self, part: Slice, alive: bool, began: float) -> None:
+        """Take in what the book says of a slice that it was told of."""
+        if alive:
+            part.valid_until = began + self._book.lease_seconds
+        elif self._is_over(part):
+            del self._slices[part.budget_id, part.period_key]
+            return
+        else:
+            part.valid_until = 0.0
+            if part.spent > part.told and not part.granted:
+                # Spent while the database was away: the book has no lease to charge it to.
+                await self._book.grant(part.budget_id, part.period_key, part.held, part.spent)
+        part.told = part.spent
+
+    def _has_news(self, part: Slice) -> bool:
+        return part.spent != part.told or part.granted > part.spent or part.held > 0 or self._is_over(part)
+
+    def _kept(self, part: Slice) -> int:
+        """What requests hold, and twice of what was spent since the book was told last."""
+        return part.spent + part.held + 2 * (part.spent - part.told)
+
+    def _is_over(self, part: Slice) -> bool:
+        """Whether its period has ended, and its last request."""
+        now = self._clock.now()
+        return not part.held and part.period_key not in {period_key(period, now) for period in _PERIODS}

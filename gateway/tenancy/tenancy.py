@@ -1,0 +1,91 @@
+"""Tenancy of a running gateway: who its callers are and what they may use, put together and kept up to date."""
+
+import ipaddress
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.keys import ApiKeys
+from gateway.redis_store import RedisStore
+from gateway.retries import background
+from gateway.settings import Settings
+from gateway.tenancy.admission import Door
+from gateway.tenancy.database_time import DatabaseTime
+from gateway.tenancy.directory import Directory
+from gateway.tenancy.lease_book import LeaseBook
+from gateway.tenancy.purse import Purse
+from gateway.tenancy.redis_windows import RedisWindows
+from gateway.tenancy.windows import LocalWindows, Windows
+from tiers.catalog import Catalog
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Tenancy:
+    """`directory` knows the keys, `door` lets requests in. `replica` names this process in leases and records."""
+
+    directory: Directory
+    door: Door
+    purse: Purse
+    clock: DatabaseTime
+    replica: str
+
+
+@asynccontextmanager
+async def running_tenancy(
+    settings: Settings,
+    catalog: Catalog,
+    keys: ApiKeys,
+    admin_keys: ApiKeys,
+    engine: AsyncEngine,
+    redis: RedisStore | None,
+) -> AsyncIterator[Tenancy]:
+    """Read the keys and follow their changes; at the end, return what is left of budgets."""
+    clock, replica = DatabaseTime(), f"replica_{secrets.token_hex(8)}"
+    directory = Directory(
+        engine,
+        catalog,
+        keys,
+        admin_keys,
+        clock,
+        marker=settings.data_path / "keys_required",
+        open_at_first=_is_loopback(settings.host),
+    )
+    try:
+        await directory.load()
+    except (SQLAlchemyError, OSError) as error:
+        log.warning("keys cannot be read yet (%s); those of the settings hold", type(error).__name__)
+    async with AsyncExitStack() as stack:
+        purse = Purse(
+            LeaseBook(engine, replica, clock),
+            clock,
+            open_without_database=settings.budgets_without_database == "open",
+        )
+        stack.push_async_callback(purse.close)
+        windows = await _start_windows(stack, settings, redis)
+        expected = max(spec.expected_answer_tokens for spec in catalog.tiers)
+        for work in (directory.follow, purse.follow):
+            await stack.enter_async_context(background(work(settings.keys_poll_seconds)))
+        yield Tenancy(directory, Door(windows, purse, expected), purse, clock, replica)
+
+
+async def _start_windows(stack: AsyncExitStack, settings: Settings, redis: RedisStore | None) -> Windows:
+    if redis is None:
+        return LocalWindows()
+    windows = RedisWindows(redis, closed=settings.limits_without_redis == "closed")
+    stack.push_async_callback(windows.close)
+    await stack.enter_async_context(background(windows.follow()))
+    return windows
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,63 @@
+"""A request's place in a distributed trace: what its W3C headers say, our own span, and what tiers elsewhere are told.
+
+https://www.w3.org/TR/trace-context/ (levels 1 and 2).
+"""
+
+import random
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from tiers.tier import TraceHeaders
+
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
+_TRACESTATE = re.compile(r"[\x20-\x7e]{1,512}\Z")
+_SAMPLED = 1
+_LOW_64_BITS = (1 << 64) - 1
+
+
+class TraceContext(msgspec.Struct, frozen=True):
+    """`span_id` is our own span's, `parent_id` the caller's, None where the trace begins here. `state`: tracestate."""
+
+    trace_id: int
+    span_id: int
+    parent_id: int | None
+    sampled: bool
+    state: str = ""
+
+    @property
+    def headers(self) -> TraceHeaders:
+        """What a server that we ask is told: our span is the parent of its own."""
+        flags = _SAMPLED if self.sampled else 0
+        return TraceHeaders(f"00-{self.trace_id:032x}-{self.span_id:016x}-{flags:02x}", self.state)
+
+
+def trace_context(headers: Mapping[str, str], ratio: float | None) -> TraceContext | None:
+    """The context of a request that came with `headers`; None where nobody traces it.
+
+    `ratio`: share of the traces that begin here and are recorded; a caller's own decision is honoured. None: nothing is
+    traced here, and a caller's trace goes on to tiers elsewhere as if we were not there. What is no `traceparent` is
+    no trace (a version of the future is read as far as it is known).
+    """
+    given = headers.get("traceparent")
+    matched = None if given is None else _TRACEPARENT.match(given)
+    if matched is None:
+        return None if ratio is None else _begun(ratio)
+    trace_id, parent_id, sampled = int(matched[1], 16), int(matched[2], 16), bool(int(matched[3], 16) & _SAMPLED)
+    state = headers.get("tracestate", "")
+    state = state if _TRACESTATE.match(state) else ""
+    if ratio is None:
+        return TraceContext(trace_id, parent_id, None, sampled, state)
+    return TraceContext(trace_id, new_span_id(), parent_id, sampled, state)
+
+
+def new_span_id() -> int:
+    """64 random bits, not all zero."""
+    return random.getrandbits(64) or 1
+
+
+def _begun(ratio: float) -> TraceContext:
+    trace_id = random.getrandbits(128) or 1
+    # As OpenTelemetry's TraceIdRatioBased draws, so that all services with one ratio record the same traces.
+    return TraceContext(trace_id, new_span_id(), None, trace_id & _LOW_64_BITS < ratio * (1 << 64))

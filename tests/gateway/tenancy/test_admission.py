@@ -1,0 +1,249 @@
+"""Limits and budgets over HTTP: what is refused and how, what is told, and that every place is given back."""
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import pytest_asyncio
+
+from gateway.settings import Settings
+from gateway.tenancy.admission import duration
+from tests.conftest import RedisServer
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tiers.errors import TierError
+
+HELLO = [{"role": "user", "content": "Say hello."}]
+ADMIN = "an-admin-key-of-some-length"
+BODY = {"model": "tier-1", "messages": HELLO, "max_tokens": 5}
+
+
+@pytest_asyncio.fixture
+async def aio(settings: Settings) -> AsyncIterator[RunningGateway]:
+    own = Settings(data_dir=settings.data_dir, monitor=False, admin_keys=f"ann={ADMIN}", keys_poll_seconds=600)
+    async with running_gateway(own) as gateway:
+        yield gateway
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def order(aio: RunningGateway, method: str, path: str, body: Any) -> Any:
+    answer = await aio.http.request(method, f"/admin/api{path}", json=body, headers=bearer(ADMIN))
+    assert answer.is_success, answer.text
+    return answer.json()
+
+
+async def key_of(aio: RunningGateway, name: str = "ada", **terms: Any) -> str:
+    issued = await order(aio, "POST", "/keys", {"name": name, "terms": terms})
+    return str(issued["key"])
+
+
+async def asked(aio: RunningGateway, key: str, **changes: Any) -> httpx.Response:
+    return await aio.http.post("/v1/chat/completions", json=BODY | changes, headers=bearer(key))
+
+
+async def budget(aio: RunningGateway, amount_usd: float, period: str = "month", subject: str = "ada") -> None:
+    body = {"kind": "key", "subject": subject, "period": period, "amount_usd": amount_usd}
+    await order(aio, "PUT", "/budgets", body)
+
+
+def cost_bound(aio: RunningGateway) -> int:
+    """Micro-dollars that BODY may cost on tier 1: 10 bytes, a turn and the template, and 5 tokens."""
+    price = aio.parts.routing.spec(1).price
+    return math.ceil(price.input_usd_per_million * (10 + 16 + 64) + price.output_usd_per_million * 5)
+
+
+async def test_rates_are_told_as_openai_tells_them_and_refused_with_retry_after(aio: RunningGateway) -> None:
+    key = await key_of(aio, requests_per_minute=2, tokens_per_minute=1000)
+    first = await asked(aio, key)
+    assert first.headers["x-ratelimit-limit-requests"] == "2"
+    assert first.headers["x-ratelimit-remaining-requests"] == "1"
+    assert first.headers["x-ratelimit-limit-tokens"] == "1000"
+    # An estimate at first: a quarter of the prompt's bytes, and the answer's limit.
+    assert first.headers["x-ratelimit-remaining-tokens"] == str(1000 - (1 + 10 // 4 + 5))
+    assert first.headers["x-ratelimit-reset-requests"].startswith("1m")
+    streamed = await asked(aio, key, stream=True)
+    # Then what was used: 6 of the prompt and 5 of the answer.
+    assert streamed.headers["x-ratelimit-remaining-tokens"] == str(1000 - 11 - (1 + 10 // 4 + 5))
+    refused = await asked(aio, key)
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+    assert 55 < int(refused.headers["retry-after"]) <= 62
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+    assert len(aio.tier(1).requests) == 2
+
+
+async def test_the_openai_client_takes_it_for_a_rate_limit(aio: RunningGateway) -> None:
+    key = await key_of(aio, tokens_per_minute=3)
+    client = aio.openai.with_options(api_key=key)
+    with pytest.raises(openai.RateLimitError, match="asks for up to 8 tokens"):
+        await client.chat.completions.create(model="tier-1", messages=HELLO, max_tokens=5)  # type: ignore[arg-type]
+
+
+async def test_a_key_without_limits_is_told_of_none(aio: RunningGateway) -> None:
+    answer = await asked(aio, await key_of(aio))
+    assert not [name for name in answer.headers if name.startswith("x-ratelimit")]
+
+
+@pytest.mark.parametrize("end", ["answered", "failed", "streamed", "left", "left the stream", "refused"])
+async def test_a_place_in_flight_is_given_back_however_the_request_ends(aio: RunningGateway, end: str) -> None:
+    key = await key_of(aio, concurrency=1)
+    tier = aio.tier(1)
+    stream = end in ("streamed", "left the stream")
+    tier.hold_at = 1
+    asking = asyncio.create_task(asked(aio, key, stream=stream))
+    await tier.holding.wait()
+    crowded = await asked(aio, key)
+    assert (crowded.status_code, crowded.headers["retry-after"]) == (429, "1")
+    if end == "failed":
+        tier.fail_at, tier.error = 2, TierError("broke")
+    if end.startswith("left"):
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await tier.ended.wait()
+        await aio.parts.service.idle()
+    else:
+        tier.go.set()
+        await asking
+    if end == "refused":
+        assert (await asked(aio, key, model="nobody")).status_code == 404
+    tier.reset()
+    assert (await asked(aio, key)).status_code == 200
+    assert (await asked(aio, key)).status_code == 200
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "redis"])
+def shared(request: pytest.FixtureRequest, settings: Settings) -> Settings:
+    """Settings of replicas that share a database, and in one case limits in Redis too."""
+    url = {"sqlite": "", "postgresql": "postgres_url", "redis": "postgres_url"}[request.param]
+    return Settings(
+        data_dir=settings.data_dir,
+        monitor=False,
+        admin_keys=f"ann={ADMIN}",
+        database_url=request.getfixturevalue(url) if url else "",
+        redis_url=request.getfixturevalue("redis_url") if request.param == "redis" else "",
+        keys_poll_seconds=600,
+    )
+
+
+async def test_of_100_requests_at_two_replicas_a_budget_for_10_lets_10_through(shared: Settings) -> None:
+    async with AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(running_gateway(shared)) for _ in range(2)]
+        limits = {"concurrency": 100} if shared.redis_url else {}
+        key = await key_of(replicas[0], **limits)
+        await budget(replicas[0], 10 * cost_bound(replicas[0]) / 1e6)
+        await replicas[1].parts.tenancy.directory.load()
+        for replica in replicas:
+            replica.tier(1).hold_at = 0
+        asking = [asyncio.create_task(asked(replicas[n % 2], key)) for n in range(100)]
+        refused = []
+        for done in asyncio.as_completed(asking):
+            refused.append(await done)
+            if len(refused) == 90:
+                break
+        assert all(answer.status_code == 429 for answer in refused)
+        error = refused[0].json()["error"]
+        assert (error["code"], error["type"]) == ("insufficient_quota", "insufficient_quota")
+        assert int(refused[0].headers["retry-after"]) > 0
+        for replica in replicas:
+            replica.tier(1).go.set()
+        answers = [answer for answer in await asyncio.gather(*asking) if answer.status_code == 200]
+        assert len(answers) == 10
+        spent = sum(float(answer.headers["x-aio-cost-usd"]) for answer in answers)
+        for replica in replicas:
+            await replica.parts.tenancy.purse.close()
+        listed = await replicas[0].http.get("/admin/api/budgets", headers=bearer(ADMIN))
+        (row,) = listed.json()["rows"]
+        assert row["spent_usd"] == pytest.approx(spent)
+        assert row["leased_usd"] == 0
+
+
+async def test_a_budget_of_a_team_and_of_a_key_of_the_settings(settings: Settings) -> None:
+    own = Settings(data_dir=settings.data_dir, monitor=False, admin_keys=f"ann={ADMIN}", api_keys=f"eve={'e' * 30}")
+    async with running_gateway(own) as aio:
+        await order(aio, "POST", "/teams", {"name": "lab"})
+        keys = [(await order(aio, "POST", "/keys", {"name": name, "team": "lab"}))["key"] for name in ("one", "two")]
+        body = {"kind": "team", "subject": "lab", "period": "day", "amount_usd": cost_bound(aio) / 1e6}
+        await order(aio, "PUT", "/budgets", body)
+        await budget(aio, 0.0, subject="eve")
+        assert (await asked(aio, "e" * 30)).status_code == 429
+        assert (await asked(aio, keys[0])).status_code == 200
+        # What the first did not use is less than the second may cost.
+        assert (await asked(aio, keys[1])).status_code == 429
+
+
+async def test_an_answer_does_not_move_to_a_tier_that_the_budget_does_not_bear(aio: RunningGateway) -> None:
+    key = await key_of(aio)
+    await budget(aio, cost_bound(aio) / 1e6)
+    aio.tier(1).fail_at = 2
+    assert (await asked(aio, key, model="auto")).status_code >= 500
+    assert not any(aio.tier(number).requests for number in (2, 3, 4))
+    await budget(aio, 1.0)
+    aio.tier(1).fail_at = 2
+    assert (await asked(aio, key, model="auto")).headers["x-aio-tier"] == "2"
+
+
+async def test_redis_killed_and_back_costs_no_request(settings: Settings, redis_server: RedisServer) -> None:
+    own = Settings(data_dir=settings.data_dir, monitor=False, admin_keys=f"ann={ADMIN}", redis_url=redis_server.url)
+    async with running_gateway(own) as aio:
+        key = await key_of(aio, requests_per_minute=100, concurrency=100)
+        statuses = [(await asked(aio, key)).status_code]
+        redis_server.kill()
+        statuses += [(await asked(aio, key)).status_code for _ in range(3)]
+        redis_server.start()
+        assert aio.parts.redis is not None
+        aio.parts.redis._rests_until = 0.0
+        back = await asked(aio, key)
+        assert [*statuses, back.status_code] == [200] * 5
+        # Redis forgot what it knew; it counts again from the first.
+        assert back.headers["x-ratelimit-remaining-requests"] == "99"
+
+
+async def test_redis_away_closes_the_door_where_that_is_configured(settings: Settings) -> None:
+    own = Settings(
+        data_dir=settings.data_dir,
+        monitor=False,
+        admin_keys=f"ann={ADMIN}",
+        redis_url="redis://127.0.0.1:1/0",
+        limits_without_redis="closed",
+    )
+    async with running_gateway(own) as aio:
+        limited, free = await key_of(aio, "ada", requests_per_minute=9), await key_of(aio, "bob")
+        answer = await asked(aio, limited)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "limits_unavailable")
+        assert (await asked(aio, free)).status_code == 200
+
+
+async def test_neither_headers_nor_logs_can_be_injected_with_a_key(
+    aio: RunningGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    key = await key_of(aio)
+    evil = "sk-aio-\x7f\x01evil\tx-aio-tier: 9"
+    reader, writer = await asyncio.open_connection("127.0.0.1", aio.port)
+    for value in (evil, f"{key}\r\n injected: yes", "sk-aio-{0}%s${{jndi:ldap://x}}"):
+        head = f"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {value}\r\nconnection: close\r\n\r\n"
+        writer.write(head.encode("latin-1"))
+        answer = await reader.read()
+        assert answer.split(b" ")[1] in (b"400", b"401")
+        assert b"evil" not in answer
+        assert b"injected" not in answer
+        reader, writer = await asyncio.open_connection("127.0.0.1", aio.port)
+    writer.close()
+    ours = [record.getMessage() for record in caplog.records]
+    assert not any("evil" in line or "jndi" in line or key in line for line in ours)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.0, "0ms"), (0.85, "850ms"), (1.0, "1s"), (12.5, "12.5s"), (60.0, "1m0s"), (61.25, "1m1.25s")],
+)
+def test_durations_are_written_as_openai_writes_them(seconds: float, said: str) -> None:
+    assert duration(seconds) == said

@@ -1,0 +1,301 @@
+"""Budgets: replicas never spend more than there is, give back what they do not spend, and die without keeping any."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.caller import BudgetRef, Period
+from gateway.tenancy.budget_orders import BudgetState, remove_budget, set_budget, states_of
+from gateway.tenancy.database_time import DatabaseTime
+from gateway.tenancy.lease_book import LeaseBook
+from gateway.tenancy.listings import BUDGETS
+from gateway.tenancy.orders import Order
+from gateway.tenancy.periods import MICRO, period_bounds, period_key
+from gateway.tenancy.purse import BudgetExceededError, BudgetsAwayError, Hold, Purse
+from quality.database import migrate, open_database
+from quality.store import insert_records
+from tests.quality.store.records import make_record
+
+ORDER = Order(actor="test", now=1.0)
+NOON = 1_900_000_000.0  # in the year 2030
+NOBODY = "postgresql://nobody@127.0.0.1:1/none"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.wall, self.monotonic = NOON, 1000.0
+
+    def time(self) -> DatabaseTime:
+        return DatabaseTime(lambda: self.wall, lambda: self.monotonic)
+
+
+@pytest_asyncio.fixture
+async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
+    await migrate(database_url)
+    engine = open_database(database_url)
+    yield engine
+    await engine.dispose()
+
+
+@pytest_asyncio.fixture
+async def sqlite(sqlite_url: str) -> AsyncIterator[AsyncEngine]:
+    await migrate(sqlite_url)
+    engine = open_database(sqlite_url)
+    yield engine
+    await engine.dispose()
+
+
+async def budget(engine: AsyncEngine, micro: int, period: Period = "total") -> BudgetRef:
+    budget_id = await set_budget(engine, "key", "ada", period, micro / MICRO, ORDER, static=True)
+    return BudgetRef(budget_id=budget_id, period=period, amount_usd=micro / MICRO)
+
+
+def purse(engine: AsyncEngine, name: str, clock: Clock | None = None, *, open_: bool = False) -> Purse:
+    if clock is None:
+        time = DatabaseTime()
+        return Purse(LeaseBook(engine, name, time), time, open_without_database=open_)
+    time = clock.time()
+    book = LeaseBook(engine, name, time)
+    return Purse(book, time, open_without_database=open_, monotonic=lambda: clock.monotonic)
+
+
+async def state(engine: AsyncEngine, now: float = NOON) -> BudgetState:
+    page = await BUDGETS.page(engine, {})
+    return (await states_of(engine, page.rows, now))[0]
+
+
+async def look(engine: AsyncEngine, spender: Purse) -> None:
+    """As the poll does."""
+    async with engine.connect() as connection:
+        await spender._clock.look(connection)
+
+
+async def spend(spender: Purse, ref: BudgetRef, amount: int) -> None:
+    (await spender.hold([ref], amount)).settle(amount)
+
+
+async def test_of_100_at_once_a_budget_for_10_lets_10_through(engine: AsyncEngine) -> None:
+    ref = await budget(engine, 1000)
+    purses = [purse(engine, "a"), purse(engine, "b")]
+    held = await asyncio.gather(*(purses[number % 2].hold([ref], 100) for number in range(100)), return_exceptions=True)
+    holds = [one for one in held if isinstance(one, Hold)]
+    assert len(holds) == 10
+    assert all(isinstance(one, BudgetExceededError) for one in held if not isinstance(one, Hold))
+    for hold in holds:
+        hold.settle(100)
+        hold.settle(100)
+    for one in purses:
+        await one.close()
+    told = await state(engine)
+    assert (told.spent_usd, told.leased_usd) == (0.001, 0.0)
+
+
+async def test_what_answers_did_not_cost_can_be_spent_again(engine: AsyncEngine) -> None:
+    ref = await budget(engine, 100)
+    spender = purse(engine, "a")
+    hold = await spender.hold([ref], 80)
+    with pytest.raises(BudgetExceededError, match=r"up to \$0.000050, and \$0.000020 are left .* in total"):
+        await spender.hold([ref], 50)
+    hold.settle(30)
+    await spend(spender, ref, 50)
+    await spender.close()
+    assert (await state(engine)).spent_usd == 80 / MICRO
+
+
+async def test_a_request_that_one_of_its_budgets_refuses_holds_nothing_of_the_others(sqlite: AsyncEngine) -> None:
+    plenty, scarce = await budget(sqlite, 1000, "month"), await budget(sqlite, 10, "day")
+    spender = purse(sqlite, "a")
+    with pytest.raises(BudgetExceededError, match="per day"):
+        await spender.hold([plenty, scarce], 20)
+    assert not any(part.held for part in spender._slices.values())
+
+
+async def test_an_idle_replica_returns_its_slice_and_a_drained_one_all(engine: AsyncEngine) -> None:
+    ref = await budget(engine, 1000)
+    idle, busy = purse(engine, "a"), purse(engine, "b")
+    await spend(idle, ref, 900)
+    with pytest.raises(BudgetExceededError):
+        await busy.hold([ref], 101)
+    hold = await idle.hold([ref], 50)
+    await idle.tell()
+    hold.settle(0)
+    await idle.tell()
+    assert (await state(engine)).leased_usd == 0
+    await spend(busy, ref, 60)
+    await busy.close()
+    told = await state(engine)
+    assert (told.spent_usd, told.leased_usd) == (960 / MICRO, 0)
+
+
+async def test_a_lease_that_nobody_renews_comes_back_but_for_what_the_ledger_knows(sqlite: AsyncEngine) -> None:
+    clock = Clock()
+    ref = await budget(sqlite, 1000)
+    dead, other = purse(sqlite, "dead", clock), purse(sqlite, "other", clock)
+    await spend(dead, ref, 300)
+    await dead.hold([ref], 600)
+    with pytest.raises(BudgetExceededError):
+        await other.hold([ref], 200)
+    record = make_record("r-1", key_id="ada", replica="dead", cost_usd=300 / MICRO, created_at=NOON)
+    clock.monotonic += 29
+    with pytest.raises(BudgetExceededError):
+        await other.hold([ref], 200)
+    clock.monotonic += 2
+    async with sqlite.begin() as connection:
+        await insert_records(connection, [record])
+    await spend(other, ref, 700)
+    with pytest.raises(BudgetExceededError):
+        await other.hold([ref], 1)
+    # The dead one was only slow: what it leased is not its own any more, and it finds out before it spends.
+    with pytest.raises(BudgetExceededError):
+        await dead.hold([ref], 1)
+
+
+async def test_records_that_reach_the_ledger_late_are_charged_to_the_lost_lease(sqlite: AsyncEngine) -> None:
+    clock = Clock()
+    ref = await budget(sqlite, 1000)
+    dead, other = purse(sqlite, "dead", clock), purse(sqlite, "other", clock)
+    await spend(dead, ref, 300)
+    clock.monotonic += 31
+    await spend(other, ref, 1)
+    async with sqlite.begin() as connection:
+        record = make_record("r-1", key_id="ada", replica="dead", cost_usd=300 / MICRO, created_at=NOON)
+        await insert_records(connection, [record])
+    with pytest.raises(BudgetExceededError):
+        await other.hold([ref], 700)
+    assert (await state(sqlite)).spent_usd * MICRO == pytest.approx(301)
+
+
+async def test_the_machines_restart_ends_its_leases_though_its_clock_begins_anew(sqlite: AsyncEngine) -> None:
+    before, after = Clock(), Clock()
+    before.monotonic = 1e6
+    ref = await budget(sqlite, 1000)
+    await purse(sqlite, "a", before).hold([ref], 1000)
+    after.monotonic = 3.0
+    await spend(purse(sqlite, "b", after), ref, 1000)
+
+
+async def test_steps_of_the_wall_clock_end_no_lease_and_a_new_day_has_a_budget_of_its_own(sqlite: AsyncEngine) -> None:
+    clock = Clock()
+    ref = await budget(sqlite, 100, "day")
+    spender, other = purse(sqlite, "a", clock), purse(sqlite, "b", clock)
+    await spend(spender, ref, 60)
+    clock.wall += 1800
+    with pytest.raises(BudgetExceededError):
+        await other.hold([ref], 60)
+    clock.wall += 86_400
+    # Nobody sees the step before the database tells of it.
+    with pytest.raises(BudgetExceededError):
+        await other.hold([ref], 61)
+    await look(sqlite, other)
+    await spend(other, ref, 100)
+    clock.wall -= 86_400
+    await look(sqlite, other)
+    with pytest.raises(BudgetExceededError):
+        await other.hold([ref], 41)
+
+
+async def test_an_amount_that_is_lowered_and_a_budget_that_is_removed(sqlite: AsyncEngine) -> None:
+    ref = await budget(sqlite, 1000)
+    spender = purse(sqlite, "a")
+    await spend(spender, ref, 400)
+    assert (await budget(sqlite, 500)).budget_id == ref.budget_id
+    with pytest.raises(BudgetExceededError):
+        await spender.hold([ref], 101)
+    await remove_budget(sqlite, ref.budget_id, ORDER)
+    await purse(sqlite, "b").hold([ref], 10_000)
+
+
+async def test_without_the_database_a_slice_is_spent_to_its_end_and_then_it_depends(sqlite: AsyncEngine) -> None:
+    ref = await budget(sqlite, 1000)
+    away = open_database(NOBODY)
+    for open_ in (False, True):
+        spender = purse(sqlite, f"open {open_}", open_=open_)
+        await spend(spender, ref, 10)
+        spender._book._engine = away
+        free = next(iter(spender._slices.values())).free
+        await spend(spender, ref, free)
+        if open_:
+            await spend(spender, ref, 5)
+            spender._book._engine = sqlite
+            await spender.tell()
+            spent = await state(sqlite)
+        else:
+            with pytest.raises(BudgetsAwayError):
+                await spender.hold([ref], 5)
+            with pytest.raises(OSError):
+                await spender.tell()
+            await spender.close()
+    await away.dispose()
+    assert spent.spent_usd == pytest.approx((15 + free) / MICRO)
+
+
+async def test_a_slice_is_not_spent_after_its_time_though_the_database_is_away(sqlite: AsyncEngine) -> None:
+    clock = Clock()
+    ref = await budget(sqlite, 1000)
+    spender = purse(sqlite, "a", clock)
+    (await spender.hold([ref], 500)).settle(0)
+    spender._book._engine = open_database(NOBODY)
+    clock.monotonic += 29
+    (await spender.hold([ref], 1)).settle(0)
+    clock.monotonic += 2
+    with pytest.raises(BudgetsAwayError):
+        await spender.hold([ref], 1)
+
+
+_DOOMED = """
+import asyncio, sys
+from gateway.caller import BudgetRef
+from gateway.tenancy.database_time import DatabaseTime
+from gateway.tenancy.lease_book import LeaseBook
+from gateway.tenancy.purse import Purse
+from quality.database import open_database
+
+async def main():
+    clock = DatabaseTime()
+    book = LeaseBook(open_database(sys.argv[1]), "doomed", clock, lease_seconds=0.5)
+    purse = Purse(book, clock)
+    ref = BudgetRef(budget_id=sys.argv[2], period="total", amount_usd=0.001)
+    (await purse.hold([ref], 900)).settle(300)
+    await purse.tell()
+    await purse.hold([ref], 600)
+    print("held", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_replica_that_is_killed_leaves_its_slice_to_the_others(database_url: str, engine: AsyncEngine) -> None:
+    ref = await budget(engine, 1000)
+    doomed = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _DOOMED, database_url, ref.budget_id, stdout=asyncio.subprocess.PIPE
+    )
+    assert doomed.stdout is not None
+    assert await doomed.stdout.readline() == b"held\n"
+    doomed.send_signal(signal.SIGKILL)
+    await doomed.wait()
+    clock = DatabaseTime()
+    book = LeaseBook(engine, "survivor", clock, lease_seconds=0.5)
+    async with asyncio.timeout(20):
+        # Polled: what is waited for is the database's clock.
+        while (await book.grant(ref.budget_id, "total", 700, 0)).granted < 700:  # type: ignore[union-attr]  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert await book.grant(ref.budget_id, "total", 701, 0) is not None
+    told = await state(engine)
+    assert (told.spent_usd, told.leased_usd) == (300 / MICRO, 700 / MICRO)
+
+
+@pytest.mark.parametrize(
+    ("period", "key", "seconds"), [("day", "2024-02-29", 86_400), ("month", "2024-02", 29 * 86_400)]
+)
+def test_periods_are_calendar_periods_in_utc(period: str, key: str, seconds: int) -> None:
+    leap = 1_709_164_800.0  # 2024-02-29T00:00Z
+    assert period_key(period, leap) == key
+    begin, end = period_bounds(key)
+    assert end - begin == seconds
+    assert (period_key(period, end - 1), period_key(period, end)[:7]) == (key, "2024-03")

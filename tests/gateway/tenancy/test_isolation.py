@@ -1,0 +1,128 @@
+"""Two tenants of one gateway: neither sees, rates, continues or times what is the other's."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from gateway.settings import Settings
+from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+ADMIN = "an-admin-key-of-some-length"
+CHAT = "/v1/chat/completions"
+# Long enough for whole blocks of the prefix cache.
+LONG = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 20}]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, admin_keys=f"root={ADMIN}")
+    async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as gateway:
+        yield gateway
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def keys(aio: RunningGateway) -> dict[str, str]:
+    """Of ada and ann, who are of one team, and of bob."""
+    await order(aio, "/teams", {"name": "research"})
+    orders = {"ada": {"team": "research"}, "ann": {"team": "research"}, "bob": {}}
+    return {name: (await order(aio, "/keys", {"name": name, **team}))["key"] for name, team in orders.items()}
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def order(aio: RunningGateway, path: str, body: Any) -> Any:
+    answer = await aio.http.post(f"/admin/api{path}", json=body, headers=bearer(ADMIN))
+    assert answer.is_success, answer.text
+    return answer.json()
+
+
+async def asked(aio: RunningGateway, key: str, messages: Any, **headers: str) -> httpx.Response:
+    body = {"model": "tier-1", "messages": messages, "max_tokens": 2, "temperature": 0}
+    answer = await aio.http.post(CHAT, json=body, headers=bearer(key) | headers)
+    assert answer.status_code == 200, answer.text
+    await aio.parts.records.recorded(answer.headers["x-aio-decision-id"])  # type: ignore[attr-defined]
+    return answer
+
+
+def cached(answer: httpx.Response) -> int:
+    return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+async def test_anothers_record_looks_as_if_there_were_none(aio: RunningGateway, keys: dict[str, str]) -> None:
+    request_id = (await asked(aio, keys["ada"], LONG)).headers["x-aio-decision-id"]
+    unknown = request_id[:-4] + "0000"
+    assert (await aio.http.get(f"/v1/requests/{request_id}", headers=bearer(keys["ada"]))).status_code == 200
+    for other in (keys["bob"], keys["ann"]):
+        theirs = await aio.http.get(f"/v1/requests/{request_id}", headers=bearer(other))
+        nobodys = await aio.http.get(f"/v1/requests/{unknown}", headers=bearer(other))
+        assert theirs.status_code == nobodys.status_code == 404
+        assert theirs.text.replace(request_id, "ID") == nobodys.text.replace(unknown, "ID")
+
+
+async def test_anothers_answer_cannot_be_rated(aio: RunningGateway, keys: dict[str, str]) -> None:
+    request_id = (await asked(aio, keys["ada"], LONG)).headers["x-aio-decision-id"]
+    word = {"request_id": request_id, "rating": "down", "comment": "from somebody else"}
+    assert (await aio.http.post("/v1/feedback", json=word, headers=bearer(keys["bob"]))).status_code == 404
+    assert (await aio.http.post("/v1/feedback", json=word, headers=bearer(keys["ada"]))).status_code == 200
+
+
+async def test_the_prefix_cache_tells_nobody_what_another_tenant_asked(
+    aio: RunningGateway, keys: dict[str, str]
+) -> None:
+    secret = [{"role": "user", "content": "The launch code of this tenant is twelve digits long. " * 20}]
+    first, of_another_tenant, again, of_the_same_team = [
+        cached(await asked(aio, keys[name], secret)) for name in ("ada", "bob", "ada", "ann")
+    ]
+    # The chat template's own beginning may be there from each tenant's earlier requests.
+    assert max(first, of_another_tenant) <= 32
+    assert min(again, of_the_same_team) > 200
+
+
+async def test_a_conversation_of_that_id_is_continued_by_its_own_caller_alone(
+    aio: RunningGateway, keys: dict[str, str]
+) -> None:
+    async def previous_tier(key: str) -> int | None:
+        answer = await asked(aio, key, LONG, **{"x-aio-conversation": "shared-id"})
+        shown = await aio.http.get(f"/v1/requests/{answer.headers['x-aio-decision-id']}", headers=bearer(key))
+        tier: int | None = shown.json()["decision"]["inputs"].get("previous_tier")
+        return tier
+
+    assert await previous_tier(keys["ada"]) is None
+    assert await previous_tier(keys["bob"]) is None
+    assert await previous_tier(keys["ada"]) == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/admin/api/requests",
+        "/admin/api/verifications",
+        "/admin/api/costs",
+        "/admin/api/keys",
+        "/admin/api/budgets",
+        "/v1/admin/stats",
+        "/v1/admin/knobs",
+    ],
+)
+async def test_a_key_for_inference_reads_nothing_of_the_operators(
+    aio: RunningGateway, keys: dict[str, str], path: str
+) -> None:
+    assert (await aio.http.get(path, headers=bearer(ADMIN))).status_code == 200
+    answer = await aio.http.get(path, headers=bearer(keys["bob"]))
+    assert answer.status_code in (401, 403)
+    assert "ada" not in answer.text
+
+
+async def test_a_callers_own_request_id_names_nothing_of_anybody_else(
+    aio: RunningGateway, keys: dict[str, str]
+) -> None:
+    first = await asked(aio, keys["ada"], LONG, **{"x-request-id": "same-id"})
+    second = await asked(aio, keys["bob"], LONG, **{"x-request-id": "same-id"})
+    assert first.headers["x-aio-decision-id"] != second.headers["x-aio-decision-id"]
+    assert (await aio.http.get("/v1/requests/same-id", headers=bearer(keys["bob"]))).status_code == 404

@@ -1,0 +1,105 @@
+"""`aio keys` and `aio teams`: orders at the command line, which running servers of the same database follow."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gateway.cli import main
+from gateway.settings import Settings
+from tests.gateway.running_gateway import running_gateway
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AIO_DATA_DIR", str(tmp_path))
+    return tmp_path
+
+
+def ran(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def said(*arguments: str) -> Any:
+    result = ran(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def test_a_key_goes_from_its_making_to_its_end(folder: Path) -> None:
+    team = said("teams", "create", "lab")["team_id"]
+    made = said("keys", "create", "ada", "--team", "lab", "--tier", "1", "--tier", "2", "--rpm", "60", "--no-consent")
+    shown = said("keys", "show", "ada")["key"]
+    assert (shown["team_id"], shown["tiers"], shown["requests_per_minute"], shown["consent"]) == (
+        team,
+        [1, 2],
+        60,
+        False,
+    )
+    assert "digest" not in shown
+    changed = said("keys", "limit", "ada", "--tier", "none", "--rpm", "none", "--tpm", "500", "--budget-day", "2.5")
+    assert changed["changed"] == {
+        "tiers": [[1, 2], None],
+        "requests_per_minute": [60, None],
+        "tokens_per_minute": [None, 500],
+        "budget_day": [None, 2.5],
+    }
+    (budget,) = said("keys", "show", made["key_id"])["budgets"]
+    assert (budget["amount_usd"], budget["spent_usd"], budget["period"]) == (2.5, 0, "day")
+    assert said("keys", "rotate", "ada", "--grace-hours", "1")["key"] != made["key"]
+    assert said("keys", "revoke", "ada", "--reason", "left")["key_id"] == made["key_id"]
+    listed = ran("keys", "list").output
+    assert "revoked" in listed
+    assert made["key"] not in listed
+
+
+def test_a_team_has_budgets(folder: Path) -> None:
+    said("teams", "create", "lab")
+    (state,) = said("teams", "budget", "lab", "--month", "100")["budgets"]
+    assert (state["subject_kind"], state["period"], state["amount_usd"]) == ("team", "month", 100)
+    assert said("teams", "budget", "lab")["budgets"] == [state]
+    assert [row["name"] for row in said("teams", "list")["rows"]] == ["lab"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("keys", "create", "a/b"), "matching regex"),
+        (("keys", "create", "ada", "--tier", "9"), "<= 4"),
+        (("keys", "create", "ada", "--scope", "root"), "Invalid enum value 'root'"),
+        (("keys", "create", "ada", "--rpm", "many"), "Expected `int | null`"),
+        (("keys", "create", "ada", "--expires-in-days", "-1"), "has passed"),
+        (("keys", "create", "ada", "--team", "nobody"), "there is no team 'nobody'"),
+        (("keys", "revoke", "nobody"), "there is no key 'nobody'"),
+        (("teams", "budget", "nobody"), "there is no team 'nobody'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    result = ran(*arguments)
+    assert result.exit_code != 0
+    assert words in result.output
+    assert "Traceback" not in result.output
+
+
+async def test_a_server_that_runs_follows_the_command_line(folder: Path) -> None:
+
+    settings = Settings(data_dir=str(folder), monitor=False, keys_poll_seconds=0.05)
+    async with running_gateway(settings) as aio:
+        key = (await asyncio.to_thread(said, "keys", "create", "ada"))["key"]
+        headers = {"authorization": f"Bearer {key}"}
+
+        async def until(status: int) -> None:
+            async with asyncio.timeout(20):
+                # Polled, as the server polls.
+                while (await aio.http.get("/v1/models", headers=headers)).status_code != status:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+        async with asyncio.timeout(20):
+            while (await aio.http.get("/v1/models")).status_code != 401:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await until(200)
+        await asyncio.to_thread(said, "keys", "revoke", "ada")
+        await until(401)

@@ -1,0 +1,218 @@
+"""Rates and concurrency, counted in this process and in Redis: no minute holds more than it may."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.caller import Allowance
+from gateway.redis_store import RedisAwayError, RedisStore
+from gateway.tenancy import redis_windows, windows
+from gateway.tenancy.redis_windows import RedisWindows
+from gateway.tenancy.windows import Entry, LocalWindows, Windows
+from tests.conftest import RedisServer
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.25
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest_asyncio.fixture(params=["local", "redis"])
+async def doors(request: pytest.FixtureRequest) -> AsyncIterator[list[Windows]]:
+    """Two doors that count together, where they can: one process's own, or two processes' with one Redis."""
+    if request.param == "local":
+        own = LocalWindows()
+        yield [own, own]
+        return
+    stores = [RedisStore(request.getfixturevalue("redis_url")) for _ in range(2)]
+    shared = [RedisWindows(store) for store in stores]
+    yield list(shared)
+    for door, store in zip(shared, stores, strict=True):
+        await door.close()
+        await store.redis.aclose()
+
+
+async def told(doors: list[Windows]) -> None:
+    for door in doors:
+        if isinstance(door, RedisWindows):
+            await door.close()
+
+
+async def test_requests_per_minute_are_bounded_and_what_is_left_is_told(doors: list[Windows]) -> None:
+    allowance = Allowance(requests_per_minute=3)
+    entries = [await doors[n % 2].enter("ada", allowance, 0, f"r{n}") for n in range(5)]
+    assert [entry.refused for entry in entries] == ["", "", "", "requests", "requests"]
+    assert [entry.requests.remaining for entry in entries if entry.requests] == [2, 1, 0, 0, 0]
+    assert all(entry.requests and 60 < entry.requests.reset_seconds <= 62 for entry in entries)
+    assert entries[0].tokens is None
+    assert entries[4].retry_seconds is not None
+    assert 59 < entries[4].retry_seconds <= 62
+    assert not (await doors[0].enter("bob", allowance, 0, "r9")).refused
+
+
+async def test_100_at_once_against_10_a_minute_let_10_through(doors: list[Windows]) -> None:
+    allowance = Allowance(requests_per_minute=10)
+    entries = await asyncio.gather(*(doors[n % 2].enter("ada", allowance, 0, f"r{n}") for n in range(100)))
+    assert sum(not entry.refused for entry in entries) == 10
+
+
+async def test_tokens_are_estimated_at_first_and_put_right_when_the_request_ends(doors: list[Windows]) -> None:
+    allowance = Allowance(tokens_per_minute=100)
+    first = await doors[0].enter("ada", allowance, 80, "r1")
+    assert (await doors[1].enter("ada", allowance, 30, "r2")).refused == "tokens"
+    doors[0].leave(first, 10)
+    await told(doors)
+    second = await doors[1].enter("ada", allowance, 30, "r3")
+    assert not second.refused
+    assert second.tokens is not None
+    assert second.tokens.remaining == 60
+    doors[1].leave(second, 95)
+    await told(doors)
+    third = await doors[0].enter("ada", allowance, 1, "r4")
+    assert (third.refused, third.tokens and third.tokens.remaining) == ("tokens", 0)
+
+
+async def test_a_request_for_more_than_a_minute_holds_is_never_let_in(doors: list[Windows]) -> None:
+    entry = await doors[0].enter("ada", Allowance(tokens_per_minute=100), 101, "r1")
+    assert (entry.refused, entry.retry_seconds) == ("tokens", None)
+
+
+async def test_places_in_flight_are_given_back_once(doors: list[Windows]) -> None:
+    allowance = Allowance(concurrency=2)
+    entries = [await doors[n % 2].enter("ada", allowance, 0, f"r{n}") for n in range(3)]
+    assert [entry.refused for entry in entries] == ["", "", "concurrency"]
+    doors[0].leave(entries[0], 0)
+    await told(doors)
+    again = [await doors[n % 2].enter("ada", allowance, 0, f"s{n}") for n in range(2)]
+    assert [entry.refused for entry in again] == ["", "concurrency"]
+
+
+@given(
+    arrivals=st.lists(st.tuples(st.floats(0, 30), st.integers(0, 50), st.integers(0, 60)), max_size=60),
+    most=st.integers(1, 5),
+    most_tokens=st.integers(1, 100),
+)
+def test_no_minute_holds_more_than_the_limits(
+    arrivals: list[tuple[float, int, int]], most: int, most_tokens: int
+) -> None:
+    clock = Clock()
+    door = LocalWindows(clock)
+    allowance = Allowance(requests_per_minute=most, tokens_per_minute=most_tokens)
+    accepted: list[tuple[float, int]] = []
+
+    async def arrive() -> None:
+        for wait, asked, used in arrivals:
+            clock.now += wait
+            entry = await door.enter("ada", allowance, asked, "r")
+            if entry.refused:
+                assert entry.retry_seconds is None or entry.retry_seconds > 0
+            else:
+                # Who takes fewer tokens than asked for frees the rest; who takes more is told by nobody in time.
+                door.leave(entry, min(used, asked))
+                accepted.append((clock.now, min(used, asked)))
+
+    asyncio.run(arrive())
+    for begin, _ in accepted:
+        minute = [tokens for at, tokens in accepted if begin <= at < begin + 60]
+        assert len(minute) <= most
+        assert sum(minute) <= most_tokens
+
+
+async def test_whoever_comes_back_when_told_is_let_in() -> None:
+    clock = Clock()
+    door, allowance = LocalWindows(clock), Allowance(requests_per_minute=2, tokens_per_minute=100)
+    for wait in (0, 20.5):
+        clock.now += wait
+        await door.enter("ada", allowance, 40, "r")
+    refused = await door.enter("ada", allowance, 90, "r")
+    assert refused.refused == "requests"
+    for _ in range(2):
+        assert refused.retry_seconds is not None
+        clock.now += refused.retry_seconds - 0.001
+        assert (await door.enter("ada", allowance, 90, "r")).refused
+        clock.now += 0.001
+        refused = await door.enter("ada", allowance, 90, "r")
+    assert not refused.refused
+
+
+async def test_a_key_that_is_idle_leaves_nothing_behind() -> None:
+    clock = Clock()
+    door = LocalWindows(clock)
+    entry = await door.enter("ada", Allowance(concurrency=1), 0, "r")
+    clock.now += 100
+    door.leave(entry, 0)
+    assert not door._windows
+
+
+async def test_redis_slides_by_its_own_clock(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (windows, redis_windows):
+        monkeypatch.setattr(module, "WINDOW_SECONDS", 1)
+    store = RedisStore(redis_url)
+    door, allowance = RedisWindows(store), Allowance(requests_per_minute=1)
+    assert not (await door.enter("ada", allowance, 0, "r0")).refused
+    assert (await door.enter("ada", allowance, 0, "r1")).refused
+    async with asyncio.timeout(10):
+        # Polled: what is waited for is Redis's clock.
+        while (await door.enter("ada", allowance, 0, "r2")).refused:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    await store.redis.aclose()
+
+
+async def test_requests_in_flight_of_a_dead_replica_free_their_places(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_windows, "IN_FLIGHT_SECONDS", 1)
+    stores = [RedisStore(redis_url) for _ in range(2)]
+    dead, other = (RedisWindows(store) for store in stores)
+    allowance = Allowance(concurrency=1)
+    assert not (await dead.enter("ada", allowance, 0, "r0")).refused
+    async with asyncio.timeout(10):
+        while (await other.enter("ada", allowance, 0, "r1")).refused:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    for store in stores:
+        await store.redis.aclose()
+
+
+async def test_a_replica_that_lives_keeps_its_places(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RedisStore(redis_url)
+    door, allowance = RedisWindows(store), Allowance(concurrency=1)
+    monkeypatch.setattr(redis_windows, "IN_FLIGHT_SECONDS", 5)
+    await door.enter("ada", allowance, 0, "r0")
+    monkeypatch.setattr(redis_windows, "IN_FLIGHT_SECONDS", 500)
+    await door._renewed("ada", ["r0", "unknown"])
+    ((member, until),) = await store.redis.zrange("aio:flying:{ada}", 0, -1, withscores=True)
+    seconds, _ = await store.redis.time()
+    assert member == b"r0"
+    assert until - seconds > 400
+    await store.redis.aclose()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_while_redis_is_away_the_door_is_open_or_closed_as_configured(
+    redis_server: RedisServer, closed: bool
+) -> None:
+    store = RedisStore(redis_server.url)
+    door, allowance = RedisWindows(store, closed=closed), Allowance(requests_per_minute=2, concurrency=5)
+    before = await door.enter("ada", allowance, 0, "r0")
+    redis_server.kill()
+    if closed:
+        with pytest.raises(RedisAwayError):
+            await door.enter("ada", allowance, 0, "r1")
+    else:
+        alone: list[Entry] = [await door.enter("ada", allowance, 0, f"a{n}") for n in range(3)]
+        assert [entry.refused for entry in alone] == ["", "", "requests"]
+        for entry in alone[:2]:
+            door.leave(entry, 5)
+    door.leave(before, 7)
+    await door.close()
+    redis_server.start()
+    store._rests_until = 0.0
+    assert not (await door.enter("ada", allowance, 0, "r2")).refused
+    await store.redis.aclose()

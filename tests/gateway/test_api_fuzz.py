@@ -1,0 +1,110 @@
+"""Every documented operation under generated requests: no failure of the server, no answer that the document lacks."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.schemas import APIOperation
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from gateway.settings import Settings
+from tests.gateway.running_gateway import RunningGateway, laptop_hash_core
+from tests.gateway.threaded_gateway import threaded_gateway
+
+CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
+# `make fuzz-api` asks for more, and for others each time.
+FUZZ = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
+GENERATED = hypothesis_settings(
+    max_examples=500 if FUZZ else 15,
+    derandomize=not FUZZ,
+    deadline=None,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+LISTS = ("verifications", "artefacts", "transitions", "retrainings", "rollouts", "experiments", "costs")
+ODD = st.one_of(st.text(max_size=20), st.integers().map(str), st.floats().map(str))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=1)
+    with threaded_gateway(settings, laptop_hash_core(settings)) as gateway:
+        yield gateway
+
+
+def operations(gateway: RunningGateway) -> list[APIOperation]:
+    schema = schemathesis.openapi.from_url(f"{gateway.url}/docs/openapi.json")
+    return [result.ok() for result in schema.get_all_operations()]
+
+
+def complaint(case: Case) -> str | None:
+    """What is wrong with the answer to `case`, with a command that repeats it."""
+    answer = case.call(timeout=60)
+    try:
+        case.validate_response(answer, checks=CHECKS)
+    except FailureGroup as error:
+        failures = "\n".join(map(str, error.exceptions))
+        return f"{case.as_curl_command()}\n{answer.status_code}: {answer.text[:200]}\n{failures}"
+    return None
+
+
+def plausible(case: Case) -> Case:
+    """Bodies of generating endpoints ask a served model something, so that the other fields come to matter."""
+    if isinstance(case.body, dict) and case.path.endswith("completions"):
+        field = {"messages": [{"role": "user", "content": "Hello"}]} if "chat" in case.path else {"prompt": "Hello"}
+        case.body = {**case.body, "model": "auto", **field}
+    return case
+
+
+def test_no_generated_request_is_answered_by_what_is_not_documented(served: RunningGateway) -> None:
+    complaints: list[str] = []
+    for operation in operations(served):
+        modes = [GenerationMode.POSITIVE] + ([GenerationMode.NEGATIVE] if operation.body else [])
+        varied = bool(operation.body or operation.path_parameters or operation.query)
+        for mode in modes:
+
+            @hypothesis_settings(GENERATED, max_examples=GENERATED.max_examples if varied else 1)
+            @given(case=operation.as_strategy(generation_mode=mode))
+            def ask(case: Case) -> None:
+                complaints.extend(filter(None, [complaint(case), complaint(plausible(case))]))
+
+            ask()
+    assert not complaints, "\n\n".join(complaints[:5])
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_no_query_of_a_list_fails_the_server(served: RunningGateway, name: str) -> None:
+    operation = next(one for one in operations(served) if one.label == f"GET /admin/api/{name}")
+    complaints: list[str] = []
+
+    @GENERATED
+    @given(st.dictionaries(st.sampled_from(["limit", "cursor", "since", "until", "tier", "status", "days", "x"]), ODD))
+    def ask(query: dict[str, str]) -> None:
+        complaints.extend(filter(None, [complaint(operation.Case(query=query))]))
+
+    ask()
+    assert not complaints, "\n\n".join(complaints[:5])
+
+
+def test_every_operation_documents_its_errors_in_the_envelope(served: RunningGateway) -> None:
+    for operation in operations(served):
+        if operation.path.startswith(("/health", "/metrics")):
+            continue
+        answers = operation.definition.raw["responses"]
+        assert {"400", "401", "403", "404", "429", "500", "503"} <= set(answers), operation.label
+        for status, answer in answers.items():
+            if int(status) >= 400:
+                schema = answer["content"]["application/json"]["schema"]
+                assert list(schema["properties"]) == ["error"], (operation.label, status)

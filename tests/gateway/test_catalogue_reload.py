@@ -1,0 +1,161 @@
+"""A catalogue is exchanged under load: no reply fails, none is of two catalogues, and a bad one changes nothing."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.gateway.served_process import ServedProcess, served
+from tests.tiers.loopback_server import Call, LoopbackServer
+
+TIER = """
+[[tiers]]
+number = {number}
+name = "remote-{number}"
+class = "{kind}"
+price = {{ input_usd_per_million = {price}, output_usd_per_million = {price} }}
+objective = {{ ttft_ms = 500, itl_ms = 50 }}
+expected_answer_tokens = 100
+mean_latency_ms = 1000
+max_tokens = 256
+remote = {{ base_url = "{url}", model = "{model}", max_context = 4096 }}
+"""
+PIECES = 6
+
+
+class Nothing(BaseHTTPRequestHandler):
+    """A server that has nothing to show."""
+
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quietly."""
+
+
+def catalogue(url: str, model: str, price: float = 1.0) -> str:
+    kinds = ("SIMPLE", "MEDIUM", "COMPLEX", "EXPERT")
+    return 'name = "elsewhere"\n' + "".join(
+        TIER.format(number=number, kind=kind, url=url, model=model, price=price * number)
+        for number, kind in enumerate(kinds, start=1)
+    )
+
+
+async def speak(call: Call) -> None:
+    """Says the model's name again and again, slowly enough that a reload meets it in the middle."""
+    model = call.body["model"]
+    if not call.body["stream"]:
+        await asyncio.sleep(0.05)
+        choice = {"index": 0, "message": {"content": f"{model} " * PIECES}, "finish_reason": "stop"}
+        await call.reply(200, {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": PIECES}})
+        return
+    await call.begin()
+    for _ in range(PIECES):
+        await call.chunk(f"{model} ")
+        await asyncio.sleep(0.02)
+    await call.chunk(finish="stop")
+    await call.send(b"data: [DONE]\n\n")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServedProcess, Path]]:
+    folder = tmp_path_factory.mktemp("reload")
+    file = folder / "catalogue.toml"
+    # Some server that a process can start with; it has no models.
+    first = ThreadingHTTPServer(("127.0.0.1", 0), Nothing)
+    threading.Thread(target=first.serve_forever, daemon=True).start()
+    file.write_text(catalogue(f"http://127.0.0.1:{first.server_port}/v1", "nobody"))
+    try:
+        with served(folder / "data", folder / "cache", "--role", "gateway", "--catalog", str(file)) as process:
+            yield process, file
+    finally:
+        first.shutdown()
+        first.server_close()
+
+
+@asynccontextmanager
+async def two_upstreams() -> AsyncIterator[tuple[LoopbackServer, LoopbackServer]]:
+    async with LoopbackServer(speak) as old, LoopbackServer(speak) as new:
+        yield old, new
+
+
+async def put(http: httpx.AsyncClient, file: Path, text: str) -> httpx.Response:
+    await asyncio.to_thread(file.write_text, text)
+    return await http.post("/v1/admin/reload", json={"reason": "a new version"})
+
+
+async def reply(http: httpx.AsyncClient, *, stream: bool) -> tuple[str, set[str]]:
+    """The model that the gateway named, and the words of the answer."""
+    body: dict[str, Any] = {"model": "auto", "messages": [{"role": "user", "content": "Say it."}], "stream": stream}
+    answer = await http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    assert '"error"' not in answer.text
+    said = [word for word in ("old", "new", "nobody") if f"{word} " in answer.text]
+    assert answer.text.count(f"{said[0]} ") >= PIECES
+    return answer.headers["x-aio-model"], set(said)
+
+
+async def test_a_reload_under_load_fails_no_reply_and_mixes_none(server: tuple[ServedProcess, Path]) -> None:
+    process, file = server
+    async with two_upstreams() as (old, new), httpx.AsyncClient(base_url=process.url, timeout=60) as http:
+        texts = {"old": catalogue(old.base_url, "old"), "new": catalogue(new.base_url, "new")}
+        assert (await put(http, file, texts["old"])).json()["tiers"] == [1, 2, 3, 4]
+        replies: list[tuple[str, set[str]]] = []
+        done, enough, seen = asyncio.Event(), asyncio.Event(), 0
+
+        async def ask(place: int) -> None:
+            while not done.is_set():
+                replies.append(await reply(http, stream=place % 2 == 0))
+                if len(replies) >= seen + 8:
+                    enough.set()
+
+        async with asyncio.TaskGroup() as load:
+            for place in range(8):
+                load.create_task(ask(place))
+            for turn in range(6):
+                enough.clear()
+                seen = len(replies)
+                await enough.wait()
+                assert (await put(http, file, texts["new" if turn % 2 == 0 else "old"])).status_code == 200
+            done.set()
+        assert {model for model, _ in replies} == {"old", "new"}
+        assert all(words == {model} for model, words in replies)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda text: text.replace('class = "EXPERT"', 'class = "GENIUS"'), "GENIUS"),
+        (lambda text: text.replace("/v1", ":99/v1"), "tier"),
+        (lambda text: "not TOML", "not valid TOML"),
+        (lambda text: text.split("[[tiers]]\nnumber = 4")[0], "tier"),
+    ],
+)
+async def test_a_catalogue_that_is_refused_changes_nothing_and_says_why(
+    server: tuple[ServedProcess, Path], change: Any, why: str
+) -> None:
+    process, file = server
+    async with two_upstreams() as (old, _), httpx.AsyncClient(base_url=process.url, timeout=60) as http:
+        text = catalogue(old.base_url, "old")
+        assert (await put(http, file, text)).status_code == 200
+        refused = await put(http, file, change(text))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "catalogue_refused")
+        assert why in refused.json()["error"]["message"]
+        assert await reply(http, stream=False) == ("old", {"old"})
+
+
+async def test_a_hangup_reloads_too(server: tuple[ServedProcess, Path]) -> None:
+    process, file = server
+    async with two_upstreams() as (old, new), httpx.AsyncClient(base_url=process.url, timeout=60) as http:
+        assert (await put(http, file, catalogue(old.base_url, "old"))).status_code == 200
+        await asyncio.to_thread(file.write_text, catalogue(new.base_url, "new"))
+        process.process.send_signal(signal.SIGHUP)
+        while (await reply(http, stream=False))[0] != "new":
+            pass

@@ -1,0 +1,132 @@
+"""A gateway whose database or disk goes away serves on, and what it recorded meanwhile is all there in the end."""
+
+import asyncio
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import func, select
+
+from migrations.tables import requests
+from quality.database import open_database
+from tests.gateway.remote_catalog import write_remote_catalog
+from tests.gateway.served_process import ServedProcess, served
+from tests.gateway.upstream import Upstream, running_upstream
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Upstream]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        with running_upstream() as server:
+            yield server
+
+
+@pytest.fixture
+def options(upstream: Upstream, tmp_path: Path, postgres_url: str) -> list[str]:
+    catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
+    return ["--catalog", str(catalog), "--database-url", postgres_url]
+
+
+def ask(aio: ServedProcess) -> str:
+    """The id of a request that was answered whole."""
+    body = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}
+    answer = httpx.post(f"{aio.url}{CHAT}", json=body, timeout=30)
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-aio-decision-id"]
+
+
+def metric(aio: ServedProcess, name: str) -> float:
+    lines = httpx.get(f"{aio.url}/metrics", timeout=30).text.splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+
+def until(condition: Callable[[], Any]) -> None:
+    # What is waited for happens in another process; the test's own timeout ends it.
+    while not condition():
+        time.sleep(0.02)
+
+
+@contextmanager
+def outage(server: Any) -> Iterator[Callable[[], None]]:
+    """Kill the server; it is back when the block ends, or when what it yields is called."""
+    down = True
+
+    def back() -> None:
+        nonlocal down
+        if down:
+            server.start()
+        down = False
+
+    server.stop()
+    try:
+        yield back
+    finally:
+        back()
+
+
+def stored(url: str) -> set[str]:
+    async def read() -> set[str]:
+        engine = open_database(url)
+        async with engine.connect() as connection:
+            found = set((await connection.execute(select(requests.c.request_id))).scalars())
+            assert len(found) == (await connection.execute(select(func.count()).select_from(requests))).scalar_one()
+        await engine.dispose()
+        return found
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_postgresql_killed_and_back_costs_no_request_and_no_record(
+    options: list[str], tmp_path: Path, postgres_server: Any, postgres_url: str, workers: str
+) -> None:
+    with served(tmp_path / "data", tmp_path / "cache", *options, "--gateway-workers", workers) as aio:
+        ids = [ask(aio) for _ in range(4)]
+        until(lambda: metric(aio, "aio_ledger_lag_records") == 0)
+        with outage(postgres_server):
+            away = [ask(aio) for _ in range(8)]
+            # By whichever process is asked: what one has yet to store, the others get from it.
+            for request_id in away:
+                until(lambda: httpx.get(f"{aio.url}/v1/requests/{request_id}").status_code == 200)  # noqa: B023
+                assert {httpx.get(f"{aio.url}/v1/requests/{request_id}").status_code for _ in range(6)} == {200}
+            unknown = httpx.get(f"{aio.url}/v1/requests/{ids[0]}")
+            assert (unknown.status_code, unknown.json()["error"]["code"]) == (503, "database_unavailable")
+        ids += [*away, ask(aio)]
+        until(lambda: metric(aio, "aio_ledger_lag_records") == 0)
+        assert stored(postgres_url) == set(ids)
+
+
+def test_a_gateway_starts_without_its_database_and_finds_it_later(
+    options: list[str], tmp_path: Path, postgres_server: Any, postgres_url: str
+) -> None:
+    with outage(postgres_server) as back, served(tmp_path / "data", tmp_path / "cache", *options) as aio:
+        ids = {ask(aio) for _ in range(3)}
+        back()
+        until(lambda: metric(aio, "aio_ledger_lag_records") == 0)
+        assert stored(postgres_url) == ids
+
+
+def test_a_full_disk_stops_no_request_and_loses_no_record_once_there_is_room(
+    options: list[str], tmp_path: Path, postgres_url: str
+) -> None:
+    with served(tmp_path / "data", tmp_path / "cache", *options) as aio:
+        ids = [ask(aio) for _ in range(3)]
+        # No file of the process may grow: what it writes fails, as on a full disk.
+        _, hard = resource.prlimit(aio.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        ids += [ask(aio) for _ in range(5)]
+        assert httpx.get(f"{aio.url}/health/live").status_code == 200
+        assert not set(ids[3:]) & stored(postgres_url)
+        resource.prlimit(aio.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, hard))
+        until(lambda: set(ids) <= stored(postgres_url))
+        aio.process.send_signal(signal.SIGTERM)
+        aio.process.wait(60)
+    assert stored(postgres_url) == set(ids)

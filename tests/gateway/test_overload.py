@@ -1,0 +1,132 @@
+"""More is asked for than can be answered: the urgent keep their turn, the rest waits or is told when to come back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from gateway.errors import ApiError
+from gateway.overload import OverloadQueue
+from gateway.settings import Settings
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def begun(queue: OverloadQueue, priority: int) -> "asyncio.Task[float]":
+    """A request that has come as far as it can get for now."""
+    task = asyncio.create_task(queue.enter(priority))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_the_most_urgent_goes_first_and_within_a_class_who_came_first() -> None:
+    queue = OverloadQueue(1, 10)
+    entered = await queue.enter(1)
+    order: list[str] = []
+
+    async def ask(name: str, priority: int) -> None:
+        mine = await queue.enter(priority)
+        order.append(name)
+        queue.leave(mine, answered=True)
+
+    async with asyncio.TaskGroup() as group:
+        for name, priority in (("flex 1", 2), ("default", 1), ("flex 2", 2), ("urgent", 0)):
+            group.create_task(ask(name, priority))
+        await asyncio.sleep(0)
+        queue.leave(entered, answered=True)
+    assert order == ["urgent", "default", "flex 1", "flex 2"]
+    assert (queue.running, queue.waiting) == (0, 0)
+
+
+async def test_a_full_queue_sends_the_newest_of_the_least_urgent_away() -> None:
+    queue = OverloadQueue(1, 2)
+    await queue.enter(1)
+    first, second = await begun(queue, 2), await begun(queue, 2)
+    with pytest.raises(ApiError) as refused:
+        await queue.enter(2)
+    assert (refused.value.status, refused.value.body.code) == (503, "overloaded")
+    urgent = await begun(queue, 0)
+    with pytest.raises(ApiError):
+        await second
+    assert not first.done()
+    assert not urgent.done()
+    assert queue.shed == {2: 2}
+    queue.close()
+    for task in (first, urgent):
+        with pytest.raises(ApiError, match="shutting down"):
+            await task
+
+
+async def test_the_time_to_come_back_is_what_the_queue_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("gateway.overload.time.monotonic", lambda: now)
+    queue = OverloadQueue(2, 3)
+    entered = await queue.enter(1)
+    now = 112.0
+    queue.leave(entered, answered=True)  # an answer takes twelve seconds
+    for _ in range(2):
+        await queue.enter(1)
+    waiting = [await begun(queue, 1) for _ in range(3)]
+    assert queue.predicted_wait(1) == pytest.approx(12 * 4 / 2)
+    assert queue.predicted_wait(0) == pytest.approx(12 * 1 / 2)
+    with pytest.raises(ApiError) as refused:
+        await queue.enter(1)
+    assert refused.value.retry_after == "24"
+    for task in waiting:
+        task.cancel()
+
+
+async def test_who_leaves_while_he_waits_takes_nobodys_place() -> None:
+    queue = OverloadQueue(1, 5)
+    entered = await queue.enter(1)
+    gone, stays, given = [await begun(queue, 1) for _ in range(3)]
+    gone.cancel()
+    await asyncio.sleep(0)
+    queue.leave(entered, answered=True)
+    await stays
+    queue.leave(0.0, answered=False)
+    given.cancel()  # just as it is given its place
+    await asyncio.gather(gone, given, return_exceptions=True)
+    assert (queue.running, queue.waiting) == (0, 0)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def small(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    data = str(tmp_path_factory.mktemp("data"))
+    settings = Settings(data_dir=data, drain_seconds=5, monitor=False, max_in_flight=2, max_waiting=4)
+    async with running_gateway(settings) as running:
+        yield running
+
+
+async def test_under_a_flood_the_urgent_are_answered_first_and_the_flood_is_told_to_wait(small: RunningGateway) -> None:
+    tier = small.tier(1)
+    tier.hold_at = 0
+
+    async def ask(name: str, service_tier: str) -> httpx.Response:
+        body: dict[str, Any] = {"model": "tier-1", "messages": [{"role": "user", "content": name}]}
+        return await small.http.post("/v1/chat/completions", json=body | {"service_tier": service_tier})
+
+    overload = small.parts.service.overload
+    async with asyncio.TaskGroup() as group:
+        flood = [group.create_task(ask("flood", "flex")) for _ in range(12)]
+        _, pending = await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
+        while len(pending) > 6:
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        urgent = [group.create_task(ask("urgent", "priority")) for _ in range(3)]
+        _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        while len(pending) > 3:
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        assert (overload.running, overload.waiting) == (2, 4)
+        tier.go.set()
+    answers = [task.result() for task in flood]
+    assert sorted(answer.status_code for answer in answers) == [200] * 3 + [503] * 9
+    assert all(int(a.headers["retry-after"]) >= 1 for a in answers if a.status_code == 503)
+    assert {a.json()["error"]["code"] for a in answers if a.status_code == 503} == {"overloaded"}
+    assert [task.result().status_code for task in urgent] == [200] * 3
+    asked = [request.messages[0].content for request in tier.requests if request.messages is not None]
+    assert asked == ["flood", "flood", "urgent", "urgent", "urgent", "flood"]
+    assert (overload.running, overload.waiting) == (0, 0)

@@ -1,0 +1,170 @@
+"""`/v1/responses` through the official client: texts, items, tools, thoughts, formats, events and refusals."""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tests.gateway.running_gateway import RunningGateway
+from tiers.errors import TierError
+from tiers.tools.tool import ToolCallDelta
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+SAID = "Hello there, how are you?"
+ADD: dict[str, Any] = {
+    "type": "function",
+    "name": "add",
+    "description": "Adds.",
+    "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+    "strict": False,
+}
+CALLS = (
+    ToolCallDelta(index=0, id="call_1", name="add", arguments='{"a"'),
+    ToolCallDelta(index=0, arguments=": 1}"),
+)
+
+
+IMAGE = {"type": "input_image", "image_url": "x"}
+
+
+class Greeting(BaseModel):
+    words: int
+
+
+async def test_a_text_is_answered_with_a_message_and_its_usage(gateway: RunningGateway) -> None:
+    answer = await gateway.openai.responses.create(
+        model="tier-1", input="Say hello.", instructions="Be kind.", max_output_tokens=9, metadata={"team": "x"}
+    )
+    assert (answer.output_text, answer.status, answer.object, answer.error) == (SAID, "completed", "response", None)
+    assert answer.usage is not None
+    assert (answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.total_tokens) == (12, 5, 17)
+    assert answer.usage.input_tokens_details.cached_tokens == 2
+    assert (answer.instructions, answer.max_output_tokens, answer.metadata) == ("Be kind.", 9, {"team": "x"})
+    asked = gateway.tier(1).requests[0]
+    assert [(turn.role, turn.content) for turn in asked.messages or ()] == [
+        ("system", "Be kind."),
+        ("user", "Say hello."),
+    ]
+    assert asked.max_tokens == 9
+    await gateway.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
+    assert (await gateway.http.get(f"/v1/requests/{answer.id}")).json()["tags"] == {"team": "x"}
+
+
+async def test_items_are_the_turns_of_a_conversation_with_its_calls(gateway: RunningGateway) -> None:
+    items: list[Any] = [
+        {"role": "developer", "content": "Add."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "1 and 1?"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {
+            "type": "message", "role": "assistant", "id": "msg_1", "status": "completed",
+            "content": [{"type": "output_text", "text": "Wait.", "annotations": []}],
+        },
+        {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}", "id": "fc_1"},
+        {"type": "function_call", "call_id": "c2", "name": "add", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "2"},
+    ]  # fmt: skip
+    await gateway.openai.responses.create(model="tier-1", input=items, tools=[ADD])  # type: ignore[list-item]
+    turns = gateway.tier(1).requests[0].messages or []
+    assert [turn.role for turn in turns] == ["system", "user", "assistant", "tool"]
+    assert turns[2].content == "Wait."
+    assert [call.id for call in turns[2].tool_calls] == ["c1", "c2"]
+    assert (turns[3].tool_call_id, turns[3].content) == ("c1", "2")
+
+
+async def test_the_events_of_a_stream_are_numbered_nested_and_add_up_to_the_response(gateway: RunningGateway) -> None:
+    tier = gateway.tier(4)
+    tier.reasoning, tier.calls = ("Think", " hard."), CALLS
+    stream = await gateway.openai.responses.create(model="tier-4", input="x", tools=[ADD], stream=True)  # type: ignore[list-item]
+    events = [event async for event in stream]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type.removeprefix("response.") for event in events]
+    assert [kind for place, kind in enumerate(kinds) if kinds[place - 1 : place] != [kind]] == [
+        "created", "in_progress",
+        "output_item.added", "reasoning_text.delta", "reasoning_text.done", "output_item.done",
+        "output_item.added", "content_part.added", "output_text.delta", "output_text.done", "content_part.done",
+        "output_item.done",
+        "output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done",
+        "completed",
+    ]  # fmt: skip
+    last = events[-1]
+    assert last.type == "response.completed"
+    done = [event.item for event in events if event.type == "response.output_item.done"]
+    assert [item.model_dump() for item in last.response.output] == [item.model_dump() for item in done]
+    assert last.response.output_text == SAID
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == SAID
+    call = last.response.output[2]
+    assert call.type == "function_call"
+    assert (call.call_id, call.name, json.loads(call.arguments)) == ("call_1", "add", {"a": 1})
+    whole = await gateway.openai.responses.create(model="tier-4", input="x", tools=[ADD])  # type: ignore[list-item]
+    strip = {"id": True}
+    assert [item.model_dump(exclude=strip) for item in whole.output] == [
+        item.model_dump(exclude=strip) for item in last.response.output
+    ]
+
+
+async def test_the_clients_own_accumulator_follows_the_stream(gateway: RunningGateway) -> None:
+    gateway.tier(1).calls = CALLS
+    async with gateway.openai.responses.stream(model="tier-1", input="x") as stream:
+        async for _ in stream:
+            pass
+        final = await stream.get_final_response()
+    assert final.output_text == SAID
+    assert final.output[1].type == "function_call"
+
+
+async def test_a_schema_binds_the_answer_and_is_parsed(gateway: RunningGateway) -> None:
+    gateway.tier(1).words = ('{"words"', ": 2}")
+    answer = await gateway.openai.responses.parse(model="tier-1", input="x", text_format=Greeting)
+    assert answer.output_parsed == Greeting(words=2)
+    grammar = gateway.tier(1).requests[0].sampling.grammar
+    assert grammar is not None
+    assert "words" in grammar.text
+
+
+async def test_a_tier_that_breaks_half_way_is_a_failed_response(gateway: RunningGateway) -> None:
+    gateway.tier(1).fail_at, gateway.tier(1).error = 2, TierError("upstream broke")
+    stream = await gateway.openai.responses.create(model="tier-1", input="x", stream=True)
+    last = [event async for event in stream][-1]
+    assert last.type == "response.failed"
+    assert last.response.error is not None
+    assert last.response.error.code == "server_error"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"include": ["reasoning.encrypted_content"]}, "include"),
+        ({"input": []}, "input"),
+        ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0].type"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"type": "function_call", "call_id": "x"}]}, "input[0]"),
+        ({"input": [{"role": "user"}]}, "input"),
+        ({"input": [{"type": "function_call_output", "call_id": "", "output": "x"}]}, "input"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.json_schema.schema"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"temprature": 1}, "temprature"),
+    ],
+)  # fmt: skip
+async def test_what_has_no_machinery_is_refused_by_its_own_name(
+    gateway: RunningGateway, fields: dict[str, Any], param: str
+) -> None:
+    body = {"model": "tier-1", "input": "x"} | fields
+    answer = await gateway.http.post("/v1/responses", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_an_unknown_model_is_not_found(gateway: RunningGateway) -> None:
+    with pytest.raises(openai.NotFoundError):
+        await gateway.openai.responses.create(model="gpt-9", input="x")

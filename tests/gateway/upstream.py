@@ -1,0 +1,71 @@
+"""An OpenAI-compatible server for gateways in other processes: it serves from a thread and repeats what it is asked."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.tiers.loopback_server import Call, LoopbackServer
+
+
+class Upstream:
+    """Answers the last message word by word; one that begins with `hold` pauses after its first word until `let_go`."""
+
+    def __init__(self) -> None:
+        self.base_url = ""
+        self.held = threading.Semaphore(0)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._go = asyncio.Event()
+
+    def let_go(self) -> None:
+        """End every pause, and the next ones."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._go.set)
+
+    def hold_again(self) -> None:
+        """Pause as at first."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._go.clear)
+
+    async def serve(self, started: threading.Event, stopped: asyncio.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        async with LoopbackServer(self._answer) as server:
+            self.base_url = server.base_url
+            started.set()
+            await stopped.wait()
+
+    async def _answer(self, call: Call) -> None:
+        text = call.body["messages"][-1]["content"]
+        words = text.split(" ")
+        usage = {"prompt_tokens": 10, "completion_tokens": len(words), "total_tokens": 10 + len(words)}
+        if not call.body.get("stream"):
+            message = {"role": "assistant", "content": text}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
+            return
+        await call.begin()
+        await call.chunk(words[0])
+        if words[0] == "hold":
+            self.held.release()
+            await self._go.wait()
+        for word in words[1:]:
+            await call.chunk(f" {word}")
+        await call.chunk(finish="stop")
+        await call.event({"choices": [], "usage": usage})
+        await call.send(b"data: [DONE]\n\n")
+
+
+@contextmanager
+def running_upstream() -> Iterator[Upstream]:
+    """Serve on a free loopback port until the block ends."""
+    upstream, started, stopped = Upstream(), threading.Event(), asyncio.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(upstream.serve(started, stopped)))
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield upstream
+    finally:
+        upstream.let_go()
+        assert upstream._loop is not None
+        upstream._loop.call_soon_threadsafe(stopped.set)
+        thread.join()
