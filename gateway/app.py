@@ -20,6 +20,7 @@ from gateway.embedding.embedders import embedders_of
 from gateway.engine import Engine, running_engine
 from gateway.hangup import reloading_on_hangup
 from gateway.http import http_app
+from gateway.jobs.jobs import running_jobs
 from gateway.keys import ApiKeys
 from gateway.overload import OverloadQueue
 from gateway.parts import Parts
@@ -159,6 +160,7 @@ class Composition:
             records=ledger,
             feedback=FeedbackDesk(database, encode, len(self.catalog.tiers), redact=self._redact),
             privacy=privacy,
+            jobs=await stack.enter_async_context(running_jobs(settings, database)),
             database=database,
             quality_loop=loop,
             recent=recent,

@@ -21,6 +21,7 @@ from gateway.api.docs_page import DocsPage
 from gateway.api.embeddings import embeddings
 from gateway.api.experiments import start_experiment, stop_experiment
 from gateway.api.feedback import give_feedback
+from gateway.api.files import delete_file, list_files, show_content, show_file, upload_file
 from gateway.api.guard import admit, admit_admin
 from gateway.api.health import live, metrics, ready
 from gateway.api.keys_admin import (
@@ -80,6 +81,11 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             give_feedback,
             tokenize,
             detokenize,
+            upload_file,
+            list_files,
+            show_file,
+            show_content,
+            delete_file,
         ],
         guards=[admit],
     )

@@ -12,6 +12,7 @@ from gateway.catalogue_reload import CatalogueReload
 from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
 from gateway.embedding.embedder import Embedder
+from gateway.jobs.jobs import Jobs
 from gateway.peers import Peers
 from gateway.privacy import Privacy
 from gateway.quality_loop import QualityLoop
@@ -62,6 +63,7 @@ class Parts:
     records: RecordStore
     feedback: FeedbackDesk
     privacy: Privacy
+    jobs: Jobs
     database: AsyncEngine
     quality_loop: QualityLoop | None
     recent: RecentInForce | None

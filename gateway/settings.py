@@ -52,6 +52,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `private_keys`: comma-separated names of `api_keys` whose owners' texts are neither stored nor sampled.
     `redaction`: `module:function` or a file of regular expressions, applied to texts before anything stores them.
     `text_days`, `retain_days`, `retain_rows`, `training_days`, `training_rows`: see `quality.retention`; "null": all.
+    `file_limit`, `files_quota`: bytes of an uploaded file, and of all files of a tenant together. `file_days`: how long
+    files are kept whose owner said nothing; "null": for ever.
     `request_seconds`: how long a request may take to arrive. `max_connections`: per process, by default as many as its
     open files allow. `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
     `max_in_flight`, `max_waiting`: answers at once in this process, and requests that wait behind them, by priority.
@@ -81,6 +83,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     limits_without_redis: WhenAway = "open"
     budgets_without_database: WhenAway = "closed"
     body_limit: Annotated[int, Meta(ge=1024)] = 4 * 1024 * 1024
+    file_limit: Annotated[int, Meta(ge=1024)] = 100 * 1024 * 1024
+    files_quota: Annotated[int, Meta(ge=1024)] = 1024 * 1024 * 1024
+    file_days: Annotated[float, Meta(gt=0)] | None = 30.0
     request_seconds: Annotated[float, Meta(gt=0)] = 30.0
     max_connections: Annotated[int, Meta(ge=1)] | None = None
     cors_origins: str = ""

@@ -424,3 +424,31 @@ tenancy_state = Table(
     Column("state_id", Integer, primary_key=True, autoincrement=False),
     Column("revision", BigInteger, nullable=False),
 )
+
+# What callers keep here: the input of batches, what came of them, and whatever else. Its bytes are in `file_parts`.
+files = Table(
+    "files",
+    metadata,
+    Column("file_id", String(64), primary_key=True),  # sorts by time
+    Column("key_id", String(128)),
+    Column("tenant", String(128), nullable=False),  # whose callers may see it: a team or a key; "": without keys
+    Column("purpose", String(32), nullable=False),  # batch | user_data | batch_output
+    Column("filename", FreeText, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("status", String(16), nullable=False),  # uploading | processed
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
+    Index(None, "created_at"),
+    Index(None, "expires_at"),
+    Index(None, "key_id", "created_at"),
+    Index(None, "tenant", "file_id"),
+    Index(None, "tenant", "purpose", "file_id"),
+)
+
+file_parts = Table(
+    "file_parts",
+    metadata,
+    Column("file_id", ForeignKey("files.file_id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),  # from 0
+    Column("content", LargeBinary, nullable=False),
+)

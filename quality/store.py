@@ -14,6 +14,7 @@ from migrations.tables import (
     audit_events,
     erased_embeddings,
     erasures,
+    files,
     requests,
     routing_decisions,
     training_rows,
@@ -43,6 +44,7 @@ class ErasedRows(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     verifications: int
     training_rows: int
+    files: int
 
 
 async def insert_records(connection: AsyncConnection, records: Sequence[Record]) -> None:
@@ -112,7 +114,8 @@ async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> Er
         )
         await _keep_digests(connection, key_id, now)
         counts = {}
-        for table in (training_rows, verifications, requests):  # decisions go with their requests
+        # Decisions go with their requests, and contents with their files.
+        for table in (training_rows, verifications, requests, files):
             mine = delete(table).where(table.c.key_id == key_id, table.c.created_at <= now)
             counts[table.name] = (await connection.execute(mine)).rowcount
     await checkpoint(engine)

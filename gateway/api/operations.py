@@ -64,6 +64,21 @@ def describe(
     return Described
 
 
+def describe_form(fields: type[msgspec.Struct], answer: type[msgspec.Struct]) -> type[Operation]:
+    """As `describe`, for a form with these `fields`, of which `file` is a file."""
+    derived = _inlined(fields)
+    derived["properties"]["file"] = {"type": "string", "format": "binary"}
+
+    @dataclass
+    class Described(describe(None, answer)):  # type: ignore[misc]
+        def __post_init__(self) -> None:
+            form = OpenAPIMediaType(schema=StructSchema(derived=derived))
+            self.request_body = RequestBody(required=True, content={"multipart/form-data": form})
+            super().__post_init__()
+
+    return Described
+
+
 def _json(structs: list[type[msgspec.Struct]]) -> dict[str, OpenAPIMediaType]:
     schemas = [_inlined(struct) for struct in structs]
     derived = schemas[0] if len(schemas) == 1 else {"oneOf": schemas}

@@ -1,0 +1,57 @@
+"""The query of OpenAI's lists: `after`, `limit`, `order`, and what a list adds; refused by name."""
+
+import re
+
+import msgspec
+
+from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_ORDERS = ("asc", "desc")
+
+
+class OwnedQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """`after`: the id of the last one of the page before. `purpose`: where a list knows it."""
+
+    after: str | None
+    limit: int
+    ascending: bool
+    purpose: str | None = None
+
+
+def owned_query(
+    request: HttpRequest, *, most: int, default: int, order: bool = False, purpose: bool = False
+) -> OwnedQuery:
+    """What the query asks for. Raises `ApiError` 400. `order`, `purpose`: whether the list knows these."""
+    given = dict(request.query_params)
+    after = given.pop("after", None)
+    if after is not None and not _ID.match(after):
+        raise bad_request(f"Invalid after: {after[:64]!r} is no id.", "after", "invalid_value")
+    limit = _limit(given.pop("limit", str(default)), most)
+    direction = given.pop("order", "desc") if order else "desc"
+    if direction not in _ORDERS:
+        raise bad_request(f"Invalid order: {direction[:64]!r}; allowed are asc and desc.", "order", "invalid_value")
+    wanted = given.pop("purpose", None) if purpose else None
+    if wanted is not None and not _ID.match(wanted):
+        raise bad_request(f"Invalid purpose: {wanted[:64]!r}.", "purpose", "invalid_value")
+    if given:
+        name = next(iter(given))
+        raise bad_request(f"Unknown query parameter {name[:64]!r}.", name[:64], "unknown_parameter")
+    return OwnedQuery(after=after, limit=limit, ascending=direction == "asc", purpose=wanted)
+
+
+def is_id(given: str) -> bool:
+    """Whether it could be the id of anything."""
+    return _ID.match(given) is not None
+
+
+def not_found(what: str, given: str) -> ApiError:
+    """For what the tenant does not have, be it another's."""
+    return ApiError(404, f"No such {what}: {given[:64]!r}.", param=f"{what}_id", code=f"{what}_not_found")
+
+
+def _limit(given: str, most: int) -> int:
+    if given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= most:
+        return int(given)
+    raise bad_request(f"Invalid limit: {given[:64]!r} is no number from 1 to {most}.", "limit", "invalid_value")

@@ -1,0 +1,238 @@
+"""Files of callers, in the database: in parts, so that nobody ever holds a whole one in memory.
+
+There they are shared by all replicas, erased with their user and backed up with the rest, and no name that a caller
+chose ever is a path.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import delete, func, insert, or_, select, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from gateway.jobs.owned_pages import OwnedPage, owned_page
+from gateway.request_ids import new_request_id
+from migrations.tables import file_parts, files
+
+Purpose = Literal["batch", "user_data", "batch_output"]
+
+PART_BYTES = 1 << 20
+# An upload that has not ended by then was cut off together with its process.
+ABANDONED_SECONDS = 86_400.0
+DAY_SECONDS = 86_400.0
+# How many files one transaction deletes, so that others need not wait for long.
+_DELETED_AT_ONCE = 20
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Whose something is: all callers of `tenant` may see it, and it is erased with the user of `key_id`."""
+
+    tenant: str
+    key_id: str | None
+
+
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file but for its content. `size`: bytes; times are UTC epoch seconds, `expires_at` None for never."""
+
+    file_id: str
+    key_id: str | None
+    tenant: str
+    purpose: Purpose
+    filename: str
+    size: int
+    created_at: float
+    expires_at: float | None
+
+
+class QuotaError(ValueError):
+    """A tenant's files would hold more bytes than `quota` together."""
+
+    def __init__(self, quota: int) -> None:
+        super().__init__(f"all files of a caller together may hold {quota} bytes")
+        self.quota = quota
+
+
+class FileStore:
+    """The files of all tenants.
+
+    `quota`: bytes that the files of one tenant may hold together. `keep_seconds`: after which they expire, unless their
+    owner chose otherwise; None for never. `clock`: UTC epoch seconds.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        quota: int,
+        keep_seconds: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine, self._quota, self._keep, self._clock = engine, quota, keep_seconds, clock
+
+    def begin(self, owner: Owner) -> "FileWriter":
+        """A new file, which nobody sees until it is finished."""
+        return FileWriter(self._engine, owner, self._quota, self._keep, self._clock)
+
+    async def find(self, tenant: str, file_id: str) -> StoredFile | None:
+        """The tenant's file of this id, unless it has expired."""
+        query = select(files).where(files.c.file_id == file_id, files.c.tenant == tenant, *self._visible())
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).mappings().first()
+        return None if row is None else _stored(dict(row))
+
+    async def page(
+        self, tenant: str, purpose: str | None, *, after: str | None, limit: int, ascending: bool
+    ) -> tuple[list[StoredFile], bool]:
+        """The tenant's files behind `after`, and whether there are more."""
+        conditions = [files.c.tenant == tenant, *self._visible()]
+        if purpose is not None:
+            conditions.append(files.c.purpose == purpose)
+        page: OwnedPage = await owned_page(
+            self._engine, files, conditions, after=after, limit=limit, ascending=ascending
+        )
+        return [_stored(row) for row in page.rows], page.has_more
+
+    async def content(self, file_id: str) -> AsyncIterator[bytes]:
+        """Its bytes, a part at a time; what is deleted meanwhile ends early."""
+        number = 0
+        while True:
+            part = select(file_parts.c.content).where(file_parts.c.file_id == file_id, file_parts.c.number == number)
+            async with self._engine.connect() as connection:
+                content: bytes | None = await connection.scalar(part)
+            if content is None:
+                return
+            yield content
+            number += 1
+
+    async def delete(self, tenant: str, file_id: str) -> bool:
+        """Delete it; whether the tenant had it."""
+        mine = delete(files).where(files.c.file_id == file_id, files.c.tenant == tenant, *self._visible())
+        async with self._engine.begin() as connection:
+            return bool((await connection.execute(mine)).rowcount)
+
+    async def sweep(self) -> int:
+        """Delete what has expired and what was never finished; how many files that were."""
+        now = self._clock()
+        unfinished = (files.c.status == "uploading") & (files.c.created_at < now - ABANDONED_SECONDS)
+        gone = select(files.c.file_id).where(or_(files.c.expires_at <= now, unfinished)).limit(_DELETED_AT_ONCE)
+        total = 0
+        while True:
+            async with self._engine.connect() as connection:
+                ids = list((await connection.execute(gone)).scalars())
+            if not ids:
+                return total
+            async with self._engine.begin() as connection:
+                total += (await connection.execute(delete(files).where(files.c.file_id.in_(ids)))).rowcount
+
+    def _visible(self) -> list[Any]:
+        return [
+            files.c.status == "processed",
+            or_(files.c.expires_at.is_(None), files.c.expires_at > self._clock()),
+        ]
+
+
+class FileWriter:
+    """One file being written: `write` its bytes, then `finish` it; a block that ends sooner leaves nothing of it."""
+
+    def __init__(
+        self, engine: AsyncEngine, owner: Owner, quota: int, keep: float | None, clock: Callable[[], float]
+    ) -> None:
+        self.file_id = new_request_id("file")
+        self.size = 0
+        self._engine, self._owner, self._quota, self._keep, self._clock = engine, owner, quota, keep, clock
+        self._held = bytearray()
+        self._parts = 0
+        self._finished = False
+        self._created_at = clock()
+
+    async def __aenter__(self) -> "FileWriter":
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
+        if not self._finished and self._parts:
+            # With the database away, the sweep finds it.
+            with suppress(SQLAlchemyError, OSError):
+                await self._discard()
+
+    async def write(self, content: bytes) -> None:
+        """Add to it."""
+        self._held += content
+        self.size += len(content)
+        while len(self._held) >= PART_BYTES:
+            await self._store(PART_BYTES)
+
+    async def finish(self, purpose: Purpose, filename: str, expires_in: float | None = None) -> StoredFile:
+        """Make it visible. `expires_in`: seconds from its creation. Raises `QuotaError`."""
+        try:
+            async with self._engine.begin() as connection:
+                stored = await self.finish_in(connection, purpose, filename, expires_in)
+                await self._check_quota(connection)
+        except BaseException:
+            self._finished = False
+            raise
+        return stored
+
+    async def finish_in(
+        self, connection: AsyncConnection, purpose: Purpose, filename: str, expires_in: float | None = None
+    ) -> StoredFile:
+        """As `finish`, in the caller's transaction and without a quota. All bytes but one part's must be stored."""
+        seconds = self._keep if expires_in is None else expires_in
+        stored = StoredFile(
+            file_id=self.file_id,
+            key_id=self._owner.key_id,
+            tenant=self._owner.tenant,
+            purpose=purpose,
+            filename=filename,
+            size=self.size,
+            created_at=self._created_at,
+            expires_at=None if seconds is None else self._created_at + seconds,
+        )
+        await self._store_in(connection, len(self._held))
+        values = {
+            "purpose": purpose,
+            "filename": filename,
+            "bytes": self.size,
+            "status": "processed",
+            "expires_at": stored.expires_at,
+        }
+        await connection.execute(update(files).where(files.c.file_id == self.file_id).values(values))
+        self._finished = True
+        return stored
+
+    async def _discard(self) -> None:
+        async with self._engine.begin() as connection:
+            await connection.execute(delete(files).where(files.c.file_id == self.file_id))
+
+    async def _store(self, size: int) -> None:
+        async with self._engine.begin() as connection:
+            await self._store_in(connection, size)
+
+    async def _store_in(self, connection: AsyncConnection, size: int) -> None:
+        if not self._parts:
+            row = {
+                "file_id": self.file_id,
+                "key_id": self._owner.key_id,
+                "tenant": self._owner.tenant,
+                "purpose": "",
+                "filename": "",
+                "bytes": 0,
+                "status": "uploading",
+                "created_at": self._created_at,
+            }
+            await connection.execute(insert(files), row)
+        part = {"file_id": self.file_id, "number": self._parts, "content": bytes(self._held[:size])}
+        await connection.execute(insert(file_parts), part)
+        del self._held[:size]
+        self._parts += 1
+
+    async def _check_quota(self, connection: AsyncConnection) -> None:
+        mine = select(func.sum(files.c.bytes)).where(files.c.tenant == self._owner.tenant)
+        if (await connection.scalar(mine) or 0) > self._quota:
+            raise QuotaError(self._quota)
+
+
+def _stored(row: dict[str, Any]) -> StoredFile:
+    return StoredFile(size=row.pop("bytes"), **{name: row[name] for name in row if name != "status"})
