@@ -1,5 +1,7 @@
 """What `aio serve` prints: where it listens, a first request to try, and what happens when something fails."""
 
+from gateway.settings import Settings
+
 FAILURE_POLICY = {
     "database": "away: requests are served, records wait in the journal, nothing is lost",
     "classifier": "fails: prompts are routed by length",
@@ -24,6 +26,22 @@ def ready_text(host: str, port: int) -> str:
     )
 
 
-def policy_text() -> str:
+def policy_text(settings: Settings) -> str:
     """What happens when a dependency fails, one line each."""
-    return "When something fails:\n" + "\n".join(f"  {name}: {policy}" for name, policy in FAILURE_POLICY.items())
+    policies = FAILURE_POLICY | {
+        "budgets": (
+            "without the database slices in memory are spent to their end, then requests "
+            + _WHEN_AWAY[settings.budgets_without_database]
+            + f" (AIO_BUDGETS_WITHOUT_DATABASE={settings.budgets_without_database})"
+        )
+    }
+    if settings.redis_url:
+        policies["redis"] = (
+            f"away: each process counts by itself (AIO_LIMITS_WITHOUT_REDIS={settings.limits_without_redis})"
+            if settings.limits_without_redis == "open"
+            else "away: keys with limits get 503 (AIO_LIMITS_WITHOUT_REDIS=closed)"
+        )
+    return "When something fails:\n" + "\n".join(f"  {name}: {policy}" for name, policy in policies.items())
+
+
+_WHEN_AWAY = {"open": "go on and are charged later", "closed": "of keys with budgets get 503"}

@@ -153,7 +153,7 @@ class Composition:
             core_knobs=core_knobs,
             core_adapters=CoreAdapters(engine.cores, core_knobs),
             replica_knobs=replica_knobs,
-            reload=CatalogueReload(settings, routing, classifier, replica_knobs, database),
+            reload=CatalogueReload(settings, routing, classifier, replica_knobs, database, [tenancy.directory.renew]),
             routing=routing,
             embedders=embedders_of(self.catalog, engine.cores),
             service=service,

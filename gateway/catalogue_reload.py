@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -40,6 +41,7 @@ class CatalogueReload:
     change its prices and objectives, and for anything else needs a new process.
 
     A catalogue that is refused changes nothing. Answers under way end with the tier, and at the price, they began with.
+    `renewals`: what others do once a new one is in force; they report their own failures.
     """
 
     def __init__(
@@ -49,9 +51,11 @@ class CatalogueReload:
         classifier: Classifier,
         replica_knobs: ReplicaKnobs,
         database: AsyncEngine,
+        renewals: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         self._settings, self._routing, self._classifier = settings, routing, classifier
         self._replica_knobs, self._database = replica_knobs, database
+        self._renewals = renewals
         self._turn = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -71,6 +75,8 @@ class CatalogueReload:
             self._put_in_force(catalog, started)
             if changed and isinstance(self._classifier, ClassifierInForce):
                 await self._classifier.serve_catalogue(before.fingerprint)
+            for renew in self._renewals if changed else ():
+                await renew()
             done = Reloaded(
                 catalogue=self._settings.catalog,
                 fingerprint=before.fingerprint,

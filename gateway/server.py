@@ -66,7 +66,7 @@ def run_server(settings: Settings, place: WorkerPlace | None = None) -> None:
     app = ExplainedStart(create_app(settings, place=place))
     if place is None:
         click.echo(f"catalogue: {settings.catalog}   role: {settings.role}   data: {settings.data_path}")
-        click.echo(policy_text())
+        click.echo(policy_text(settings))
         sys.stdout.flush()
     config = uvicorn.Config(
         app,

@@ -71,7 +71,7 @@ class Supervisor:
             for listener in self._listeners:
                 stack.enter_context(listener)
             click.echo(f"catalogue: {self._settings.catalog}   workers: {self._settings.gateway_workers}")
-            click.echo(policy_text())
+            click.echo(policy_text(self._settings))
             if not self._settings.redis_url:
                 log.warning(
                     "without AIO_REDIS_URL every worker counts rates and requests in flight by itself: a key may"

@@ -381,7 +381,10 @@ api_keys = Table(
     Column("expires_at", Double),
     Column("rotated_at", Double),
     Column("revoked_at", Double),
+    # That of `tenancy_state` when the row was written: who has seen it all up to some revision reads what is above.
+    Column("revision", BigInteger, nullable=False, server_default="0"),
     Index("uq_api_keys_name", "name", unique=True),
+    Index(None, "revision", "key_id"),
     Index(None, "created_at"),
     Index(None, "team_id", "created_at"),
 )
@@ -423,6 +426,7 @@ tenancy_state = Table(
     metadata,
     Column("state_id", Integer, primary_key=True, autoincrement=False),
     Column("revision", BigInteger, nullable=False),
+    Column("budgets_revision", BigInteger, nullable=False, server_default="0"),  # that of the last change of a budget
 )
 
 # What callers keep here: the input of batches, what came of them, and whatever else. Its bytes are in `file_parts`.

@@ -7,7 +7,10 @@ from litestar import get
 from litestar.params import FromPath
 from litestar.response import Response
 
+from gateway.api.guard import caller_of
 from gateway.api.operations import describe
+from gateway.caller import Caller
+from gateway.errors import ApiError
 from gateway.parts import HttpRequest, Parts, parts_of
 from tiers.tier_spec import TierSpec
 
@@ -40,19 +43,21 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "list"
 
 
-async def model_cards(parts: Parts) -> list[ModelCard]:
+async def model_cards(parts: Parts, caller: Caller) -> list[ModelCard]:
     """A card for `auto`, for each tier, for each model of the catalogue, for each model with a loaded adapter, and for
-    each that embeds."""
+    each that embeds; of those that `caller` may use."""
     adapted = [name for name in await parts.core_adapters.served_names() if parts.routing.split_adapter(name)[1]]
-    return [_card(parts, name) for name in (*parts.routing.model_names(), *adapted, *parts.embedders)]
+    names = (*parts.routing.model_names(), *adapted, *parts.embedders)
+    return [card for name in names if (card := _card(parts, name, caller)) is not None]
 
 
-def _card(parts: Parts, name: str) -> ModelCard:
+def _card(parts: Parts, name: str, caller: Caller) -> ModelCard | None:
     if name in parts.embedders:
         return ModelCard(id=name, created=parts.created)
     pinned = parts.routing.pinned_tier(name)
     specs = parts.routing.catalog.tiers if pinned is None else [parts.routing.spec(pinned)]
-    return ModelCard(id=name, created=parts.created, x_aio=[_tier(parts, spec) for spec in specs])
+    tiers = [_tier(parts, spec) for spec in specs if caller.may_use(spec.number)]
+    return ModelCard(id=name, created=parts.created, x_aio=tiers) if tiers else None
 
 
 def _tier(parts: Parts, spec: TierSpec) -> ModelTier:
@@ -68,11 +73,17 @@ def _tier(parts: Parts, spec: TierSpec) -> ModelTier:
 
 @get("/models", operation_class=describe(None, ModelList), summary="List the models")
 async def list_models(request: HttpRequest) -> Response[Any]:
-    """`auto`, the tiers, the catalogue's models, and those that loaded adapters make of them (`MODEL:ADAPTER`)."""
-    return Response(ModelList(data=await model_cards(parts_of(request))), media_type="application/json")
+    """`auto`, the tiers, the catalogue's models, and those that loaded adapters make of them (`MODEL:ADAPTER`); of
+    these what the caller's key may use."""
+    cards = await model_cards(parts_of(request), caller_of(request))
+    return Response(ModelList(data=cards), media_type="application/json")
 
 
 @get("/models/{model:path}", operation_class=describe(None, ModelCard), summary="Show one model")
 async def show_model(request: HttpRequest, model: FromPath[str]) -> Response[Any]:
-    """One model by name; 404 in the error envelope for a name that is not served."""
-    return Response(_card(parts_of(request), model.lstrip("/")), media_type="application/json")
+    """One model by name; 404 in the error envelope for a name that is not served, or that the key may not use."""
+    name = model.lstrip("/")
+    card = _card(parts_of(request), name, caller_of(request))
+    if card is None:
+        raise ApiError(404, f"This key does not have access to model {name!r}.", param="model", code="model_not_found")
+    return Response(card, media_type="application/json")

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.caller import Period
 from gateway.tenancy.errors import UnknownSubjectError
-from gateway.tenancy.orders import Order, tenancy_transaction, write_down
+from gateway.tenancy.orders import Order, budgets_changed, tenancy_transaction, write_down
 from gateway.tenancy.periods import MICRO, period_key
 from migrations.tables import api_keys, budget_leases, budgets, teams
 
@@ -50,6 +50,7 @@ async def set_budget(
             budget_id = found["budget_id"]
             mine = budgets.c.budget_id == budget_id
             await connection.execute(update(budgets).where(mine).values(amount_microusd=amount))
+        await budgets_changed(connection)
         before = None if found is None else found["amount_microusd"] / MICRO
         details = {"subject": subject_id, "period": period, "amount_usd": [before, amount_usd]}
         await write_down(connection, order, "budget.set", budget_id, details)
@@ -67,6 +68,7 @@ async def remove_budget(engine: AsyncEngine, budget_id: str, order: Order) -> No
         # Not every connection enforces the foreign key that would do it.
         await connection.execute(delete(budget_leases).where(budget_leases.c.budget_id == budget_id))
         await connection.execute(delete(budgets).where(mine))
+        await budgets_changed(connection)
         details = {"subject": found["subject"], "period": found["period"]}
         await write_down(connection, order, "budget.removed", budget_id, details)
 

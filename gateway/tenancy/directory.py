@@ -3,21 +3,20 @@
 import asyncio
 import hmac
 import logging
-import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import Column, Table, literal, select, tuple_
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.caller import Allowance, BudgetRef, Caller
 from gateway.keys import PREFIX_LENGTH, ApiKeys, bearer_of, digest_of
 from gateway.tenancy.database_time import DatabaseTime
+from gateway.tenancy.known_keys import ADMINISTRATION, KnownKeys
 from gateway.tenancy.periods import MICRO
 from migrations.tables import api_keys, budgets, tenancy_state
 from tiers.catalog import Catalog
@@ -25,17 +24,10 @@ from tiers.catalog import Catalog
 log = logging.getLogger(__name__)
 
 INFERENCE: frozenset[str] = frozenset({"inference"})
-ADMINISTRATION: frozenset[str] = frozenset({"viewer", "admin"})
+# Rows that one query brings.
+PAGE = 1000
 _NOBODY = bytes(32)
-
-
-class KnownKey(msgspec.Struct, frozen=True):
-    """A secret of a stored key: good until `until` (epoch seconds), unless the key was revoked."""
-
-    digest: bytes
-    caller: Caller
-    until: float
-    revoked: bool
+_UNREAD = -1
 
 
 class UnknownKeyError(Exception):
@@ -68,9 +60,11 @@ class Directory:
         self._keys, self._admin_keys = keys, admin_keys
         self._marker, self._open_at_first = marker, open_at_first and not marker.exists()
         self._revision: int | None = None
-        self._known: Mapping[str, Sequence[KnownKey]] = {}
+        self._budgets_revision: int | None = None
+        self._known = KnownKeys(catalog, {})
         self._static: Mapping[str, Allowance] = {}
         self._stored_inference = self._stored_admin = False
+        self._loading = asyncio.Lock()
 
     @property
     def asks_for_keys(self) -> bool:
@@ -101,17 +95,49 @@ class Directory:
         return self._stored(authorization) if owner is None else self._admin_keys.caller(owner, ADMINISTRATION)
 
     async def load(self) -> bool:
-        """Read what is stored, if it changed; returns whether it had. Raises what the database raises."""
-        async with self._engine.connect() as connection:
+        """Read what changed of what is stored; returns whether anything had. Raises what the database raises.
+
+        A page at a time: no query brings more than `PAGE` rows, and other work goes on between two. Keys whose change
+        is committed meanwhile carry a later revision and come with the next call.
+        """
+        async with self._loading, self._engine.connect() as connection:
             now = await self._clock.look(connection)
-            revision = await connection.scalar(select(tenancy_state.c.revision))
+            state = tenancy_state.c
+            revision, of_budgets = (await connection.execute(select(state.revision, state.budgets_revision))).one()
             if revision == self._revision:
                 return False
-            rows = (await connection.execute(select(api_keys))).mappings().all()
-            bounds = (await connection.execute(select(budgets))).mappings().all()
-        self._take([dict(row) for row in rows], [dict(row) for row in bounds], now)
-        self._revision = revision
+            since = _UNREAD if self._revision is None else self._revision
+            # Only a database that was put back to an earlier state counts down; then all of it is read.
+            afresh = since == _UNREAD or revision < since
+            known, since = (KnownKeys(self._catalog, {}), _UNREAD) if afresh else (self._known, since)
+            if afresh or of_budgets != self._budgets_revision:
+                known.charge(charges := await self._charges(connection))
+                self._budgets_revision = of_budgets
+            else:
+                charges = None
+            async for row in _pages(connection, api_keys, (api_keys.c.revision, api_keys.c.key_id), (since, "")):
+                known.put(row)
+        self._known, self._revision = known, revision
+        if charges is not None:
+            self._static = {
+                subject: Allowance(budgets=refs)
+                for (kind, subject), refs in charges.items()
+                if kind == "key" and subject not in known
+            }
+        self._stored_inference = known.ask_for_answers
+        self._stored_admin = known.administer(now)
+        if self._stored_inference:
+            with suppress(OSError):
+                self._marker.touch()
         return True
+
+    async def renew(self) -> None:
+        """Read everything again, as another catalogue needs; what is known holds until that was done."""
+        self._revision = None if self._revision is None else _UNREAD
+        try:
+            await self.load()
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("keys cannot be read (%s); tiers of the catalogue before hold", type(error).__name__)
 
     async def follow(self, seconds: float) -> None:
         """Look for changes every `seconds`, for ever. While the database is away, what was read last holds."""
@@ -133,7 +159,7 @@ class Directory:
         if self._revision is None:
             raise KeysAwayError
         digest, found = digest_of(secret), None
-        candidates = self._known.get(secret[:PREFIX_LENGTH], ())
+        candidates = self._known.candidates(secret[:PREFIX_LENGTH])
         # One comparison at least, so that a known prefix takes no longer than an unknown one.
         hmac.compare_digest(digest, _NOBODY)
         for known in candidates:
@@ -147,58 +173,24 @@ class Directory:
             raise UnknownKeyError("This API key has expired.")
         return found.caller
 
-    def _take(self, rows: list[dict[str, Any]], bounds: list[dict[str, Any]], now: float) -> None:
-        charged: dict[tuple[str, str], list[BudgetRef]] = defaultdict(list)
-        for row in bounds:
+    async def _charges(self, connection: AsyncConnection) -> dict[tuple[str, str], tuple[BudgetRef, ...]]:
+        charged: dict[tuple[str, str], tuple[BudgetRef, ...]] = {}
+        async for row in _pages(connection, budgets, (budgets.c.budget_id,), ("",)):
             ref = BudgetRef(budget_id=row["budget_id"], period=row["period"], amount_usd=row["amount_microusd"] / MICRO)
-            charged[row["subject_kind"], row["subject"]].append(ref)
-        known: dict[str, list[KnownKey]] = defaultdict(list)
+            subject = row["subject_kind"], row["subject"]
+            charged[subject] = (*charged.get(subject, ()), ref)
+        return charged
+
+
+async def _pages(
+    connection: AsyncConnection, table: Table, order: tuple[Column[Any], ...], after: tuple[Any, ...]
+) -> AsyncIterator[Mapping[str, Any]]:
+    """Rows of a table in the order of columns that are unique together, those after a place in it."""
+    while True:
+        beyond = tuple_(*order) > tuple_(*(literal(value) for value in after))
+        rows = (await connection.execute(select(table).where(beyond).order_by(*order).limit(PAGE))).mappings().all()
         for row in rows:
-            refs = (*charged["key", row["key_id"]], *charged["team", row["team_id"] or ""])
-            caller = self._caller(row, refs)
-            until, revoked = row["expires_at"] or math.inf, row["revoked_at"] is not None
-            known[row["prefix"]].append(KnownKey(bytes.fromhex(row["digest"]), caller, until, revoked))
-            if row["old_digest"] is not None:
-                old = KnownKey(bytes.fromhex(row["old_digest"]), caller, min(until, row["old_until"]), revoked)
-                known[row["old_prefix"]].append(old)
-        self._known = dict(known)
-        ids = {row["key_id"] for row in rows}
-        self._static = {
-            subject: Allowance(budgets=tuple(refs))
-            for (kind, subject), refs in charged.items()
-            if kind == "key" and subject not in ids and refs
-        }
-        self._stored_inference = any("inference" in row["scopes"] for row in rows)
-        live = (row for row in rows if row["revoked_at"] is None and (row["expires_at"] or math.inf) > now)
-        self._stored_admin = any(not ADMINISTRATION.isdisjoint(row["scopes"]) for row in live)
-        if self._stored_inference:
-            with suppress(OSError):
-                self._marker.touch()
-
-    def _caller(self, row: Mapping[str, Any], refs: tuple[BudgetRef, ...]) -> Caller:
-        return Caller(
-            key_id=row["key_id"],
-            name=row["name"],
-            team=row["team_id"],
-            scopes=frozenset(row["scopes"]),
-            consent=row["consent"],
-            tiers=self._tiers(row["tiers"], row["models"]),
-            priority_ceiling=row["priority_ceiling"],
-            allowance=Allowance(
-                requests_per_minute=row["requests_per_minute"],
-                tokens_per_minute=row["tokens_per_minute"],
-                concurrency=row["concurrency"],
-                budgets=refs,
-            ),
-        )
-
-    def _tiers(self, tiers: list[int] | None, models: list[str] | None) -> frozenset[int] | None:
-        """The catalogue's tiers that are in both lists; a model may be called by its own or by a tier's name."""
-        if tiers is None and models is None:
-            return None
-        return frozenset(
-            spec.number
-            for spec in self._catalog.tiers
-            if (tiers is None or spec.number in tiers)
-            and (models is None or not {spec.model_name, spec.name, f"tier-{spec.number}"}.isdisjoint(models))
-        )
+            yield dict(row)
+        if len(rows) < PAGE:
+            return
+        after = tuple(rows[-1][column.name] for column in order)

@@ -11,10 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.keys import MadeKey, make_key
 from gateway.tenancy.errors import TenancyError, UnknownSubjectError
 from gateway.tenancy.key_terms import KeyTerms, check_expiry, columns_of_new, given
-from gateway.tenancy.orders import Order, tenancy_transaction, write_down
+from gateway.tenancy.orders import REVISION, Order, tenancy_transaction, write_down
 from migrations.tables import api_keys, teams
 
-HASHES = ("digest", "old_digest")
+# What is no business of whoever looks at a key.
+UNSHOWN = ("digest", "old_digest", "revision")
 
 
 class IssuedKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +48,8 @@ async def create_key(engine: AsyncEngine, name: str, team: str | None, terms: Ke
     try:
         async with tenancy_transaction(engine) as connection:
             team_id = None if team is None else await _team_id(connection, team)
-            row = {"key_id": key_id, "name": name, "team_id": team_id, "created_at": order.now, **_kept(made)}
-            await connection.execute(insert(api_keys).values(row | columns))
+            row = {"key_id": key_id, "name": name, "team_id": team_id, "created_at": order.now, "revision": REVISION}
+            await connection.execute(insert(api_keys).values(row | _kept(made) | columns))
             details = {"name": name, "team_id": team_id, "prefix": made.prefix} | columns
             await write_down(connection, order, "key.created", key_id, details)
     except IntegrityError as error:
@@ -95,7 +96,7 @@ async def shown_key(engine: AsyncEngine, key: str) -> dict[str, Any]:
     """The row of the key of this id or name, without its hashes. Raises `UnknownSubjectError`."""
     async with engine.connect() as connection:
         row = await _key(connection, key)
-    return {name: value for name, value in row.items() if name not in HASHES}
+    return {name: value for name, value in row.items() if name not in UNSHOWN}
 
 
 async def team_named(engine: AsyncEngine, team: str) -> str:
@@ -128,7 +129,9 @@ async def _team_id(connection: AsyncConnection, team: str) -> str:
 
 
 async def _update(connection: AsyncConnection, key_id: str, values: dict[str, Any]) -> None:
-    await connection.execute(update(api_keys).where(api_keys.c.key_id == key_id).values(values))
+    await connection.execute(
+        update(api_keys).where(api_keys.c.key_id == key_id).values(values | {"revision": REVISION})
+    )
 
 
 def _kept(made: MadeKey) -> dict[str, str]:

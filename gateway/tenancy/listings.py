@@ -1,9 +1,9 @@
 """What can be listed of tenancy, and by what; hashes are not shown."""
 
-from gateway.tenancy.key_orders import HASHES
+from gateway.tenancy.key_orders import UNSHOWN
 from migrations.tables import api_keys, budgets, teams
 from quality.pages import Listing
 
-KEYS = Listing(api_keys, "key_id", ("team_id",), hidden=HASHES)
+KEYS = Listing(api_keys, "key_id", ("team_id",), hidden=UNSHOWN)
 TEAMS = Listing(teams, "team_id", ())
 BUDGETS = Listing(budgets, "budget_id", ("subject",))

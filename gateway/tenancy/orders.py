@@ -5,10 +5,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables import audit_events, tenancy_state
+
+# In a transaction of the kind below: the revision that it makes.
+REVISION = select(tenancy_state.c.revision).scalar_subquery()
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +29,11 @@ async def tenancy_transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnect
         # First, so that SQLite waits for another writer instead of failing, and PostgreSQL's writers queue here.
         await connection.execute(update(tenancy_state).values(revision=tenancy_state.c.revision + 1))
         yield connection
+
+
+async def budgets_changed(connection: AsyncConnection) -> None:
+    """Say that this transaction changes a budget."""
+    await connection.execute(update(tenancy_state).values(budgets_revision=tenancy_state.c.revision))
 
 
 async def write_down(

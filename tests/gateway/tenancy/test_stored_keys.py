@@ -182,6 +182,17 @@ async def test_a_key_gets_only_the_tiers_it_may_use(aio: RunningGateway) -> None
     assert (above.status_code, above.json()["error"]["param"]) == (403, "model")
 
 
+async def test_models_that_a_key_may_not_use_are_not_listed(aio: RunningGateway) -> None:
+    issued = await made(aio, "shown few", tiers=[1, 3])
+    listed = (await aio.http.get("/v1/models", headers=bearer(issued["key"]))).json()["data"]
+    # smollm2-bf16 is tier 2's name first, which this key may not use.
+    assert [card["id"] for card in listed] == ["auto", "tier-1", "tier-3", "smollm2-int4", "smollm2-embed"]
+    assert [tier["tier"] for tier in listed[0]["x_aio"]] == [1, 3]
+    hidden = await aio.http.get("/v1/models/tier-4", headers=bearer(issued["key"]))
+    assert (hidden.status_code, hidden.json()["error"]["code"]) == (404, "model_not_found")
+    assert (await aio.http.get("/v1/models/tier-3", headers=bearer(issued["key"]))).status_code == 200
+
+
 async def test_a_tier_that_fails_is_not_replaced_by_one_that_the_key_may_not_use(aio: RunningGateway) -> None:
     issued = await made(aio, "first only", tiers=[1])
     aio.tier(1).fail_at = 0

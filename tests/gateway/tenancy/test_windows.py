@@ -186,11 +186,53 @@ async def test_a_replica_that_lives_keeps_its_places(redis_url: str, monkeypatch
     monkeypatch.setattr(redis_windows, "IN_FLIGHT_SECONDS", 5)
     await door.enter("ada", allowance, 0, "r0")
     monkeypatch.setattr(redis_windows, "IN_FLIGHT_SECONDS", 500)
-    await door._renewed("ada", ["r0", "unknown"])
-    ((member, until),) = await store.redis.zrange("aio:flying:{ada}", 0, -1, withscores=True)
     seconds, _ = await store.redis.time()
+    await store.redis.zadd("aio:flying:{ada}", {"of another replica": seconds + 2})
+    door.renew()
+    await door.close()
+    (_, others), (member, until) = await store.redis.zrange("aio:flying:{ada}", 0, -1, withscores=True)
     assert member == b"r0"
     assert until - seconds > 400
+    assert others == seconds + 2
+    await store.redis.aclose()
+
+
+async def test_what_many_requests_ask_at_once_goes_in_few_round_trips(redis_url: str) -> None:
+    store = RedisStore(redis_url)
+    door, allowance = RedisWindows(store), Allowance(requests_per_minute=1000, concurrency=1000)
+    await door.enter("ada", allowance, 0, "first")
+    before = (await store.redis.info("stats"))["total_reads_processed"]
+    entries = await asyncio.gather(*(door.enter("ada", allowance, 0, f"r{n}") for n in range(100)))
+    for entry in entries:
+        door.leave(entry, 0)
+    await door.close()
+    reads = (await store.redis.info("stats"))["total_reads_processed"] - before
+    assert not any(entry.refused for entry in entries)
+    # 200 calls; a pipeline of 100 may arrive in several pieces.
+    assert reads < 20
+    assert await store.redis.zcard("aio:flying:{ada}") == 1
+    await store.redis.aclose()
+
+
+async def test_tokens_are_put_right_by_the_next_request_or_by_a_tick(redis_url: str) -> None:
+    store = RedisStore(redis_url)
+    door, allowance = RedisWindows(store), Allowance(tokens_per_minute=100)
+    door.leave(await door.enter("ada", allowance, 90, "r1"), 10)
+    second = await door.enter("ada", allowance, 90, "r2")
+    assert (second.refused, second.tokens and second.tokens.remaining) == ("", 0)
+    door.leave(second, 20)
+    await door.close()
+    assert await store.redis.hget("aio:window:{ada}", "t") == b"30"
+    await store.redis.aclose()
+
+
+async def test_a_redis_that_forgot_the_scripts_is_told_them_again_and_counts_once(redis_url: str) -> None:
+    store = RedisStore(redis_url)
+    door, allowance = RedisWindows(store), Allowance(requests_per_minute=4)
+    await door.enter("ada", allowance, 0, "r0")
+    await store.redis.script_flush()
+    entries = await asyncio.gather(*(door.enter("ada", allowance, 0, f"r{n}") for n in range(1, 5)))
+    assert [entry.refused for entry in entries] == ["", "", "", "requests"]
     await store.redis.aclose()
 
 

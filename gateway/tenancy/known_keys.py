@@ -1,0 +1,124 @@
+"""Stored keys in memory: each found by the first characters of its secret, and replaced where its row has changed."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.caller import Allowance, BudgetRef, Caller
+from tiers.catalog import Catalog
+
+ADMINISTRATION: frozenset[str] = frozenset({"viewer", "admin"})
+# A budget's subject: its kind, and the id of the key or team.
+Charges = Mapping[tuple[str, str], tuple[BudgetRef, ...]]
+
+
+class KnownKey(msgspec.Struct, frozen=True):
+    """A secret of a stored key: good until `until` (epoch seconds), unless the key was revoked."""
+
+    prefix: str
+    digest: bytes
+    caller: Caller
+    until: float
+    revoked: bool
+
+
+class KnownKeys:
+    """The stored keys of one catalogue. `charges`: the budgets that they are charged to."""
+
+    def __init__(self, catalog: Catalog, charges: Charges) -> None:
+        self._catalog, self._charges = catalog, charges
+        self._by_prefix: defaultdict[str, tuple[KnownKey, ...]] = defaultdict(tuple)
+        self._by_id: dict[str, tuple[KnownKey, ...]] = {}
+        self._inference: set[str] = set()
+
+    def __contains__(self, key_id: str) -> bool:
+        return key_id in self._by_id
+
+    def candidates(self, prefix: str) -> Sequence[KnownKey]:
+        """Those whose secret begins so."""
+        return self._by_prefix.get(prefix, ())
+
+    @property
+    def ask_for_answers(self) -> bool:
+        """Whether any may, ended ones too."""
+        return bool(self._inference)
+
+    def administer(self, now: float) -> bool:
+        """Whether any that is good at `now` (epoch seconds) may administer, or look on."""
+        return any(
+            key.until > now and not key.revoked and not ADMINISTRATION.isdisjoint(key.caller.scopes)
+            for key in self._all()
+        )
+
+    def put(self, row: Mapping[str, Any]) -> None:
+        """Take in a row of `api_keys`, new or changed."""
+        caller = self._caller(row)
+        until, revoked = row["expires_at"] or math.inf, row["revoked_at"] is not None
+        secrets = [KnownKey(row["prefix"], bytes.fromhex(row["digest"]), caller, until, revoked)]
+        if row["old_digest"] is not None:
+            old = bytes.fromhex(row["old_digest"])
+            secrets.append(KnownKey(row["old_prefix"], old, caller, min(until, row["old_until"]), revoked))
+        self._replace(row["key_id"], tuple(secrets))
+
+    def charge(self, charges: Charges) -> None:
+        """Go by these budgets from now on."""
+        before, self._charges = self._charges, charges
+        changed = {subject for subject in {*before, *charges} if before.get(subject) != charges.get(subject)}
+        for key_id, secrets in list(self._by_id.items()) if changed else ():
+            caller = secrets[0].caller
+            if ("key", key_id) in changed or ("team", caller.team or "") in changed:
+                allowance = msgspec.structs.replace(caller.allowance, budgets=self._budgets(key_id, caller.team))
+                charged = msgspec.structs.replace(caller, allowance=allowance)
+                self._replace(key_id, tuple(msgspec.structs.replace(key, caller=charged) for key in secrets))
+
+    def _all(self) -> Iterator[KnownKey]:
+        return (key for keys in self._by_id.values() for key in keys)
+
+    def _replace(self, key_id: str, secrets: tuple[KnownKey, ...]) -> None:
+        for gone in self._by_id.get(key_id, ()):
+            left = tuple(key for key in self._by_prefix[gone.prefix] if key.caller.key_id != key_id)
+            if left:
+                self._by_prefix[gone.prefix] = left
+            else:
+                self._by_prefix.pop(gone.prefix, None)
+        for key in secrets:
+            self._by_prefix[key.prefix] += (key,)
+        self._by_id[key_id] = secrets
+        if "inference" in secrets[0].caller.scopes:
+            self._inference.add(key_id)
+        else:
+            self._inference.discard(key_id)
+
+    def _caller(self, row: Mapping[str, Any]) -> Caller:
+        return Caller(
+            key_id=row["key_id"],
+            name=row["name"],
+            team=row["team_id"],
+            scopes=frozenset(row["scopes"]),
+            consent=row["consent"],
+            tiers=self._tiers(row["tiers"], row["models"]),
+            priority_ceiling=row["priority_ceiling"],
+            allowance=Allowance(
+                requests_per_minute=row["requests_per_minute"],
+                tokens_per_minute=row["tokens_per_minute"],
+                concurrency=row["concurrency"],
+                budgets=self._budgets(row["key_id"], row["team_id"]),
+            ),
+        )
+
+    def _budgets(self, key_id: str, team: str | None) -> tuple[BudgetRef, ...]:
+        return self._charges.get(("key", key_id), ()) + self._charges.get(("team", team or ""), ())
+
+    def _tiers(self, tiers: list[int] | None, models: list[str] | None) -> frozenset[int] | None:
+        """The catalogue's tiers that are in both lists; a model may be called by its own or by a tier's name."""
+        if tiers is None and models is None:
+            return None
+        return frozenset(
+            spec.number
+            for spec in self._catalog.tiers
+            if (tiers is None or spec.number in tiers)
+            and (models is None or not {spec.model_name, spec.name, f"tier-{spec.number}"}.isdisjoint(models))
+        )

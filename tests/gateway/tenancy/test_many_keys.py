@@ -1,0 +1,177 @@
+"""Many stored keys: read page by page, and afterwards only what changed."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import event, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.keys import ApiKeys, make_key
+from gateway.tenancy.budget_orders import remove_budget, set_budget
+from gateway.tenancy.database_time import DatabaseTime
+from gateway.tenancy.directory import PAGE, Directory, UnknownKeyError
+from gateway.tenancy.key_orders import change_key, create_key, create_team, revoke_key, rotate_key
+from gateway.tenancy.key_terms import KeyTerms
+from gateway.tenancy.orders import Order
+from migrations.tables import api_keys, tenancy_state
+from quality.database import migrate, open_database
+from tiers.catalog import Catalog
+from tiers.catalog_file import load_catalog
+
+KEYS = 20_000
+ORDER = Order(actor="root", now=1.0)
+
+
+@pytest_asyncio.fixture
+async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
+    await migrate(database_url)
+    engine = open_database(database_url)
+    yield engine
+    await engine.dispose()
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    return load_catalog("laptop")
+
+
+class Reads:
+    """How many rows each query for keys brought."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.limits: list[int] = []
+        self.counts = True
+        event.listen(engine.sync_engine, "before_cursor_execute", self._note)
+
+    def _note(self, _: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
+        if self.counts and statement.startswith("SELECT") and "FROM api_keys" in statement:
+            assert "LIMIT" in statement
+            assert PAGE in tuple(parameters)
+            self.limits.append(PAGE)
+
+    def taken(self) -> int:
+        count = len(self.limits)
+        self.limits.clear()
+        return count
+
+
+def directory_of(engine: AsyncEngine, catalog: Catalog, folder: Path) -> Directory:
+    none = ApiKeys.parse("")
+    return Directory(engine, catalog, none, none, DatabaseTime(), marker=folder / "marker", open_at_first=True)
+
+
+async def stored(engine: AsyncEngine, count: int) -> list[str]:
+    """So many keys, written as a backup that is put back would; returns their secrets."""
+    secrets, rows = [], []
+    for number in range(count):
+        made = make_key()
+        secrets.append(made.key)
+        rows.append(
+            {
+                "key_id": f"key_{number:016x}", "name": f"user {number}", "prefix": made.prefix,
+                "digest": made.digest.hex(), "scopes": ["inference"], "consent": True, "priority_ceiling": 0,
+                "created_at": 1.0, "requests_per_minute": number + 1,
+            }
+        )  # fmt: skip
+    async with engine.begin() as connection:
+        await connection.execute(insert(api_keys), rows)
+        await connection.execute(update(tenancy_state).values(revision=tenancy_state.c.revision + 1))
+    return secrets
+
+
+def bearer(key: str) -> str:
+    return f"Bearer {key}"
+
+
+async def test_20000_keys_are_read_in_pages_and_then_only_what_changed(
+    engine: AsyncEngine, catalog: Catalog, tmp_path: Path
+) -> None:
+    secrets = await stored(engine, KEYS)
+    directory, reads = directory_of(engine, catalog, tmp_path), Reads(engine)
+    assert await directory.load()
+    assert reads.taken() == KEYS // PAGE + 1
+    for number in (0, 999, 1000, KEYS - 1):
+        caller = directory.inference_caller(bearer(secrets[number]))
+        assert (caller.name, caller.allowance.requests_per_minute) == (f"user {number}", number + 1)
+    reads.counts = False
+    await revoke_key(engine, "user 7", ORDER)
+    await change_key(engine, "user 8", KeyTerms(requests_per_minute=5), ORDER)
+    reads.counts = True
+    assert await directory.load()
+    assert reads.taken() == 1
+    with pytest.raises(UnknownKeyError, match="revoked"):
+        directory.inference_caller(bearer(secrets[7]))
+    assert directory.inference_caller(bearer(secrets[8])).allowance.requests_per_minute == 5
+    assert directory.inference_caller(bearer(secrets[9])).allowance.requests_per_minute == 10
+    assert not await directory.load()
+    assert reads.taken() == 0
+
+
+async def test_a_rotated_secret_ends_where_the_next_one_begins(
+    engine: AsyncEngine, catalog: Catalog, tmp_path: Path
+) -> None:
+    directory = directory_of(engine, catalog, tmp_path)
+    first = await create_key(engine, "ada", None, KeyTerms(), ORDER)
+    await directory.load()
+    secrets = [first.key]
+    for _ in range(2):
+        secrets.append((await rotate_key(engine, "ada", 3600, Order(actor="root", now=4e9))).key)
+        await directory.load()
+    with pytest.raises(UnknownKeyError, match="Wrong"):
+        directory.inference_caller(bearer(secrets[0]))
+    assert [directory.inference_caller(bearer(secret)).name for secret in secrets[1:]] == ["ada", "ada"]
+
+
+async def test_a_changed_budget_reaches_the_keys_that_it_bounds(
+    engine: AsyncEngine, catalog: Catalog, tmp_path: Path
+) -> None:
+    directory = directory_of(engine, catalog, tmp_path)
+    await create_team(engine, "lab", ORDER)
+    member = await create_key(engine, "ada", "lab", KeyTerms(), ORDER)
+    alone = await create_key(engine, "bob", None, KeyTerms(), ORDER)
+    await directory.load()
+
+    async def bounds(secret: str) -> list[float]:
+        await directory.load()
+        return [budget.amount_usd for budget in directory.inference_caller(bearer(secret)).allowance.budgets]
+
+    of_team = await set_budget(engine, "team", "lab", "day", 3.0, ORDER)
+    assert (await bounds(member.key), await bounds(alone.key)) == ([3.0], [])
+    of_key = await set_budget(engine, "key", "bob", "month", 2.0, ORDER)
+    await set_budget(engine, "team", "lab", "day", 4.0, ORDER)
+    assert (await bounds(member.key), await bounds(alone.key)) == ([4.0], [2.0])
+    for budget in (of_team, of_key):
+        await remove_budget(engine, budget, ORDER)
+    assert (await bounds(member.key), await bounds(alone.key)) == ([], [])
+
+
+async def test_a_database_that_was_put_back_is_read_afresh(
+    engine: AsyncEngine, catalog: Catalog, tmp_path: Path
+) -> None:
+    directory = directory_of(engine, catalog, tmp_path)
+    kept = await create_key(engine, "kept", None, KeyTerms(), ORDER)
+    lost = await create_key(engine, "lost", None, KeyTerms(), ORDER)
+    await directory.load()
+    async with engine.begin() as connection:
+        await connection.execute(api_keys.delete().where(api_keys.c.name == "lost"))
+        await connection.execute(update(tenancy_state).values(revision=1))
+        assert await connection.scalar(select(tenancy_state.c.revision)) == 1
+    assert await directory.load()
+    assert directory.inference_caller(bearer(kept.key)).name == "kept"
+    with pytest.raises(UnknownKeyError):
+        directory.inference_caller(bearer(lost.key))
+
+
+async def test_another_catalogue_is_another_set_of_tiers_for_a_key(
+    engine: AsyncEngine, catalog: Catalog, tmp_path: Path
+) -> None:
+    directory = directory_of(engine, catalog, tmp_path)
+    made = await create_key(engine, "ada", None, KeyTerms(models=["smollm2-int4"]), ORDER)
+    await directory.load()
+    assert directory.inference_caller(bearer(made.key)).tiers == {1}
+    catalog.tiers[:] = [tier for tier in catalog.tiers if tier.number != 1]
+    await directory.renew()
+    assert directory.inference_caller(bearer(made.key)).tiers == frozenset()
