@@ -48,6 +48,7 @@ class _Asker(asyncio.Protocol):
         self._buffer, self._need = b"", -1
         self._answer: asyncio.Future[bool] | None = None
         self._transport: asyncio.Transport | None = None
+        self.lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -76,6 +77,7 @@ class _Asker(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`."""
+        self.lost = True
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(False)
 
@@ -137,6 +139,9 @@ async def _round(target: Target, stream: bool, offered: float, is_open: bool, se
 
     async def opened(idle: list[_Asker], due: float) -> None:
         asker = idle.pop() if idle else await connected()
+        # A server closes what was idle for some seconds.
+        if asker.lost:
+            asker = await connected()
         await one(asker, due)
         idle.append(asker)
 
