@@ -16,6 +16,7 @@ from gateway.classifier_in_force import ClassifierInForce, Serving
 from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
 from gateway.core_states import CoreStates
+from gateway.dashboard.sessions import Sessions
 from gateway.embedding.embedders import embedders_of
 from gateway.engine import Engine, running_engine
 from gateway.hangup import reloading_on_hangup
@@ -161,6 +162,7 @@ class Composition:
             feedback=FeedbackDesk(database, encode, len(self.catalog.tiers), redact=self._redact),
             privacy=privacy,
             jobs=await stack.enter_async_context(running_jobs(settings, database)),
+            sessions=Sessions(database, tenancy.directory, tenancy.clock),
             database=database,
             quality_loop=loop,
             recent=recent,

@@ -59,6 +59,7 @@ from gateway.api.slo import show_slo
 from gateway.api.stats import show_stats
 from gateway.api.tokenize import detokenize, tokenize
 from gateway.api.users import erase_user
+from gateway.dashboard.site import dashboard_routers
 from gateway.errors import envelope_response
 from gateway.settings import Settings
 
@@ -161,7 +162,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     )
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
     return Litestar(
-        route_handlers=[v1, unversioned, sockets, admin, quality, tenancy, live, ready, metrics],
+        route_handlers=[v1, unversioned, sockets, admin, quality, tenancy, *dashboard_routers(), live, ready, metrics],
         lifespan=[lifespan],
         state=State(),
         exception_handlers={Exception: envelope_response},

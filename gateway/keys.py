@@ -60,9 +60,10 @@ class ApiKeys:
         Every known digest is compared, so that the time taken says nothing about which one was near.
         """
         secret = bearer_of(authorization)
-        if secret is None:
-            return None
-        digest = digest_of(secret)
+        return None if secret is None else self.owner_of(digest_of(secret))
+
+    def owner_of(self, digest: bytes) -> str | None:
+        """The name of the key with this SHA-256, or None."""
         found = None
         for name, known in self._digests.items():
             if hmac.compare_digest(digest, known):

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.catalogue_reload import CatalogueReload
 from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
+from gateway.dashboard.sessions import Sessions
 from gateway.embedding.embedder import Embedder
 from gateway.jobs.jobs import Jobs
 from gateway.peers import Peers
@@ -64,6 +65,7 @@ class Parts:
     feedback: FeedbackDesk
     privacy: Privacy
     jobs: Jobs
+    sessions: Sessions
     database: AsyncEngine
     quality_loop: QualityLoop | None
     recent: RecentInForce | None

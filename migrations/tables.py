@@ -389,6 +389,31 @@ api_keys = Table(
     Index(None, "team_id", "created_at"),
 )
 
+# Who may sign in to the dashboard by name and password; keys of administrators may as well.
+dashboard_users = Table(
+    "dashboard_users",
+    metadata,
+    Column("name", String(128), primary_key=True),
+    Column("role", String(16), nullable=False),  # viewer | operator | admin
+    Column("password", String(256), nullable=False),  # scrypt:N:r:p:salt:hash, base64
+    Column("created_at", Double, nullable=False),
+    Index(None, "created_at"),
+)
+
+# One row per browser that is signed in: by name, by a key (the two columns), or without either at this machine.
+dashboard_sessions = Table(
+    "dashboard_sessions",
+    metadata,
+    Column("session_id", String(64), primary_key=True),  # SHA-256 of what the cookie holds, hexadecimal
+    Column("user_name", ForeignKey("dashboard_users.name", ondelete="CASCADE")),
+    Column("key_prefix", String(32)),
+    Column("key_digest", String(64)),  # SHA-256 of the key, hexadecimal
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Index(None, "user_name"),
+    Index(None, "expires_at"),
+)
+
 # Money is whole micro-dollars here and below: what may be spent is a sum that must be exact.
 budgets = Table(
     "budgets",

@@ -52,6 +52,11 @@ class Listing:
         self._whole = [column for column in table.c if column.computed is None]
         self._shown = [column for column in self._whole if column.name not in hidden]
 
+    @property
+    def columns(self) -> list[str]:
+        """The names of what a page's rows show."""
+        return [column.name for column in self._shown]
+
     def kind(self, column: str) -> type[int] | type[str]:
         """Of what type the values of a column are: numbers, or texts of some sort."""
         return int if isinstance(self.table.c[column].type, Integer) else str

@@ -15,7 +15,7 @@ from classifier.errors import ArtefactError
 from classifier.hidden_state_encoder import HiddenStateEncoder
 from classifier.registry import ArtefactRegistry
 from gateway.api.generating import read_body
-from gateway.api.guard import actor_of
+from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
 from gateway.core_states import require_model
 from gateway.database_reach import reached
@@ -55,6 +55,7 @@ _trial = msgspec.json.Decoder(TrialOrder)
 
 @post(
     "/artefacts/{version:str}/promote",
+    opt=OPERATOR,
     status_code=200,
     operation_class=describe(VersionOrder, VersionsNow),
     summary="Promote a classifier version",
@@ -72,6 +73,7 @@ async def promote_version(request: HttpRequest, version: FromPath[str]) -> Respo
 
 @post(
     "/artefacts/rollback",
+    opt=OPERATOR,
     status_code=200,
     operation_class=describe(VersionOrder, VersionsNow),
     summary="Roll the classifier back",
@@ -88,7 +90,12 @@ async def roll_back(request: HttpRequest) -> Response[Any]:
     return _now(registry)
 
 
-@put("/trial", operation_class=describe(TrialOrder, VersionsNow), summary="Put a classifier version on trial")
+@put(
+    "/trial",
+    opt=OPERATOR,
+    operation_class=describe(TrialOrder, VersionsNow),
+    summary="Put a classifier version on trial",
+)
 async def begin_trial(request: HttpRequest) -> Response[Any]:
     """A share of the requests, by a hash of their ids, is decided by it; 409 with the reason of a refusal. It ends on
     evidence of harm, but only an operator promotes it."""
@@ -107,7 +114,7 @@ async def begin_trial(request: HttpRequest) -> Response[Any]:
     return _now(registry)
 
 
-@delete("/trial", status_code=200, operation_class=describe(None, VersionsNow), summary="End the trial")
+@delete("/trial", opt=OPERATOR, status_code=200, operation_class=describe(None, VersionsNow), summary="End the trial")
 async def end_trial(request: HttpRequest) -> Response[Any]:
     """Or the watch over what was promoted, which goes on to serve. Nothing changes if neither is on."""
     registry = _registry(request)

@@ -13,7 +13,7 @@ from classifier.registry import ArtefactRegistry
 from classifier.split import Arm
 from gateway.api.classifier_orders import Reason, VersionOrder, check_version
 from gateway.api.generating import read_body
-from gateway.api.guard import actor_of
+from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
 from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
@@ -56,7 +56,12 @@ _order = msgspec.json.Decoder(ExperimentOrder)
 _stop = msgspec.json.Decoder(VersionOrder)
 
 
-@post("/experiments", operation_class=describe(ExperimentOrder, ExperimentStarted), summary="Start an experiment")
+@post(
+    "/experiments",
+    opt=OPERATOR,
+    operation_class=describe(ExperimentOrder, ExperimentStarted),
+    summary="Start an experiment",
+)
 async def start_experiment(request: HttpRequest) -> Response[Any]:
     """Requests to `auto` are put into an arm by a hash of their ids. It ends by itself when the evidence of probes is
     enough, or after `most_probes`. 409 while another one runs, or for a version that may not serve."""
@@ -77,6 +82,7 @@ async def start_experiment(request: HttpRequest) -> Response[Any]:
 
 @post(
     "/experiments/{experiment_id:str}/stop",
+    opt=OPERATOR,
     status_code=200,
     operation_class=describe(VersionOrder, ExperimentStopped),
     summary="Stop an experiment",

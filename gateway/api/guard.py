@@ -6,13 +6,14 @@ They wait for nothing and are coroutines all the same, because litestar sends a 
 import ipaddress
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
 from gateway.caller import CALLER, KEYLESS, Caller
+from gateway.dashboard.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, SessionsAwayError, csrf_is_right
 from gateway.errors import ApiError
 from gateway.log_context import LOG_CONTEXT, LogContext
 from gateway.parts import PARTS, HttpRequest
@@ -22,6 +23,12 @@ from gateway.tenancy.directory import KeysAwayError, UnknownKeyError
 # Who acts where no keys are configured: whoever sits at this machine.
 KEYLESS_ACTOR = "local"
 _READING = ("GET", "HEAD")
+# The `opt` of handlers whose change takes no admin.
+OPERATOR: dict[str, str] = {"role": "operator"}
+
+
+class NotSignedInError(Exception):
+    """A page of the dashboard was asked for by nobody in particular."""
 
 
 def actor_of(request: HttpRequest) -> str:
@@ -50,7 +57,8 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
 
 
 async def admit_admin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """As `admit`, for `/v1/admin`: the owner of an admin key; without any keys at all, callers of this machine.
+    """As `admit`, for `/v1/admin`: the owner of an admin key, or who is signed in to the dashboard; without any keys at
+    all, callers of this machine.
 
     A keyless caller must have connected from a loopback address, to a loopback name (a page in a browser could
     otherwise reach us by a name of its own that resolves to this machine) and not through a proxy, whose callers would
@@ -58,11 +66,14 @@ async def admit_admin(connection: ASGIConnection[Any, Any, Any, Any], handler: B
     """
     state = _named(connection, handler)
     directory = connection.app.state[PARTS].tenancy.directory
-    if directory.has_admin:
+    signed_in = None if "authorization" in connection.headers else await session_caller(connection)
+    if signed_in is not None:
+        demand_role(connection, handler, signed_in)
+        await demand_csrf(connection)
+        state[CALLER] = signed_in
+    elif directory.has_admin:
         caller = _known(directory.admin_caller, connection, "admin key")
-        needed = "viewer" if connection.scope.get("method") in _READING else "admin"
-        if caller.scopes.isdisjoint(("admin", needed)):
-            raise _out_of_scope(caller, needed)
+        demand_role(connection, handler, caller)
         state[CALLER] = caller
     elif directory.asks_for_keys:
         raise ApiError(
@@ -76,6 +87,68 @@ async def admit_admin(connection: ASGIConnection[Any, Any, Any, Any], handler: B
             403,
             "Without an admin key, administration is only for callers on the server's own machine.",
             code="admin_local_only",
+        )
+
+
+async def admit_page(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """As `admit`, for pages of the dashboard: who is signed in, may do it, and sent a form of ours if it is a change.
+
+    Raises `NotSignedInError`, or `ApiError` 403 and 503.
+    """
+    state = _named(connection, handler)
+    caller = await session_caller(connection)
+    if caller is None:
+        raise NotSignedInError
+    state[CALLER] = caller
+    demand_role(connection, handler, caller)
+    await demand_csrf(connection)
+
+
+async def session_caller(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller | None:
+    """Who is signed in to the dashboard in this browser, if anybody is. Raises `ApiError` 503."""
+    token = connection.cookies.get(COOKIE)
+    if not token:
+        return None
+    parts = connection.app.state[PARTS]
+    try:
+        caller: Caller | None = await parts.sessions.caller(token)
+    except SessionsAwayError:
+        raise ApiError(
+            503, "The database is away, and with it who is signed in. Try again later.", code="database_unavailable"
+        ) from None
+    # Whoever needed no key may go on only for as long as nobody does.
+    return None if caller is not None and caller.key_id is None and not needs_no_key(connection) else caller
+
+
+def needs_no_key(connection: ASGIConnection[Any, Any, Any, Any]) -> bool:
+    """Whether whoever sits at this machine may administer: there are no keys at all, and it is from here."""
+    directory = connection.app.state[PARTS].tenancy.directory
+    return not directory.has_admin and not directory.asks_for_keys and _is_local(connection)
+
+
+def demand_role(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler, caller: Caller) -> None:
+    """Reading takes a viewer, a change an admin, or the `role` of the handler's `opt`. Raises `ApiError` 403."""
+    usual = "viewer" if connection.scope.get("method") in _READING else "admin"
+    needed = handler.opt.get("role", usual)
+    if caller.scopes.isdisjoint(("admin", needed)):
+        raise _out_of_scope(caller, needed)
+
+
+async def demand_csrf(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+    """What a cookie alone would let through must come with the token of our own forms, as a field or a header: browsers
+    send cookies for other sites too. Raises `ApiError` 403."""
+    if connection.scope.get("method") in _READING:
+        return
+    given = connection.headers.get(CSRF_HEADER)
+    if given is None and connection.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        field = (await cast(HttpRequest, connection).form()).get(CSRF_FIELD)
+        given = field if isinstance(field, str) else None
+    if not csrf_is_right(connection.cookies.get(COOKIE, ""), given):
+        raise ApiError(
+            403,
+            f"The change did not come from a form of this dashboard, or its page is too old: {CSRF_FIELD} is missing "
+            "or wrong. Open the page again.",
+            code="csrf_token_invalid",
         )
 
 
@@ -93,9 +166,13 @@ def _known(find: Callable[[str | None], Caller], connection: ASGIConnection[Any,
 def _out_of_scope(caller: Caller, needed: str) -> ApiError:
     return ApiError(
         403,
-        f"This key's scopes are {', '.join(sorted(caller.scopes))}; the request needs {needed}.",
+        f"{_whose(caller)} scopes are {', '.join(sorted(caller.scopes))}; the request needs {needed}.",
         code="insufficient_scope",
     )
+
+
+def _whose(caller: Caller) -> str:
+    return "Your" if (caller.key_id or "").startswith("user:") else "This key's"
 
 
 def _named(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> Any:

@@ -9,7 +9,7 @@ from litestar.response import Response
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.api.generating import read_body
-from gateway.api.guard import actor_of
+from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
 from gateway.core_knobs import KnobOrder, KnobsChanged
 from gateway.errors import bad_request
@@ -79,7 +79,7 @@ async def show_knobs(request: HttpRequest) -> Response[Any]:
     return Response(shown, media_type="application/json")
 
 
-@patch("/knobs", operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
+@patch("/knobs", opt=OPERATOR, operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
 async def change_knobs(request: HttpRequest) -> Response[Any]:
     """All named knobs change between two steps of their cores, or none does; null puts one back to its start value."""
     body: Any = await read_body(request, _decoder)

@@ -9,7 +9,7 @@ from litestar.response import Response
 from msgspec import Meta
 
 from gateway.api.generating import read_body
-from gateway.api.guard import actor_of
+from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
 from gateway.database_reach import reached
 from gateway.errors import ApiError
@@ -69,6 +69,7 @@ async def list_promotions(request: HttpRequest) -> Response[Any]:
 
 @post(
     "/promotions/reset",
+    opt=OPERATOR,
     status_code=200,
     operation_class=describe(ResetOrder, PromotionsShown),
     summary="End all promotions",

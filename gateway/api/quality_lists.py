@@ -1,5 +1,6 @@
 """`/admin/api`: what was served; what the quality loop has seen, estimated and decided; and "retrain now"."""
 
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -8,8 +9,9 @@ from litestar.params import FromPath
 from litestar.response import Response
 from msgspec import Meta
 
+from gateway.api.csv_export import csv_stream, head_of, lines_of
 from gateway.api.generating import read_body
-from gateway.api.guard import actor_of
+from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
 from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
@@ -17,9 +19,11 @@ from gateway.parts import HttpRequest, parts_of
 from quality.database import MOST_INTEGER
 from quality.listings import ARTEFACTS, EXPERIMENTS, REQUESTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
 from quality.monitor import MonitorStatus
-from quality.pages import Listing, Page, PageError
+from quality.pages import MOST, Listing, Page, PageError
 
 _BOUNDS: dict[str, type[float] | type[int] | type[str]] = {"since": float, "until": float, "cursor": str, "limit": int}
+
+USUAL_CSV_ROWS, MOST_CSV_ROWS = 10_000, 100_000
 
 
 class RetrainOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,7 +57,8 @@ async def list_requests(request: HttpRequest) -> Response[Any]:
 @get("/verifications", operation_class=describe(None, Page), summary="List verifications")
 async def list_verifications(request: HttpRequest) -> Response[Any]:
     """Newest first. Query: `tier`, `status`, `label`, `judge`, `sampled_reason`, `key_id`; `since` and `until` in epoch
-    seconds; `limit`; `cursor`, the `next` of the page before."""
+    seconds; `limit`; `cursor`, the `next` of the page before; `format`: json, or csv for a file with up to 100,000 rows
+    (10,000 unless `limit` says)."""
     return await page_of(request, VERIFICATIONS)
 
 
@@ -109,7 +114,13 @@ async def show_estimates(request: HttpRequest) -> Response[Any]:
     return Response(await reached(loop.monitor.status()), media_type="application/json")
 
 
-@post("/retrainings", status_code=202, operation_class=describe(RetrainOrder, RetrainStarted), summary="Retrain now")
+@post(
+    "/retrainings",
+    status_code=202,
+    opt=OPERATOR,
+    operation_class=describe(RetrainOrder, RetrainStarted),
+    summary="Retrain now",
+)
 async def retrain_now(request: HttpRequest) -> Response[Any]:
     """Begin in the background; the list of runs says how it goes. One run at a time over all replicas."""
     order = await read_body(request, _decoder)
@@ -122,22 +133,61 @@ async def retrain_now(request: HttpRequest) -> Response[Any]:
 
 
 async def page_of(request: HttpRequest, listing: Listing) -> Response[Any]:
-    """The page that the query asks for. Raises `ApiError` 400 and 503."""
-    return Response(await page_asked_for(request, listing), media_type="application/json")
-
-
-async def page_asked_for(request: HttpRequest, listing: Listing) -> Page:
-    """As `page_of`, before it is written."""
+    """The page that the query asks for; with `format=csv` all of its rows up to `limit`, as a file. Raises `ApiError`
+    400 and 503."""
     given = dict(request.query_params)
-    chosen = {name: _value(name, given.pop(name), listing.kind(name)) for name in listing.filters if name in given}
-    bounds = {name: _value(name, given.pop(name), kind) for name, kind in _BOUNDS.items() if name in given}
-    if given:
-        allowed = ", ".join((*listing.filters, *_BOUNDS))
-        raise bad_request(f"Unknown query parameter; allowed: {allowed}.", next(iter(given)))
+    form = given.pop("format", "json")
+    if form not in ("json", "csv"):
+        raise bad_request(f"Invalid format: {form[:64]!r}; allowed: json, csv.", "format", "invalid_value")
+    if form == "csv":
+        return await _as_csv(request, listing, given)
+    return Response(await page_asked_for(request, listing, given), media_type="application/json")
+
+
+async def page_asked_for(request: HttpRequest, listing: Listing, given: dict[str, str] | None = None) -> Page:
+    """As `page_of`, before it is written. `given`: the query, unless it is the request's own."""
+    chosen, bounds = asked_for(listing, dict(request.query_params) if given is None else given)
+    return await _found(request, listing, chosen, bounds)
+
+
+def asked_for(listing: Listing, given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a query chooses of a list, and its bounds. Raises `ApiError` 400."""
+    left = dict(given)
+    chosen = {name: _value(name, left.pop(name), listing.kind(name)) for name in listing.filters if name in left}
+    bounds = {name: _value(name, left.pop(name), kind) for name, kind in _BOUNDS.items() if name in left}
+    if left:
+        allowed = ", ".join((*listing.filters, *_BOUNDS, "format"))
+        raise bad_request(f"Unknown query parameter; allowed: {allowed}.", next(iter(left)))
+    return chosen, bounds
+
+
+async def _found(request: HttpRequest, listing: Listing, chosen: dict[str, Any], bounds: dict[str, Any]) -> Page:
     try:
         return await reached(listing.page(parts_of(request).database, chosen, **bounds))
     except PageError as error:
         raise bad_request(f"{error}.", error.param, "invalid_value") from error
+
+
+async def _as_csv(request: HttpRequest, listing: Listing, given: dict[str, str]) -> Response[Any]:
+    chosen, bounds = asked_for(listing, given)
+    left: int = bounds.pop("limit", USUAL_CSV_ROWS)
+    if not 1 <= left <= MOST_CSV_ROWS:
+        allowed = f"it must lie between 1 and {MOST_CSV_ROWS}"
+        raise bad_request(f"limit is {left}; {allowed}.", "limit", "invalid_value")
+    # What is wrong is said before the file begins; should the database go away later, the file breaks off.
+    first = await _found(request, listing, chosen, bounds | {"limit": min(left, MOST)})
+
+    async def chunks() -> AsyncIterator[str]:
+        page, rows = first, left
+        yield head_of(listing.columns)
+        while True:
+            yield lines_of(listing.columns, page.rows)
+            rows -= len(page.rows)
+            if page.next is None or rows <= 0:
+                return
+            page = await _found(request, listing, chosen, bounds | {"cursor": page.next, "limit": min(rows, MOST)})
+
+    return csv_stream(listing.table.name, chunks())
 
 
 def _value(name: str, given: str, kind: type[Any]) -> Any:

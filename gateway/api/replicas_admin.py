@@ -9,7 +9,7 @@ from litestar.response import Response
 from msgspec import UNSET, UnsetType
 
 from gateway.api.generating import read_body
-from gateway.api.guard import actor_of
+from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
@@ -61,7 +61,12 @@ async def show_replicas(request: HttpRequest) -> Response[Any]:
     return Response(shown, media_type="application/json")
 
 
-@patch("/replicas", operation_class=describe(BalancingSpec, ReplicasChanged), summary="Change the knobs of replicas")
+@patch(
+    "/replicas",
+    opt=OPERATOR,
+    operation_class=describe(BalancingSpec, ReplicasChanged),
+    summary="Change the knobs of replicas",
+)
 async def change_replicas(request: HttpRequest) -> Response[Any]:
     """All named knobs change at once, or none does, of one `tier` or of all; null is the catalogue's value. They
     outlast restarts, and the other gateway processes of this data folder follow."""

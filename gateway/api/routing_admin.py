@@ -9,7 +9,7 @@ from litestar.response import Response
 from msgspec import UNSET, UnsetType
 
 from gateway.api.generating import read_body
-from gateway.api.guard import actor_of
+from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
 from gateway.classifier_in_force import ClassifierInForce
 from gateway.errors import ApiError
@@ -74,7 +74,12 @@ async def show_routing(request: HttpRequest) -> Response[Any]:
     return Response(shown, media_type="application/json")
 
 
-@patch("/routing", operation_class=describe(RoutingKnobs, RoutingChanged), summary="Change the knobs of routing")
+@patch(
+    "/routing",
+    opt=OPERATOR,
+    operation_class=describe(RoutingKnobs, RoutingChanged),
+    summary="Change the knobs of routing",
+)
 async def change_routing(request: HttpRequest) -> Response[Any]:
     """All named knobs change at once, or none does; null is a knob's default. They outlast restarts, and the other
     gateway processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""

@@ -23,6 +23,7 @@ main = LazyGroup(
         "demo": ("gateway.cli.demo:demo", "Run the whole loop once and show what it recorded."),
         "keys": ("gateway.cli.keys:keys", "Make, show, limit, rotate and revoke API keys."),
         "teams": ("gateway.cli.teams:teams", "Make and show teams and their budgets."),
+        "admin": ("gateway.cli.admin:admin", "Add, show and remove users of the dashboard."),
         "new-key": ("gateway.cli.new_key:new_key", "Make an API key for the settings, and its hash."),
     },
 )

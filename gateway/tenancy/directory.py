@@ -94,6 +94,11 @@ class Directory:
         owner = self._admin_keys.owner(authorization) if self._admin_keys else None
         return self._stored(authorization) if owner is None else self._admin_keys.caller(owner, ADMINISTRATION)
 
+    def admin_with(self, prefix: str, digest: bytes) -> Caller:
+        """As `admin_caller`, for a key that was shown earlier: its first characters and its SHA-256."""
+        owner = self._admin_keys.owner_of(digest) if self._admin_keys else None
+        return self._known_by(prefix, digest) if owner is None else self._admin_keys.caller(owner, ADMINISTRATION)
+
     async def load(self) -> bool:
         """Read what changed of what is stored; returns whether anything had. Raises what the database raises.
 
@@ -156,10 +161,13 @@ class Directory:
         secret = bearer_of(authorization)
         if secret is None:
             raise UnknownKeyError("Missing API key.")
+        return self._known_by(secret[:PREFIX_LENGTH], digest_of(secret))
+
+    def _known_by(self, prefix: str, digest: bytes) -> Caller:
         if self._revision is None:
             raise KeysAwayError
-        digest, found = digest_of(secret), None
-        candidates = self._known.candidates(secret[:PREFIX_LENGTH])
+        found = None
+        candidates = self._known.candidates(prefix)
         # One comparison at least, so that a known prefix takes no longer than an unknown one.
         hmac.compare_digest(digest, _NOBODY)
         for known in candidates:

@@ -1,0 +1,90 @@
+"""Geometry of the charts: numbers to places in an SVG that the templates draw, in units of its view box.
+
+The server draws them, so that they are there without JavaScript, obey a Content-Security-Policy without inline style,
+print, and can be read: every chart has its table or its labels beside it.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+WIDTH, HEIGHT = 600.0, 160.0
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """A line: a value per point of time, None where there is none. `colour`: the number of one of the palette's."""
+
+    name: str
+    values: Sequence[float | None]
+    colour: int = 1
+    dashes: str = "none"
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """A mark on an axis: its place and what it says."""
+
+    place: float
+    value: float
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A part of a bar."""
+
+    x: float
+    width: float
+    share: float
+
+
+def top_of(values: Sequence[float | None]) -> float:
+    """A round number that no value passes; 1 if there are none above 0."""
+    most = max((value for value in values if value is not None and math.isfinite(value)), default=0.0)
+    if most <= 0:
+        return 1.0
+    size = 10.0 ** math.floor(math.log10(most))
+    return next(step * size for step in (1, 2, 2.5, 5, 10) if step * size >= most * (1 - 1e-9))
+
+
+def top_of_all(series: Sequence[Series]) -> float:
+    """As `top_of`, of all lines."""
+    return top_of([value for line in series for value in line.values])
+
+
+def ticks(top: float, count: int = 4, height: float = HEIGHT) -> list[Tick]:
+    """Marks of a vertical axis from 0 to `top`, both included."""
+    return [Tick(height * (1 - i / count), top * i / count) for i in range(count + 1)]
+
+
+def line(values: Sequence[float | None], top: float, width: float = WIDTH, height: float = HEIGHT) -> str:
+    """The `d` of a path through the values, evenly spaced from left to right; it breaks where there is none. A value
+    between two breaks is a dot."""
+    step = width / max(len(values) - 1, 1)
+    parts: list[str] = []
+    drawing = False
+    for place, value in enumerate(values):
+        if value is None or not math.isfinite(value):
+            drawing = False
+            continue
+        x, y = place * step, height * (1 - min(max(value / top, 0.0), 1.0))
+        parts.append(f"{'L' if drawing else 'M'}{x:.1f} {y:.1f}")
+        alone = not drawing and (place + 1 == len(values) or values[place + 1] is None)
+        if alone:
+            parts.append("h0.01")
+        drawing = True
+    return "".join(parts)
+
+
+def segments(values: Sequence[float], width: float = WIDTH) -> list[Segment]:
+    """A bar of `width` cut into shares; nothing has no width."""
+    total = math.fsum(values)
+    found, x = [], 0.0
+    for value in values:
+        share = value / total if total > 0 else 0.0
+        found.append(Segment(round(x, 2), round(share * width, 2), share))
+        x += share * width
+    return found
+
+
+def length(value: float | None, top: float, width: float = WIDTH) -> float:
+    """How long the bar of a value is."""
+    return 0.0 if value is None or top <= 0 else round(width * min(max(value / top, 0.0), 1.0), 2)

@@ -1,0 +1,45 @@
+"""What the dashboard's site is made of: pages, each with a link in the navigation."""
+
+from collections.abc import Mapping
+
+import msgspec
+from litestar.handlers import HTTPRouteHandler
+
+OPT = "dashboard_pages"
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """A page at `/admin` + `path`, with its handlers, whose paths are relative to `/admin` too.
+
+    `role`: who sees the link; what the handlers need they say themselves.
+    """
+
+    title: str
+    path: str
+    handlers: tuple[HTTPRouteHandler, ...]
+    role: str = "viewer"
+
+
+class Link(msgspec.Struct, frozen=True):
+    """A place in the navigation, as the template draws it."""
+
+    title: str
+    path: str
+    here: bool
+
+
+def links(pages: tuple[Page, ...], path: str, scopes: frozenset[str]) -> list[Link]:
+    """The links that somebody with `scopes` has on the page at `path`."""
+    inner = path.removeprefix("/admin").rstrip("/")
+    shown = [page for page in pages if page.role in scopes or "admin" in scopes]
+    return [Link(page.title, f"/admin{page.path}", _is_here(page.path, inner)) for page in shown]
+
+
+def _is_here(page: str, inner: str) -> bool:
+    page = page.rstrip("/")
+    return inner == page or (page != "" and inner.startswith(f"{page}/"))
+
+
+def query_without(query: Mapping[str, str], *names: str) -> dict[str, str]:
+    """The parameters of a query but those of `names` and empty ones."""
+    return {name: value for name, value in query.items() if name not in names and value != ""}

@@ -1,0 +1,183 @@
+"""Pages as HTML: templates with autoescape, and headers under which a browser runs nothing but our own files."""
+
+import http
+import logging
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, unquote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from litestar.connection import Request
+from litestar.datastructures import Cookie
+from litestar.exceptions import HTTPException
+from litestar.response import Response
+
+from gateway.api.guard import NotSignedInError, caller_of
+from gateway.caller import CALLER, KEYLESS
+from gateway.dashboard import assets, charts
+from gateway.dashboard.page import OPT, links
+from gateway.dashboard.sessions import COOKIE, csrf_of
+from gateway.errors import as_api_error, request_id_of
+from gateway.parts import HttpRequest
+from tiers.errors import TierError
+
+log = logging.getLogger(__name__)
+
+HOME = "/admin"
+LOGIN = "/admin/login"
+NOTICE = "aio_notice"
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    # Pages are about what is so now, and for those that are signed in.
+    "cache-control": "no-store",
+}
+
+
+def page(request: HttpRequest, template: str, title: str, *, status: int = 200, **context: Any) -> Response[bytes]:
+    """The template as the page of that title. It knows `title`, `nav`, `caller`, `csrf`, `notice`, `may(role)`, `path`
+    and `query` besides `context`."""
+    token = request.cookies.get(COOKIE, "")
+    caller = caller_of(request) if CALLER in request.scope["state"] else KEYLESS
+    known = {
+        "title": title,
+        "nav": links(request.route_handler.opt.get(OPT, ()), request.scope["path"], caller.scopes),
+        "caller": caller,
+        "csrf": csrf_of(token),
+        "notice": unquote(request.cookies.get(NOTICE, "")),
+        "may": lambda role: not caller.scopes.isdisjoint(("admin", role)),
+        "path": request.scope["path"],
+        "query": dict(request.query_params),
+        "base_url": str(request.base_url).rstrip("/"),
+    }
+    body = TEMPLATES.get_template(template).render(known | context).encode()
+    response = Response(body, status_code=status, media_type="text/html", headers=HEADERS)
+    if NOTICE in request.cookies:
+        response.delete_cookie(NOTICE, path=HOME)
+    return response
+
+
+def back_to(path: str, notice: str | None = None) -> Response[Any]:
+    """The end of a change: the browser reads `path` anew, which shows the notice once."""
+    response: Response[Any] = Response(None, status_code=303, headers={**HEADERS, "location": path})
+    if notice is not None:
+        response.set_cookie(
+            Cookie(NOTICE, value=quote(notice[:512]), path=HOME, max_age=60, httponly=True, samesite="strict")
+        )
+    return response
+
+
+def failure_page(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """The exception handler of all pages: sign in first, or what is wrong and what to do."""
+    if isinstance(error, NotSignedInError):
+        wanted = request.scope["path"] if request.method == "GET" else HOME
+        query = request.scope["query_string"].decode("latin-1")
+        wanted = f"{wanted}?{query}" if query and request.method == "GET" else wanted
+        return back_to(LOGIN if wanted == HOME else f"{LOGIN}?{urlencode({'next': wanted})}")
+    failure = as_api_error(error)
+    if failure.status >= 500:
+        bug = None if isinstance(error, (TierError, HTTPException)) or failure is error else error
+        log.error("page %s: %d, %s", request.scope["path"], failure.status, type(error).__name__, exc_info=bug)
+    response = page(
+        request,
+        "error.html",
+        http.HTTPStatus(failure.status).phrase,
+        status=failure.status,
+        failure=failure,
+        request_id=request_id_of(request),
+    )
+    if failure.status in (429, 503):
+        response.headers["retry-after"] = failure.retry_after
+    return response
+
+
+def _count(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _seconds(value: float | None) -> str:
+    """Seconds, in the unit that a person would use."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value < 1:
+        return f"{value * 1e3:.3g} ms"
+    return f"{value:.3g} s" if value < 120 else f"{value / 60:.3g} min"
+
+
+def _milliseconds(value: float | None) -> str:
+    return _seconds(None if value is None else value / 1e3)
+
+
+def _usd(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"${value:,.2f}" if abs(value) >= 1 or value == 0 else f"${value:.3g}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def _bytes(value: float | None) -> str:
+    if value is None:
+        return "–"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.3g} {unit}" if unit != "B" else f"{value:.0f} B"
+        value /= 1024
+    return f"{value:.3g} TiB"
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}g}"
+
+
+def _when(value: float | None) -> str:
+    """Epoch seconds as UTC, to the second."""
+    if value is None:
+        return "–"
+    try:
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return str(value)
+
+
+def _url(path: str, query: Mapping[str, Any] | None = None, **more: Any) -> str:
+    """`path` with a query; None and "" are left out."""
+    given = {**(query or {}), **more}
+    kept = {name: value for name, value in given.items() if value not in (None, "")}
+    return f"{path}?{urlencode(kept)}" if kept else path
+
+
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("gateway.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {
+        "count": _count,
+        "seconds": _seconds,
+        "milliseconds": _milliseconds,
+        "usd": _usd,
+        "percent": _percent,
+        "bytes": _bytes,
+        "number": _number,
+        "when": _when,
+    }
+    environment.globals |= {"render": environment.call_filter, "url": _url, "asset": assets.url_of, "chart": charts}
+    return environment
+
+
+TEMPLATES = _templates()

@@ -1,0 +1,41 @@
+"""The pages of the dashboard, in the order of its navigation, as routers of the gateway's application."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from litestar import Router, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.response import Response
+from litestar.types import Guard
+
+from gateway.api.guard import admit_page
+from gateway.dashboard.assets import static_file
+from gateway.dashboard.login import show_login, sign_in, sign_out
+from gateway.dashboard.page import OPT, Page
+from gateway.dashboard.rendering import back_to, failure_page
+from gateway.dashboard.requests import REQUESTS_PAGE
+
+PAGES: tuple[Page, ...] = (REQUESTS_PAGE,)
+
+
+@get("/")
+async def show_first() -> Response[Any]:
+    """To the first page."""
+    return back_to(f"/admin{PAGES[0].path}")
+
+
+def dashboard_routers() -> list[Router]:
+    """Under `/admin`: the pages, for those that are signed in; the way in, for everybody."""
+    inside = [show_first, sign_out, *(handler for page in PAGES for handler in page.handlers)]
+    return [_router(inside, [admit_page]), _router([show_login, sign_in, static_file], [])]
+
+
+def _router(handlers: Sequence[HTTPRouteHandler], guards: Sequence[Guard]) -> Router:
+    return Router(
+        "/admin",
+        route_handlers=handlers,
+        guards=guards,
+        exception_handlers={Exception: failure_page},
+        include_in_schema=False,
+        opt={OPT: PAGES},
+    )

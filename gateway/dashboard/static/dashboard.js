@@ -1,0 +1,52 @@
+// What moves: parts marked data-live take their new content from the server's events. Everything works without it.
+"use strict";
+
+function replaceParts(html) {
+  const fresh = new DOMParser().parseFromString(html, "text/html");
+  for (const part of fresh.querySelectorAll("[data-live]")) {
+    const old = document.querySelector(`[data-live="${CSS.escape(part.dataset.live)}"]`);
+    if (old && old.innerHTML !== part.innerHTML) {
+      const holder = old.contains(document.activeElement) ? document.activeElement.id : "";
+      old.replaceChildren(...document.importNode(part, true).childNodes);
+      if (holder) document.getElementById(holder)?.focus();
+    }
+  }
+}
+
+function follow(button) {
+  let source = null;
+  const state = (text, pressed) => {
+    button.textContent = text;
+    button.setAttribute("aria-pressed", String(pressed));
+  };
+  const stop = () => {
+    source?.close();
+    source = null;
+    state("Resume updates", true);
+  };
+  const start = () => {
+    source = new EventSource(button.dataset.events);
+    source.onmessage = (event) => replaceParts(event.data);
+    // Where the session has ended the page itself says so.
+    source.onerror = () => source?.readyState === EventSource.CLOSED && location.reload();
+    state("Pause updates", false);
+  };
+  button.hidden = false;
+  button.addEventListener("click", () => (source ? stop() : start()));
+  // A page that nobody looks at asks for nothing.
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden && source) {
+      source.close();
+      source = null;
+    } else if (!document.hidden && !source && button.getAttribute("aria-pressed") !== "true") start();
+  });
+  if (!document.hidden) start();
+}
+
+for (const button of document.querySelectorAll("button[data-events]")) follow(button);
+for (const form of document.querySelectorAll("form[data-confirm]")) {
+  form.addEventListener("submit", (event) => confirm(form.dataset.confirm) || event.preventDefault());
+}
+for (const field of document.querySelectorAll("[data-submit]")) {
+  field.addEventListener("change", () => field.form.requestSubmit());
+}

@@ -1,0 +1,65 @@
+"""A browser's half of the dashboard over plain HTTP: cookies kept, forms found in pages and sent as a browser would."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+
+from gateway.dashboard.users import Role, UserOrder, add_user
+from gateway.tenancy.orders import Order
+from tests.gateway.running_gateway import RunningGateway
+
+PASSWORD = "correct horse battery"
+
+
+class _Forms(HTMLParser):
+    """Every form of a page: its action and its fields, as they stand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forms: list[dict[str, Any]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "form":
+            self.forms.append({"action": given.get("action"), "method": given.get("method", "get"), "fields": {}})
+        elif tag == "input" and self.forms and given.get("name") and given.get("type") != "checkbox":
+            self.forms[-1]["fields"][given["name"]] = given.get("value") or ""
+
+
+def forms_of(page: httpx.Response) -> dict[str, dict[str, Any]]:
+    """By action."""
+    parser = _Forms()
+    parser.feed(page.text)
+    return {form["action"]: form for form in parser.forms}
+
+
+def browser(gateway: RunningGateway, **more: Any) -> httpx.AsyncClient:
+    """Nobody yet."""
+    return httpx.AsyncClient(base_url=gateway.url, timeout=20, **more)
+
+
+async def submit(client: httpx.AsyncClient, page: httpx.Response, action: str, **fields: str) -> httpx.Response:
+    """Fill in the page's form of that action, and send it."""
+    form = forms_of(page)[action]
+    assert form["method"] == "post"
+    return await client.post(action, data=form["fields"] | fields)
+
+
+async def sign_in(client: httpx.AsyncClient, secret: str = "", name: str = "", path: str = "/admin") -> httpx.Response:
+    """Through the form, as `name` or by a key."""
+    page = await client.get("/admin/login", params={"next": path})
+    return await submit(client, page, "/admin/login", name=name, secret=secret)
+
+
+@asynccontextmanager
+async def with_user(gateway: RunningGateway, name: str, role: Role) -> AsyncIterator[httpx.AsyncClient]:
+    """A new user, signed in."""
+    order = Order(actor="test", now=1.0)
+    await add_user(gateway.parts.database, UserOrder(name=name, password=PASSWORD, role=role), order)
+    async with browser(gateway) as client:
+        answer = await sign_in(client, PASSWORD, name)
+        assert answer.status_code == 303, answer.text
+        yield client

@@ -1,0 +1,110 @@
+"""The requests page: found, paged, exported, and nothing of a stored text is ever run."""
+
+import csv
+import io
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from gateway.api.csv_export import cell
+from gateway.settings import Settings
+from tests.gateway.dashboard.browsing import browser, sign_in
+from tests.gateway.dashboard.rows import insert_requests
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    data = str(tmp_path_factory.mktemp("data"))
+    async with running_gateway(Settings(data_dir=data, monitor=False)) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def admin(aio: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
+    async with browser(aio) as client:
+        await sign_in(client)
+        yield client
+
+
+def rows_of(text: str) -> list[dict[str, Any]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+async def test_an_empty_installation_says_how_to_get_the_first_row(admin: httpx.AsyncClient) -> None:
+    page = await admin.get("/admin/requests")
+    assert page.status_code == 200
+    assert "No request has been recorded yet." in page.text
+    assert "/v1/chat/completions" in page.text
+
+
+async def test_requests_are_found_by_tier_key_time_and_id_and_paged(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    at = 1_700_000_000.0
+    await insert_requests(
+        aio.parts.database,
+        *({"request_id": f"r{n:03}", "created_at": at + 60 * n, "tier": 1 + n % 2, "key_id": "k"} for n in range(60)),
+    )
+    first = await admin.get("/admin/requests")
+    assert "r059" in first.text
+    assert "r009" not in first.text
+    older = first.text.split('rel="next" href="')[1].split('"')[0].replace("&amp;", "&")
+    assert "r009" in (await admin.get(older)).text
+    assert "r058" not in (await admin.get("/admin/requests?tier=2&key_id=k&since=&until=")).text
+    late = await admin.get("/admin/requests", params={"since": "2023-11-14T23:12"})
+    assert "r059" in late.text
+    assert "r057" not in late.text
+    assert "No request matches." in (await admin.get("/admin/requests?key_id=nobody")).text
+    sent = await admin.get("/admin/requests", params={"request_id": " r007 "})
+    assert sent.headers["location"] == "/admin/requests/r007"
+    for wrong in ("since=yesterday", "tier=x", "cursor=x", "colour=red", "limit=0"):
+        assert (await admin.get(f"/admin/requests?{wrong}")).status_code == 400, wrong
+
+
+async def test_what_was_stored_is_shown_and_never_run(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    answer = await aio.openai.chat.completions.create(
+        model="auto", messages=[{"role": "user", "content": SCRIPT}], metadata={"team": SCRIPT}
+    )
+    await aio.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
+    await insert_requests(
+        aio.parts.database, {"request_id": "odd", "created_at": 2e9, "key_id": SCRIPT, "model": SCRIPT}
+    )
+    for path in ("/admin/requests", f"/admin/requests/{answer.id}", f"/admin/requests?key_id={SCRIPT}"):
+        page = await admin.get(path)
+        assert page.status_code == 200
+        assert SCRIPT not in page.text
+        assert page.text.count("<script") == 1
+    assert SCRIPT not in (await admin.get(f"/admin/requests/{SCRIPT}")).text
+
+
+async def test_a_file_for_spreadsheets_has_all_rows_and_no_formula(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    formula = '=HYPERLINK("http://evil","x")'
+    await insert_requests(
+        aio.parts.database,
+        *({"request_id": f"f{n}", "created_at": float(n), "key_id": "csv", "model": formula} for n in range(1200)),
+    )
+    answer = await admin.get("/admin/api/requests?format=csv&key_id=csv")
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert "attachment" in answer.headers["content-disposition"]
+    rows = rows_of(answer.text)
+    assert [row["request_id"] for row in rows] == [f"f{n}" for n in reversed(range(1200))]
+    assert {row["model"] for row in rows} == {f"'{formula}"}
+    assert "messages" not in rows[0]
+    assert len(rows_of((await admin.get("/admin/api/requests?format=csv&limit=7")).text)) == 7
+    for wrong in ("format=xlsx", "format=csv&limit=100001", "format=csv&limit=0"):
+        assert (await admin.get(f"/admin/api/requests?{wrong}")).status_code == 400
+
+
+async def test_cells_that_would_be_formulas_are_texts() -> None:
+    for start in "=+-@\t\r":
+        assert cell(f"{start}1") == f"'{start}1"
+    assert [cell(value) for value in (-1.5, None, "a=b", True, {"a": 1})] == [-1.5, None, "a=b", "true", '{"a":1}']
