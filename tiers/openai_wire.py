@@ -1,12 +1,13 @@
 """OpenAI's API as a remote wire, and what vLLM, SGLang and TensorRT-LLM's own server do differently."""
 
+import re
 from typing import Any
 
 import msgspec
 
-from tiers.errors import TierError
+from tiers.errors import TierError, TierRequestError
 from tiers.openai_format import Chunk, parse_chunk, parse_error, request_body
-from tiers.remote_wire import RemoteWire, WireCall
+from tiers.remote_wire import QueueMetric, RemoteWire, WireCall
 from tiers.sse import ServerSentEvent
 from tiers.tally import Tally
 from tiers.tier import Delta, GenerationRequest
@@ -51,6 +52,54 @@ class OpenAIWire(RemoteWire):
         answer = _parsed(body)
         tally.reported = answer.token_usage()
         return answer.deltas()
+
+
+class VllmWire(OpenAIWire):
+    """vLLM, whose names for what OpenAI's API lacks are those of `openai_format`."""
+
+    health_path = "../health"
+    queue = QueueMetric("../metrics", ("vllm:num_requests_running", "vllm:num_requests_waiting"))
+
+
+class SglangWire(OpenAIWire):
+    """SGLang. Its queue's metrics need `--enable-metrics`."""
+
+    health_path = "../health"
+    queue = QueueMetric("../metrics", ("sglang:num_running_reqs", "sglang:num_queue_reqs"))
+
+    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
+        """Grammars have fields of their own."""
+        outputs = body.pop("structured_outputs", None)
+        if outputs is None:
+            return body
+        ((name, value),) = outputs.items()
+        if name == "json_object":
+            return body | {"response_format": {"type": "json_object"}}
+        if name == "json":
+            schema = {"name": "answer", "schema": msgspec.json.decode(value)}
+            return body | {"response_format": {"type": "json_schema", "json_schema": schema}}
+        if name == "regex":
+            return body | {"regex": value}
+        if name == "choice":
+            return body | {"regex": "|".join(re.escape(choice) for choice in value)}
+        raise TierRequestError(
+            "structured_outputs: a Lark grammar is not among what SGLang takes", "structured_outputs"
+        )
+
+
+class TensorRtLlmWire(OpenAIWire):
+    """`trtllm-serve`."""
+
+    health_path = "../health"
+
+    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
+        """Grammars only as OpenAI has them."""
+        if "structured_outputs" in body:
+            raise TierRequestError(
+                "structured_outputs: trtllm-serve takes response_format alone; leave it out or name another tier",
+                "structured_outputs",
+            )
+        return body
 
 
 def _parsed(data: bytes) -> Chunk:

@@ -1,4 +1,4 @@
-"""A tier behind another server, over httpx: an OpenAI-compatible one or Triton Inference Server."""
+"""A tier behind another server, over httpx: whatever kind it is of, its wire knows."""
 
 import asyncio
 import json
@@ -13,6 +13,7 @@ import httpx
 from tiers.errors import CatalogError, TierBusyError, TierError, TierRequestError, TierUnavailableError
 from tiers.http_transport import transport_to
 from tiers.openai_format import WireError, parse_error, parse_retry_after
+from tiers.queue_page import sum_of_samples
 from tiers.remote_kinds import wire_of
 from tiers.remote_wire import WireCall
 from tiers.sse import EventParser, EventTooLargeError, ServerSentEvent
@@ -23,6 +24,7 @@ from tiers.tier_spec import TierSpec
 TOKENS_PER_MESSAGE = 4
 MAX_ERROR_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 2**20
+MAX_METRICS_BYTES = 4 * 2**20
 # How long a server may take to end a stream whose last event has come, for its connection to be kept.
 ENDING_SECONDS = 0.2
 OPERATOR_STATUSES = (401, 403, 404, 407)
@@ -62,15 +64,34 @@ class RemoteTier(Tier):
 
     async def start(self) -> None:
         """See `Tier.start`: the server answers where its kind says whether it can be asked, whatever it answers."""
-        seconds = self._remote.read_timeout_seconds
+        await asyncio.to_thread(self._wire.prepare)
         try:
-            response = await self._send("GET", self._wire.health_path, b"", seconds)
-            async with aclosing(response):
-                body = await _up_to(MAX_ERROR_BYTES, _pieces(response))
+            response, body = await self._get(self._wire.health_path, self._remote.read_timeout_seconds, MAX_ERROR_BYTES)
         except httpx.TransportError as error:
             raise self._unavailable(error) from error
         if response.status_code in (401, 403) or response.status_code >= 500:
             raise self._status_error(response, parse_error(body))
+
+    @property
+    def tells_queue(self) -> bool:
+        """Whether a server of this kind tells how many requests it has."""
+        return self._wire.queue is not None
+
+    async def queue(self, seconds: float) -> int | None:
+        """How many requests the server has, from wherever, asked within `seconds`; None where it does not tell."""
+        metric = self._wire.queue
+        if metric is None:
+            return None
+        try:
+            response, page = await self._get(metric.path, seconds, MAX_METRICS_BYTES)
+        except httpx.TransportError:
+            return None
+        return sum_of_samples(page, metric.samples) if response.status_code == 200 else None
+
+    async def _get(self, path: str, seconds: float, most: int) -> tuple[httpx.Response, bytes]:
+        response = await self._send("GET", path, b"", seconds)
+        async with aclosing(response):
+            return response, await _up_to(most, _pieces(response))
 
     async def close(self) -> None:
         """See `Tier.close`."""
@@ -154,7 +175,8 @@ class RemoteTier(Tier):
                 "echo",
             )
         room = max(1, self.max_context - tally.prompt_tokens)
-        return self._wire.call(request, min(self._spec.max_tokens, room, request.max_tokens or room))
+        tally.max_tokens = min(self._spec.max_tokens, room, request.max_tokens or room)
+        return self._wire.call(request, tally.max_tokens)
 
     def _said(self, events: list[ServerSentEvent], tally: Tally) -> tuple[list[Delta], bool]:
         """What `events` say, and whether the last one is among them."""

@@ -1,11 +1,23 @@
 """Which wire a tier's `remote.kind` speaks."""
 
-from tiers.openai_wire import OpenAIWire
+from collections.abc import Callable
+
+from tiers.openai_wire import OpenAIWire, SglangWire, TensorRtLlmWire, VllmWire
 from tiers.remote_wire import RemoteWire
-from tiers.tier_spec import TierSpec
+from tiers.tier_spec import RemoteKind, RemoteSpec, TierSpec
+from tiers.triton_wire import TritonTensorRtLlmWire, TritonVllmWire
+
+WIRES: dict[RemoteKind, Callable[[RemoteSpec], RemoteWire]] = {
+    "openai": OpenAIWire,
+    "vllm": VllmWire,
+    "sglang": SglangWire,
+    "tensorrt-llm": TensorRtLlmWire,
+    "triton-tensorrt-llm": TritonTensorRtLlmWire,
+    "triton-vllm": TritonVllmWire,
+}
 
 
 def wire_of(spec: TierSpec) -> RemoteWire:
     """The wire to the server of `spec`, which has a `remote` table."""
     assert spec.remote is not None
-    return OpenAIWire(spec.remote)
+    return WIRES[spec.remote.kind](spec.remote)

@@ -16,14 +16,26 @@ class WireCall(NamedTuple):
     streamed: bool
 
 
+class QueueMetric(NamedTuple):
+    """`path`: relative to `base_url`, of a Prometheus page. `samples`: their sum is how many requests are there."""
+
+    path: str
+    samples: tuple[str, ...]
+
+
 class RemoteWire(ABC):
     """Contract of every kind of server; `tests/tiers/test_remote_wires.py` runs it against all of them.
 
     Stateless: what is known of an answer under way is in its `Tally`. The order of deltas is that of `Delta`.
-    `health_path`: relative to `base_url`, answers a GET when the server can be asked.
+    `health_path`: relative to `base_url`, answers a GET when the server can be asked. `queue`: where it tells how many
+    requests it has, if it does.
     """
 
     health_path: str
+    queue: QueueMetric | None = None
+
+    def prepare(self) -> None:  # noqa: B027 - most kinds need nothing
+        """Read what is needed from files; blocks. Raises `CatalogError`. Called before any request, maybe again."""
 
     @abstractmethod
     def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:

@@ -21,6 +21,7 @@ class Replica:
     """State of the server at `spec.base_url`; `flights` in the order in which they began. The mean `weight` is 1.
 
     `silent`: those whose first token has not come, which tells of a server that hangs before any of them has failed.
+    `elsewhere`: what the server has of others, other gateways for one, as it told last.
     """
 
     def __init__(self, spec: ReplicaSpec, mean_weight: float) -> None:
@@ -31,6 +32,7 @@ class Replica:
         self.breaker = Breaker()
         self.recent_requests, self.recent_failures = FadingCount(), FadingCount()
         self.requests = self.failures = 0
+        self.elsewhere = 0
 
     @property
     def outstanding(self) -> int:
@@ -46,7 +48,11 @@ class Replica:
         longest = now - next(iter(self.silent)).began if self.silent else 0.0
         ttft = max(self.ttft.value(now, decay_seconds, rest), longest, MIN_TTFT_SECONDS)
         failures = 0 if self.is_well(now) else self.breaker.failures
-        return ttft * (1 + self.outstanding / self.weight) * (1 + failures)
+        return ttft * (1 + (self.outstanding + self.elsewhere) / self.weight) * (1 + failures)
+
+    def note_queue(self, requests: int | None) -> None:
+        """The server has so many, ours among them; None: it does not say."""
+        self.elsewhere = 0 if requests is None else max(requests - self.outstanding, 0)
 
     def is_well(self, now: float) -> bool:
         """Whether its last failure is long enough ago, or an answer came after it."""
@@ -74,6 +80,7 @@ class Replica:
             condition=self.condition(now),
             available_in_seconds=self.breaker.available_in(now),
             outstanding=self.outstanding,
+            elsewhere=self.elsewhere,
             ttft_seconds=self.ttft.latest,
             consecutive_failures=self.breaker.failures,
             requests=self.requests,

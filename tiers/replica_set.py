@@ -1,4 +1,4 @@
-"""A tier over several OpenAI-compatible servers of one model: balanced, retried elsewhere, and told as it was."""
+"""A tier over several servers of one model: balanced, retried elsewhere, and told as it was."""
 
 import asyncio
 import logging
@@ -28,6 +28,8 @@ from tiers.tier_spec import TierSpec
 log = logging.getLogger(__name__)
 
 HEDGED_AFTER = 0.95
+# How long a server may take to tell of its queue.
+QUEUE_SECONDS = 1.0
 FEWEST_FIRST_TOKENS, MOST_FIRST_TOKENS = 20, 200
 
 
@@ -60,6 +62,7 @@ class ReplicaSet(Tier):
         self._balancer = Balancer(spec.name, remote.servers, remote.balancing, clock=clock, rng=rng or random.Random())
         self._budget = RetryBudget(remote.balancing.retry_burst)
         self._first_tokens: deque[float] = deque(maxlen=MOST_FIRST_TOKENS)
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def balancing(self) -> BalancingSpec:
@@ -78,9 +81,15 @@ class ReplicaSet(Tier):
             if not isinstance(error, TierError) or len(errors) == len(outcomes):
                 raise error
             log.warning("a replica is not there: %s", error)
+        if self._watching is None and any(tier.tells_queue for tier in self._tiers.values()):
+            self._watching = asyncio.create_task(self._watch_queues())
 
     async def close(self) -> None:
         """See `Tier.close`."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+            self._watching = None
         await asyncio.gather(*(tier.close() for tier in self._tiers.values()))
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
@@ -123,6 +132,19 @@ class ReplicaSet(Tier):
         """See `Tier.replicas`."""
         now = self._clock()
         return [replica.status(now) for replica in self._balancer.replicas]
+
+    async def look_at_queues(self) -> None:
+        """Ask every server how many requests it has, for the next choices."""
+        replicas = self._balancer.replicas
+        told = await asyncio.gather(*(self._tiers[replica.url].queue(QUEUE_SECONDS) for replica in replicas))
+        for replica, requests in zip(replicas, told, strict=True):
+            replica.note_queue(requests)
+
+    async def _watch_queues(self) -> None:
+        while True:
+            if self.balancing.queue_poll_seconds:
+                await self.look_at_queues()
+            await asyncio.sleep(self.balancing.queue_poll_seconds or QUEUE_SECONDS)
 
     def _ask(self, request: GenerationRequest, began: float, asked: list[ReplicaCall]) -> ReplicaCall | None:
         """Ask one more replica for a request that came at `began`, if that is allowed."""

@@ -21,8 +21,9 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One replica as its balancer sees it; the mean `weight` of a tier's replicas is 1.
 
     `condition`: `serving`; `paused`, as it asked to be left alone; `ejected`; `probing`, ejected until one request has
-    shown it well. `available_in_seconds`: when the next request may go there. `ttft_seconds`: peak-sensitive moving
-    average of the time to the first token, None before the first. `requests` and `failures` count since start.
+    shown it well. `available_in_seconds`: when the next request may go there. `elsewhere`: requests that it has of
+    others, where it tells. `ttft_seconds`: peak-sensitive moving average of the time to the first token, None before
+    the first. `requests` and `failures` count since start.
     """
 
     replica: str
@@ -30,6 +31,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     condition: ReplicaCondition
     available_in_seconds: float
     outstanding: int
+    elsewhere: int = 0
     ttft_seconds: float | None
     consecutive_failures: int
     requests: int

@@ -11,12 +11,16 @@ class Tally:
     """What has been streamed of each choice, for the order of deltas and for billing without reported usage.
 
     `reported`: the server's own counts, as far as they have come. `prompt_tokens`: an estimate of ours.
+    `max_tokens`: what was asked for of each choice. `heard`: all text of a server that speaks of one choice alone; None
+    until it has said anything.
     """
 
     def __init__(self, n: int, prompt_tokens: int) -> None:
         self.unfinished = set(range(n))
         self.reported: Usage | None = None
         self.prompt_tokens = prompt_tokens
+        self.max_tokens = 0
+        self.heard: str | None = None
         self._text: dict[int, int] = {}
         self._reasoning: dict[int, int] = {}
 

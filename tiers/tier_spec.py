@@ -22,9 +22,19 @@ class TierClass(StrEnum):
     EXPERT = "EXPERT"
 
 
-class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An OpenAI-compatible server. `base_url` ends where `/chat/completions` begins (usually in `/v1`).
+RemoteKind = Literal["openai", "vllm", "sglang", "tensorrt-llm", "triton-tensorrt-llm", "triton-vllm"]
 
+
+class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server elsewhere. `base_url` ends where `/chat/completions` begins (usually in `/v1`), Triton's before `/v2`.
+
+    `kind`: what server it is, which decides its health probe, its queue's metrics and its own names of fields; `openai`
+    is any that is OpenAI-compatible. The others are vLLM, SGLang, `trtllm-serve`, and Triton Inference Server with the
+    TensorRT-LLM or the vLLM backend, where `model` is the name in Triton's model repository.
+    `tokenizer` (Triton only): model file or folder whose chat template writes conversations; without it only raw
+    prompts are answered. `cumulative_text` (Triton with TensorRT-LLM): each event repeats the text before it, as the
+    model `tensorrt_llm_bls` does with `accumulate_tokens`. `whole_path` (likewise): how whole answers are asked for; by
+    `infer` a model that is not decoupled.
     Several servers of the same model: `base_urls` instead, or `replicas`, which may differ in weight and key; requests
     are spread over them as `balancing` says.
     `api_key_env` names the environment variable that holds the key; the key itself never stands in a catalogue.
@@ -38,7 +48,11 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     base_urls: list[str] = []
     replicas: list[ReplicaSpec] = []
     balancing: BalancingSpec = BalancingSpec()
+    kind: RemoteKind = "openai"
     model: str
+    tokenizer: str | None = None
+    cumulative_text: bool = False
+    whole_path: Literal["generate", "infer"] = "generate"
     max_context: Annotated[int, msgspec.Meta(ge=2)]
     api_key_env: str | None = None
     connect_timeout_seconds: Positive = 5.0
@@ -53,6 +67,11 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """All servers in one form, one or several."""
         urls = [self.base_url] if self.base_url else self.base_urls
         return [ReplicaSpec(base_url=url) for url in urls] + self.replicas
+
+    @property
+    def is_triton(self) -> bool:
+        """Whether it speaks Triton's protocol instead of OpenAI's."""
+        return self.kind.startswith("triton-")
 
     @property
     def is_replicated(self) -> bool:

@@ -39,18 +39,42 @@ class Call:
         await self.begin(status, "application/json")
         await self.send(json.dumps(payload).encode())
 
+    async def begin_chunked(self, kind: str = "text/event-stream; charset=utf-8") -> None:
+        """A body whose end is told, as servers send streams."""
+        head = f"HTTP/1.1 200 X\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n"
+        await self.send(head.encode())
+
+    async def chunked_event(self, payload: object) -> None:
+        """One event of such a body."""
+        data = f"data: {json.dumps(payload)}\n\n".encode()
+        await self.send(b"%x\r\n%b\r\n" % (len(data), data))
+
+    async def end_chunked(self) -> None:
+        """The end of such a body."""
+        await self.send(b"0\r\n\r\n")
+
     async def client_gone(self) -> None:
         """Returns when the client has closed its side of the connection."""
         while await self.reader.read(1024):
             pass
 
 
+async def list_nothing(call: Call) -> None:
+    """What is there: a list of no models."""
+    await call.reply(200, {"object": "list", "data": []})
+
+
 class LoopbackServer:
-    """Serves `handler` on a free port of 127.0.0.1; `calls` are the POST requests received."""
+    """Serves `handler` on a free port of 127.0.0.1; `calls` are the POST requests received.
+
+    `looks`: the paths of GET requests, which `looked_at` answers.
+    """
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.calls: list[Call] = []
+        self.looks: list[str] = []
+        self.looked_at: Handler = list_nothing
         self.disconnected = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -102,7 +126,8 @@ class LoopbackServer:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         call = Call(path, headers, json.loads(body) if body else {}, reader, writer)
         if method == "GET":
-            await call.reply(200, {"object": "list", "data": []})
+            self.looks.append(path)
+            await self.looked_at(call)
             return
         self.calls.append(call)
         gone = asyncio.create_task(call.client_gone())
