@@ -10,6 +10,7 @@ main = LazyGroup(
         "route": ("gateway.cli.route:route", "Show which tier would answer a prompt, and why."),
         "backtest": ("gateway.cli.backtest:backtest", "Show what routing would have done with a log of yours."),
         "cost": ("gateway.cli.cost:cost", "Work out what a traffic mix costs and saves."),
+        "plan": ("gateway.cli.plan:plan", "Work out replicas and cost for a load and its objectives."),
         "models": ("gateway.cli.models:models", "Show the catalogue: tiers, files, memory."),
         "kv-calc": ("gateway.cli.kv_calc:kv_calc", "Work out the memory of a KV cache."),
         "knobs": ("gateway.cli.knobs:knobs", "Show and change a running server's live knobs."),

@@ -5,7 +5,7 @@ _EXPECTED = {
     "gateway.settings": {"SettingsError"},
     "tiers.errors": {"CatalogError", "TierUnavailableError"},
     "inference_core.errors": {"ModelFileError", "MemoryPlanError", "CoreGoneError", "CoreError", "InvalidRequestError"},
-    "inference_core.bench.workload": {"TraceError"},
+    "inference_core.bench.trace_file": {"TraceError"},
     "classifier.errors": {
         "ArtefactError",
         "TrainingDataError",
@@ -25,6 +25,7 @@ _EXPECTED = {
     "gateway.tenancy.errors": {"TenancyError"},
     "gateway.errors": {"ApiError"},
     "gateway.announcement": {"ServerStartError"},
+    "gateway.fleet.errors": {"PlanError"},
 }
 
 

@@ -4,6 +4,6 @@ from inference_core.bench.options import BenchOptions
 from inference_core.bench.report import row_text
 from inference_core.bench.run import Progress, run_bench
 from inference_core.bench.target import CoreTarget
-from inference_core.bench.workload import TraceError
+from inference_core.bench.trace_file import TraceError
 
 __all__ = ["BenchOptions", "CoreTarget", "Progress", "TraceError", "row_text", "run_bench"]

@@ -1,16 +1,13 @@
 """What a benchmark sends and when: seeded prompts, closed loops, Poisson arrivals and recorded traces."""
 
-import csv
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from inference_core.bench.options import BenchOptions
+from inference_core.bench.trace_file import read_trace
 
 # These words in this order, with the draws below, make the prompts that the load generators of other servers
 # send for the same seed, so that rows can be set side by side.
@@ -23,15 +20,6 @@ _WORD_LIST = (
     "morning reason research girl guy moment air teacher force education"
 )
 WORDS = _WORD_LIST.split()
-
-_TIME_COLUMNS = ("timestamp", "arrival", "arrived_at", "time", "at")
-_PROMPT_COLUMNS = ("prompt_tokens", "contexttokens", "input_length", "input_tokens", "prompt_len")
-_OUTPUT_COLUMNS = ("output_tokens", "generatedtokens", "output_length", "completion_tokens", "output_len")
-_SECONDS = {"s": 1.0, "ms": 1e-3}
-
-
-class TraceError(ValueError):
-    """A trace file cannot be replayed: the message names the file, the row and what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,56 +91,9 @@ def _poisson_jobs(options: BenchOptions, prompts: Prompts, rate: float) -> list[
 
 
 def _trace_jobs(path: Path, options: BenchOptions, prompts: Prompts) -> list[Job]:
-    rows = _read_trace(path, options.requests)
-    times = [_seconds(_column(row, _TIME_COLUMNS, path), _SECONDS[options.trace_unit], path) for row in rows]
     jobs = []
-    for row, time in zip(rows, times, strict=True):
-        words = _count(_column(row, _PROMPT_COLUMNS, path), path)
+    for arrival in read_trace(path, options.trace_unit, options.requests):
+        words = arrival.prompt_tokens
         words = min(words, options.max_prompt) if options.max_prompt else words
-        output = max(1, _count(_column(row, _OUTPUT_COLUMNS, path), path))
-        jobs.append(Job(prompts.draw(words), output, (time - min(times)) / options.trace_speed))
-    return sorted(jobs, key=lambda job: job.due or 0.0)
-
-
-def _read_trace(path: Path, limit: int) -> list[dict[str, Any]]:
-    """Rows of a CSV with a header or of JSON lines, keys in lower case; the first `limit` if that is not 0."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            lines: Iterator[dict[str, Any]] = (
-                (json.loads(line) for line in file if line.strip())
-                if path.suffix == ".jsonl"
-                else iter(csv.DictReader(file))
-            )
-            rows = [{key.strip().lower(): row[key] for key in row} for row in islice(lines, limit or None)]
-    except (OSError, UnicodeError, ValueError, AttributeError) as error:
-        raise TraceError(
-            f"{path} cannot be read as a trace: {error}; give a CSV with a header, or JSON lines"
-        ) from error
-    if not rows:
-        raise TraceError(f"{path} has no rows")
-    return rows
-
-
-def _column(row: dict[str, Any], names: tuple[str, ...], path: Path) -> Any:
-    for name in names:
-        if row.get(name) is not None:
-            return row[name]
-    raise TraceError(f"{path} has none of the columns {', '.join(names)}; it has {', '.join(row)}")
-
-
-def _seconds(value: Any, unit: float, path: Path) -> float:
-    try:
-        return float(value) * unit
-    except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(value).timestamp()
-    except ValueError as error:
-        raise TraceError(f"{path}: {value!r} is neither a number nor an ISO date") from error
-
-
-def _count(value: Any, path: Path) -> int:
-    try:
-        return int(float(value))
-    except (TypeError, ValueError) as error:
-        raise TraceError(f"{path}: {value!r} is not a number of tokens") from error
+        jobs.append(Job(prompts.draw(words), arrival.output_tokens, arrival.at / options.trace_speed))
+    return jobs

@@ -1,0 +1,186 @@
+"""How much of a load one replica carries within its objectives, and how many replicas a rate needs.
+
+One replica runs `n` answers at once under continuous batching. With a step's base b, d per decoding sequence, p seconds
+of work per prompt and O tokens per answer:
+
+- time between tokens: ITL(n) = b + n d + n p / O. In one step time n / O answers end and as many prompts come in.
+- rate, by Little's law (n = rate x O x ITL): rate(n) = n / (O ITL(n)) = 1 / (O b / n + O d + p). It rises with n.
+- the decodes ride along in the steps of a prompt, of which it fills c = tokens / chunk: it takes the queue of prompts
+  for S(n) = p + c (b + n d). That is a single-server queue with utilisation u = rate S, and its waiting time has in
+  heavy traffic the tail of Kingman (1961): P(W > t) = u exp(-t / m), m = S (ca^2 + cs^2) / 2 / (1 - u), with the
+  coefficients of variation of gaps and lengths.
+- TTFT at quantile q: p + ceil(c) (b + n d) + max(0, m ln(u / (1 - q))).
+
+All of it rises with n, so the best n is the largest that keeps every objective.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.fleet.errors import PlanError
+from gateway.fleet.replica_profile import ReplicaProfile
+from gateway.fleet.workload import Workload
+
+HOURS_PER_MONTH = 730.0
+# Beyond this share of its time a queue's waiting is more a matter of luck than of the mean.
+MOST_PROMPT_BUSY = 0.9
+
+
+class Objectives(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds; None does not bind. `ttft_s` and `e2e_s` hold at `quantile`, `itl_s` for the mean of an answer.
+
+    `most_busy`: the share of its best rate that a replica is planned to run at. `spare`: replicas beyond the need.
+    Raises `PlanError` for what cannot be.
+    """
+
+    ttft_s: float | None = None
+    itl_s: float | None = None
+    e2e_s: float | None = None
+    quantile: float = 0.99
+    most_busy: float = 1.0
+    spare: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_s", "itl_s", "e2e_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise PlanError(f"{name} is {value}; an objective is above 0 seconds")
+        if not 0 < self.quantile < 1 or not 0 < self.most_busy <= 1:
+            raise PlanError(f"quantile {self.quantile} and most_busy {self.most_busy}: both are shares above 0")
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica at `in_flight` answers: requests per second, seconds."""
+
+    in_flight: int
+    rate: float
+    itl_s: float
+    ttft_s: float
+    e2e_s: float
+    prompt_busy: float
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Replicas for a load and what they cost. `bound`: the objective or limit that kept the batch from growing.
+
+    `usd_per_1k_tokens` counts prompt and answer, `usd_per_1k_output_tokens` answers alone; a month has 730 hours.
+    """
+
+    profile: str
+    evidence: str
+    rate: float
+    replicas: int
+    devices: int
+    each: Operation
+    bound: str
+    in_flight: float
+    usd_per_hour: float
+    usd_per_month: float
+    usd_per_1k_tokens: float
+    usd_per_1k_output_tokens: float
+
+
+def operation(profile: ReplicaProfile, load: Workload, in_flight: int, quantile: float = 0.99) -> Operation:
+    """The formulas above at `in_flight`; infinite times where prompts would come faster than they are computed."""
+    cached = load.prompt_tokens * load.cached_share
+    work = profile.prefill_s(load.prompt_tokens, cached)
+    chunks = (load.prompt_tokens - cached) / profile.chunk_tokens
+    step = profile.base_s + in_flight * profile.decode_s(load.context_tokens)
+    itl = step + in_flight * work / load.output_tokens
+    rate = in_flight / (load.output_tokens * itl)
+    service = work + chunks * step
+    busy = rate * service
+    ttft = work + math.ceil(chunks) * step + _wait(service, busy, load, quantile)
+    return Operation(
+        in_flight=in_flight,
+        rate=rate,
+        itl_s=itl,
+        ttft_s=ttft,
+        e2e_s=ttft + (load.output_tokens - 1) * itl,
+        prompt_busy=busy,
+    )
+
+
+def _wait(service: float, busy: float, load: Workload, quantile: float) -> float:
+    if busy >= 1:
+        return math.inf
+    mean = service * (load.arrival_cv**2 + load.prompt_cv**2) / 2 / (1 - busy)
+    return max(0.0, mean * math.log(busy / (1 - quantile)))
+
+
+def best_operation(profile: ReplicaProfile, load: Workload, wanted: Objectives) -> tuple[Operation, str]:
+    """The largest batch that keeps the objectives, and what stops a larger one. Raises `PlanError` if even one answer
+    at a time misses them."""
+    memory = int(profile.kv_tokens // (load.prompt_tokens + load.output_tokens))
+    limit = min(profile.max_sequences, memory)
+    if limit < 1:
+        raise PlanError(
+            f"{profile.name} holds {profile.kv_tokens:,} tokens, a request takes "
+            f"{load.prompt_tokens + load.output_tokens:,.0f}"
+        )
+    broken = _broken(operation(profile, load, 1, wanted.quantile), wanted)
+    if broken:
+        raise PlanError(f"{profile.name} misses {broken} with one answer at a time; loosen it or take a faster replica")
+    low, high = 1, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _broken(operation(profile, load, middle, wanted.quantile), wanted):
+            high = middle - 1
+        else:
+            low = middle
+    found = operation(profile, load, low, wanted.quantile)
+    if low == limit:
+        return found, "memory" if memory < profile.max_sequences else "max sequences"
+    return found, _broken(operation(profile, load, low + 1, wanted.quantile), wanted)
+
+
+def _broken(point: Operation, wanted: Objectives) -> str:
+    """The first objective that a point misses, '' if none."""
+    if point.prompt_busy > MOST_PROMPT_BUSY:
+        return f"prompts {MOST_PROMPT_BUSY:.0%} of the time"
+    for name, value, most in (
+        ("TTFT", point.ttft_s, wanted.ttft_s),
+        ("ITL", point.itl_s, wanted.itl_s),
+        ("E2E", point.e2e_s, wanted.e2e_s),
+    ):
+        if most is not None and value > most:
+            return f"{name} {most * 1e3:g} ms"
+    return ""
+
+
+def plan(profile: ReplicaProfile, load: Workload, wanted: Objectives | None = None) -> Plan:
+    """Replicas that carry `load`, its objectives kept on each. Raises `PlanError`."""
+    wanted = wanted or Objectives()
+    each, bound = best_operation(profile, load, wanted)
+    replicas = math.ceil(load.rate / (each.rate * wanted.most_busy) - 1e-9) + wanted.spare
+    hourly = replicas * profile.usd_per_hour
+    per_request = hourly / (3600 * load.rate)
+    return Plan(
+        profile=profile.name,
+        evidence=profile.evidence,
+        rate=load.rate,
+        replicas=replicas,
+        devices=replicas * profile.devices,
+        each=each,
+        bound=bound,
+        in_flight=load.rate * each.e2e_s,
+        usd_per_hour=hourly,
+        usd_per_month=hourly * HOURS_PER_MONTH,
+        usd_per_1k_tokens=1000 * per_request / (load.prompt_tokens + load.output_tokens),
+        usd_per_1k_output_tokens=1000 * per_request / load.output_tokens,
+    )
+
+
+def cheapest(profiles: Sequence[ReplicaProfile], load: Workload, wanted: Objectives) -> Plan:
+    """The plan with the lowest price per hour among those that keep the objectives. Raises `PlanError` if none does."""
+    plans, refusals = [], []
+    for profile in profiles:
+        try:
+            plans.append(plan(profile, load, wanted))
+        except PlanError as error:
+            refusals.append(str(error))
+    if not plans:
+        raise PlanError("no profile keeps the objectives: " + "; ".join(refusals))
+    return min(plans, key=lambda each: (each.usd_per_hour, each.replicas))
