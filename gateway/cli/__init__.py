@@ -13,6 +13,10 @@ main = LazyGroup(
         "plan": ("gateway.cli.plan:plan", "Work out replicas and cost for a load and its objectives."),
         "models": ("gateway.cli.models:models", "Show the catalogue: tiers, files, memory."),
         "kv-calc": ("gateway.cli.kv_calc:kv_calc", "Work out the memory of a KV cache."),
+        "triton-config": (
+            "gateway.cli.triton_config:triton_config",
+            "Describe a tier's model for Triton Inference Server.",
+        ),
         "knobs": ("gateway.cli.knobs:knobs", "Show and change a running server's live knobs."),
         "adapters": ("gateway.cli.adapters:adapters", "Load and unload a running server's LoRA adapters."),
         "quantize": ("gateway.cli.quantize:quantize", "Make a smaller copy of a model: INT4, INT8 or FP8."),

@@ -1,0 +1,63 @@
+"""`aio triton-config`: a tier's model described for Triton Inference Server, from the knobs that it has here."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.options import catalog_option, settings_from
+
+if TYPE_CHECKING:
+    from tiers.triton_config import Backend, DeviceKind
+
+
+@click.command("triton-config")
+@catalog_option
+@click.option("--tier", type=click.IntRange(1, 4), required=True, help="Whose model.")
+@click.option(
+    "--backend",
+    type=click.Choice(["python", "vllm"]),
+    default="python",
+    show_default=True,
+    help="python: text in, text out behind the dynamic batcher, as TensorRT-LLM's tensorrt_llm_bls. vllm: its own.",
+)
+@click.option("--kind", type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True, help="Where copies run.")
+@click.option("--instances", type=click.IntRange(min=1), default=1, show_default=True, help="Copies on each GPU.")
+@click.option("--gpus", metavar="0,1", help="Which GPUs.  [all]")
+@click.option(
+    "--weights", metavar="PATH", help="With vllm: where they are on Triton's machine.  [the catalogue's path]"
+)
+@click.option(
+    "--out", metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Model repository.  [print only]"
+)
+def triton_config(
+    catalog: str | None,
+    tier: int,
+    backend: "Backend",
+    kind: "DeviceKind",
+    instances: int,
+    gpus: str | None,
+    weights: str | None,
+    out: Path | None,
+) -> None:
+    """Describe a tier's model as `config.pbtxt`: batch sizes, queue and delay are the model's knobs.
+
+    Instances are replicas, each with weights of its own: `--instances 2 --gpus 0,1` makes four of them. A model that
+    one GPU cannot hold is split by its backend (tensor parallel), never by an instance group.
+    """
+    from tiers.catalog_file import load_catalog
+    from tiers.triton_config import Instances, triton_files
+
+    try:
+        cards = [int(number) for number in gpus.split(",")] if gpus else []
+    except ValueError:
+        raise click.BadParameter(f"{gpus!r}: numbers of GPUs, separated by commas", param_hint="--gpus") from None
+    loaded = load_catalog(settings_from(catalog=catalog).catalog)
+    files = triton_files(loaded, tier, backend, Instances(kind=kind, count=instances, gpus=cards), weights)
+    if out is None:
+        click.echo("\n".join(f"# {path}\n{text}" for path, text in files.items()), nl=False)
+        return
+    for path, text in files.items():
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        (out / path).write_text(text, encoding="utf-8")
+        click.echo(str(out / path))

@@ -1,0 +1,101 @@
+"""The images: what the Dockerfile's linter says, and what a container of ours may not be."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import Settings, variable_of
+from tests.deploy.files import DEPLOY, ROOT, run
+
+pytestmark = pytest.mark.deploy
+DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
+HADOLINT = Path(sys.executable).with_name("hadolint")
+
+
+def instructions(text: str) -> list[tuple[str, str]]:
+    """(instruction, rest), comments dropped and continued lines joined."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [(w[0].upper(), w[1]) for line in joined.splitlines() if len(w := line.split(None, 1)) == 2]
+
+
+def stages(text: str) -> dict[str, list[tuple[str, str]]]:
+    """The instructions of each stage by its name, those of the stage it builds on before its own."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    name = ""
+    for instruction, rest in instructions(text):
+        if instruction == "FROM":
+            base, _, name = rest.partition(" AS ")
+            found[name] = list(found.get(base, []))
+        found[name].append((instruction, rest))
+    return found
+
+
+def problems(text: str) -> list[str]:
+    """What no linter knows of our images."""
+    told = []
+    for name, steps in stages(text).items():
+        for base in [rest for instruction, rest in steps if instruction == "FROM"]:
+            image = base.split(" AS ")[0]
+            if image not in stages(text) and not re.search(r":\d+\.\d+\.\d+", image):
+                told.append(f"{name}: the base {image} is not pinned by a whole version")
+        if name in ("cpu", "cuda"):
+            users = [rest for instruction, rest in steps if instruction == "USER"]
+            if not users or not re.fullmatch(r"[1-9]\d{3,}:[1-9]\d{3,}", users[-1]):
+                told.append(f"{name}: runs as {users[-1:]}")
+            told += [f"{name}: no {wanted}" for wanted in ("HEALTHCHECK", "ENTRYPOINT") if wanted not in dict(steps)]
+        for instruction, rest in steps:
+            if instruction in ("ENV", "ARG") and re.search(r"(?i)(password|secret|token|_keys?\b)", rest):
+                told.append(f"{name}: {rest} would stay in a layer")
+    return told
+
+
+def test_the_linter_finds_nothing() -> None:
+    found = run(HADOLINT, DOCKERFILE)
+    assert found.returncode == 0, found.stdout
+
+
+def test_the_linter_finds_what_is_wrong(tmp_path: Path) -> None:
+    broken = tmp_path / "Dockerfile"
+    broken.write_text(DOCKERFILE.read_text().replace("python:3.12.11-slim-bookworm", "python:latest"))
+    found = run(HADOLINT, broken)
+    assert found.returncode == 1
+    assert "DL3007" in found.stdout
+
+
+def test_images_run_unprivileged_from_pinned_bases_without_secrets() -> None:
+    assert problems(DOCKERFILE.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("USER 10001:10001\n\n# The last", "USER 0:0\n\n# The last"),
+        ("python:3.12.11-slim-bookworm AS runtime", "python:3.12 AS runtime"),
+        ("AIO_PORT=8080", "AIO_PORT=8080 AIO_API_KEYS=app=abc"),
+        ("HEALTHCHECK --interval", "LABEL --interval"),
+    ],
+)
+def test_each_of_these_rules_finds_what_breaks_it(right: str, wrong: str) -> None:
+    text = DOCKERFILE.read_text()
+    assert right in text
+    assert problems(text.replace(right, wrong))
+
+
+def test_what_the_image_sets_are_settings() -> None:
+    known = {variable_of(field) for field in Settings.__struct_fields__}
+    named = set(re.findall(r"\bAIO_[A-Z_]+(?==)", DOCKERFILE.read_text()))
+    assert named
+    assert named <= known
+
+
+def test_the_context_is_the_packages_and_nothing_else() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert lines[1] == "*"
+    allowed = {line[1:] for line in lines if line.startswith("!")}
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    assert packages <= allowed
+    assert allowed - packages == {"LICENSE", "README.md", "pyproject.toml", "setup.py"}
+    assert all((ROOT / name).exists() for name in allowed)
