@@ -1,0 +1,96 @@
+"""Knobs as fields of a form: what each is, what may be put in, and what a form that came back wants changed."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.errors import bad_request
+
+WAS = "was."
+
+
+class KnobField(msgspec.Struct, frozen=True, kw_only=True):
+    """A knob with its value and its start value as texts. `choices`: all that may be put in, if they can be listed;
+    otherwise `bounds` says what may."""
+
+    name: str
+    value: str
+    default: str
+    description: str
+    choices: tuple[str, ...] = ()
+    bounds: str = ""
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it turns something on, off or into another way."""
+        return bool(self.choices)
+
+
+def knob_fields(values: Mapping[str, Any], schemas: Mapping[str, Mapping[str, Any]]) -> list[KnobField]:
+    """A field for each of `schemas` that has a value, in their order."""
+    return [_field(name, values[name], schema) for name, schema in schemas.items() if name in values]
+
+
+def wanted_changes(
+    form: Mapping[str, Any], names: Iterable[str], schemas: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The knobs that whoever filled in `form` has changed, with values as JSON has them; None for an emptied field,
+    which is how one asks for the start value.
+
+    Only what differs from what the form showed counts: what somebody else has changed meanwhile stays. Raises
+    `ApiError` 400 for a text that is no value of the knob's type; bounds are looked at by who carries the change out.
+    """
+    changes = {}
+    for name in names:
+        given = form.get(name)
+        if isinstance(given, str) and given.strip() != str(form.get(f"{WAS}{name}", "")).strip():
+            changes[name] = _value(name, given.strip(), schemas[name])
+    return changes
+
+
+def _field(name: str, value: Any, schema: Mapping[str, Any]) -> KnobField:
+    return KnobField(
+        name=name,
+        value=_text(value),
+        default=_text(schema.get("default")),
+        description=schema.get("description", ""),
+        choices=_choices(schema),
+        bounds=_bounds(schema),
+    )
+
+
+def _choices(schema: Mapping[str, Any]) -> tuple[str, ...]:
+    if "enum" in schema:
+        return tuple(_text(choice) for choice in schema["enum"])
+    return ("true", "false") if schema.get("type") == "boolean" else ()
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    if schema.get("type") == "array":
+        return f"numbers with commas between them, each {_bounds(schema.get('items', {}))}"
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is not None and high is not None:
+        return f"{low:,g} to {high:,g}"
+    return "" if low is None else f"{low:,g} or more"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _value(name: str, text: str, schema: Mapping[str, Any]) -> Any:
+    if text == "":
+        return [] if schema.get("type") == "array" else None
+    if "enum" in schema:
+        return text
+    try:
+        if schema.get("type") == "array":
+            return [msgspec.json.decode(part) for part in text.split(",")]
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        raise bad_request(f"Invalid {name}: {text[:64]!r} is no {schema.get('type')}.", name, "invalid_value") from None
