@@ -11,6 +11,7 @@ from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.api.line_answers import LineAnswers
 from gateway.catalogue_reload import CatalogueReload
 from gateway.classifier_in_force import ClassifierInForce, Serving
 from gateway.core_adapters import CoreAdapters
@@ -21,7 +22,7 @@ from gateway.embedding.embedders import embedders_of
 from gateway.engine import Engine, running_engine
 from gateway.hangup import reloading_on_hangup
 from gateway.http import http_app
-from gateway.jobs.jobs import running_jobs
+from gateway.jobs.jobs import Jobs
 from gateway.keys import ApiKeys
 from gateway.overload import OverloadQueue
 from gateway.parts import Parts
@@ -85,7 +86,9 @@ def create_app(
             stack.enter_context(reloading_on_hangup(parts.reload))
             yield
             parts.not_ready["shutdown"] = "the server is shutting down"
-            left = await parts.service.drain(settings.drain_seconds)
+            left, _ = await asyncio.gather(
+                parts.service.drain(settings.drain_seconds), parts.jobs.drain(settings.drain_seconds)
+            )
             if left:
                 log.warning("%d answers did not end within %d s and are aborted", left, settings.drain_seconds)
 
@@ -161,7 +164,7 @@ class Composition:
             records=ledger,
             feedback=FeedbackDesk(database, encode, len(self.catalog.tiers), redact=self._redact),
             privacy=privacy,
-            jobs=await stack.enter_async_context(running_jobs(settings, database)),
+            jobs=Jobs(settings, database, tenancy, self.metrics.jobs),
             sessions=Sessions(database, tenancy.directory, tenancy.clock),
             database=database,
             quality_loop=loop,
@@ -171,13 +174,14 @@ class Composition:
             created=int(time.time()),
             not_ready=self.not_ready,
             away=engine.away,
-            refresh_metrics=lambda: self._refresh(engine, ledger, service, loop),
+            refresh_metrics=lambda: self._refresh(engine, ledger, parts, loop),
             peers=self._peers,
         )
         if self._peers is not None:
             parts.records = PeerRecords(ledger, self._peers)
             await stack.enter_async_context(self._peers.answering(worker_answers(parts, parts.records)))
         await self._start_alerts(stack, engine)
+        await stack.enter_async_context(parts.jobs.working(LineAnswers(parts)))
         return parts
 
     async def _start_alerts(self, stack: AsyncExitStack, engine: Engine) -> None:
@@ -291,11 +295,12 @@ class Composition:
         self.sinks.append(lambda answer, record: loop.offer(record) if answer.ask.is_comparable else None)
         return loop
 
-    async def _refresh(self, engine: Engine, ledger: Ledger, service: Service, loop: QualityLoop | None) -> None:
+    async def _refresh(self, engine: Engine, ledger: Ledger, parts: Parts, loop: QualityLoop | None) -> None:
         status = ledger.status()
         self.metrics.ledger_lag.set(status.appended + status.adopted - status.stored - status.rejected)
-        self.metrics.in_flight.set(service.in_flight)
+        self.metrics.in_flight.set(parts.service.in_flight)
         await self.metrics.read_cores(engine.cores)
         await self.metrics.read_gpus()
+        await parts.jobs.show()
         if loop is not None:
             await loop.show(self.metrics)

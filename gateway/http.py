@@ -11,6 +11,8 @@ from litestar.openapi.plugins import JsonRenderPlugin
 
 from gateway import __version__
 from gateway.api.adapters import load_adapter, show_adapters, unload_adapter
+from gateway.api.batches import cancel_batch, create_batch, list_batches, show_batch
+from gateway.api.batches_admin import change_batches, show_batches
 from gateway.api.budgets_admin import delete_budget, list_budgets, put_budget
 from gateway.api.chat import chat_completions
 from gateway.api.chat_socket import chat_socket
@@ -38,6 +40,7 @@ from gateway.api.knobs import change_knobs, list_knob_changes, show_knobs
 from gateway.api.models import list_models, show_model
 from gateway.api.promotions import end_promotions, list_promotions
 from gateway.api.quality_lists import (
+    list_all_batches,
     list_artefacts,
     list_experiments,
     list_requests,
@@ -87,6 +90,10 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             show_file,
             show_content,
             delete_file,
+            create_batch,
+            list_batches,
+            show_batch,
+            cancel_batch,
         ],
         guards=[admit],
     )
@@ -105,6 +112,8 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             reload_catalogue,
             show_routing,
             change_routing,
+            show_batches,
+            change_batches,
             show_stats,
             show_adapters,
             load_adapter,
@@ -117,6 +126,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
         "/admin/api",
         route_handlers=[
             list_requests,
+            list_all_batches,
             list_verifications,
             show_verification,
             list_artefacts,

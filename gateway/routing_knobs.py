@@ -1,19 +1,12 @@
 """The live knobs of routing: kept in one small file of the data folder that every gateway process follows."""
 
-import asyncio
-import logging
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from classifier.opening import FIRST_TOKENS
-from gateway.knob_values import check_knobs, file_state
-from inference_core.loaders.atomic_file import atomic_file
-
-log = logging.getLogger(__name__)
+from gateway.knob_file import KnobFile
 
 
 class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,59 +57,13 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
 KNOB_NAMES = RoutingKnobs.__struct_fields__
 
 
-class RoutingKnobFile:
-    """The knobs in force, from `path`; None keeps them in memory alone.
+class RoutingKnobFile(KnobFile[RoutingKnobs]):
+    """See `KnobFile`."""
 
-    A file that cannot be used changes nothing: the knobs before it stay, and the log says why.
-    """
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._seen: tuple[int, int] | None = None
-        self.in_force = RoutingKnobs()
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Read the file again if it has changed; never raises."""
-        state = file_state(self._path)
-        if self._path is None or state is None or state == self._seen:
-            return
-        self._seen = state
-        try:
-            self.in_force = _checked(msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any]))
-        except Exception as error:
-            log.error("routing knobs stay as they are: %s: %s", self._path, error)
-
-    async def follow(self, seconds: float) -> None:
-        """Look at the file every `seconds`."""
-        while True:
-            await asyncio.sleep(seconds)
-            self.refresh()
-
-    def change(self, changes: Mapping[str, Any]) -> tuple[RoutingKnobs, RoutingKnobs]:
-        """Put `changes` in force, all or none, here at once and in other processes soon; (before, after).
-
-        None puts a knob back to its default. Raises `ApiError` 400 naming the knob, and OSError if the file cannot
-        be written; then nothing has changed.
-        """
-        before = self.in_force
-        after = _checked(msgspec.structs.asdict(before) | dict(changes))
-        if self._path is not None:
-            with atomic_file(self._path) as file:
-                file.write(msgspec.json.format(msgspec.json.encode(after), indent=2) + b"\n")
-            self._seen = file_state(self._path)
-        self.in_force = after
-        return before, after
+    knobs = RoutingKnobs
+    kind = "routing knob"
 
 
 def knob_schemas() -> dict[str, dict[str, Any]]:
     """By knob its JSON schema: type, bounds, default and description."""
-    properties: dict[str, dict[str, Any]] = msgspec.json.schema(RoutingKnobs)["$defs"]["RoutingKnobs"]["properties"]
-    return properties
-
-
-def _checked(values: Mapping[str, Any]) -> RoutingKnobs:
-    defaults = msgspec.structs.asdict(RoutingKnobs())
-    given = {name: defaults.get(name) if value is None else value for name, value in values.items()}
-    check_knobs(given, RoutingKnobs, "routing knob")
-    return msgspec.convert(given, RoutingKnobs)
+    return RoutingKnobFile.schemas()

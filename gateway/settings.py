@@ -54,6 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `text_days`, `retain_days`, `retain_rows`, `training_days`, `training_rows`: see `quality.retention`; "null": all.
     `file_limit`, `files_quota`: bytes of an uploaded file, and of all files of a tenant together. `file_days`: how long
     files are kept whose owner said nothing; "null": for ever.
+    `batch_concurrency`: lines of batches that this process answers at once; 0 leaves them to `aio worker`.
     `request_seconds`: how long a request may take to arrive. `max_connections`: per process, by default as many as its
     open files allow. `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
     `max_in_flight`, `max_waiting`: answers at once in this process, and requests that wait behind them, by priority.
@@ -86,6 +87,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     file_limit: Annotated[int, Meta(ge=1024)] = 100 * 1024 * 1024
     files_quota: Annotated[int, Meta(ge=1024)] = 1024 * 1024 * 1024
     file_days: Annotated[float, Meta(gt=0)] | None = 30.0
+    batch_concurrency: Annotated[int, Meta(ge=0, le=4096)] = 4
     request_seconds: Annotated[float, Meta(gt=0)] = 30.0
     max_connections: Annotated[int, Meta(ge=1)] | None = None
     cors_origins: str = ""
@@ -161,6 +163,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def replica_knobs_path(self) -> Path:
         """Where changed knobs of replica sets are kept, for all gateway processes of this folder."""
         return self.data_path / "replica_knobs.json"
+
+    @property
+    def batch_knobs_path(self) -> Path:
+        """Where changed knobs of batches are kept, for all processes of this folder."""
+        return self.data_path / "batch_knobs.json"
 
     @property
     def registry_path(self) -> Path:

@@ -481,3 +481,58 @@ file_parts = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),  # from 0
     Column("content", LargeBinary, nullable=False),
 )
+
+# Requests of one caller that are answered when there is time; the requests themselves are in `batch_lines`.
+batches = Table(
+    "batches",
+    metadata,
+    Column("batch_id", String(64), primary_key=True),  # sorts by time
+    Column("key_id", String(128)),
+    Column("tenant", String(128), nullable=False),  # as of files
+    Column("endpoint", String(64), nullable=False),
+    Column("input_file_id", String(64), nullable=False),
+    Column("completion_window", String(8), nullable=False),
+    Column("metadata", Json),
+    Column("traceparent", String(64)),  # of the request that made it
+    Column("output_seconds", Double),  # after which what it leaves expires; NULL: as files do
+    # validating | failed | in_progress | finalizing | completed | expired | cancelling | cancelled
+    Column("status", String(16), nullable=False),
+    Column("errors", Json),  # list of gateway.jobs.batch_input.InputError
+    Column("output_file_id", String(64)),
+    Column("error_file_id", String(64)),
+    Column("total", Integer, nullable=False),
+    Column("completed", Integer),  # counted once it has ended
+    Column("failed", Integer),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("in_progress_at", Double),
+    Column("finalizing_at", Double),
+    Column("completed_at", Double),
+    Column("failed_at", Double),
+    Column("expired_at", Double),
+    Column("cancelling_at", Double),
+    Column("cancelled_at", Double),
+    Column("owner", String(64)),  # the process that reads its input or writes its output, until `lease_until`
+    Column("lease_until", Double),  # on the clock of budget leases
+    Index(None, "created_at"),
+    Index(None, "status", "created_at"),
+    Index(None, "key_id", "created_at"),
+    Index(None, "key_id", "status", "created_at"),
+    Index(None, "tenant", "batch_id"),
+)
+
+batch_lines = Table(
+    "batch_lines",
+    metadata,
+    Column("batch_id", ForeignKey("batches.batch_id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),  # of the line in its file, from 1
+    Column("custom_id", FreeText, nullable=False),
+    Column("status", String(16), nullable=False),  # pending | done | failed | unanswered
+    Column("body", FreeText),  # NULL once it is answered
+    Column("answer", FreeText),  # the line of the output or error file
+    Column("visible_at", Double, nullable=False),  # when it may be taken, as leases tell the time; 0: at once
+    Column("taken_by", String(64)),  # who works on it until `visible_at`
+    Column("deliveries", Integer, nullable=False),
+    Index("uq_batch_lines_batch_id_custom_id", "batch_id", "custom_id", unique=True),
+    Index(None, "batch_id", "status", "visible_at", "number"),
+)

@@ -3,6 +3,7 @@
 from migrations.tables import (
     VERIFICATION_FACETS,
     audit_events,
+    batches,
     classifier_versions,
     experiments,
     requests,
@@ -28,4 +29,7 @@ ARTEFACTS = Listing(classifier_versions, "version", ("status",))
 TRANSITIONS = Listing(audit_events, "audit_event_id", ("action", "actor"))
 RETRAININGS = Listing(retrain_runs, "run_id", ("status", "trigger"), hidden=("owner", "lease_until"))
 ROLLOUTS = Listing(rollouts, "rollout_id", ("status",))
+BATCHES = Listing(
+    batches, "batch_id", ("status", "key_id"), hidden=("owner", "lease_until", "traceparent", "output_seconds")
+)
 EXPERIMENTS = Listing(experiments, "experiment_id", ("status",))

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from classifier.erasure import embedding_digest
 from migrations.tables import (
     audit_events,
+    batches,
     erased_embeddings,
     erasures,
     files,
@@ -45,6 +46,7 @@ class ErasedRows(msgspec.Struct, frozen=True, kw_only=True):
     verifications: int
     training_rows: int
     files: int
+    batches: int
 
 
 async def insert_records(connection: AsyncConnection, records: Sequence[Record]) -> None:
@@ -114,8 +116,8 @@ async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> Er
         )
         await _keep_digests(connection, key_id, now)
         counts = {}
-        # Decisions go with their requests, and contents with their files.
-        for table in (training_rows, verifications, requests, files):
+        # Decisions go with their requests, contents with their files, and lines with their batches.
+        for table in (training_rows, verifications, requests, files, batches):
             mine = delete(table).where(table.c.key_id == key_id, table.c.created_at <= now)
             counts[table.name] = (await connection.execute(mine)).rowcount
     await checkpoint(engine)

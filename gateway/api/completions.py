@@ -5,12 +5,12 @@ from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.api.answers import CompletionAnswer
-from gateway.api.generating import CompletionsWording, ask_fields, read_body, received, respond
+from gateway.api.generating import CompletionsWording, Received, ask_fields, read_body, received, respond
 from gateway.api.operations import describe
 from gateway.api.parsing import check_completion
 from gateway.api.schemas import CompletionRequest
 from gateway.ask import Ask
-from gateway.parts import HttpRequest, parts_of
+from gateway.parts import HttpRequest, Parts, parts_of
 
 _decoder = msgspec.json.Decoder(CompletionRequest)
 
@@ -25,11 +25,16 @@ _decoder = msgspec.json.Decoder(CompletionRequest)
 async def completions(request: HttpRequest) -> ASGIApp:
     """Continue each prompt, whole or as server-sent events."""
     body = await read_body(request, _decoder)
-    ask = Ask(
+    ask = completion_ask(parts_of(request), received(request), body)
+    return await respond(request, ask, CompletionsWording(parts_of(request), body.stream_options))
+
+
+def completion_ask(parts: Parts, given: Received, body: CompletionRequest) -> Ask:
+    """What a checked body asks for. Raises `ApiError` 400 that names the parameter."""
+    return Ask(
         api="completion",
         prompts=check_completion(body),
         echo=bool(body.echo),
         best_of=body.best_of,
-        **ask_fields(parts_of(request), received(request), body, body.logprobs),
+        **ask_fields(parts, given, body, body.logprobs),
     )
-    return await respond(request, ask, CompletionsWording(parts_of(request), body.stream_options))

@@ -76,7 +76,7 @@ async def embeddings(request: HttpRequest) -> ASGIApp:
     body = await read_body(request, _decoder)
     presence = Presence(request.receive)
     try:
-        answer, headers = await _embedded(parts_of(request), received(request), body)
+        answer, headers = await embedded(parts_of(request), received(request), body)
     except BaseException as error:
         if presence.is_reason(error):
             raise ClientGoneError from None
@@ -86,9 +86,10 @@ async def embeddings(request: HttpRequest) -> ASGIApp:
     return WholeResponse(msgspec.json.encode(answer), [(name.encode(), value.encode()) for name, value in headers])
 
 
-async def _embedded(
-    parts: Parts, given: Received, body: EmbeddingsRequest
+async def embedded(
+    parts: Parts, given: Received, body: EmbeddingsRequest, priority: int = 1
 ) -> tuple[EmbeddingList, list[tuple[str, str]]]:
+    """The vectors, and headers that say what they cost. Raises `ApiError`."""
     model = _model(parts, body.model)
     await model.open()
     rows = await asyncio.to_thread(_rows, model, body)
@@ -109,7 +110,7 @@ async def _embedded(
     spent = 0.0
     try:
         await admission.pay(given.caller, cost)
-        priority = max(1, given.caller.priority_ceiling)
+        priority = max(priority, given.caller.priority_ceiling)
         states = await model.embed(rows, priority=priority, salt=given.caller.tenant)
         vectors = unit_vectors(states, model.spec, body.dimensions)
         spent = cost

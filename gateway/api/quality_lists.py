@@ -17,7 +17,16 @@ from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
 from quality.database import MOST_INTEGER
-from quality.listings import ARTEFACTS, EXPERIMENTS, REQUESTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
+from quality.listings import (
+    ARTEFACTS,
+    BATCHES,
+    EXPERIMENTS,
+    REQUESTS,
+    RETRAININGS,
+    ROLLOUTS,
+    TRANSITIONS,
+    VERIFICATIONS,
+)
 from quality.monitor import MonitorStatus
 from quality.pages import MOST, Listing, Page, PageError
 
@@ -52,6 +61,12 @@ async def list_requests(request: HttpRequest) -> Response[Any]:
     """Newest first, without texts; `/v1/requests/{request_id}` has the whole record. Query: `tier`, `key_id`, and as
     for verifications."""
     return await page_of(request, REQUESTS)
+
+
+@get("/batches", operation_class=describe(None, Page), summary="List the batches of all callers")
+async def list_all_batches(request: HttpRequest) -> Response[Any]:
+    """Newest first. Query: `status`, `key_id`, and as for verifications."""
+    return await page_of(request, BATCHES)
 
 
 @get("/verifications", operation_class=describe(None, Page), summary="List verifications")

@@ -1,44 +1,149 @@
-"""Jobs of a running gateway: files, put together and kept within their limits."""
+"""Jobs of a running gateway: files and batches, put together, led on and kept within their limits."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.jobs.file_store import DAY_SECONDS, FileStore
+from gateway.jobs.batch import Batch, NewBatch
+from gateway.jobs.batch_book import BatchBook
+from gateway.jobs.batch_knobs import BatchKnobFile
+from gateway.jobs.database_queue import DatabaseQueue
+from gateway.jobs.file_store import DAY_SECONDS, FileStore, Owner
+from gateway.jobs.job_queue import JobQueue
+from gateway.jobs.keeper import BatchKeeper
+from gateway.jobs.line_book import LineBook
+from gateway.jobs.line_worker import AnswerLine, LineWorker
 from gateway.retries import background
 from gateway.settings import Settings
+from gateway.telemetry.job_metrics import JobMetrics
+from gateway.tenancy.tenancy import Tenancy
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 600.0
+# How soon a process sees what another has made, cancelled or finished.
+POLL_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
 class Jobs:
-    """What endpoints reach for."""
+    """What endpoints reach for, and the loop that leads batches on in this process."""
 
-    files: FileStore
+    def __init__(self, settings: Settings, engine: AsyncEngine, tenancy: Tenancy, metrics: JobMetrics) -> None:
+        keep = None if settings.file_days is None else settings.file_days * DAY_SECONDS
+        self.files = FileStore(engine, settings.files_quota, keep)
+        self.book = BatchBook(engine, tenancy.clock, tenancy.replica)
+        self.lines = LineBook(engine)
+        self.knobs = BatchKnobFile(settings.batch_knobs_path)
+        self.queue: JobQueue = DatabaseQueue(engine, tenancy.clock, tenancy.replica)
+        self._keeper = BatchKeeper(engine, self.book, self.lines, self.files, self.queue, settings.body_limit)
+        self._settings, self._metrics = settings, metrics
+        self._worker: LineWorker | None = None
+        self._steps: dict[str, asyncio.Task[None]] = {}
+        self._awake = asyncio.Event()
 
+    async def create(self, owner: Owner, new: NewBatch) -> Batch:
+        """Make a batch. Raises `TooManyBatchesError`."""
+        batch = await self.book.create(owner, new)
+        self._awake.set()
+        return batch
 
-@asynccontextmanager
-async def running_jobs(settings: Settings, engine: AsyncEngine) -> AsyncIterator[Jobs]:
-    """Files are kept until they expire."""
-    keep = None if settings.file_days is None else settings.file_days * DAY_SECONDS
-    files = FileStore(engine, settings.files_quota, keep)
-    async with background(_sweeping(files)):
-        yield Jobs(files)
+    async def cancel(self, tenant: str, batch_id: str) -> Batch | None:
+        """See `BatchBook.cancel`. What is under way in this process ends at once."""
+        batch = await self.book.cancel(tenant, batch_id)
+        self._awake.set()
+        return batch
 
+    @asynccontextmanager
+    async def working(self, answer: AnswerLine) -> AsyncIterator[None]:
+        """Lead batches on, and have their lines answered by `answer`."""
+        worker = LineWorker(
+            self.queue,
+            self.lines,
+            answer,
+            lambda: self.knobs.in_force,
+            self._metrics,
+            self._settings.batch_concurrency,
+            self._awake.set,
+        )
+        self._worker = worker
+        async with AsyncExitStack() as stack:
+            follow_knobs = self.knobs.follow(self._settings.artefact_poll_seconds)
+            for work in (follow_knobs, self._sweep(), worker.keep(), worker.run(), self._lead()):
+                await stack.enter_async_context(background(work))
+            yield
+            await self.drain(0.0)
 
-async def _sweeping(files: FileStore) -> None:
-    while True:
-        await asyncio.sleep(SWEEP_SECONDS)
+    async def drain(self, seconds: float) -> None:
+        """Begin nothing more; what is under way has so many `seconds` before it is handed back."""
+        worker, self._worker = self._worker, None
+        if worker is not None and (left := await worker.drain(seconds)):
+            log.warning("%d lines of batches did not end within %g s and are handed back", left, seconds)
+        for step in list(self._steps.values()):
+            step.cancel()
+        await asyncio.gather(*self._steps.values(), return_exceptions=True)
+
+    async def show(self) -> None:
+        """Bring the gauges up to date, as far as the database can be reached."""
+        self._metrics.running.set(0 if self._worker is None else self._worker.running)
+        with suppress(SQLAlchemyError, OSError):
+            waiting = await self.lines.waiting(self.book.now())
+            self._metrics.waiting.set(waiting.lines)
+            self._metrics.oldest.set(waiting.oldest_seconds)
+
+    async def _lead(self) -> None:
+        """Look at all batches that are under way, again and again."""
+        away = False
+        while True:
+            self._awake.clear()
+            try:
+                under_way = await self.book.under_way()
+                away = False
+            except (SQLAlchemyError, OSError) as error:
+                if not away:
+                    log.warning("batches cannot be read (%s)", type(error).__name__)
+                away = True
+            else:
+                self._go_on(under_way)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._awake.wait()
+
+    def _go_on(self, under_way: list[tuple[Batch, bool]]) -> None:
+        if self._worker is None:
+            return
+        going_on = {batch.batch_id for batch, _ in under_way if batch.status == "in_progress"}
+        due = [batch for batch, waiting in under_way if self._keeper.is_due(batch, waiting)]
+        ending = {batch.batch_id for batch, waiting in under_way if waiting and batch in due}
+        self._worker.offer(
+            [batch for batch, waiting in under_way if batch.status == "in_progress" and waiting and batch not in due],
+            going_on - ending,
+        )
+        for batch in due:
+            if batch.batch_id not in self._steps:
+                self._steps[batch.batch_id] = asyncio.create_task(self._step(batch))
+
+    async def _step(self, batch: Batch) -> None:
         try:
-            if gone := await files.sweep():
-                log.info("%d files have expired and are deleted", gone)
+            if await self._keeper.lead(batch):
+                self._awake.set()
         except (SQLAlchemyError, OSError) as error:
-            log.warning("expired files are deleted later: %s", type(error).__name__)
+            log.warning("batch %s goes on later: %s", batch.batch_id, type(error).__name__)
+        except Exception:
+            log.exception("batch %s cannot go on", batch.batch_id)
+        finally:
+            self._steps.pop(batch.batch_id, None)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                gone, days = await self.files.sweep(), self._settings.retain_days
+                ended = 0 if days is None else await self.book.purge(self.book.now() - days * DAY_SECONDS)
+                if gone or ended:
+                    log.info("deleted what has expired: %d files, %d batches", gone, ended)
+            except (SQLAlchemyError, OSError) as error:
+                log.warning("expired files are deleted later: %s", type(error).__name__)

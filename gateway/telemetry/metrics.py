@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from gateway.core_reading import read_cores
 from gateway.telemetry.core_collector import CoreCollector
 from gateway.telemetry.gpus import GpuCollector, Gpus
+from gateway.telemetry.job_metrics import JobMetrics
 from gateway.telemetry.replica_gauges import ReplicaGauges
 from gateway.telemetry.request_metrics import RequestMetrics
 from gateway.telemetry.service_levels import ServiceLevels
@@ -31,6 +32,7 @@ class Metrics:
         self.gpus = GpuCollector()
         self._gpus = Gpus()
         self.shared.register(self.gpus)
+        self.jobs = JobMetrics(self.registry, self.shared)
         self.levels = ServiceLevels()
         self.requests = RequestMetrics(self.registry, self.levels)
         self._models: dict[int, str] = {}

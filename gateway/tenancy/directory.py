@@ -13,10 +13,10 @@ from sqlalchemy import Column, Table, literal, select, tuple_
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.caller import Allowance, BudgetRef, Caller
+from gateway.caller import KEYLESS, Allowance, BudgetRef, Caller
 from gateway.keys import PREFIX_LENGTH, ApiKeys, bearer_of, digest_of
 from gateway.tenancy.database_time import DatabaseTime
-from gateway.tenancy.known_keys import ADMINISTRATION, KnownKeys
+from gateway.tenancy.known_keys import ADMINISTRATION, KnownKey, KnownKeys
 from gateway.tenancy.periods import MICRO
 from migrations.tables import api_keys, budgets, tenancy_state
 from tiers.catalog import Catalog
@@ -84,15 +84,31 @@ class Directory:
         """Who asks for answers. Raises `UnknownKeyError` or `KeysAwayError`."""
         owner = self._keys.owner(authorization) if self._keys else None
         if owner is not None:
-            caller = self._keys.caller(owner, INFERENCE)
-            allowance = self._static.get(owner)
-            return caller if allowance is None else msgspec.structs.replace(caller, allowance=allowance)
+            return self.caller_of(owner)
         return self._stored(authorization)
 
     def admin_caller(self, authorization: str | None) -> Caller:
         """Who administers. Raises `UnknownKeyError` or `KeysAwayError`."""
         owner = self._admin_keys.owner(authorization) if self._admin_keys else None
         return self._stored(authorization) if owner is None else self._admin_keys.caller(owner, ADMINISTRATION)
+
+    def caller_of(self, key_id: str | None) -> Caller:
+        """Who asked with this key before, as it may ask now; None is whoever needed no key. Raises `UnknownKeyError` or
+        `KeysAwayError`."""
+        if key_id is None:
+            if self.asks_for_keys:
+                raise UnknownKeyError("Keys are asked for by now.")
+            return KEYLESS
+        if self.is_static(key_id):
+            caller, allowance = self._keys.caller(key_id, INFERENCE), self._static.get(key_id)
+            return caller if allowance is None else msgspec.structs.replace(caller, allowance=allowance)
+        if self._revision is None:
+            raise KeysAwayError
+        known = self._known.newest(key_id)
+        if known is None:
+            raise UnknownKeyError("There is no such API key any more.")
+        self._check(known)
+        return known.caller
 
     def admin_with(self, prefix: str, digest: bytes) -> Caller:
         """As `admin_caller`, for a key that was shown earlier: its first characters and its SHA-256."""
@@ -175,11 +191,14 @@ class Directory:
                 found = known
         if found is None:
             raise UnknownKeyError("Wrong API key.")
-        if found.revoked:
-            raise UnknownKeyError("This API key was revoked.")
-        if self._clock.now() >= found.until:
-            raise UnknownKeyError("This API key has expired.")
+        self._check(found)
         return found.caller
+
+    def _check(self, known: KnownKey) -> None:
+        if known.revoked:
+            raise UnknownKeyError("This API key was revoked.")
+        if self._clock.now() >= known.until:
+            raise UnknownKeyError("This API key has expired.")
 
     async def _charges(self, connection: AsyncConnection) -> dict[tuple[str, str], tuple[BudgetRef, ...]]:
         charged: dict[tuple[str, str], tuple[BudgetRef, ...]] = {}

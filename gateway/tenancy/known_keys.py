@@ -41,6 +41,10 @@ class KnownKeys:
         """Those whose secret begins so."""
         return self._by_prefix.get(prefix, ())
 
+    def newest(self, key_id: str) -> KnownKey | None:
+        """The key's secret of now; None if there is no such key."""
+        return self._by_id.get(key_id, (None,))[0]
+
     @property
     def ask_for_answers(self) -> bool:
         """Whether any may, ended ones too."""

@@ -13,7 +13,16 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import audit_events, verifications
-from quality.listings import ARTEFACTS, EXPERIMENTS, REQUESTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
+from quality.listings import (
+    ARTEFACTS,
+    BATCHES,
+    EXPERIMENTS,
+    REQUESTS,
+    RETRAININGS,
+    ROLLOUTS,
+    TRANSITIONS,
+    VERIFICATIONS,
+)
 from quality.pages import PageError
 
 LISTINGS = {
@@ -24,6 +33,7 @@ LISTINGS = {
     "runs": RETRAININGS,
     "rollouts": ROLLOUTS,
     "experiments": EXPERIMENTS,
+    "batches": BATCHES,
 }
 
 

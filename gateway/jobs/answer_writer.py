@@ -1,0 +1,44 @@
+"""Answers on their way into the database: those that come while others are being written share the next transaction."""
+
+import asyncio
+import logging
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.jobs.line_book import LineAnswer, LineBook
+
+log = logging.getLogger(__name__)
+
+AWAY_SECONDS = 1.0
+
+
+class AnswerWriter:
+    """Stores answers; while the database is away it tries again until that is back."""
+
+    def __init__(self, lines: LineBook) -> None:
+        self._lines = lines
+        self._waiting: list[tuple[LineAnswer, asyncio.Future[bool]]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def store(self, answer: LineAnswer) -> bool:
+        """Wait until it is stored; whether it is the line's visible one."""
+        stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((answer, stored))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write())
+        return await stored
+
+    async def _write(self) -> None:
+        while self._waiting:
+            mine, self._waiting = self._waiting, []
+            try:
+                visible = await self._lines.answer([answer for answer, _ in mine])
+            except (SQLAlchemyError, OSError) as error:
+                log.warning("answers of batches wait for the database: %s", type(error).__name__)
+                await asyncio.sleep(AWAY_SECONDS)
+                # Who waits no more has handed the line back.
+                self._waiting = [one for one in mine if not one[1].done()] + self._waiting
+                continue
+            for (_, stored), seen in zip(mine, visible, strict=True):
+                if not stored.done():
+                    stored.set_result(seen)

@@ -1,0 +1,141 @@
+"""A batch's input: lines of JSON, read as they come, each checked before any of them is answered."""
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+MOST_LINES = 50_000
+MOST_ERRORS = 100
+CUSTOM_ID_LENGTH = 512
+METHOD = "POST"
+
+
+class InputError(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a line (counted from 1), or with the whole file (None)."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+
+class InputRefusedError(ValueError):
+    """The input is not answered; `errors` say why."""
+
+    def __init__(self, errors: list[InputError]) -> None:
+        super().__init__(f"{len(errors)} errors")
+        self.errors = errors
+
+
+class InputLine(msgspec.Struct, frozen=True):
+    """A checked line: its number, and the JSON object that the endpoint gets."""
+
+    number: int
+    custom_id: str
+    body: str
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True):
+    custom_id: str
+    method: str
+    url: str
+    body: msgspec.Raw
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+async def lines_of(content: AsyncIterator[bytes], most: int) -> AsyncIterator[tuple[int, bytes | None]]:
+    """The lines that are not blank, with their numbers; None for one of more than `most` bytes, of which no more than
+    that is ever held."""
+    number, held, too_long = 1, bytearray(), False
+    async for chunk in content:
+        start = 0
+        while True:
+            end = chunk.find(b"\n", start)
+            piece = chunk[start:] if end < 0 else chunk[start:end]
+            too_long = too_long or len(held) + len(piece) > most
+            if too_long:
+                held.clear()
+            else:
+                held += piece
+            if end < 0:
+                break
+            if too_long or held.strip():
+                yield number, None if too_long else bytes(held)
+            held.clear()
+            number, too_long, start = number + 1, False, end + 1
+    if too_long or held.strip():
+        yield number, None if too_long else bytes(held)
+
+
+async def checked_lines(content: AsyncIterator[bytes], endpoint: str, most: int) -> AsyncIterator[InputLine]:
+    """The requests in `content`, for `endpoint`, in lines of at most `most` bytes.
+
+    Raises `InputRefusedError` at the end, with the first errors; after the first of them no more lines come.
+    """
+    errors: list[InputError] = []
+    seen: dict[str, int] = {}
+    async for number, raw in lines_of(content, most):
+        if len(seen) + len(errors) >= MOST_LINES:
+            message = f"The file has more than {MOST_LINES} requests; make several batches of them."
+            errors.append(InputError(code="too_many_tasks", message=message))
+            break
+        found = _checked(number, raw, endpoint, most, seen)
+        if isinstance(found, InputError):
+            errors.append(found)
+            if len(errors) >= MOST_ERRORS:
+                break
+        elif not errors:
+            yield found
+    if not seen and not errors:
+        errors.append(InputError(code="empty_file", message="The input file has no requests."))
+    if errors:
+        raise InputRefusedError(errors)
+
+
+def _checked(number: int, raw: bytes | None, endpoint: str, most: int, seen: dict[str, int]) -> InputLine | InputError:
+    if raw is None:
+        return InputError(code="line_too_long", message=f"This line has more than {most} bytes.", line=number)
+    try:
+        line = _decoder.decode(raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw)
+        body = bytes(line.body).decode()
+    except msgspec.ValidationError as error:
+        return _misshapen(number, str(error))
+    except UnicodeDecodeError:
+        return InputError(code="invalid_utf8", message="This line is not valid UTF-8.", line=number)
+    except (msgspec.DecodeError, RecursionError):
+        message = "This line is not parseable as valid JSON."
+        return InputError(code="invalid_json_line", message=message, line=number)
+    wrong = _wrong(line, body, endpoint)
+    if wrong is not None:
+        param, code, message = wrong
+        return InputError(code=code, message=message, line=number, param=param)
+    if (first := seen.setdefault(line.custom_id, number)) != number:
+        message = f"The custom_id is that of line {first} too; each line needs one of its own."
+        return InputError(code="duplicate_custom_id", message=message, line=number, param="custom_id")
+    return InputLine(number, line.custom_id, body)
+
+
+def _wrong(line: _Line, body: str, endpoint: str) -> tuple[str, str, str] | None:
+    """Parameter, code and message of what decoding could not see."""
+    if not 1 <= len(line.custom_id) <= CUSTOM_ID_LENGTH or "\0" in line.custom_id:
+        return "custom_id", "invalid_custom_id", f"custom_id must be a text of 1 to {CUSTOM_ID_LENGTH} characters."
+    if line.method != METHOD:
+        return "method", "invalid_method", f"method must be {METHOD}."
+    if line.url != endpoint:
+        return "url", "invalid_url", f"url must be the batch's endpoint, {endpoint}."
+    if not body.lstrip().startswith("{"):
+        return "body", "invalid_body", "body must be a JSON object."
+    return None
+
+
+def _misshapen(number: int, error: str) -> InputError:
+    """What msgspec says of it names a field; never a value."""
+    for name in _Line.__struct_fields__:
+        if f"`{name}`" in error or f"$.{name}`" in error:
+            missing = "missing" in error
+            code = "missing_required_parameter" if missing else "invalid_type"
+            said = f"You must provide {name}." if missing else f"{name} has a wrong type."
+            return InputError(code=code, message=said, line=number, param=name)
+    return InputError(code="invalid_json_line", message="This line is not a JSON object.", line=number)

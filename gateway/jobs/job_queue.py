@@ -1,0 +1,53 @@
+"""The seam between a batch's lines and those who answer them: taken, kept, put back, done."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import msgspec
+
+LEASE_SECONDS = 30.0
+
+
+class QueueAwayError(RuntimeError):
+    """The queue cannot be reached now; what it holds is not lost."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that was taken. `deliveries`: how often it has been, this time included.
+
+    `redelivered`: whoever had it before did not finish it. `token`: by which the queue knows this delivery again.
+    """
+
+    batch_id: str
+    number: int
+    deliveries: int
+    redelivered: bool = False
+    token: str = ""
+
+
+class JobQueue(ABC):
+    """Lines of batches that wait for an answer, in order, each given to one worker at a time.
+
+    A job that is neither done, nor put back, nor kept for the queue's lease is given to another worker, so a line may
+    be answered twice: which answer counts is not the queue's to say. All methods raise `QueueAwayError`.
+    """
+
+    @abstractmethod
+    async def take(self, batch_id: str, most: int) -> list[Job]:
+        """Up to `most` lines that nobody works on and whose time has come. Does not wait for any."""
+
+    @abstractmethod
+    async def keep(self, jobs: Sequence[Job]) -> list[Job]:
+        """Work on `jobs` goes on; those that are another's meanwhile come back."""
+
+    @abstractmethod
+    async def put_back(self, job: Job, seconds: float, deliveries: int) -> None:
+        """Give it to anyone in so many `seconds`, as one that has been delivered so often."""
+
+    @abstractmethod
+    async def done(self, jobs: Sequence[Job]) -> None:
+        """Their answers are stored: never deliver them again."""
+
+    @abstractmethod
+    async def forget(self, batch_id: str) -> None:
+        """The batch is over."""

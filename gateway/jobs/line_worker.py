@@ -1,0 +1,212 @@
+"""A worker: takes lines of batches from the queue, has them answered, and stores what came of them."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence, Set
+from contextlib import suppress
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.errors import ApiError, ErrorEnvelope, as_api_error
+from gateway.jobs.answer_writer import AnswerWriter
+from gateway.jobs.batch import Batch
+from gateway.jobs.batch_input import InputLine
+from gateway.jobs.batch_knobs import BatchKnobs
+from gateway.jobs.job_queue import LEASE_SECONDS, Job, JobQueue, QueueAwayError
+from gateway.jobs.line_book import LineAnswer, LineBook
+from gateway.jobs.output_lines import EXHAUSTED, error_line, refusal_line, response_line
+from gateway.jobs.retrying import again
+from gateway.request_ids import new_request_id
+from gateway.telemetry.job_metrics import JobMetrics
+from tiers.errors import TierError
+
+log = logging.getLogger(__name__)
+
+# A batch, one of its lines, and the id that its request goes by; the body of the answer.
+AnswerLine = Callable[[Batch, InputLine, str], Awaitable[bytes]]
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A line under way."""
+
+    batch: Batch
+    job: Job
+    line: InputLine
+
+
+class LineWorker:
+    """Answers lines of the batches that it is `offer`ed, so many at a time as `knobs` say, a share of each batch.
+
+    `concurrency`: where the knobs leave it open. A line occupies its place until its answer is stored, so that nothing
+    piles up while the database is away. `on_idle` is told whenever the last line under way
+    has ended.
+    """
+
+    def __init__(
+        self,
+        queue: JobQueue,
+        lines: LineBook,
+        answer: AnswerLine,
+        knobs: Callable[[], BatchKnobs],
+        metrics: JobMetrics,
+        concurrency: int,
+        on_idle: Callable[[], None],
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        self._queue, self._lines, self._answer = queue, lines, answer
+        self._knobs, self._metrics, self._concurrency, self._lease = knobs, metrics, concurrency, lease_seconds
+        self._on_idle = on_idle
+        self._writer = AnswerWriter(lines)
+        self._batches: list[Batch] = []
+        self._begun: dict[asyncio.Task[None], Begun] = {}
+        self._pauses: dict[str, float] = {}
+        self._turn = asyncio.Event()
+        self._draining = False
+
+    @property
+    def running(self) -> int:
+        """Lines under way."""
+        return len(self._begun)
+
+    def offer(self, batches: Sequence[Batch], going_on: Set[str] = frozenset()) -> None:
+        """These have lines that wait; what is under way of others, unless they are `going_on`, ends within a step."""
+        before = [batch.batch_id for batch in self._batches]
+        known = {batch.batch_id: batch for batch in batches}
+        # Those known already stay in the turns that they are in.
+        turns = [known.pop(batch_id) for batch_id in before if batch_id in known]
+        self._batches = [*turns, *known.values()]
+        ids = {batch.batch_id for batch in batches} | going_on
+        self._drop([task for task, begun in self._begun.items() if begun.batch.batch_id not in ids])
+        self._pauses = {batch_id: until for batch_id, until in self._pauses.items() if batch_id in ids}
+        self._turn.set()
+
+    async def run(self) -> None:
+        """For ever, or until `drain`."""
+        while not self._draining:
+            self._turn.clear()
+            try:
+                await self._fill()
+            except (QueueAwayError, SQLAlchemyError, OSError) as error:
+                log.warning("lines of batches wait: %s", error if isinstance(error, QueueAwayError) else type(error))
+            await self._turn.wait()
+
+    async def keep(self) -> None:
+        """Tell the queue that what is under way is, for ever."""
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            with suppress(QueueAwayError):
+                kept = {begun.job: task for task, begun in self._begun.items()}
+                lost = await self._queue.keep(list(kept)) if kept else []
+                # Another has them by now.
+                self._drop([kept[job] for job in lost if job in kept])
+
+    async def drain(self, seconds: float) -> int:
+        """Begin nothing more and wait up to `seconds` for what is under way; what is left then is handed back. How many
+        lines that are."""
+        self._draining = True
+        self._turn.set()
+        tasks = list(self._begun)
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+        left = [task for task in tasks if not task.done()]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        return len(left)
+
+    def _drop(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            # Without a word to the queue: the line is over, or another's.
+            self._begun.pop(task, None)
+            task.cancel()
+
+    async def _fill(self) -> None:
+        """Take lines until all places are, or no batch has any; the batches in turns."""
+        wanted = self._knobs().concurrency
+        places = self._concurrency if wanted is None else wanted
+        ready = [b for b in self._batches if self._pauses.get(b.batch_id, 0.0) <= time.monotonic()]
+        while ready and not self._draining and (free := places - self.running) > 0:
+            batch = ready.pop(0)
+            share = max(1, free // (len(ready) + 1))
+            if await self._take(batch, share) == share:
+                ready.append(batch)
+        # Who was served last is first in line no more.
+        self._batches = self._batches[1:] + self._batches[:1]
+
+    async def _take(self, batch: Batch, most: int) -> int:
+        jobs = await self._queue.take(batch.batch_id, most)
+        if not jobs:
+            return 0
+        wanted = await self._lines.requests(batch.batch_id, [job.number for job in jobs])
+        await self._queue.done([job for job in jobs if job.number not in wanted])
+        for job in jobs:
+            self._metrics.redelivered.add((), float(job.redelivered))
+            if job.number in wanted:
+                self._begin(Begun(batch, job, wanted[job.number]))
+        return len(jobs)
+
+    def _begin(self, begun: Begun) -> None:
+        task = asyncio.create_task(self._work(begun))
+        self._begun[task] = begun
+        task.add_done_callback(self._on_end)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        self._begun.pop(task, None)
+        self._turn.set()
+        if not self._begun:
+            self._on_idle()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a line of a batch was given up", exc_info=error)
+
+    async def _work(self, begun: Begun) -> None:
+        try:
+            answer = await self._outcome(begun)
+            if answer is not None:
+                visible = await self._writer.store(answer)
+                self._metrics.lines.add((answer.status if visible else "late",))
+                with suppress(QueueAwayError):
+                    await self._queue.done([begun.job])
+        except asyncio.CancelledError:
+            if asyncio.current_task() in self._begun:
+                with suppress(QueueAwayError):
+                    await self._queue.put_back(begun.job, 0.0, begun.job.deliveries - 1)
+            raise
+
+    async def _outcome(self, begun: Begun) -> LineAnswer | None:
+        """What becomes visible of the line; None if it is asked again."""
+        batch, job, line = begun.batch, begun.job, begun.line
+        if job.deliveries > self._knobs().most_attempts:
+            return _answer(job, "failed", error_line(line.custom_id, EXHAUSTED))
+        request_id = new_request_id("batchline")
+        try:
+            body = await self._answer(batch, line, request_id)
+        except Exception as error:
+            failure = as_api_error(error)
+            bug = None if isinstance(error, (ApiError, TierError)) else error
+            if bug is not None:
+                log.error("request %s of %s: %s", request_id, batch.batch_id, type(error).__name__, exc_info=bug)
+            if await self._is_put_back(begun, failure):
+                return None
+            text = refusal_line(line.custom_id, failure.status, request_id, ErrorEnvelope(failure.body))
+            return _answer(job, "failed", text)
+        return _answer(job, "done", response_line(line.custom_id, 200, request_id, body))
+
+    async def _is_put_back(self, begun: Begun, failure: ApiError) -> bool:
+        knobs, job = self._knobs(), begun.job
+        wait = again(failure, job.deliveries, knobs.most_attempts, knobs.backoff_seconds)
+        if wait is None:
+            return False
+        if wait.batch:
+            self._pauses[job.batch_id] = time.monotonic() + wait.seconds
+        self._metrics.lines.add(("retried",))
+        with suppress(QueueAwayError):
+            await self._queue.put_back(job, wait.seconds, job.deliveries if wait.counted else job.deliveries - 1)
+        return True
+
+
+def _answer(job: Job, status: str, text: str) -> LineAnswer:
+    return LineAnswer(
+        batch_id=job.batch_id, number=job.number, status="done" if status == "done" else "failed", text=text
+    )
