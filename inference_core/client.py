@@ -1,4 +1,4 @@
-"""The asyncio side of a core: one contract, two transports (a thread, a Unix socket)."""
+"""The asyncio side of a core: one contract, whatever carries it (a thread, a Unix socket, TCP)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
@@ -24,7 +24,7 @@ from inference_core.refusals import failure
 
 
 class CoreClient(ABC):
-    """Contract of both transports; `tests/inference_core/transport/test_core_client.py` runs it against each.
+    """Contract of every transport; `tests/inference_core/transport/test_core_client.py` runs it against each.
 
     - `generate` yields every output of the request in order and ends after the last choice finished.
     - Closing the iterator early (`aclose`, cancellation) aborts the request within one step.

@@ -1,12 +1,9 @@
-"""Serves one core to any number of gateway processes over a Unix socket."""
+"""Serves one core to any number of gateway processes, over a Unix socket or over TCP."""
 
 import asyncio
 import contextlib
 import logging
-import os
 import signal
-import socket
-import stat
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +13,8 @@ import msgspec
 
 from inference_core.core_connection import CoreConnection
 from inference_core.core_loop import THE_CORE, WATCHDOG_SECONDS, CoreFactory, CoreLoop, why_dead
-from inference_core.errors import CoreError, CoreGoneError, QueueFullError
+from inference_core.doors import Door, UnixDoor
+from inference_core.errors import CoreGoneError, QueueFullError
 from inference_core.frames import MAX_FRAME_BYTES
 from inference_core.protocol import AbortRequest, AddRequest, Command, CoreHealth, Event, Goodbye, Hello, SequenceOutput
 from inference_core.refusals import refusal
@@ -39,7 +37,7 @@ def serve_core(
     `grace_seconds` and is aborted after it. Raises `CoreGoneError` if the core dies or does not load, and
     `CoreError` if the socket cannot be had.
     """
-    server = CoreServer(core_factory, socket_path, watchdog_seconds=watchdog_seconds, title=title)
+    server = CoreServer(core_factory, UnixDoor(socket_path), watchdog_seconds=watchdog_seconds, title=title)
     asyncio.run(_serve_until_signal(server, grace_seconds))
 
 
@@ -67,7 +65,7 @@ class CoreServer:
     def __init__(
         self,
         core_factory: CoreFactory,
-        socket_path: str | Path,
+        door: Door,
         *,
         max_unread_bytes: int = 8 << 20,
         max_frame_bytes: int = MAX_FRAME_BYTES,
@@ -75,13 +73,11 @@ class CoreServer:
         title: str = THE_CORE,
     ) -> None:
         self._title = title
-        self.path = str(socket_path)
+        self._door = door
         self._max_unread_bytes = max_unread_bytes
         self._max_frame_bytes = max_frame_bytes
         self._core_factory = core_factory
         self._watchdog_seconds = watchdog_seconds
-        self._listener: asyncio.Server | None = None
-        self._inode: int | None = None
         self._connections: dict[int, CoreConnection] = {}
         self._numbers = 0
         self._hello: Hello | None = None
@@ -92,8 +88,7 @@ class CoreServer:
     async def start(self) -> None:
         """Listen at once and load the core meanwhile; clients get their `Hello` when it is there."""
         loop = asyncio.get_running_loop()
-        bound = _bound_socket(self.path)
-        self._inode = os.stat(self.path).st_ino
+        self._door.bind()
         self._gone: asyncio.Future[BaseException | None] = loop.create_future()
         self._core_loop = CoreLoop(
             self._core_factory,
@@ -103,10 +98,10 @@ class CoreServer:
             self._title,
         )
         self._core_loop.start()
-        self._listener = await loop.create_unix_server(self._connection, sock=bound)
+        await self._door.open(self._connection)
         if self._gone.done():
-            self._stop_listening()
-        log.info("%s listens at %s", self._title, self.path)
+            self._door.close()
+        log.info("%s listens at %s", self._title, self._door)
 
     async def wait_gone(self) -> None:
         """Return when the core's thread has ended."""
@@ -118,7 +113,7 @@ class CoreServer:
         Raises `CoreGoneError` if the core had died.
         """
         self._draining = True
-        self._stop_listening()
+        self._door.close()
         if self._is_busy() and not self._gone.done():
             self._idle.clear()
             with contextlib.suppress(TimeoutError):
@@ -130,15 +125,6 @@ class CoreServer:
         await asyncio.to_thread(self._core_loop.join)
         if cause is not None:
             raise CoreGoneError(why_dead(cause, self._title)) from cause
-
-    def _stop_listening(self) -> None:
-        if self._listener is None:
-            return
-        self._listener.close()
-        self._listener = None
-        with contextlib.suppress(FileNotFoundError):
-            if os.stat(self.path).st_ino == self._inode:
-                os.unlink(self.path)
 
     def _connection(self) -> CoreConnection:
         self._numbers += 1
@@ -170,7 +156,8 @@ class CoreServer:
             connection.send([refusal(command.request_id, QueueFullError("the core is shutting down; ask another"))])
         elif isinstance(command, AddRequest | AbortRequest):
             wire_id = f"{connection.number}/{command.request_id}"
-            self._core_loop.submit(msgspec.structs.replace(command, request_id=wire_id))
+            command = msgspec.structs.replace(self._door.received(command), request_id=wire_id)
+            self._core_loop.submit(command)
         else:
             wire_id = f"{connection.number}/{command.query_id}"
             self._core_loop.submit(msgspec.structs.replace(command, query_id=wire_id))
@@ -199,7 +186,7 @@ class CoreServer:
         self._note_idle()
 
     def _note_core_gone(self, cause: BaseException | None) -> None:
-        self._stop_listening()
+        self._door.close()
         if cause is not None:
             for connection in list(self._connections.values()):
                 connection.end(why_dead(cause, self._title))
@@ -220,37 +207,3 @@ def _on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[T], None]) -> 
             loop.call_soon_threadsafe(callback, value)
 
     return call
-
-
-def _bound_socket(path: str) -> socket.socket:
-    """A socket bound to `path`, readable by its owner alone, not yet listening. Raises `CoreError`.
-
-    What a dead server left behind is removed; a living server's socket and other files are not touched.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise CoreError(f"{path} exists and is not a socket; name another path or remove it")
-        if _is_listening(path):
-            raise CoreError(f"another core listens at {path}; stop it or name another path")
-        os.unlink(path)
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        bound.bind(path)
-        # Nobody can connect before it listens, so there is no moment at which others could.
-        os.chmod(path, 0o600)
-    except OSError as error:
-        bound.close()
-        raise CoreError(f"cannot listen at {path}: {error}; name another path (at most 107 bytes)") from error
-    return bound
-
-
-def _is_listening(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            return False
-        except OSError:
-            return True  # a full backlog or no permission: somebody is there
-        return True

@@ -1,4 +1,4 @@
-"""The asyncio side that both transports share: commands out, events in, one stream per request."""
+"""The asyncio side that all transports share: commands out, events in, one stream per request."""
 
 import asyncio
 import itertools

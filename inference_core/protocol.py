@@ -1,7 +1,7 @@
 """Commands into a core and events out of it: plain msgspec structs, no tensors, no callbacks.
 
-The same structs cross both transports (a thread and a Unix socket). Times are seconds of
-`time.monotonic()`, which Linux shares between processes of one machine.
+The same structs cross every transport (a thread, a Unix socket, TCP). Times are seconds of
+`time.monotonic()`, which Linux shares between processes of one machine; between machines they are translated.
 """
 
 from typing import Annotated, Literal

@@ -1,6 +1,7 @@
-"""The client of a core in another process of this machine, over a Unix socket."""
+"""The client of a core in another process of this machine, over a Unix socket; frames as every byte stream has them."""
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,37 +11,34 @@ from inference_core.frames import MAX_FRAME_BYTES, FrameError, FrameReader, Fram
 from inference_core.protocol import Command, Event
 
 
-class SocketCoreClient(EventClient):
-    """Speaks to the `serve_core` that listens at `path`; one connection, made at every `start`.
+class StreamCoreClient(EventClient):
+    """Speaks to a `CoreServer` over a byte stream; one connection, made at every `start`.
 
     `start` returns once the core has loaded its models. A command whose frame would be over `max_frame_bytes`
     raises `InvalidRequestError`.
     """
 
-    def __init__(self, path: str | Path, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         super().__init__()
-        self._path = str(path)
         self._max_frame_bytes = max_frame_bytes
         self._writer = FrameWriter(max_frame_bytes)
         self._transport: asyncio.WriteTransport | None = None
         self._closed: asyncio.Future[None] | None = None
 
+    @abstractmethod
+    async def _reach(self, protocol: asyncio.Protocol) -> asyncio.WriteTransport:
+        """Connect `protocol` to the server. Raises `CoreGoneError`."""
+
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
-        closed: asyncio.Future[None] = loop.create_future()
+        closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def lost(reason: str, cause: Exception | None) -> None:
             self._lose(reason, cause)
             if not closed.done():
                 closed.set_result(None)
 
-        try:
-            transport, _ = await loop.create_unix_connection(
-                lambda: _EventProtocol(self._receive, lost, self._max_frame_bytes), self._path
-            )
-        except OSError as error:
-            raise CoreGoneError(f"no core listens at {self._path}: {error}") from error
-        self._transport, self._closed = transport, closed
+        self._transport = await self._reach(EventProtocol(self._receive, lost, self._max_frame_bytes))
+        self._closed = closed
 
     async def _disconnect(self) -> None:
         if self._transport is not None and self._closed is not None:
@@ -61,7 +59,23 @@ class SocketCoreClient(EventClient):
         self._transport.write(frame)
 
 
-class _EventProtocol(asyncio.Protocol):
+class SocketCoreClient(StreamCoreClient):
+    """Of the `serve_core` that listens at `path`."""
+
+    def __init__(self, path: str | Path, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        super().__init__(max_frame_bytes=max_frame_bytes)
+        self._path = str(path)
+
+    async def _reach(self, protocol: asyncio.Protocol) -> asyncio.WriteTransport:
+        loop = asyncio.get_running_loop()
+        try:
+            transport, _ = await loop.create_unix_connection(lambda: protocol, self._path)
+        except OSError as error:
+            raise CoreGoneError(f"no core listens at {self._path}: {error}") from error
+        return transport
+
+
+class EventProtocol(asyncio.Protocol):
     """Reads lists of events; a frame holds all the events of one step."""
 
     def __init__(

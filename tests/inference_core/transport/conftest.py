@@ -1,6 +1,7 @@
-"""Clients of both transports, each with the core it speaks to."""
+"""Clients of all transports, each with the core it speaks to."""
 
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -8,12 +9,14 @@ import pytest
 
 from inference_core.core_loop import ThreadCoreClient
 from inference_core.core_server import CoreServer
+from inference_core.doors import Door, UnixDoor
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, SamplingParams
-from inference_core.socket_transport import SocketCoreClient
+from inference_core.socket_transport import SocketCoreClient, StreamCoreClient
+from inference_core.tcp_transport import TcpCoreClient, TcpDoor
 
 
-@pytest.fixture(params=["thread", "socket"])
+@pytest.fixture(params=["thread", "socket", "tcp"])
 async def connect(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[Callable[..., Any]]:
     """`await connect(core_factory)` gives a started client, and `connect.restart(...)` one whose core was reborn."""
     async with contextlib.AsyncExitStack() as stack:
@@ -24,16 +27,20 @@ async def connect(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterato
             await client.start()
             return client
 
-        async def connect_socket(core_factory: Any, **options: Any) -> SocketCoreClient:
+        door: Door = UnixDoor(tmp_path / "core.sock")
+        if request.param == "tcp":
+            door = TcpDoor("127.0.0.1", b"secret", free_port())
+
+        async def connect_served(core_factory: Any, **options: Any) -> StreamCoreClient:
             await revive(core_factory, **options)
-            client = SocketCoreClient(tmp_path / "core.sock")
+            client = TcpCoreClient(door.address) if isinstance(door, TcpDoor) else SocketCoreClient(str(door))
             stack.push_async_callback(client.close)
             await client.start()
             return client
 
         async def revive(core_factory: Any, **options: Any) -> None:
             """Put a new server where the old one was."""
-            server = CoreServer(core_factory, tmp_path / "core.sock", **options)
+            server = CoreServer(core_factory, door, **options)
             stack.push_async_callback(stop, server)
             await server.start()
 
@@ -48,8 +55,14 @@ async def connect(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterato
             connect_thread.revive = nothing  # type: ignore[attr-defined]
             yield connect_thread
         else:
-            connect_socket.revive = revive  # type: ignore[attr-defined]
-            yield connect_socket
+            connect_served.revive = revive  # type: ignore[attr-defined]
+            yield connect_served
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The contract of `CoreClient`, held by both transports."""
+"""The contract of `CoreClient`, held by every transport."""
 
 import asyncio
 import threading

@@ -13,6 +13,7 @@ import pytest
 from scripted_core import ScriptedCore, expected_tokens
 
 from inference_core.core_server import CoreServer, serve_core
+from inference_core.doors import UnixDoor
 from inference_core.errors import CoreError, CoreGoneError, InvalidRequestError
 from inference_core.frames import FrameWriter
 from inference_core.protocol import AbortRequest, CoreStats, Event, Hello, QueryStats
@@ -31,7 +32,7 @@ async def stack():
 
 
 async def serve(stack, path, core=None, **options):
-    server = CoreServer(lambda: core or ScriptedCore(), path, **options)
+    server = CoreServer(lambda: core or ScriptedCore(), UnixDoor(path), **options)
     await server.start()
     stack.push_async_callback(server.stop)
     return server
@@ -77,7 +78,7 @@ async def test_a_living_servers_socket_is_left_alone(stack, path, ask):
     await serve(stack, path)
 
     with pytest.raises(CoreError, match="another core listens"):
-        await CoreServer(ScriptedCore, path).start()
+        await CoreServer(ScriptedCore, UnixDoor(path)).start()
 
     assert await tokens_from(await client_of(stack, path), ask(tokens=1))
 
@@ -86,14 +87,14 @@ async def test_a_file_that_is_no_socket_is_not_removed(path):
     path.write_text("precious")
 
     with pytest.raises(CoreError, match="not a socket"):
-        await CoreServer(ScriptedCore, path).start()
+        await CoreServer(ScriptedCore, UnixDoor(path)).start()
 
     assert path.read_text() == "precious"
 
 
 async def test_a_path_too_long_for_a_socket_is_refused_with_the_limit(tmp_path):
     with pytest.raises(CoreError, match="at most 107 bytes"):
-        await CoreServer(ScriptedCore, tmp_path / ("x" * 120)).start()
+        await CoreServer(ScriptedCore, UnixDoor(tmp_path / ("x" * 120))).start()
 
 
 async def test_without_a_server_start_raises(path):

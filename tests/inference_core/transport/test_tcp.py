@@ -1,0 +1,124 @@
+"""What only the TCP transport has: strangers are turned away, and times mean the same on both machines."""
+
+import asyncio
+import contextlib
+import socket
+import time
+
+import msgspec
+import pytest
+from scripted_core import ScriptedCore, expected_tokens
+
+from inference_core.core_server import CoreServer
+from inference_core.errors import CoreError, CoreGoneError
+from inference_core.tcp_transport import CoreAddress, TcpCoreClient, TcpDoor
+
+
+class ListeningCore(ScriptedCore):
+    """Remembers the requests as they came."""
+
+    def __init__(self):
+        super().__init__()
+        self.requests = []
+
+    def add(self, request):
+        self.requests.append(request)
+        super().add(request)
+
+
+@pytest.fixture
+async def served():
+    """A core behind a TCP door, the door, and a client that is started."""
+    core, door = ListeningCore(), TcpDoor("127.0.0.1", b"right")
+    server = CoreServer(lambda: core, door)
+    await server.start()
+    client = TcpCoreClient(door.address)
+    await client.start()
+    yield core, door, client
+    await client.close()
+    await server.stop()
+
+
+async def test_whoever_does_not_know_the_secret_is_turned_away(served):
+    _, door, _ = served
+    stranger = TcpCoreClient(msgspec.structs.replace(door.address, secret=b"wrong"))
+
+    with pytest.raises(CoreGoneError, match="is not the core that was asked for"):
+        await stranger.start()
+
+
+async def test_a_client_does_not_speak_to_a_server_without_the_secret(ask):
+    async def impostor(reader, writer):
+        writer.write(b"n" * 32)
+        await reader.readexactly(64)
+        writer.write(b"c" * 32)
+        assert await reader.read() == b""  # nothing more is told
+        writer.close()
+
+    server = await asyncio.start_server(impostor, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+
+    with pytest.raises(CoreGoneError, match="is not the core that was asked for"):
+        await TcpCoreClient(CoreAddress(host=host, port=port, secret=b"s")).start()
+    server.close()
+
+
+async def test_commands_before_the_handshake_are_not_obeyed(served, ask):
+    core, door, _ = served
+    reader, writer = await asyncio.open_connection(door.address.host, door.address.port)
+    await reader.readexactly(32)
+    writer.write(b"\0" * 64 + b"\x00\x00\x00\x01\x90")
+
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read() == b""
+    writer.close()
+    assert core.requests == []
+
+
+async def test_times_are_those_of_the_machine_that_reads_them(served, ask, monkeypatch):
+    core, _, client = served
+    ours = time.monotonic
+    elsewhere = 1e6  # what the client's machine has been up for longer
+    sent = ask(arrival=ours() + elsewhere - 2, deadline=ours() + elsewhere + 3)
+    clocks = iter([ours() + elsewhere])  # the client's clock is read once, then the server's
+    monkeypatch.setattr("inference_core.tcp_transport.time.monotonic", lambda: next(clocks, None) or ours())
+
+    tokens = [token async for output in client.generate(sent) for token in output.token_ids]
+
+    assert tokens == expected_tokens([1, 2, 3], 0, 8)
+    (got,) = core.requests
+    assert got.deadline - got.arrival == pytest.approx(5)
+    assert got.arrival <= ours() - 2 + 1e-3
+    assert got.deadline > ours() - 60
+
+
+async def test_a_request_without_times_stays_without(served, ask):
+    core, _, client = served
+
+    assert [output async for output in client.generate(ask())]
+
+    assert [(request.arrival, request.deadline) for request in core.requests] == [(0.0, None)]
+
+
+async def test_a_port_that_is_taken_is_an_error_that_names_it():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CoreError, match=f"cannot listen at 127.0.0.1:{port}"):
+            await CoreServer(ScriptedCore, TcpDoor("127.0.0.1", b"s", port)).start()
+
+
+async def test_nobody_there_is_a_core_that_is_gone():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+
+    with pytest.raises(CoreGoneError, match=f"no core answers at 127.0.0.1:{port}"):
+        await TcpCoreClient(CoreAddress(host="127.0.0.1", port=port, secret=b"s")).start()
+
+
+async def test_the_kernel_watches_over_idle_connections_of_both_ends(served):
+    _, _, client = served
+
+    connected = client._transport.get_extra_info("socket")
+
+    assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
