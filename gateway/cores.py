@@ -105,7 +105,12 @@ def watchdog_seconds_of(catalog: Catalog, core: str) -> float:
 
 
 def core_clients(catalog: Catalog, settings: Settings) -> dict[str, CoreClient]:
-    """A client of every core by its name, not yet started: over a socket in the role `gateway`, else on a thread."""
+    """A client of every core by its name, not yet started: over a socket in the role `gateway`, else on a thread; of
+    all replicas in the cluster, where there is one."""
+    if settings.cluster:
+        from gateway.cluster.discovery import cluster_cores
+
+        return dict(cluster_cores(catalog, settings.cluster))
     return {name: _core_client(catalog, settings, name) for name in catalog.core_names}
 
 

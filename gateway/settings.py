@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `redis_url`: `redis://[:password@]host:port/number`; empty means that this process shares no windows and caches.
     `core_socket`: where `aio serve --role core` listens and `--role gateway` connects; empty means in `data_dir`.
     Cores of GPU groups listen beside it (`gateway.cores.socket_of`).
+    `cluster`: a Ray cluster that has the cores: `auto`, `HOST:PORT` of its head, or `ray://HOST:PORT`; empty: none.
     `quality_target`: share of answers that must be no worse than the strongest tier's; None is the artefact's own.
     `sampling_rate`: ceiling of the share of tier 1 and 2 answers that is verified, a fifth of it of tiers 3 and 4.
     `verification_budget`: what verification may cost, as a share of the trailing day's serving cost, half of it probes.
@@ -78,6 +79,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     database_url: str = ""
     redis_url: str = ""
     core_socket: str = ""
+    cluster: str = ""
     api_keys: str = ""
     admin_keys: str = ""
     keys_poll_seconds: Annotated[float, Meta(gt=0)] = 2.0

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from inference_core.frames import FrameError, FrameReader, FrameWriter
 from inference_core.protocol import AbortRequest, AddRequest, Command, Event, Goodbye, SequenceOutput
@@ -38,8 +39,8 @@ class CoreConnection(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        # A cast: uvloop's TCP transports are none of asyncio's classes.
+        self._transport = cast(asyncio.WriteTransport, transport)
         self._opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:

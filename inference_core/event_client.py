@@ -98,11 +98,11 @@ class EventClient(CoreClient):
         return self._models
 
     def generate(self, request: AddRequest) -> AsyncGenerator[SequenceOutput, None]:
-        self._require_core()
+        self.require_core()
         return self._outputs(request)
 
     async def _outputs(self, request: AddRequest) -> AsyncGenerator[SequenceOutput, None]:
-        self._require_core()
+        self.require_core()
         wire_id = f"{request.request_id}#{next(self._serials)}"
         mailbox: Mailbox[SequenceOutput | None] = Mailbox()
         self._streams[wire_id] = mailbox
@@ -156,7 +156,7 @@ class EventClient(CoreClient):
         return f"#{next(self._serials)}"
 
     async def _ask(self, command: QueryStats | SetKnobs | LoadAdapter | UnloadAdapter) -> Answer:
-        self._require_core()
+        self.require_core()
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[command.query_id] = answer
         try:
@@ -194,7 +194,8 @@ class EventClient(CoreClient):
                 answer.set_exception(self._gone_error())
                 answer.exception()  # whoever asked may have left; that is no reason to warn
 
-    def _require_core(self) -> None:
+    def require_core(self) -> None:
+        """Raises `CoreGoneError` if the core is not there."""
         if self._gone is not None:
             raise self._gone_error()
 

@@ -9,6 +9,7 @@ import hmac
 import logging
 import secrets
 from collections.abc import Callable
+from typing import cast
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +33,8 @@ class _Handshake(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        # A cast: uvloop's TCP transports are none of asyncio's classes.
+        self._transport = cast(asyncio.WriteTransport, transport)
         self._timer = asyncio.get_running_loop().call_later(SECONDS, self._end)
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -29,6 +29,9 @@ class CoreAddress(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
+    def __repr__(self) -> str:
+        return f"CoreAddress({self})"  # in no log the secret
+
 
 class TcpDoor(Door):
     """Listens on `host`; port 0 takes a free one, which `address` then tells. Only who knows `secret` comes in."""

@@ -26,6 +26,7 @@ _EXPECTED = {
     "gateway.errors": {"ApiError"},
     "gateway.announcement": {"ServerStartError"},
     "gateway.fleet.errors": {"PlanError"},
+    "gateway.cluster.errors": {"ClusterError"},
 }
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     help="With --role core: which core this process is, cpu or a GPU group of the catalogue.  [the only one]",
 )
 @click.option("--socket", "core_socket", metavar="PATH", help="Socket between core and gateway.  [AIO_CORE_SOCKET]")
+@click.option("--cluster", metavar="ADDRESS", help="Cores on Ray: auto, HOST:PORT or ray://HOST:PORT.  [AIO_CLUSTER]")
 @click.option("--quality-target", type=float, help="Share of answers no worse than the strongest tier's, 0 to 1.")
 @click.option("--sampling-rate", type=float, help="Most of tiers 1 and 2 that is verified, 0 to 1.  [0.05]")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[info]")
@@ -56,6 +57,8 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
     from gateway.telemetry.logs import configure_logging
 
     settings = settings_from(role="all" if role == "core" else role, **given)
+    if settings.cluster:
+        settings = _with_cores_elsewhere(settings, role, deploys=worker is None)
     configure_logging(settings.log_level, settings.log_format)
     if supervised:
         from gateway.worker_place import end_with_supervisor
@@ -69,6 +72,24 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
         _serve_supervised(settings)
     else:
         _serve_http(settings, worker)
+
+
+def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> "Settings":
+    """Have the catalogue's cores come up on the cluster, unless they serve there; this process is a gateway then."""
+    import msgspec
+
+    if role == "core":
+        raise click.UsageError("--role core serves a core here; --cluster has them started by Ray")
+    if deploys:
+        from gateway.cli.cluster import require_ray
+        from tiers.catalog_file import load_catalog
+
+        require_ray()
+        from gateway.cluster.fleet import Scale, deploy, join
+
+        join(settings.cluster)
+        deploy(load_catalog(settings.catalog), settings, Scale())
+    return msgspec.structs.replace(settings, role="gateway")
 
 
 def _serve_core(settings: "Settings", group: str | None) -> None:

@@ -7,6 +7,7 @@ import time
 
 import msgspec
 import pytest
+import uvloop
 from scripted_core import ScriptedCore, expected_tokens
 
 from inference_core.core_server import CoreServer
@@ -122,3 +123,19 @@ async def test_the_kernel_watches_over_idle_connections_of_both_ends(served):
 
     assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
+
+
+def test_both_ends_also_run_on_uvloop(ask):
+    async def answered():
+        door = TcpDoor("127.0.0.1", b"s")
+        server = CoreServer(ScriptedCore, door)
+        await server.start()
+        client = TcpCoreClient(door.address)
+        await client.start()
+        tokens = [token async for output in client.generate(ask()) for token in output.token_ids]
+        await client.close()
+        await server.stop()
+        return tokens
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(answered()) == expected_tokens([1, 2, 3], 0, 8)

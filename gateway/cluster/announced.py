@@ -1,0 +1,14 @@
+"""What a replica of a core says of itself to those who look for it."""
+
+import msgspec
+
+from inference_core.tcp_transport import CoreAddress
+
+
+class Announced(msgspec.Struct, frozen=True, kw_only=True):
+    """`name` is unique, also among those of the past. `node`: where it runs. `leaving`: it takes no new requests."""
+
+    name: str
+    node: str
+    address: CoreAddress
+    leaving: bool = False

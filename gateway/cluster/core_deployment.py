@@ -1,0 +1,110 @@
+"""A replica of a core as Ray Serve runs it: loads the core, listens for gateways, announces itself, and drains."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import ray
+from ray import serve
+
+from gateway.cluster.announced import Announced
+from gateway.cluster.autoscaling import pressures
+from gateway.cluster.registry import ANNOUNCE_SECONDS, NAME, NAMESPACE, Registry
+from gateway.cores import core_factory, core_title, watchdog_seconds_of
+from gateway.settings import Settings
+from inference_core.core_server import CoreServer
+from inference_core.errors import CoreGoneError
+from inference_core.tcp_transport import TcpCoreClient, TcpDoor
+from tiers.catalog import Catalog
+
+log = logging.getLogger(__name__)
+
+
+class ReplicaTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What every replica of a core is started with; the folders are each node's own."""
+
+    service: str
+    catalog: Catalog
+    core: str
+    data_dir: str
+    cache_dir: str
+    drain_seconds: float
+
+
+class CoreDeployment:
+    """Tokens do not pass through Ray: gateways connect to the address that is announced."""
+
+    async def __init__(self, terms: ReplicaTerms) -> None:  # type: ignore[misc]  # Serve awaits constructors
+        """Returns when the core has loaded. Raises what keeps it from that."""
+        self._terms = terms
+        settings = Settings(data_dir=terms.data_dir, cache_dir=terms.cache_dir)
+        settings.data_path.mkdir(parents=True, exist_ok=True)
+        door = TcpDoor(ray.util.get_node_ip_address(), secrets.token_bytes(32))
+        self._server = CoreServer(
+            core_factory(terms.catalog, settings, terms.core),
+            door,
+            watchdog_seconds=watchdog_seconds_of(terms.catalog, terms.core),
+            title=core_title(terms.catalog, terms.core),
+        )
+        await self._server.start()
+        self._client = TcpCoreClient(door.address)
+        try:
+            await self._client.start()
+        except CoreGoneError:
+            await self._server.stop()  # raises why
+            raise
+        context = serve.get_replica_context()
+        node = ray.get_runtime_context().get_node_id()
+        self._said = Announced(name=context.replica_id.unique_id, node=node[:8], address=door.address)
+        self._registry = registry()
+        self._announcing = asyncio.create_task(self._announce())
+
+    def check_health(self) -> None:
+        """Raises when the core is gone, or its watchdog says that it does not advance: Serve then replaces it."""
+        if self._client.stuck is not None:
+            raise RuntimeError(self._client.stuck)
+        self._client.require_core()
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What `autoscaling.desired_replicas` decides by."""
+        return pressures(await self._client.stats())
+
+    async def __del__(self) -> None:
+        """Drain: gateways send nothing more, what runs may end within `drain_seconds`."""
+        self._said = msgspec.structs.replace(self._said, leaving=True)
+        await self._tell()
+        with suppress(CoreGoneError):
+            await self._server.stop(self._terms.drain_seconds)
+        self._announcing.cancel()
+        await self._client.close()
+
+    async def _announce(self) -> None:
+        """Again and again: a registry that was started anew knows nobody."""
+        while True:
+            await self._tell()
+            await asyncio.sleep(ANNOUNCE_SECONDS)
+
+    async def _tell(self) -> None:
+        try:
+            await self._registry.announce.remote(self._terms.service, self._said)
+        except ray.exceptions.RayError as error:
+            log.warning("the registry does not hear %s: %s", self._said.name, error)
+
+
+def registry() -> Any:
+    """A handle of the cluster's registry, which is started if there is none; it is restarted wherever it is lost."""
+    options: dict[str, Any] = {
+        "name": NAME,
+        "namespace": NAMESPACE,
+        "get_if_exists": True,
+        "lifetime": "detached",
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+    }
+    make: Callable[..., Any] = ray.remote(Registry).options(**options).remote
+    return make()

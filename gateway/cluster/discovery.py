@@ -1,0 +1,33 @@
+"""How a gateway finds the replicas of its cores: by the registry of the cluster that it has joined."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from functools import partial
+
+from gateway.cluster.announced import Announced
+from gateway.cluster.replicated_core import ReplicatedCore
+from gateway.cores import core_title
+from inference_core.client import CoreClient
+from tiers.catalog import Catalog
+
+log = logging.getLogger(__name__)
+
+
+def cluster_cores(catalog: Catalog, address: str) -> Mapping[str, CoreClient]:
+    """A client over all replicas of every core by its name, not yet started. The first that starts joins."""
+    return {
+        core: ReplicatedCore(core_title(catalog, core), partial(_announced, catalog, core, address))
+        for core in catalog.core_names
+    }
+
+
+async def _announced(catalog: Catalog, core: str, address: str) -> list[Announced]:
+    return await asyncio.to_thread(_ask, catalog, core, address)
+
+
+def _ask(catalog: Catalog, core: str, address: str) -> list[Announced]:
+    from gateway.cluster.fleet import announced, join
+
+    join(address)
+    return announced(catalog, core)

@@ -1,0 +1,71 @@
+"""A Ray cluster of several nodes on this machine: each with processes of its own, so that each can be killed."""
+
+import os
+import signal
+import threading
+from types import TracebackType
+from typing import Any
+
+OBJECT_STORE_BYTES = 100 << 20
+"""Of every node, in shared memory; almost nothing passes through it."""
+
+
+class LocalCluster:
+    """A head without CPUs, which has Serve's controller, and `nodes` nodes that are alike. A context manager."""
+
+    def __init__(self, nodes: int, *, cpus: int = 1, gpus: int = 0) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        from ray.cluster_utils import Cluster
+
+        self._node_options: dict[str, Any] = {
+            "num_cpus": cpus,
+            "num_gpus": gpus,
+            "object_store_memory": OBJECT_STORE_BYTES,
+        }
+        head = {"num_cpus": 0, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
+        self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes: list[Any] = []
+        try:
+            for _ in range(nodes):
+                self.add_node()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """What others join it by."""
+        return str(self._cluster.address)
+
+    def add_node(self, **options: Any) -> Any:
+        """One more node; it is alive on return."""
+        node = self._cluster.add_node(**{**self._node_options, **options})
+        self.nodes.append(node)
+        return node
+
+    def kill_node(self, node: Any) -> None:
+        """End all of its processes at once, as a machine's end would."""
+        self.nodes.remove(node)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def wait_for_interrupt(self) -> None:
+        """Until SIGINT or SIGTERM."""
+        over = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: over.set())
+        over.wait()
+
+    def close(self) -> None:
+        """Leave it, if this process has joined, and end all nodes."""
+        import ray
+
+        ray.shutdown()
+        self._cluster.shutdown()
+
+    def __enter__(self) -> "LocalCluster":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

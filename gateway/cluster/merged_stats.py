@@ -1,0 +1,132 @@
+"""The statistics of several replicas of a core as those of one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from inference_core.protocol import CoreStats, JoinStats, ModelStats, SpeculationStats, SwapStats
+
+# What is now, and is gone with a replica.
+_LEVELS = ("running", "waiting", "blocks_in_use", "blocks_cached", "blocks_total", "adapter_slots")
+# What has happened since start, and stays true of a replica that is gone.
+_COUNTS = (
+    "prompt_tokens",
+    "generated_tokens",
+    "prefix_hit_tokens",
+    "prefix_query_tokens",
+    "preemptions",
+    "step_seconds_sum",
+    "deadline_refusals",
+    "repetitions_ended",
+    "adapter_installs",
+    "adapter_evictions",
+)
+_SWAP_LEVELS = ("blocks_total", "blocks_kept")
+_SWAP_COUNTS = ("out_blocks", "back_blocks", "refused_blocks", "copying_seconds", "spared_seconds")
+
+
+def merged(query_id: str, present: Sequence[CoreStats], past: Sequence[CoreStats] = ()) -> CoreStats:
+    """Of the replicas at `present`, at least one, and of those that are gone, whose counts stay counted.
+
+    A new request goes where it waits least, so the predicted wait is the least. Knobs and tuning are those of the
+    first: replicas are told the same.
+    """
+    first = present[0]
+    past = [_counts_alone(stats) for stats in past]
+    return CoreStats(
+        query_id=query_id,
+        steps=sum(stats.steps for stats in (*present, *past)),
+        arena_bytes=sum(stats.arena_bytes for stats in present),
+        slab_bytes=first.slab_bytes,
+        slabs_free=sum(stats.slabs_free for stats in present),
+        models=[_merged_model(_named(model.name, present), _named(model.name, past)) for model in first.models],
+    )
+
+
+def summed_past(past: CoreStats | None, gone: CoreStats) -> CoreStats:
+    """What stays of all replicas that are gone, now that one more is."""
+    return merged("", [_counts_alone(gone)], [] if past is None else [past])
+
+
+def _named(name: str, stats: Sequence[CoreStats]) -> list[ModelStats]:
+    return [model for one in stats for model in one.models if model.name == name]
+
+
+def _counts_alone(stats: CoreStats) -> CoreStats:
+    """As if nothing ran, waited or lay there any more."""
+    models = [
+        msgspec.structs.replace(
+            model,
+            **dict.fromkeys(_LEVELS, 0),
+            queue_alert=False,
+            adapters=[],
+            swap=msgspec.structs.replace(model.swap, **dict.fromkeys(_SWAP_LEVELS, 0)),
+        )
+        for model in stats.models
+    ]
+    return msgspec.structs.replace(stats, arena_bytes=0, slabs_free=0, models=models)
+
+
+def _merged_model(present: list[ModelStats], past: list[ModelStats]) -> ModelStats:
+    both = [*present, *past]
+    steps = [sum(model.step_seconds_counts) for model in both]
+    return msgspec.structs.replace(
+        present[0],
+        **{name: sum(getattr(model, name) for model in both) for name in (*_LEVELS, *_COUNTS)},
+        step_seconds_mean=_mean([model.step_seconds_mean for model in both], steps),
+        step_seconds_counts=_added([model.step_seconds_counts for model in both]),
+        batch_sizes=_by_size([model.batch_sizes for model in both]),
+        predicted_wait_seconds=min(model.predicted_wait_seconds for model in present),
+        queue_alert=any(model.queue_alert for model in present),
+        joins=_merged_joins([join for model in both for join in model.joins]),
+        speculation=_merged_speculation([model.speculation for model in both if model.speculation is not None]),
+        swap=_merged_swap([model.swap for model in both]),
+    )
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    total = sum(weights)
+    if not total:
+        return values[0]
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / total
+
+
+def _added(lists: Sequence[list[int]]) -> list[int]:
+    longest = max(map(len, lists))
+    return [sum(one[i] for one in lists if i < len(one)) for i in range(longest)]
+
+
+def _by_size(counts: Sequence[dict[int, int]]) -> dict[int, int]:
+    sizes = sorted({size for one in counts for size in one})
+    return {size: sum(one.get(size, 0) for one in counts) for size in sizes}
+
+
+def _merged_joins(joins: Sequence[JoinStats]) -> list[JoinStats]:
+    found: list[JoinStats] = []
+    for decoding in sorted({join.decoding for join in joins}):
+        same = [join for join in joins if join.decoding == decoding]
+        counts = [join.count for join in same]
+        seconds = _mean([join.seconds_mean for join in same], counts)
+        per_token = _mean([join.seconds_per_token for join in same], counts)
+        found.append(JoinStats(decoding, sum(counts), seconds, per_token))
+    return found
+
+
+def _merged_speculation(all_of: Sequence[SpeculationStats]) -> SpeculationStats | None:
+    if not all_of:
+        return None
+    return SpeculationStats(
+        proposed=_added([one.proposed for one in all_of]),
+        accepted=_added([one.accepted for one in all_of]),
+        rounds=sum(one.rounds for one in all_of),
+        seconds=sum(one.seconds for one in all_of),
+        plain_seconds=sum(one.plain_seconds for one in all_of),
+    )
+
+
+def _merged_swap(all_of: Sequence[SwapStats]) -> SwapStats:
+    summed: dict[str, Any] = {
+        name: sum(getattr(one, name) for one in all_of) for name in (*_SWAP_LEVELS, *_SWAP_COUNTS)
+    }
+    return msgspec.structs.replace(all_of[0], **summed)

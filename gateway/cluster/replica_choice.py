@@ -1,0 +1,56 @@
+"""Which replica of a core gets a request: the one that has its prompt's beginning, unless that one is busier."""
+
+import math
+from array import array
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from inference_core.client import CoreClient
+from inference_core.protocol import AddRequest, CoreStats
+from tiers.prefix_affinity import rendezvous_score
+
+PREFIX_TOKENS = 256
+BOUND = 1.25
+"""A replica takes requests for the sake of its cache up to so many times the mean load (Mirrokni et al. 2018)."""
+
+
+class CoreReplica:
+    """A connected replica; `in_flight` counts requests from here, `others` those from elsewhere when it last told."""
+
+    def __init__(self, name: str, node: str, client: CoreClient) -> None:
+        self.name, self.node, self.client = name, node, client
+        self.in_flight = self.others = 0
+        self.leaving = False
+        self.latest: CoreStats | None = None
+
+    @property
+    def load(self) -> int:
+        """Requests there, as far as is known."""
+        return self.in_flight + self.others
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether new ones may go there."""
+        return not self.leaving and self.client.stuck is None
+
+    def heard(self, stats: CoreStats) -> None:
+        """Its latest statistics."""
+        self.latest = stats
+        self.others = max(0, sum(model.running + model.waiting for model in stats.models) - self.in_flight)
+
+
+def prefix_key(request: AddRequest) -> bytes:
+    """Hash of tenant, model, adapter and the prompt's first tokens: equal ones may share cached blocks."""
+    digest = blake2b(f"{request.salt}\0{request.model}\0{request.adapter}\0".encode(errors="replace"), digest_size=16)
+    digest.update(array("q", request.prompt_token_ids[:PREFIX_TOKENS]).tobytes())
+    return digest.digest()
+
+
+def chosen(key: bytes, replicas: Iterable[CoreReplica]) -> CoreReplica | None:
+    """Of those that take requests; None if there are none."""
+    able = [replica for replica in replicas if replica.takes_requests]
+    if len(able) < 2:
+        return able[0] if able else None
+    most = math.ceil(BOUND * (1 + sum(replica.load for replica in able)) / len(able))
+    ranked = sorted(able, key=lambda replica: rendezvous_score(key, replica.name, 1.0), reverse=True)
+    return next((replica for replica in ranked if replica.load < most), min(able, key=lambda replica: replica.load))

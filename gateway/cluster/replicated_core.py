@@ -1,0 +1,278 @@
+"""Several replicas of one core behind a single `CoreClient`: found, balanced, and asked again where one is lost."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import TypeVar
+
+from gateway.cluster.announced import Announced
+from gateway.cluster.core_orders import CoreOrders
+from gateway.cluster.merged_stats import merged, summed_past
+from gateway.cluster.replica_choice import CoreReplica, chosen, prefix_key
+from inference_core.client import CoreClient
+from inference_core.errors import CoreError, CoreGoneError
+from inference_core.protocol import (
+    AdapterInfo,
+    AddRequest,
+    CoreStats,
+    KnobsSet,
+    KnobValue,
+    ModelInfo,
+    SequenceOutput,
+)
+from inference_core.tcp_transport import TcpCoreClient
+
+log = logging.getLogger(__name__)
+
+Discover = Callable[[], Awaitable[list[Announced]]]
+T = TypeVar("T")
+LOOK_SECONDS = 1.0
+CONNECT_SECONDS = 15.0
+STATS_SECONDS = 2.0
+"""After so long without an answer a replica's last statistics stand for it."""
+MOST_ATTEMPTS = 3
+"""How many replicas a request may be sent to before its first output."""
+
+
+class ReplicatedCore(CoreClient):
+    """`discover` tells which replicas there are, is asked every `look_seconds`, and may fail: those known go on.
+
+    A request whose replica is lost, or shuts down, before its first output is sent to another one; after it, its
+    iterator raises `CoreGoneError`. A replica that is leaving gets no new requests, and is left when its last one has
+    ended. Knobs and adapters go to all replicas, and to those that come later.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        discover: Discover,
+        *,
+        connect: Callable[[Announced], CoreClient] = lambda announced: TcpCoreClient(announced.address),
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._title, self._discover, self._connect, self._look_seconds = title, discover, connect, look_seconds
+        self._replicas: dict[str, CoreReplica] = {}
+        self._requests: dict[str, CoreReplica] = {}
+        self._orders = CoreOrders()
+        self._models: dict[str, ModelInfo] = {}
+        self._lost: dict[str, CoreStats] = {}
+        self._past: CoreStats | None = None
+        self._why = "it was not started"
+        self._connecting: dict[str, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns when one replica serves. Raises `CoreGoneError` if there is none."""
+        await self._look()
+        while self._connecting and not self._replicas:
+            await asyncio.wait(self._connecting.values(), return_when=asyncio.FIRST_COMPLETED)
+        self._require_replicas()
+        if self._following is None:
+            self._following = asyncio.create_task(self._follow())
+
+    async def close(self) -> None:
+        """See `CoreClient.close`."""
+        self._why = "its client is closed"
+        following, self._following = self._following, None
+        ending = [task for task in (following, *self._connecting.values()) if task is not None]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        for replica in list(self._replicas.values()):
+            self._leave(replica)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    @property
+    def stuck(self) -> str | None:
+        """Why no replica advances; None while one does."""
+        reasons = [replica.client.stuck for replica in self._replicas.values()]
+        return reasons[0] if reasons and None not in reasons else None
+
+    @property
+    def models(self) -> dict[str, ModelInfo]:
+        """Of any replica: all of them load the same."""
+        return self._models
+
+    @property
+    def replicas(self) -> list[str]:
+        """The names of those that are connected."""
+        return list(self._replicas)
+
+    def generate(self, request: AddRequest) -> AsyncGenerator[SequenceOutput, None]:
+        """See `CoreClient.generate`."""
+        self._require_replicas()
+        return self._outputs(request)
+
+    async def _outputs(self, request: AddRequest) -> AsyncGenerator[SequenceOutput, None]:
+        key = prefix_key(request)
+        tried: list[CoreReplica] = []
+        while True:
+            replica = self._next(key, tried)
+            tried.append(replica)
+            begun = False
+            self._requests[request.request_id] = replica
+            replica.in_flight += 1
+            try:
+                async with aclosing(replica.client.generate(request)) as outputs:
+                    async for output in outputs:
+                        if not begun and output.error_kind == "overloaded" and self._has_another(key, tried):
+                            break
+                        begun = True
+                        yield output
+                    else:
+                        return
+            except CoreGoneError as error:
+                self._note_lost(replica, error)
+                if begun or not self._has_another(key, tried):
+                    raise
+            finally:
+                replica.in_flight -= 1
+                self._requests.pop(request.request_id, None)
+                if replica.leaving and not replica.in_flight:
+                    self._leave(replica)
+            log.info("%s: %s did not begin %s; another replica will", self._title, replica.name, request.request_id)
+
+    def _next(self, key: bytes, tried: list[CoreReplica]) -> CoreReplica:
+        """Whom to ask now. Raises `CoreGoneError` if there is nobody."""
+        others = [replica for replica in self._replicas.values() if replica not in tried]
+        # A core that is stuck or leaves says so itself.
+        replica = chosen(key, others) or next(iter(others), None)
+        if replica is None:
+            raise self._gone()
+        return replica
+
+    def _has_another(self, key: bytes, tried: list[CoreReplica]) -> bool:
+        others = [replica for replica in self._replicas.values() if replica not in tried]
+        return len(tried) < MOST_ATTEMPTS and chosen(key, others) is not None
+
+    def abort_choice(self, request_id: str, index: int) -> None:
+        """See `CoreClient.abort_choice`."""
+        if (replica := self._requests.get(request_id)) is not None:
+            replica.client.abort_choice(request_id, index)
+
+    async def stats(self) -> CoreStats:
+        """Of all replicas, as one; counts include those of replicas that are gone."""
+        self._require_replicas()
+        readings = await asyncio.gather(*(self._read(replica) for replica in list(self._replicas.values())))
+        present = [reading for reading in readings if reading is not None]
+        if not present:
+            raise self._gone()
+        past = [stats for name, stats in self._lost.items() if name not in self._replicas]
+        return merged("", present, past if self._past is None else [*past, self._past])
+
+    async def _read(self, replica: CoreReplica) -> CoreStats | None:
+        try:
+            async with asyncio.timeout(STATS_SECONDS):
+                replica.heard(await replica.client.stats())
+        except CoreGoneError as error:
+            self._note_lost(replica, error)
+            return None
+        except TimeoutError:
+            log.debug("%s: %s does not tell its statistics", self._title, replica.name)
+        return replica.latest
+
+    async def set_knobs(
+        self, changes: Mapping[str, KnobValue], model: str | None = None, *, keep: bool = False
+    ) -> KnobsSet:
+        """See `CoreClient.set_knobs`; what one replica refuses, all do, being loaded alike."""
+        answer = await self._told(lambda client: client.set_knobs(changes, model, keep=keep))
+        self._orders.note_knobs(changes, model)
+        return answer
+
+    async def load_adapter(self, model: str, name: str, path: str) -> list[AdapterInfo]:
+        """See `CoreClient.load_adapter`; every replica reads `path` on its own machine."""
+        answer = await self._told(lambda client: client.load_adapter(model, name, path))
+        self._orders.note_adapter(model, name, path)
+        return answer
+
+    async def unload_adapter(self, model: str, name: str) -> list[AdapterInfo]:
+        """See `CoreClient.unload_adapter`."""
+        answer = await self._told(lambda client: client.unload_adapter(model, name))
+        self._orders.note_adapter(model, name, None)
+        return answer
+
+    async def _told(self, order: Callable[[CoreClient], Awaitable[T]]) -> T:
+        """The answer of the first replica, which may refuse before any other is told."""
+        self._require_replicas()
+        first, *others = self._replicas.values()
+        answer = await order(first.client)
+        for replica in others:
+            try:
+                await order(replica.client)
+            except CoreGoneError as error:
+                self._note_lost(replica, error)
+        return answer
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_seconds)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Begin to connect to replicas that are new, and let go of those that leave."""
+        try:
+            announced = {one.name: one for one in await self._discover()}
+        except Exception as error:
+            self._note(f"replicas cannot be looked for: {error}")
+            return
+        for name in self._lost.keys() - announced.keys():
+            self._past = summed_past(self._past, self._lost.pop(name))
+        for one in announced.values():
+            replica = self._replicas.get(one.name)
+            if replica is not None and one.leaving:
+                replica.leaving = True
+                if not replica.in_flight:
+                    self._leave(replica)
+            elif replica is None and not one.leaving and one.name not in self._connecting:
+                self._connecting[one.name] = asyncio.create_task(self._join(one))
+        if not announced and not self._replicas:
+            self._note("no replica serves yet")
+
+    async def _join(self, announced: Announced) -> None:
+        client = self._connect(announced)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await client.start()
+                await self._orders.repeat(client)
+        except (CoreError, TimeoutError) as error:
+            self._note(f"{announced.name} on {announced.node} cannot be reached: {error or 'no answer in time'}")
+            await client.close()
+        except BaseException:
+            await client.close()
+            raise
+        else:
+            self._models = client.models
+            self._replicas[announced.name] = CoreReplica(announced.name, announced.node, client)
+            self._lost.pop(announced.name, None)
+            log.info("%s: replica %s on %s serves", self._title, announced.name, announced.node)
+        finally:
+            del self._connecting[announced.name]
+
+    def _note_lost(self, replica: CoreReplica, error: CoreGoneError) -> None:
+        if self._replicas.get(replica.name) is replica:
+            self._note(f"lost {replica.name} on {replica.node}: {error}")
+            self._leave(replica)
+
+    def _leave(self, replica: CoreReplica) -> None:
+        """Let go of a replica that is lost or that has nothing of ours to do."""
+        if self._replicas.pop(replica.name, None) is None:
+            return
+        if replica.latest is not None:
+            self._lost[replica.name] = replica.latest
+        closing = asyncio.create_task(replica.client.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    def _note(self, why: str) -> None:
+        if why != self._why:
+            log.warning("%s: %s", self._title, why)
+        self._why = why
+
+    def _require_replicas(self) -> None:
+        if not self._replicas:
+            raise self._gone()
+
+    def _gone(self) -> CoreGoneError:
+        return CoreGoneError(f"{self._title} has no replica that serves: {self._why}")

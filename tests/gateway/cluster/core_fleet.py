@@ -1,0 +1,95 @@
+"""Cores behind TCP doors, as a cluster has them, without the cluster: what a test needs to lose one."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from gateway.cluster.announced import Announced
+from gateway.cluster.replicated_core import ReplicatedCore
+from inference_core.core_server import CoreServer
+from inference_core.errors import CoreGoneError
+from inference_core.fake_runner import hash_core
+from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput
+from inference_core.tcp_transport import TcpDoor
+from tests.gateway.running_gateway import PausedCore
+
+
+class ServedReplica:
+    """One replica; while `paused` it takes commands and makes no step."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.paused = threading.Event()
+        self.door = TcpDoor("127.0.0.1", name.encode())
+        self.server = CoreServer(self._load, self.door, title=name)
+        self.said = True
+        self.leaving = False
+
+    def _load(self) -> PausedCore:
+        core = hash_core("m", slabs=256, max_context=2048, knobs=Knobs(), adapter_slots=1)
+        return PausedCore(core, self.paused)
+
+    @property
+    def announced(self) -> Announced:
+        return Announced(name=self.name, node="here", address=self.door.address, leaving=self.leaving)
+
+    async def stop(self, grace_seconds: float = 0.0) -> None:
+        with suppress(CoreGoneError):
+            await self.server.stop(grace_seconds)
+
+
+class CoreFleet:
+    """Replicas that are announced as long as they are `said` to be there."""
+
+    def __init__(self) -> None:
+        self.replicas: dict[str, ServedReplica] = {}
+        self.away: Exception | None = None
+
+    async def add(self, name: str) -> ServedReplica:
+        replica = self.replicas[name] = ServedReplica(name)
+        await replica.server.start()
+        return replica
+
+    async def discover(self) -> list[Announced]:
+        if self.away is not None:
+            raise self.away
+        return [replica.announced for replica in self.replicas.values() if replica.said]
+
+    def client(self) -> ReplicatedCore:
+        return ReplicatedCore("the core", self.discover, look_seconds=0.01)
+
+    async def close(self) -> None:
+        for replica in self.replicas.values():
+            replica.paused.clear()
+            await replica.stop()
+
+
+def request(request_id: str, tokens: int = 8, prompt: tuple[int, ...] = (1, 2, 3), **fields: object) -> AddRequest:
+    asked = AddRequest(
+        request_id=request_id,
+        model="m",
+        prompt_token_ids=list(prompt),
+        sampling=SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True),
+    )
+    return msgspec.structs.replace(asked, **fields)
+
+
+async def answer(core: ReplicatedCore, asked: AddRequest) -> list[SequenceOutput]:
+    return [output async for output in core.generate(asked)]
+
+
+def tokens_of(outputs: list[SequenceOutput]) -> list[int]:
+    return [token for output in outputs for token in output.token_ids]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Polled: it comes true in a task of the client's or the server's own."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+async def until_connected(core: ReplicatedCore, *names: str) -> None:
+    await until(lambda: set(core.replicas) == set(names))

@@ -1,0 +1,172 @@
+"""A real Ray of several nodes: cores placed on it, served through a gateway, a node killed under load, and recovery."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.gateway.served_process import ServedProcess, served
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
+
+PATIENCE = 300
+REQUESTS = 24
+MODELS = ("tier-1", "tier-2", "auto")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head and two nodes of one CPU, each with room for one replica of the laptop's core."""
+    from gateway.cluster.local_cluster import LocalCluster
+
+    with LocalCluster(2) as local:
+        yield local
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+def aio(cluster: Any, folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """`aio cluster …` as a user runs it."""
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", "cluster", *words]
+    variables = {
+        "AIO_CLUSTER": cluster.address,
+        "AIO_DATA_DIR": str(folder / "data"),
+        "AIO_CACHE_DIR": str(folder / "cache"),
+        "AIO_DRAIN_SECONDS": "20",
+    }
+    return subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def gateway(cluster: Any, folder: Path) -> Iterator[ServedProcess]:
+    """A gateway over two replicas, one on each node."""
+    deployed = aio(cluster, folder, "deploy", "--replicas", "2")
+    assert deployed.returncode == 0, deployed.stderr
+    with served(folder / "data", folder / "cache", "--cluster", cluster.address) as running:
+        until(lambda: httpx.get(f"{running.url}/health/ready").json()["status"] == "ok")
+        yield running
+
+
+def until(condition: Any) -> None:
+    """Polled: it comes true in another process."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.5)
+
+
+def replicas(cluster: Any, folder: Path) -> list[dict[str, Any]]:
+    shown = aio(cluster, folder, "status", "--json")
+    assert shown.returncode == 0, shown.stderr
+    found: list[dict[str, Any]] = json.loads(shown.stdout)["cpu"]["replicas"]
+    return found
+
+
+async def mixed_load(url: str, first_tokens: asyncio.Event) -> list[str]:
+    """Streams and whole answers at once; what became of each: "answered", "failed" or "broken off"."""
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
+        return await asyncio.gather(*(outcome(http, number, first_tokens) for number in range(REQUESTS)))
+
+
+async def outcome(http: httpx.AsyncClient, number: int, first_tokens: asyncio.Event) -> str:
+    body = {
+        "model": MODELS[number % 3],
+        "messages": [{"role": "user", "content": f"Tell me about the number {number}."}],
+        "max_tokens": 60,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": number % 2 == 0,
+    }
+    if number % 2:
+        reply = await http.post("/v1/chat/completions", json=body)
+        if reply.status_code == 200:
+            assert reply.json()["usage"]["completion_tokens"] > 0
+            return "answered"
+        assert (reply.status_code, "retry-after" in reply.headers) == (503, True), reply.text
+        return "failed"
+    async with http.stream("POST", "/v1/chat/completions", json=body) as reply:
+        if reply.status_code != 200:
+            assert reply.status_code == 503
+            return "failed"
+        last = ""
+        async for line in reply.aiter_lines():
+            if '"content":' in line:
+                first_tokens.set()
+            last = line or last
+    if last == "data: [DONE]":
+        return "answered"
+    assert "error" in json.loads(last.removeprefix("data: ")), last
+    return "broken off"
+
+
+def test_a_core_without_room_is_refused_with_the_constraint(cluster: Any, folder: Path) -> None:
+    refused = aio(cluster, folder, "deploy", "--replicas", "1", "--cpus", "4")
+
+    assert refused.returncode == 1
+    assert "needs 4 CPU on one node (STRICT_PACK), and the most that is free on one is 1 CPU" in refused.stderr
+
+
+def test_replicas_lie_on_different_nodes_and_obey_the_same_knobs(
+    cluster: Any, folder: Path, gateway: ServedProcess
+) -> None:
+    found = replicas(cluster, folder)
+    answer = httpx.patch(f"{gateway.url}/v1/admin/knobs", json={"max_num_seqs": 17}, timeout=60)
+
+    assert len({one["node"] for one in found}) == 2
+    assert answer.status_code == 200, answer.text
+    assert not gateway.maps_torch()
+
+
+def test_every_request_is_answered_or_honestly_failed_when_a_node_dies(
+    cluster: Any, folder: Path, gateway: ServedProcess
+) -> None:
+    async def lose_a_node() -> list[str]:
+        begun = asyncio.Event()
+        load = asyncio.create_task(mixed_load(gateway.url, begun))
+        await begun.wait()
+        await asyncio.to_thread(cluster.kill_node, cluster.nodes[0])
+        return await load
+
+    outcomes = asyncio.run(lose_a_node())
+
+    assert len(outcomes) == REQUESTS
+    assert outcomes.count("answered") >= REQUESTS // 3
+    after = asyncio.run(mixed_load(gateway.url, asyncio.Event()))
+    assert after == ["answered"] * REQUESTS
+
+
+def test_a_new_node_gets_the_lost_replica(cluster: Any, folder: Path, gateway: ServedProcess) -> None:
+    cluster.add_node()
+
+    until(lambda: len({one["node"] for one in replicas(cluster, folder)}) == 2)
+
+    assert asyncio.run(mixed_load(gateway.url, asyncio.Event())) == ["answered"] * REQUESTS
+
+
+def test_taking_down_lets_running_answers_end(cluster: Any, folder: Path, gateway: ServedProcess) -> None:
+    async def drain() -> tuple[str, "subprocess.CompletedProcess[str]"]:
+        begun = asyncio.Event()
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=PATIENCE) as http:
+            answering = asyncio.create_task(outcome(http, 0, begun))
+            await begun.wait()
+            down = await asyncio.to_thread(aio, cluster, folder, "down")
+            return await answering, down
+
+    answered, down = asyncio.run(drain())
+
+    assert (answered, down.returncode) == ("answered", 0), down.stderr
+    body = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello"}]}
+    refused = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, timeout=60)
+    assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
