@@ -8,6 +8,7 @@ from litestar.params import FromPath
 from litestar.response import Response
 from msgspec import Meta
 
+from gateway.api.csv_export import csv_response, wants_csv
 from gateway.api.generating import read_body
 from gateway.api.keys_admin import Reason, obeyed, order_of
 from gateway.api.operations import describe
@@ -59,8 +60,13 @@ async def list_budgets(request: HttpRequest) -> Response[Any]:
     """Newest first, with what replicas last told of the period under way. Query: `subject` (an id, or the name of a key
     of the settings), and as for verifications."""
     parts = parts_of(request)
-    page = await page_asked_for(request, BUDGETS)
+    query = dict(request.query_params)
+    as_csv = wants_csv(query)
+    page = await page_asked_for(request, BUDGETS, query)
     states = await reached(states_of(parts.database, page.rows, parts.tenancy.clock.now()))
+    if as_csv:
+        columns = BudgetState.__struct_fields__
+        return csv_response("budgets", columns, [msgspec.structs.asdict(state) for state in states])
     return Response(BudgetPage(rows=states, next=page.next), media_type="application/json")
 
 

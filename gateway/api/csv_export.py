@@ -8,9 +8,19 @@ from typing import Any
 import msgspec
 from litestar.response import Response, Stream
 
+from gateway.errors import bad_request
+
 MEDIA_TYPE = "text/csv"
 # What spreadsheets take for the beginning of a formula (OWASP, CSV injection).
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def wants_csv(query: dict[str, str]) -> bool:
+    """Takes `format` out of a query: json, or csv. Raises `ApiError` 400."""
+    form = query.pop("format", "json")
+    if form not in ("json", "csv"):
+        raise bad_request(f"Invalid format: {form[:64]!r}; allowed: json, csv.", "format", "invalid_value")
+    return form == "csv"
 
 
 def csv_response(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Response[bytes]:

@@ -8,7 +8,7 @@ from litestar import get, patch
 from litestar.response import Response
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.api.csv_export import csv_response
+from gateway.api.csv_export import csv_response, wants_csv
 from gateway.api.generating import read_body
 from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
@@ -100,11 +100,12 @@ async def change_knobs(request: HttpRequest) -> Response[Any]:
 async def list_knob_changes(request: HttpRequest) -> Response[Any]:
     """Changes and refusals, newest first. Query: `limit` (100), `before` (an id, for the next page), `knob`;
     `format=csv` for a spreadsheet."""
-    query = request.query_params
+    query = dict(request.query_params)
+    as_csv = wants_csv(query)
     limit = _whole_number(query.get("limit"), "limit", MOST_CHANGES) or 100
     before = _whole_number(query.get("before"), "before", 2**63 - 1)
     changes = await parts_of(request).core_knobs.history(limit, before, query.get("knob"))
-    if query.get("format") == "csv":
+    if as_csv:
         columns = KnobChange.__struct_fields__
         return csv_response("knob-changes", columns, [msgspec.structs.asdict(change) for change in changes])
     return Response(KnobHistory(changes=changes), media_type="application/json")

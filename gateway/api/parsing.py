@@ -31,16 +31,17 @@ def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error)) from None
+        raise refusal_of(error) from None
     except UnicodeDecodeError as error:
         raise bad_request(f"The body is not valid UTF-8: {error.reason} in a string.", None, "invalid_utf8") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise bad_request(f"The body is not valid JSON: {error}.", None, "invalid_json") from None
 
 
-def _refusal(error: str) -> ApiError:
-    matched = _PATH.match(error)
-    what, path = (matched["what"], matched["path"] or "") if matched else (error, "")
+def refusal_of(error: msgspec.ValidationError) -> ApiError:
+    """The 400 that names what did not fit."""
+    matched = _PATH.match(str(error))
+    what, path = (matched["what"], matched["path"] or "") if matched else (str(error), "")
     if unknown := _UNKNOWN_FIELD.match(what):
         name = _join(path, unknown[1])
         return bad_request(f"Unrecognized request argument supplied: {name}.", name, "unknown_parameter")

@@ -9,7 +9,7 @@ from litestar.params import FromPath
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.api.csv_export import csv_stream, head_of, lines_of
+from gateway.api.csv_export import csv_stream, head_of, lines_of, wants_csv
 from gateway.api.generating import read_body
 from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
@@ -151,10 +151,7 @@ async def page_of(request: HttpRequest, listing: Listing) -> Response[Any]:
     """The page that the query asks for; with `format=csv` all of its rows up to `limit`, as a file. Raises `ApiError`
     400 and 503."""
     given = dict(request.query_params)
-    form = given.pop("format", "json")
-    if form not in ("json", "csv"):
-        raise bad_request(f"Invalid format: {form[:64]!r}; allowed: json, csv.", "format", "invalid_value")
-    if form == "csv":
+    if wants_csv(given):
         return await _as_csv(request, listing, given)
     return Response(await page_asked_for(request, listing, given), media_type="application/json")
 

@@ -10,6 +10,7 @@ from litestar.response import Response
 from gateway.api.guard import OPERATOR, actor_of
 from gateway.core_knobs import KnobOrder
 from gateway.core_reading import read_cores
+from gateway.dashboard.forms import form_of, text_of
 from gateway.dashboard.knob_form import knob_fields, wanted_changes
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
@@ -75,11 +76,11 @@ async def show_core(request: HttpRequest) -> Response[Any]:
 @post(["/core", "/core/common"], opt=OPERATOR, status_code=200)
 async def change_core(request: HttpRequest) -> Response[Any]:
     """Change the knobs of `model` that the form has changed, or of a core's models alike (no `model`)."""
-    form = await request.form()
-    model, core = form.get("model") or None, form.get("core") or None
+    form = await form_of(request)
+    model, core = text_of(form, "model"), text_of(form, "core")
     names = [name for name in KNOB_NAMES if (name in COMMON_KNOBS) == (model is None)]
     changes = wanted_changes(form, names, knob_schemas())
-    back = f"{_PATH}?model={form.get('shown') or model or ''}"
+    back = f"{_PATH}?model={text_of(form, 'shown') or model or ''}"
     if not changes:
         return back_to(back, "Nothing was changed: every field is as it was.")
     order = KnobOrder(
@@ -88,7 +89,7 @@ async def change_core(request: HttpRequest) -> Response[Any]:
         model=model,
         core=core,
         keep="keep" in form,
-        reason=(form.get("reason") or "").strip()[:1000] or None,
+        reason=(text_of(form, "reason") or "")[:1000] or None,
     )
     done = await parts_of(request).core_knobs.change(order)
     return back_to(back, f"{_said(done.changed)}{'' if done.recorded else ' The database is away: it is told later.'}")

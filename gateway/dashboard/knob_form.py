@@ -5,9 +5,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.dashboard.forms import Form, is_changed, text_of
 from gateway.errors import bad_request
-
-WAS = "was."
 
 
 class KnobField(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,21 +31,18 @@ def knob_fields(values: Mapping[str, Any], schemas: Mapping[str, Mapping[str, An
     return [_field(name, values[name], schema) for name, schema in schemas.items() if name in values]
 
 
-def wanted_changes(
-    form: Mapping[str, Any], names: Iterable[str], schemas: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
+def wanted_changes(form: Form, names: Iterable[str], schemas: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The knobs that whoever filled in `form` has changed, with values as JSON has them; None for an emptied field,
     which is how one asks for the start value.
 
-    Only what differs from what the form showed counts: what somebody else has changed meanwhile stays. Raises
-    `ApiError` 400 for a text that is no value of the knob's type; bounds are looked at by who carries the change out.
+    Only what differs from what the form showed counts. Raises `ApiError` 400 for a text that is no value of the knob's
+    type; bounds are looked at by who carries the change out.
     """
-    changes = {}
-    for name in names:
-        given = form.get(name)
-        if isinstance(given, str) and given.strip() != str(form.get(f"{WAS}{name}", "")).strip():
-            changes[name] = _value(name, given.strip(), schemas[name])
-    return changes
+    return {
+        name: _value(name, text_of(form, name) or "", schemas[name])
+        for name in names
+        if name in form and is_changed(form, name)
+    }
 
 
 def _field(name: str, value: Any, schema: Mapping[str, Any]) -> KnobField:

@@ -11,12 +11,13 @@ from litestar.types import Guard
 from gateway.api.guard import admit_page
 from gateway.dashboard.assets import static_file
 from gateway.dashboard.core import CORE_PAGE
+from gateway.dashboard.keys import KEYS_PAGE
 from gateway.dashboard.login import show_login, sign_in, sign_out
 from gateway.dashboard.page import OPT, Page
 from gateway.dashboard.rendering import back_to, failure_page
 from gateway.dashboard.requests import REQUESTS_PAGE
 
-PAGES: tuple[Page, ...] = (REQUESTS_PAGE, CORE_PAGE)
+PAGES: tuple[Page, ...] = (REQUESTS_PAGE, CORE_PAGE, KEYS_PAGE)
 
 
 @get("/")

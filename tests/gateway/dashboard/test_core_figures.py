@@ -52,17 +52,18 @@ def test_histograms_count_every_step_once() -> None:
 def test_only_what_differs_from_the_form_as_shown_is_a_change() -> None:
     schemas = knob_schemas()
     names = ["max_num_seqs", "preferred_batch_sizes", "prefix_caching", "speculation", "ageing_seconds"]
-    form = {
+    shown = {
         "max_num_seqs": " 8 ", "was.max_num_seqs": "8",
         "preferred_batch_sizes": "4, 8", "was.preferred_batch_sizes": "",
         "prefix_caching": "false", "was.prefix_caching": "true", "speculation": "off", "was.speculation": "off",
         "ageing_seconds": "", "was.ageing_seconds": "5.0",
     }  # fmt: skip
+    form = {name: [text.strip()] if text.strip() else [] for name, text in shown.items()}
     assert wanted_changes(form, names, schemas) == {
         "preferred_batch_sizes": [4, 8], "prefix_caching": False, "ageing_seconds": None,
     }  # fmt: skip
     with pytest.raises(ApiError, match="max_num_seqs"):
-        wanted_changes({"max_num_seqs": "a few", "was.max_num_seqs": "8"}, names, schemas)
+        wanted_changes({"max_num_seqs": ["a few"], "was.max_num_seqs": ["8"]}, names, schemas)
 
 
 def test_fields_say_what_may_be_put_in() -> None:

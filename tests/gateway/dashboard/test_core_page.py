@@ -116,6 +116,7 @@ async def test_the_history_is_there_for_a_spreadsheet(aio: RunningGateway, admin
     text = (await admin.get("/v1/admin/knobs/changes?format=csv")).text
     assert text.splitlines()[0].startswith("created_at,actor,part,model,knob")
     assert "'=1+1" in text
+    assert (await admin.get("/v1/admin/knobs/changes?format=xml")).status_code == 400
 
 
 @pytest.mark.parametrize("query", ["model=nobody", "before=x", "before=-1"])
