@@ -1,8 +1,7 @@
-"""What the files of live knobs have in common: how a value is refused, and how a change of a file is noticed."""
+"""What all structs of live knobs have in common: how a value is refused, and how the knobs are described."""
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,10 +26,7 @@ def check_knobs(values: Mapping[str, Any], knobs: type[msgspec.Struct], kind: st
             raise bad_request(f"{name} is {value!r}: {error}.", name, "invalid_value") from None
 
 
-def file_state(path: Path | None) -> tuple[int, int] | None:
-    """What differs after the file was replaced; None if there is none."""
-    try:
-        state = path.stat() if path is not None else None
-    except OSError:
-        return None
-    return None if state is None else (state.st_mtime_ns, state.st_ino)
+def knob_schemas(knobs: type[msgspec.Struct]) -> dict[str, dict[str, Any]]:
+    """By field of `knobs` its JSON schema: type, bounds, default and description."""
+    properties: dict[str, dict[str, Any]] = msgspec.json.schema(knobs)["$defs"][knobs.__name__]["properties"]
+    return properties

@@ -1,6 +1,5 @@
 """The live knobs of replica sets: what differs from the catalogue, in a file that all gateway processes follow."""
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,15 +8,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.errors import bad_request
-from gateway.knob_values import check_knobs, file_state
-from inference_core.loaders.atomic_file import atomic_file
+from gateway.followed_file import FollowedFile
+from gateway.knob_values import check_knobs
 from tiers.replica_set import ReplicaSet
 from tiers.replica_spec import BalancingSpec
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
 
-REPLICA_KNOBS = BalancingSpec.__struct_fields__
 Overrides = dict[str, dict[str, Any]]
 
 
@@ -32,12 +30,12 @@ class BalancingChange(NamedTuple):
 class ReplicaKnobs:
     """Sets `balancing` of those of `tiers` that are replicated, from `path`; None keeps changes in memory alone.
 
-    A file that cannot be used changes nothing: the knobs before it stay, and the log says why.
+    A file that cannot be used changes nothing.
     """
 
     def __init__(self, tiers: Iterable[Tier], path: Path | None = None) -> None:
         self._overrides: Overrides = {}
-        self._path, self._seen = path, (0, 0)
+        self._file = FollowedFile(path, self._take, "knobs of replicas")
         self._set(tiers)
         self.refresh()
 
@@ -56,20 +54,11 @@ class ReplicaKnobs:
 
     def refresh(self) -> None:
         """Read the file again if it has changed; never raises."""
-        state = file_state(self._path)
-        if self._path is None or not self.sets or state is None or state == self._seen:
-            return
-        self._seen = state
-        try:
-            self._apply(msgspec.json.decode(self._path.read_bytes(), type=Overrides))
-        except Exception as error:
-            log.error("replica knobs stay as they are: %s: %s", self._path, error)
+        self._file.refresh()
 
     async def follow(self, seconds: float) -> None:
         """Look at the file every `seconds`."""
-        while True:
-            await asyncio.sleep(seconds)
-            self.refresh()
+        await self._file.follow(seconds)
 
     def change(self, numbers: Iterable[int], changes: Mapping[str, Any]) -> list[BalancingChange]:
         """Put `changes` in force for these tiers, all or none, here at once and in other processes soon.
@@ -86,11 +75,11 @@ class ReplicaKnobs:
             knobs = overrides.get(self.sets[number].name, {}) | dict(changes)
             overrides[self.sets[number].name] = {name: value for name, value in knobs.items() if value is not None}
         self._specs(overrides)
-        if self._path is not None:
-            with atomic_file(self._path) as file:
-                file.write(msgspec.json.format(msgspec.json.encode(overrides), indent=2) + b"\n")
-            self._seen = file_state(self._path) or self._seen
+        self._file.replace(overrides)
         return self._apply(overrides)
+
+    def _take(self, content: bytes) -> None:
+        self._apply(msgspec.json.decode(content, type=Overrides))
 
     def _apply(self, overrides: Overrides) -> list[BalancingChange]:
         specs = self._specs(overrides)
@@ -104,12 +93,6 @@ class ReplicaKnobs:
         return {
             number: _checked(self._catalog[number], overrides.get(tier.name, {})) for number, tier in self.sets.items()
         }
-
-
-def replica_knob_schemas() -> dict[str, dict[str, Any]]:
-    """By knob its JSON schema: type, bounds, default and description."""
-    properties: dict[str, dict[str, Any]] = msgspec.json.schema(BalancingSpec)["$defs"]["BalancingSpec"]["properties"]
-    return properties
 
 
 def _checked(start: BalancingSpec, knobs: Mapping[str, Any]) -> BalancingSpec:

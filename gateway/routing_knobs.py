@@ -1,6 +1,7 @@
-"""The live knobs of routing: kept in one small file of the data folder that every gateway process follows."""
+"""The live knobs of routing."""
 
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -54,16 +55,8 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
     ] = FIRST_TOKENS
 
 
-KNOB_NAMES = RoutingKnobs.__struct_fields__
-
-
 class RoutingKnobFile(KnobFile[RoutingKnobs]):
-    """See `KnobFile`."""
+    """The knobs of routing in force, from `path`; None keeps them in memory alone."""
 
-    knobs = RoutingKnobs
-    kind = "routing knob"
-
-
-def knob_schemas() -> dict[str, dict[str, Any]]:
-    """By knob its JSON schema: type, bounds, default and description."""
-    return RoutingKnobFile.schemas()
+    def __init__(self, path: Path | None = None) -> None:
+        super().__init__(RoutingKnobs, "routing", path)

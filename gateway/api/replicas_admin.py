@@ -1,19 +1,16 @@
 """`/v1/admin/replicas`: the replicas of remote tiers, and the live knobs of how requests are spread over them."""
 
-import time
 from typing import Any
 
 import msgspec
 from litestar import get, patch
 from litestar.response import Response
-from msgspec import UNSET, UnsetType
 
-from gateway.api.generating import read_body
-from gateway.api.guard import OPERATOR, actor_of
+from gateway.api.guard import OPERATOR
+from gateway.api.knob_patch import KnobPatch, PartChange
 from gateway.api.operations import describe
-from gateway.errors import ApiError
+from gateway.knob_values import knob_schemas
 from gateway.parts import HttpRequest, parts_of
-from gateway.replica_knobs import REPLICA_KNOBS, BalancingChange, replica_knob_schemas
 from quality.knob_log import KnobChange
 from tiers.replica_spec import BalancingSpec
 from tiers.replica_try import ReplicaStatus
@@ -44,20 +41,13 @@ class ReplicasChanged(msgspec.Struct, frozen=True, kw_only=True):
     recorded: bool
 
 
-_fields: list[Any] = [(name, Any | UnsetType, UNSET) for name in REPLICA_KNOBS]
-_Patch = msgspec.defstruct(
-    "ReplicasPatch",
-    [*_fields, ("tier", int | None, None), ("reason", str | None, None)],
-    kw_only=True,
-    forbid_unknown_fields=True,
-)
-_decoder = msgspec.json.Decoder(_Patch)
+_patch = KnobPatch("ReplicasPatch", BalancingSpec, ("tier", int | None, None))
 
 
 @get("/replicas", operation_class=describe(None, ReplicasShown), summary="Show replicas and their knobs")
 async def show_replicas(request: HttpRequest) -> Response[Any]:
     """By tier with replicas: the knobs in force; each replica's requests in flight, latency, failures, ejection."""
-    shown = ReplicasShown(tiers=_shown(request), schemas=replica_knob_schemas())
+    shown = ReplicasShown(tiers=_shown(request), schemas=knob_schemas(BalancingSpec))
     return Response(shown, media_type="application/json")
 
 
@@ -70,30 +60,22 @@ async def show_replicas(request: HttpRequest) -> Response[Any]:
 async def change_replicas(request: HttpRequest) -> Response[Any]:
     """All named knobs change at once, or none does, of one `tier` or of all; null is the catalogue's value. They
     outlast restarts, and the other gateway processes of this data folder follow."""
-    body: Any = await read_body(request, _decoder)
-    parts, actor = parts_of(request), actor_of(request)
-    given = {name: getattr(body, name) for name in REPLICA_KNOBS}
-    wanted = {name: value for name, value in given.items() if value is not UNSET}
-    numbers = list(parts.replica_knobs.sets) if body.tier is None else [body.tier]
-    try:
-        made = parts.replica_knobs.change(numbers, wanted)
-    except ApiError as error:
-        name = error.body.param or ""
-        part = PART if body.tier is None else f"{PART} of tier {body.tier}"
-        await parts.core_knobs.write_down(
-            [_change(actor, part, name, (None, wanted.get(name)), body.reason, str(error))]
-        )
-        raise
-    except OSError as error:
-        raise ApiError(503, f"The knobs cannot be written down: {error}.", code="knobs_unwritable") from error
-    changed = [
-        _change(actor, f"{PART} of tier {change.tier.number}", name, values, body.reason)
-        for change in made
-        for name, values in _differences(change).items()
-    ]
-    recorded = await parts.core_knobs.write_down(changed)
+    body, knobs = await _patch.read(request), parts_of(request).replica_knobs
+    numbers = list(knobs.sets) if body.tier is None else [body.tier]
+    changed, recorded = await _patch.carry_out(
+        request,
+        body,
+        PART if body.tier is None else _part(body.tier),
+        lambda wanted: [
+            PartChange(_part(one.tier.number), one.before, one.after) for one in knobs.change(numbers, wanted)
+        ],
+    )
     shown = ReplicasChanged(tiers=_shown(request), changed=changed, recorded=recorded)
     return Response(shown, media_type="application/json")
+
+
+def _part(tier: int) -> str:
+    return f"{PART} of tier {tier}"
 
 
 def _shown(request: HttpRequest) -> list[ReplicatedTier]:
@@ -101,26 +83,3 @@ def _shown(request: HttpRequest) -> list[ReplicatedTier]:
     return [
         ReplicatedTier(tier=number, knobs=tier.balancing, replicas=tier.replicas()) for number, tier in sets.items()
     ]
-
-
-def _differences(change: BalancingChange) -> dict[str, tuple[Any, Any]]:
-    pairs = {name: (getattr(change.before, name), getattr(change.after, name)) for name in REPLICA_KNOBS}
-    return {name: (before, after) for name, (before, after) in pairs.items() if before != after}
-
-
-def _change(
-    actor: str, part: str, knob: str, values: tuple[Any, Any], reason: str | None, refused: str | None = None
-) -> KnobChange:
-    old, new = values
-    return KnobChange(
-        created_at=time.time(),
-        actor=actor,
-        part=part,
-        model=None,
-        knob=knob,
-        old_value=old,
-        new_value=new,
-        reason=reason,
-        kept=True,
-        refused=refused,
-    )

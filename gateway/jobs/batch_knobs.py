@@ -5,8 +5,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gateway.knob_file import KnobFile
-
 
 class BatchKnobs(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator may change while lines are answered; the bounds are enforced and the descriptions shown."""
@@ -22,10 +20,3 @@ class BatchKnobs(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(ge=0.01, le=60, description="Before a line is begun again, doubled each time up to 300 s, with jitter."),
     ] = 1.0
-
-
-class BatchKnobFile(KnobFile[BatchKnobs]):
-    """See `KnobFile`."""
-
-    knobs = BatchKnobs
-    kind = "batch knob"

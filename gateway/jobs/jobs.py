@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.jobs.batch import Batch, NewBatch
 from gateway.jobs.batch_book import BatchBook
-from gateway.jobs.batch_knobs import BatchKnobFile
+from gateway.jobs.batch_knobs import BatchKnobs
 from gateway.jobs.database_queue import DatabaseQueue
 from gateway.jobs.file_store import DAY_SECONDS, FileStore, Owner
 from gateway.jobs.job_queue import JobQueue
@@ -21,6 +21,7 @@ from gateway.retries import background
 from gateway.settings import Settings
 from gateway.telemetry.job_metrics import JobMetrics
 from gateway.tenancy.tenancy import Tenancy
+from gateway.knob_file import KnobFile
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Jobs:
         self.files = FileStore(engine, settings.files_quota, keep)
         self.book = BatchBook(engine, tenancy.clock, tenancy.replica)
         self.lines = LineBook(engine)
-        self.knobs = BatchKnobFile(settings.batch_knobs_path)
+        self.knobs = KnobFile(BatchKnobs, "batches", settings.batch_knobs_path)
         self.queue: JobQueue = DatabaseQueue(engine, tenancy.clock, tenancy.replica)
         self._keeper = BatchKeeper(engine, self.book, self.lines, self.files, self.queue, settings.body_limit)
         self._settings, self._metrics = settings, metrics
