@@ -12,6 +12,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.api.line_answers import LineAnswers
+from gateway.cache.knobs import CacheKnobs
+from gateway.cache.response_cache import ResponseCache
+from gateway.cache.stores import AnswerStore, MemoryStore, SharedStore
 from gateway.catalogue_reload import CatalogueReload
 from gateway.classifier_in_force import ClassifierInForce, Serving
 from gateway.core_adapters import CoreAdapters
@@ -24,6 +27,7 @@ from gateway.hangup import reloading_on_hangup
 from gateway.http import http_app
 from gateway.jobs.jobs import Jobs
 from gateway.keys import ApiKeys
+from gateway.knob_file import KnobFile
 from gateway.overload import OverloadQueue
 from gateway.parts import Parts
 from gateway.peer_records import PeerRecords
@@ -32,7 +36,7 @@ from gateway.privacy import Privacy
 from gateway.probes_in_force import ProbesInForce
 from gateway.quality_loop import QualityLoop, running_quality_loop
 from gateway.recent_in_force import RecentInForce
-from gateway.redis_store import open_redis
+from gateway.redis_store import RedisStore, open_redis
 from gateway.replica_knobs import ReplicaKnobs
 from gateway.retries import background, until_it_works
 from gateway.routing import RoutingService
@@ -146,7 +150,8 @@ class Composition:
         self.sinks.append(lambda answer, record: routing.book(record))
         probes = await self._start_probes(stack, knobs, classifier)
         overload = OverloadQueue(settings.max_in_flight, settings.max_waiting)
-        service = Service(routing, self.sinks, probes, self._redact, tenancy, overload)
+        cache = await self._start_cache(stack, redis, routing)
+        service = Service(routing, self.sinks, probes, self._redact, tenancy, overload, cache)
         privacy = Privacy(settings, database, ledger, loop)
         await stack.enter_async_context(background(privacy.keep()))
         core_knobs = CoreKnobs(engine.cores, database)
@@ -161,6 +166,7 @@ class Composition:
             routing=routing,
             embedders=embedders_of(self.catalog, engine.cores),
             service=service,
+            cache=cache,
             records=ledger,
             feedback=FeedbackDesk(database, encode, len(self.catalog.tiers), redact=self._redact),
             privacy=privacy,
@@ -227,6 +233,16 @@ class Composition:
             traces = Traces(self._exporter)
             stack.callback(traces.close)
             self.sinks.append(traces.observe)
+
+    async def _start_cache(
+        self, stack: AsyncExitStack, redis: RedisStore | None, routing: RoutingService
+    ) -> ResponseCache:
+        knobs = KnobFile(CacheKnobs, "cache", self.settings.cache_knobs_path)
+        await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
+        store: AnswerStore = (
+            MemoryStore(knobs) if redis is None else SharedStore(knobs, redis, self.metrics.cache_failures.inc)
+        )
+        return ResponseCache(knobs, store, routing)
 
     async def _start_routing_knobs(self, stack: AsyncExitStack) -> RoutingKnobFile:
         knobs = RoutingKnobFile(self.settings.routing_knobs_path)
@@ -299,6 +315,8 @@ class Composition:
         status = ledger.status()
         self.metrics.ledger_lag.set(status.appended + status.adopted - status.stored - status.rejected)
         self.metrics.in_flight.set(parts.service.in_flight)
+        if isinstance(parts.cache.store, MemoryStore):
+            self.metrics.show_cache(len(parts.cache.store), parts.cache.store.bytes)
         await self.metrics.read_cores(engine.cores)
         await self.metrics.read_gpus()
         await parts.jobs.show()

@@ -13,6 +13,7 @@ from tiers.tier_spec import SamplingDefaults, TierSpec
 from tiers.tools.tool import Tooling
 
 Prompt = str | list[int]
+CacheWish = Literal["use", "refresh", "off"]
 TIER_DEFAULTS = SamplingDefaults.__struct_fields__
 
 
@@ -24,8 +25,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`: sampling
     fields the caller left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none.
     `service_tier`: what the answer repeats of the caller's wish. `metadata`: the caller's tags, recorded as they are.
-    `conversation`: the caller's own id of it, None if it has to be recognised. `slo`: its class of service. `echo`,
-    `include_stop` and the `reasoning_…` fields: see `GenerationRequest`.
+    `conversation`: the caller's own id of it, None if it has to be recognised. `slo`: its class of service.
+    `cache`: the caller's wish of the response cache, None for its own rule. `echo`, `include_stop` and the
+    `reasoning_…` fields: see `GenerationRequest`.
     """
 
     request_id: str
@@ -61,6 +63,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str = ""
     conversation: str | None = None
     slo: SloName | None = None
+    cache: CacheWish | None = None
 
     @property
     def key_id(self) -> str | None:

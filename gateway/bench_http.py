@@ -37,6 +37,10 @@ class _Event(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Event)
 
 
+# What is measured is answers that are made; other servers pass it over.
+NO_CACHE = "x-aio-cache: off\r\n"
+
+
 class HttpTarget(BenchTarget):
     """`model` of the OpenAI-compatible server at `url`, plain HTTP. Connections are kept and used again.
 
@@ -49,7 +53,9 @@ class HttpTarget(BenchTarget):
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
         self._model = model
-        self._head = f"POST /v1/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+        self._head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n{NO_CACHE}"
+        )
         self._idle: list[tuple[float, _Connection]] = []
 
     async def ask(self, job: Job, due: float, timing: Timing) -> None:

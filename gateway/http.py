@@ -14,6 +14,7 @@ from gateway.api.adapters import load_adapter, show_adapters, unload_adapter
 from gateway.api.batches import cancel_batch, create_batch, list_batches, show_batch
 from gateway.api.batches_admin import change_batches, show_batches
 from gateway.api.budgets_admin import delete_budget, list_budgets, put_budget
+from gateway.api.cache_admin import change_cache, show_cache
 from gateway.api.chat import chat_completions
 from gateway.api.chat_socket import chat_socket
 from gateway.api.classifier_orders import begin_trial, end_trial, promote_version, roll_back
@@ -110,6 +111,8 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             show_replicas,
             change_replicas,
             reload_catalogue,
+            show_cache,
+            change_cache,
             show_routing,
             change_routing,
             show_batches,

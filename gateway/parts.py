@@ -8,6 +8,7 @@ from litestar.connection import Request
 from litestar.datastructures import State
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.cache.response_cache import ResponseCache
 from gateway.catalogue_reload import CatalogueReload
 from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
@@ -61,6 +62,7 @@ class Parts:
     routing: RoutingService
     embedders: Mapping[str, Embedder]
     service: Service
+    cache: ResponseCache
     records: RecordStore
     feedback: FeedbackDesk
     privacy: Privacy

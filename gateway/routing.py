@@ -224,7 +224,8 @@ class RoutingService:
 
     def book(self, record: Record) -> None:
         """Account for what a served request cost, and for what its promotion added."""
-        costs, before = record.decision.inputs.costs, promoted_from(record.decision)
+        costs = record.decision.inputs.costs
+        before = promoted_from(record.decision) if record.is_made else None
         extra = 0.0 if before is None else costs[record.decision.tier - 1] - costs[before - 1]
         self.promotions.book(record.cost_usd, extra, time.monotonic())
 

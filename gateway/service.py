@@ -8,8 +8,9 @@ from typing import Protocol
 import msgspec
 
 from classifier.decision import Decision
-from gateway.answer import Answer
+from gateway.answer import Answer, Source
 from gateway.ask import Ask
+from gateway.cache.response_cache import ResponseCache
 from gateway.errors import ApiError
 from gateway.escalation import Escalation
 from gateway.generation import Generation
@@ -38,7 +39,8 @@ class RecordSink(Protocol):
 class Service:
     """Answers asks. Holds no request state but the count of those in flight, which a shutdown waits for.
 
-    `redact` is applied to the texts of a record before any of `sinks` gets it. Without `tenancy` nobody is bounded.
+    `redact` is applied to the texts of a record before any of `sinks` gets it. Without `tenancy` nobody is bounded,
+    and without `cache` every answer is made anew.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class Service:
         redact: Redact | None = None,
         tenancy: Tenancy | None = None,
         overload: OverloadQueue | None = None,
+        cache: ResponseCache | None = None,
     ) -> None:
         self.routing = routing
         self.probes = probes
         self.replica = None if tenancy is None else tenancy.replica
         self._door = None if tenancy is None else tenancy.door
         self.overload = overload or OverloadQueue(MOST_IN_FLIGHT, MOST_WAITING)
+        self._cache = cache
         self._entered: dict[str, float] = {}
         self._sinks = sinks
         self._redact = redact
@@ -106,7 +110,12 @@ class Service:
         tier = self.routing.tier(decision.tier)
         if ask.caller.allowance.budgets:
             await admission.pay(ask.caller, most_usd(ask, tier, self.spec(decision.tier)))
-        answer = Answer(ask, Generation(ask, decision, tier, self), self)
+        source: Source
+        if self._cache is None:
+            source = Generation(ask, decision, tier, self)
+        else:
+            source = await self._cache.source(ask, decision, lambda: Generation(ask, decision, tier, self))
+        answer = Answer(ask, source, self)
         answer.rate_headers = admission.headers
         self._admissions[ask.request_id] = admission
         self._open.add(answer)

@@ -172,6 +172,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.data_path / "batch_knobs.json"
 
     @property
+    def cache_knobs_path(self) -> Path:
+        """Where changed knobs of the response cache are kept, for all gateway processes of this folder."""
+        return self.data_path / "cache_knobs.json"
+
+    @property
     def registry_path(self) -> Path:
         """Where retrained classifiers are kept and promoted."""
         return self.data_path / "classifier"

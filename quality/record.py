@@ -76,3 +76,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheUse | None = None
     tags: dict[str, str] | None = None
     replica: str | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether a tier made the answer for this request, so that it says something about the tier."""
+        return self.cache is None or self.cache == "miss"

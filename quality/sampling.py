@@ -86,7 +86,7 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
 
     sampled: bool
     probability: float
-    reason: Literal["drawn", "not drawn", "tier", "not a chat", "no consent", "not answered", "no budget"]
+    reason: Literal["drawn", "not drawn", "tier", "not a chat", "no consent", "not answered", "cached", "no budget"]
     purpose: Purpose = "sample"
 
 
@@ -162,6 +162,9 @@ def eligible(record: Record) -> Draw | None:
     # An answer that was cut off says little about its tier, and an uncut one of the verifier would be no fair match.
     if record.status != "ok" or record.finish_reason != "stop" or not record.answer.strip():
         return Draw(sampled=False, probability=0.0, reason="not answered")
+    if not record.is_made:
+        # Drawn when it was made, or not; drawing copies too would favour what is asked often.
+        return Draw(sampled=False, probability=0.0, reason="cached")
     return None
 
 

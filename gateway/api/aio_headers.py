@@ -3,19 +3,24 @@
 import math
 import re
 from collections.abc import Mapping
+from typing import get_args
 
 import msgspec
 
 from gateway.answer import Answer
+from gateway.ask import CacheWish
 from gateway.errors import bad_request
 from gateway.slo_class import SLO_CLASSES, SloName
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 
+CACHE_WISHES: tuple[CacheWish, ...] = get_args(CacheWish)
+
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """`x-aio-quality`, `x-aio-min-tier`, `x-aio-max-cost` (US dollars), `x-aio-deadline-ms` (to the first token),
-    `x-aio-conversation` (the caller's own id of the conversation), `x-aio-slo` (what it is for: `SLO_CLASSES`)."""
+    `x-aio-conversation` (the caller's own id of the conversation), `x-aio-slo` (what it is for: `SLO_CLASSES`),
+    `x-aio-cache` (use: of sampled answers too, refresh: a new answer, off)."""
 
     quality_target: float | None = None
     min_tier: int | None = None
@@ -23,6 +28,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     deadline_seconds: float | None = None
     conversation: str | None = None
     slo: SloName | None = None
+    cache: CacheWish | None = None
 
 
 def wishes_of(headers: Mapping[str, str], tiers: int) -> Wishes:
@@ -38,6 +44,7 @@ def wishes_of(headers: Mapping[str, str], tiers: int) -> Wishes:
         deadline_seconds=None if deadline_ms is None else deadline_ms / 1e3,
         conversation=_conversation(headers.get("x-aio-conversation")),
         slo=_slo(headers.get("x-aio-slo")),
+        cache=_cache(headers.get("x-aio-cache")),
     )
 
 
@@ -79,6 +86,19 @@ def _slo(given: str | None) -> SloName | None:
     return found.name
 
 
+def _cache(given: str | None) -> CacheWish | None:
+    if given is None:
+        return None
+    for wish in CACHE_WISHES:
+        if given == wish:
+            return wish
+    raise bad_request(
+        f"Invalid header x-aio-cache: {given[:64]!r}; allowed are {', '.join(CACHE_WISHES)}.",
+        "x-aio-cache",
+        "invalid_value",
+    )
+
+
 def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
     """What became of the request; the cost is known, and given, on whole answers only."""
     headers = {
@@ -88,6 +108,7 @@ def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
         "x-aio-model": answer.tier.model,
         "x-aio-p-ok": f"{answer.p_ok:.4f}",
         "x-aio-classifier": answer.decision.inputs.prediction.classifier_version,
+        "x-aio-cache": answer.source.cached or "bypass",
         "x-aio-overhead-ms": f"{answer.overhead_ms():.3f}",
     }
     if answer.decision.would_be is not None:

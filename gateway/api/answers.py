@@ -7,6 +7,7 @@ import msgspec
 from gateway.answer import Answer
 from gateway.api.logprobs import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
 from gateway.choice import Choice
+from quality.record import CacheUse
 from tiers.tier import Usage
 
 
@@ -33,7 +34,10 @@ class UsageBody(msgspec.Struct, frozen=True):
 
 
 class Routed(msgspec.Struct, frozen=True):
-    """`x_aio`: how the answer came about; on streams it travels with the usage, as the headers left long before."""
+    """`x_aio`: how the answer came about; on streams it travels with the usage, as the headers left long before.
+
+    `cache`: what the response cache had to do with it, null for nothing.
+    """
 
     decision_id: str
     tier: int
@@ -42,6 +46,7 @@ class Routed(msgspec.Struct, frozen=True):
     cost_usd: float
     overhead_ms: float
     reason: str
+    cache: CacheUse | None = None
 
 
 class FunctionBody(msgspec.Struct, frozen=True):
@@ -171,4 +176,5 @@ def routed(answer: Answer) -> Routed:
         cost_usd=answer.cost_usd,
         overhead_ms=round(answer.overhead_ms(), 3),
         reason=answer.decision.reason if before is None else f"{answer.decision.reason}; {before.reason}",
+        cache=answer.source.cached,
     )

@@ -19,6 +19,7 @@ knobs = LazyGroup(
         "show": ("gateway.cli.knobs:show", "Show the knobs in force."),
         "set": ("gateway.cli.knobs:set_knobs", "Change knobs: NAME=VALUE, or NAME=null for the start value."),
         "history": ("gateway.cli.knobs:history", "Show who changed what, when and why."),
+        "cache": ("gateway.cli.knobs_cache:cache", "Show or change the knobs of the response cache."),
         "routing": ("gateway.cli.knobs_routing:routing", "Show or change the knobs of routing."),
     },
 )

@@ -17,11 +17,11 @@ from gateway.jobs.job_queue import JobQueue
 from gateway.jobs.keeper import BatchKeeper
 from gateway.jobs.line_book import LineBook
 from gateway.jobs.line_worker import AnswerLine, LineWorker
+from gateway.knob_file import KnobFile
 from gateway.retries import background
 from gateway.settings import Settings
 from gateway.telemetry.job_metrics import JobMetrics
 from gateway.tenancy.tenancy import Tenancy
-from gateway.knob_file import KnobFile
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from gateway.core_reading import read_cores
 from gateway.telemetry.core_collector import CoreCollector
@@ -53,6 +53,15 @@ class Metrics:
         self.ledger_lag = Gauge(
             "aio_ledger_lag_records", "Records that the database does not hold yet.", registry=self.registry
         )
+        self._cache_entries = Gauge(
+            "aio_cache_entries", "Answers that the response cache of this process keeps.", registry=self.registry
+        )
+        self._cache_bytes = Gauge(
+            "aio_cache_bytes", "Bytes that the response cache of this process keeps.", registry=self.registry
+        )
+        self.cache_failures = Counter(
+            "aio_cache_failures", "Times that Redis was away from the response cache.", registry=self.registry
+        )
         self.upgrade_rate = Gauge(
             "aio_upgrade_rate", "Share of the last 100 verified answers that need an upgrade.", ["tier"],
             registry=self.registry,
@@ -75,6 +84,11 @@ class Metrics:
         self.canary.clear()
         if canary is not None:
             self.canary.labels(canary).set(share)
+
+    def show_cache(self, entries: int, size: int) -> None:
+        """How much the response cache of this process keeps."""
+        self._cache_entries.set(entries)
+        self._cache_bytes.set(size)
 
     async def read_gpus(self) -> None:
         """Take a reading of every GPU of this machine."""

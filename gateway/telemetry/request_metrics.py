@@ -68,6 +68,7 @@ class RequestMetrics(Collector):
     def _declare_counts(self) -> None:
         self._success = self._counter("vllm:request_success", "Finished requests.", ["model_name", "finished_reason"])
         self._requests = self._counter("aio_requests", "Requests by tier and status.", ["tier", "status"])
+        self._cache = self._counter("aio_cache_requests", "Requests by what the response cache did.", ["result"])
         self._failed = self._counter("aio_failed_requests", "Requests that failed for a reason of ours.", ["tier"])
         self._attempts = self._counter("aio_attempts", "Tiers tried, fall-overs included.", ["tier", "status"])
         self._judged = self._counter(
@@ -98,10 +99,11 @@ class RequestMetrics(Collector):
         tier = (str(record.tier),)
         decision = record.decision
         self._requests.add((tier[0], record.status))
+        self._cache.add((record.cache or "bypass",))
         if record.status == "error" and record.http_status >= 500:
             self._failed.add(tier)
         self._decisions.add((str(decision.tier), decision.inputs.prediction.kind))
-        for attempt in record.attempts:
+        for attempt in record.attempts if record.is_made else ():
             place = str(attempt.tier)
             self._attempts.add((place, attempt.status))
             self._cost.add((place,), attempt.cost_usd)
@@ -119,20 +121,25 @@ class RequestMetrics(Collector):
         self._overhead.observe((), record.timings.overhead_ms / 1e3)
         if record.status == "ok":
             self._success.add((record.model, record.finish_reason or "stop"))
-        self._levels.observe(answer, record, self._observe_latencies(answer, record) if record.status == "ok" else {})
+        timed = record.status == "ok" and record.is_made
+        self._levels.observe(answer, record, self._observe_latencies(answer, record) if timed else {})
 
     def _count_tokens(self, record: Record, tier: tuple[str]) -> None:
+        key = (self._keys.label(record.key_id),)
+        self._key_cost.add(key, record.cost_usd)
+        self._key_tokens.add(key, record.prompt_tokens + record.completion_tokens)
+        if not record.is_made:
+            return
         self._prompt_tokens.add(tier, record.prompt_tokens)
         self._answer_tokens.add(tier, record.completion_tokens)
         self._cached_tokens.add(tier, record.cached_tokens)
         use = self.prefix_use[record.tier]
         use.prompt_tokens += record.prompt_tokens
         use.cached_tokens += record.cached_tokens
-        key = (self._keys.label(record.key_id),)
-        self._key_cost.add(key, record.cost_usd)
-        self._key_tokens.add(key, record.prompt_tokens + record.completion_tokens)
 
     def _count_promotion(self, record: Record) -> None:
+        if not record.is_made:
+            return
         before, tier, costs = promoted_from(record.decision), record.decision.tier, record.decision.inputs.costs
         if before is not None:
             self._promoted.add((str(before), str(tier)))

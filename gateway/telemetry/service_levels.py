@@ -118,7 +118,7 @@ class ServiceLevels:
 
     def observe(self, answer: Answer, record: Record, gaps: Mapping[int, int]) -> None:
         """Count one finished request; one that nobody had to answer (the cache did) says nothing about a tier."""
-        if record.cache not in (None, "miss"):
+        if not record.is_made:
             return
         number = int(self._clock() / self._slice_seconds)
         if not self._slices or self._slices[-1][0] != number:

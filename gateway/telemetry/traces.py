@@ -133,6 +133,8 @@ def _root_attributes(answer: Answer, record: Record) -> Attributes:
     }
     if ask.max_tokens is not None:
         attributes["gen_ai.request.max_tokens"] = ask.max_tokens
+    if record.cache is not None:
+        attributes["aio.cache"] = record.cache
     if record.decision.would_be is not None:
         attributes["aio.would_be_tier"] = record.decision.would_be
     if record.error is not None:
@@ -151,6 +153,8 @@ def _stages(answer: Answer, record: Record) -> list[Stage]:
     }
     stages: list[Stage] = [("route", stamps.arrival, stamps.routed, route)]
     first = stamps.first_delta
+    if not record.is_made:
+        return stages
     if len(record.attempts) > 1:
         failed = {"aio.tier": record.attempts[0].tier, "aio.status": record.attempts[0].status}
         stages.append(("earlier attempt", stamps.routed, stamps.attempted, failed))

@@ -13,6 +13,7 @@ import uvicorn
 from litestar import Litestar
 
 from gateway.app import create_app
+from gateway.cache.stores import MemoryStore
 from gateway.parts import PARTS, Parts
 from gateway.server import WEBSOCKETS
 from gateway.settings import Settings
@@ -46,6 +47,8 @@ class RunningGateway:
             tier.go.set()
             tier.reset()
         self.classifier.reset()
+        if isinstance(self.parts.cache.store, MemoryStore):
+            self.parts.cache.store.clear()
 
     def tier(self, number: int) -> ScriptedTier:
         return self.tiers[number - 1]

@@ -19,6 +19,7 @@ class ScriptedClassifier:
         """Back to the first script: every tier is good enough, so that the cheapest wins."""
         self.p_ok: tuple[float, ...] = (0.999, 0.999, 0.999, 1.0)
         self.novelty = 0.1
+        self.version = "scripted"
         self.error: Exception | None = None
         self.experiment: Split | None = None
         self.seen: list[RoutingInput] = []
@@ -33,7 +34,7 @@ class ScriptedClassifier:
         self.seen.append(given)
         if self.error is not None:
             raise self.error
-        return Prediction(p_ok=list(self.p_ok), kind="measured", novelty=self.novelty, classifier_version="scripted")
+        return Prediction(p_ok=list(self.p_ok), kind="measured", novelty=self.novelty, classifier_version=self.version)
 
     def rule_for(self, quality_target: float | None) -> RoutingRule:
         target = 0.95 if quality_target is None else quality_target

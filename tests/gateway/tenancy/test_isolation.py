@@ -77,7 +77,7 @@ async def test_the_prefix_cache_tells_nobody_what_another_tenant_asked(
 ) -> None:
     secret = [{"role": "user", "content": "The launch code of this tenant is twelve digits long. " * 20}]
     first, of_another_tenant, again, of_the_same_team = [
-        cached(await asked(aio, keys[name], secret)) for name in ("ada", "bob", "ada", "ann")
+        cached(await asked(aio, keys[name], secret, **{"x-aio-cache": "off"})) for name in ("ada", "bob", "ada", "ann")
     ]
     # The chat template's own beginning may be there from each tenant's earlier requests.
     assert max(first, of_another_tenant) <= 32
@@ -126,3 +126,9 @@ async def test_a_callers_own_request_id_names_nothing_of_anybody_else(
     second = await asked(aio, keys["bob"], LONG, **{"x-request-id": "same-id"})
     assert first.headers["x-aio-decision-id"] != second.headers["x-aio-decision-id"]
     assert (await aio.http.get("/v1/requests/same-id", headers=bearer(keys["bob"]))).status_code == 404
+
+
+async def test_an_answer_is_given_again_to_its_own_tenant_alone(aio: RunningGateway, keys: dict[str, str]) -> None:
+    question = [{"role": "user", "content": "What did the tenant ask before?"}]
+    said = [(await asked(aio, keys[name], question)).headers["x-aio-cache"] for name in ("ada", "bob", "ada", "ann")]
+    assert said == ["miss", "miss", "hit", "hit"]

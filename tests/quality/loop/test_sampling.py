@@ -119,6 +119,8 @@ def test_a_higher_rate_keeps_what_a_lower_one_draws() -> None:
         ({"status": "aborted"}, "not answered"),
         ({"finish_reason": "length"}, "not answered"),
         ({"answer": "  "}, "not answered"),
+        ({"cache": "hit"}, "cached"),
+        ({"cache": "shared"}, "cached"),
         ({"api": "completion"}, "not a chat"),
     ],
 )

@@ -1,0 +1,1 @@
+"""Answers kept for a while, and generations that several callers share."""

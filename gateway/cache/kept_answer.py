@@ -1,0 +1,78 @@
+"""A kept answer: the deltas of one that ended well, as plain data, and the replay of it for whoever asks again."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+import msgspec
+
+from classifier.decision import Decision
+from gateway.bill import Bill
+from gateway.generation import Generation
+from quality.record import Attempt, CacheUse
+from tiers.tier import Delta, Tier, Usage
+
+# A replay waits for nobody, so that a long one lets others go on in between.
+DELTAS_AT_ONCE = 64
+
+
+class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What `tier` said, delta by delta."""
+
+    tier: int
+    p_ok: float
+    attempts: list[Attempt]
+    usage: Usage
+    deltas: list[Delta]
+
+
+def kept_answer(generation: Generation, deltas: Iterable[Delta]) -> KeptAnswer:
+    """What of a generation that has ended is told again: the words, not how they were computed."""
+    bill = generation.bill()
+    return KeptAnswer(
+        tier=generation.tier.number,
+        p_ok=generation.p_ok,
+        attempts=[msgspec.structs.replace(attempt, replicas=[]) for attempt in bill.unpaid().attempts],
+        usage=bill.usage,
+        deltas=[_words(delta) for delta in deltas],
+    )
+
+
+def _words(delta: Delta) -> Delta:
+    return Delta(
+        index=delta.index,
+        text=delta.text,
+        reasoning=delta.reasoning,
+        logprobs=delta.logprobs,
+        tool_calls=delta.tool_calls,
+        finish_reason=delta.finish_reason,
+        usage=delta.usage,
+        echo=delta.echo,
+    )
+
+
+class Replay:
+    """Source of an answer that is `kept`; nothing is computed, and its reader owes nothing."""
+
+    def __init__(self, kept: KeptAnswer, decision: Decision, tier: Tier, cached: CacheUse) -> None:
+        self.decision, self.tier, self.cached = decision, tier, cached
+        self.attempted = time.monotonic()
+        self.attempts, self.p_ok = kept.attempts, kept.p_ok
+        self._usage = kept.usage
+        self._deltas = enumerate(kept.deltas, start=1)
+
+    async def __anext__(self) -> Delta:
+        found = next(self._deltas, None)
+        if found is None:
+            raise StopAsyncIteration
+        place, delta = found
+        if place % DELTAS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        return delta
+
+    async def aclose(self) -> None:
+        """See `Source`: there is nothing to stop."""
+
+    def bill(self) -> Bill:
+        """See `Source`."""
+        return Bill(attempts=self.attempts, usage=self._usage, paid=False)

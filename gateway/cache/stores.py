@@ -1,0 +1,104 @@
+"""Where kept answers lie: in the memory of a process, or in a Redis that several share."""
+
+import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable
+
+from gateway.cache.knobs import CacheKnobs
+from gateway.knob_file import KnobFile
+from gateway.redis_store import RedisAwayError, RedisStore
+
+Clock = Callable[[], float]
+# What an entry takes beside its value: key, tuple and places in the table, in bytes.
+ENTRY_BYTES = 320
+PREFIX = b"aio:answer:"
+
+
+class AnswerStore(ABC):
+    """Keeps values for at least `ttl_seconds`, as far as there is room; fails nobody."""
+
+    @abstractmethod
+    async def get(self, key: bytes) -> bytes | None:
+        """The value of `key`, if it is still there."""
+
+    @abstractmethod
+    async def put(self, key: bytes, value: bytes) -> None:
+        """Keep `value`, in the place of an older one."""
+
+
+class MemoryStore(AnswerStore):
+    """In this process; the least recently used goes first. `clock`: seconds."""
+
+    def __init__(self, knobs: KnobFile[CacheKnobs], clock: Clock = time.monotonic) -> None:
+        self._knobs, self._clock = knobs, clock
+        self._entries: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    async def get(self, key: bytes) -> bytes | None:
+        """See `AnswerStore`."""
+        found = self._entries.get(key)
+        if found is None:
+            return None
+        if self._is_stale(found[0]):
+            self._drop(key)
+            return None
+        self._entries.move_to_end(key)
+        return found[1]
+
+    async def put(self, key: bytes, value: bytes) -> None:
+        """See `AnswerStore`."""
+        if key in self._entries:
+            self._drop(key)
+        self._entries[key] = self._clock(), value
+        self.bytes += len(value) + ENTRY_BYTES
+        self.shrink()
+
+    def shrink(self) -> None:
+        """Let go of what is stale or beyond the bounds."""
+        knobs = self._knobs.in_force
+        while self._entries and (
+            len(self._entries) > knobs.max_entries
+            or self.bytes > knobs.max_bytes
+            or self._is_stale(next(iter(self._entries.values()))[0])
+        ):
+            self._drop(next(iter(self._entries)))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
+        self.bytes = 0
+
+    def _is_stale(self, kept_at: float) -> bool:
+        return self._clock() - kept_at >= self._knobs.in_force.ttl_seconds
+
+    def _drop(self, key: bytes) -> None:
+        _, value = self._entries.pop(key)
+        self.bytes -= len(value) + ENTRY_BYTES
+
+
+class SharedStore(AnswerStore):
+    """In Redis, which forgets by itself; while it is away, nothing is found and nothing kept, and `on_failure` told."""
+
+    def __init__(self, knobs: KnobFile[CacheKnobs], redis: RedisStore, on_failure: Callable[[], None]) -> None:
+        self._knobs, self._redis, self._on_failure = knobs, redis, on_failure
+
+    async def get(self, key: bytes) -> bytes | None:
+        """See `AnswerStore`."""
+        try:
+            found = await self._redis.ask(lambda redis: redis.get(PREFIX + key))
+        except RedisAwayError:
+            self._on_failure()
+            return None
+        return found if isinstance(found, bytes) else None
+
+    async def put(self, key: bytes, value: bytes) -> None:
+        """See `AnswerStore`."""
+        milliseconds = max(1, round(self._knobs.in_force.ttl_seconds * 1e3))
+        try:
+            await self._redis.ask(lambda redis: redis.set(PREFIX + key, value, px=milliseconds))
+        except RedisAwayError:
+            self._on_failure()

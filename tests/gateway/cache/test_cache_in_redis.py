@@ -1,0 +1,50 @@
+"""Two gateways over one Redis: what one has answered the other one knows, and neither needs Redis to answer."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from gateway.settings import Settings
+from tests.conftest import RedisServer
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+
+BODY = {"model": "tier-1", "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0}
+
+
+@pytest_asyncio.fixture
+async def pair(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[tuple[RunningGateway, RunningGateway]]:
+    one, other = (
+        Settings(data_dir=str(tmp_path / name), monitor=False, drain_seconds=5, redis_url=redis_server.url)
+        for name in ("one", "other")
+    )
+    async with running_gateway(one) as first, running_gateway(other) as second:
+        yield first, second
+
+
+async def asked(gateway: RunningGateway) -> tuple[int, str]:
+    answer = await gateway.http.post("/v1/chat/completions", json=BODY)
+    await gateway.parts.service.idle()
+    return answer.status_code, answer.headers["x-aio-cache"]
+
+
+async def test_what_one_has_answered_the_other_gives_again_while_redis_is_there(
+    pair: tuple[RunningGateway, RunningGateway], redis_server: RedisServer
+) -> None:
+    one, other = pair
+    assert await asked(one) == (200, "miss")
+    await until_kept(one)
+    assert await asked(other) == (200, "hit")
+    assert not other.tier(1).requests
+
+    redis_server.kill()
+    assert [await asked(one), await asked(other)] == [(200, "miss"), (200, "miss")]
+    metrics = (await other.http.get("/metrics")).text
+    assert "aio_cache_failures_total 0.0" not in metrics
+
+
+async def until_kept(gateway: RunningGateway) -> None:
+    """The answer is put away after its caller has it."""
+    flights = gateway.parts.cache._flights
+    for flight in list(flights.values()):
+        await flight.stopped()
