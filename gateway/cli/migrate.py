@@ -1,4 +1,4 @@
-"""`aio migrate`: the database schema brought up to date; a server does the same at its start."""
+"""`aio migrate`: the database schema brought up to date, as a server does at its start, or taken back."""
 
 import asyncio
 from typing import Any
@@ -9,16 +9,25 @@ from gateway.cli.options import data_dir_option, database_option, echo_json, jso
 
 
 @click.command()
+@click.option(
+    "--to", metavar="REVISION", help="Take it back to an earlier revision, dropping what later ones added.  [newest]"
+)
 @database_option
 @data_dir_option
 @json_option
-def migrate(as_json: bool, **given: Any) -> None:
-    """Bring the schema to the newest revision; safe to run again and beside running servers."""
-    from quality.database import current_revision
+def migrate(to: str | None, as_json: bool, **given: Any) -> None:
+    """Bring the schema to the newest revision; safe to run again and beside running servers.
+
+    An earlier version of AIO refuses a schema that is newer than itself. To go back to one, stop the servers and take
+    the schema back with the later version: its tables and columns are dropped with all that is in them.
+    """
+    from quality.database import current_revision, downgrade
     from quality.database import migrate as migrate_database
 
-    async def run(url: str) -> tuple[str | None, str]:
-        return await current_revision(url), await migrate_database(url)
+    async def run(url: str) -> tuple[str | None, str | None]:
+        before = await current_revision(url)
+        await (migrate_database(url) if to is None else downgrade(url, to))
+        return before, await current_revision(url)
 
     settings = settings_from(**given)
     settings.data_path.mkdir(parents=True, exist_ok=True)

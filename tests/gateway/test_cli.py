@@ -204,6 +204,17 @@ def test_migrate_can_be_run_again(tmp_path: Path) -> None:
     assert again["before"] == again["after"] == first["after"]
 
 
+def test_migrate_takes_the_schema_back_for_an_earlier_version(tmp_path: Path) -> None:
+    folder = ("--json", "--data-dir", str(tmp_path))
+    newest = json.loads(aio("migrate", *folder).output)["after"]
+    back = json.loads(aio("migrate", "--to", "0001", *folder).output)
+    assert back == {"before": newest, "after": "0001"}
+    assert json.loads(aio("migrate", *folder).output) == {"before": "0001", "after": newest}
+    refused = aio("migrate", "--to", "9999", *folder)
+    assert refused.exit_code == 1
+    assert "9999" in refused.output
+
+
 def test_retraining_without_outcomes_says_that_there_is_nothing_new(tmp_path: Path) -> None:
     shown = CliRunner().invoke(main, ["retrain", "--json", "--data-dir", str(tmp_path)])
     assert shown.exit_code == 0, shown.output

@@ -1,0 +1,55 @@
+{{- define "aio.fullname" -}}
+{{- if contains .Chart.Name .Release.Name -}}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{- else -}}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" }}{{- end -}}
+{{- end }}
+
+{{- define "aio.labels" -}}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- /* (root, component): what a Service selects by. */ -}}
+{{- define "aio.selector" -}}
+app.kubernetes.io/name: {{ .root.Chart.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- /* (root, image): an image of values, where it says nothing that of the chart. */ -}}
+{{- define "aio.image" -}}
+{{- $image := mustMergeOverwrite (deepCopy .root.Values.image) (.image | default dict) -}}
+{{ $image.repository }}:{{ $image.tag | default .root.Chart.AppVersion }}-{{ $image.variant }}
+{{- end }}
+
+{{- /* A catalogue of values is a file, any other name is one that the program ships. */ -}}
+{{- define "aio.catalog" -}}
+{{- if hasKey .root.Values.catalogs .name -}}/etc/aio/catalogs/{{ .name }}.toml{{- else -}}{{ .name }}{{- end -}}
+{{- end }}
+
+{{- /* For catalogues of pools: four tiers on one model, since a catalogue has four. The gateways' catalogue says which of
+them are asked for and what they cost; here prices only have to rise. Tier 4 thinks before it answers. */ -}}
+{{- define "aio.tiersOf" -}}
+{{- $model := .model -}}
+{{- range $at, $class := list "SIMPLE" "MEDIUM" "COMPLEX" "EXPERT" }}
+[[tiers]]
+number = {{ add $at 1 }}
+name = "tier-{{ add $at 1 }}"
+class = "{{ $class }}"
+model = "{{ $model }}"
+price = { input_usd_per_million = {{ add $at 1 }}.0, output_usd_per_million = {{ add $at 1 }}.0 }
+objective = { ttft_ms = 500, itl_ms = 50 }
+expected_answer_tokens = 200
+mean_latency_ms = 8000
+max_tokens = 4096
+{{ end }}
+[tiers.policy]
+kind = "chain-of-thought"
+budget_tokens = 2048
+instruction = "Think step by step, then give the final answer."
+opening = "Let's think step by step.\n"
+end_markers = ["</think>", "Final answer"]
+answer_opening = "\n\nFinal answer:"
+min_answer_tokens = 512
+{{ end }}

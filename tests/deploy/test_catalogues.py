@@ -1,0 +1,102 @@
+"""Catalogues of the chart's value files: valid, served by the containers beside them, and given what they need."""
+
+import tomllib
+from urllib.parse import urlsplit
+
+import pytest
+
+from gateway.settings import variable_of
+from tests.deploy.rendered_chart import VALUES, Object, containers, of_kind, pods, rendered
+from tiers.catalog import CPU_CORE, Catalog
+from tiers.catalog_file import load_catalog, parse_catalog
+
+pytestmark = pytest.mark.deploy
+UNITS = {"Mi": 2**20, "Gi": 2**30}
+
+
+def catalogue_of(name: str, given: str) -> Catalog:
+    """What a container with AIO_CATALOG reads."""
+    if not given.startswith("/"):
+        return load_catalog(given)
+    folder, _, file = given.rpartition("/")
+    assert folder == "/etc/aio/catalogs"
+    text = of_kind(rendered(name), "ConfigMap")["aio-catalogs"]["data"][file]
+    return parse_catalog(tomllib.loads(text), given)
+
+
+def environment(container: Object) -> dict[str, str]:
+    return {entry["name"]: entry.get("value", "") for entry in container["env"]}
+
+
+def serving(name: str) -> dict[str, Object]:
+    return {n: pod for n, pod in pods(rendered(name)).items() if n.startswith(("Deployment", "StatefulSet"))}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_core_of_a_catalogue_has_its_container(name: str) -> None:
+    for pod in serving(name).values():
+        gateway = pod["spec"]["containers"][0]
+        role = gateway["args"][gateway["args"].index("--role") + 1]
+        catalogue = catalogue_of(name, environment(gateway)[variable_of("catalog")])
+        cores = [
+            container["args"][-1]
+            for container in containers(pod)
+            if container["args"][:3] == ["serve", "--role", "core"]
+        ]
+        assert sorted(cores) == ([] if role == "all" else sorted(catalogue.core_names))
+        assert len({environment(container)["AIO_CATALOG"] for container in containers(pod)}) == 1
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_core_is_given_the_cards_of_its_group_and_the_memory_of_its_arena(name: str) -> None:
+    for pod in serving(name).values():
+        for container in pod["spec"].get("initContainers", []):
+            catalogue = catalogue_of(name, environment(container)["AIO_CATALOG"])
+            group, resources = container["args"][-1], container["resources"]
+            if group != CPU_CORE:
+                assert resources["limits"]["nvidia.com/gpu"] == catalogue.group(group).cards
+                assert container["image"].endswith("-cuda")
+                continue
+            memory = resources["requests"]["memory"]
+            bytes_given = float(memory[:-2]) * UNITS[memory[-2:]]
+            # A 3B model at four and a half bits per weight, and its arena: what `aio models` sums up.
+            assert bytes_given >= catalogue.core.arena_bytes + 3.2e9 * 4.5 / 8
+            assert "nvidia.com/gpu" not in resources["limits"]
+
+
+def test_the_fronts_tiers_lead_to_services_whose_pods_serve_them() -> None:
+    objects = rendered("multi-node")
+    services, sets = of_kind(objects, "Service"), of_kind(objects, "StatefulSet")
+    front = catalogue_of("multi-node", "/etc/aio/catalogs/front.toml")
+    for tier in front.tiers:
+        assert tier.remote is not None
+        assert tier.remote.model == tier.name
+        assert tier.remote.api_key_env == "AIO_POOL_KEY"
+        for server in tier.remote.servers:
+            host = str(urlsplit(server.base_url).hostname)
+            pod, _, parent = host.partition(".")
+            service = services[parent or host]
+            wanted = service["spec"]["selector"]["app.kubernetes.io/component"]
+            pool = sets["aio-" + wanted.removeprefix("pool-")]
+            assert urlsplit(server.base_url).port == service["spec"]["ports"][0]["port"]
+            if parent:
+                assert pool["spec"]["serviceName"] == parent
+                assert int(pod.rpartition("-")[2]) < pool["spec"]["replicas"]
+            else:
+                assert "replicas" not in pool["spec"]
+            gateway = pool["spec"]["template"]["spec"]["containers"][0]
+            catalogue = catalogue_of("multi-node", environment(gateway)["AIO_CATALOG"])
+            assert catalogue.tier(tier.number).name == tier.name
+
+
+def test_the_front_is_the_datacenter_catalogue_elsewhere() -> None:
+    front, shipped = catalogue_of("multi-node", "/etc/aio/catalogs/front.toml"), load_catalog("datacenter")
+    for mine, theirs in zip(front.tiers, shipped.tiers, strict=True):
+        assert (mine.price, mine.objective, mine.max_tokens) == (theirs.price, theirs.objective, theirs.max_tokens)
+        assert mine.expected_answer_tokens == theirs.expected_answer_tokens
+
+
+def test_the_warm_pool_is_three() -> None:
+    """TI-13: three replicas stay loaded, whatever the load."""
+    scaler = of_kind(rendered("multi-node"), "ScaledObject")["aio-gpu-8b"]
+    assert scaler["spec"]["minReplicaCount"] == 3

@@ -1,0 +1,274 @@
+"""The chart: each value file renders to objects that Kubernetes' schemas know, and to pods that keep our promises."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from gateway.settings import Settings, variable_of
+from tests.deploy.files import read_yaml, run, strings
+from tests.deploy.rendered_chart import (
+    CHART,
+    VALUES,
+    Object,
+    RenderError,
+    containers,
+    everything,
+    helm,
+    of_kind,
+    pods,
+    render,
+    rendered,
+)
+
+pytestmark = pytest.mark.deploy
+SETS = ["laptop", "one-gpu", "multi-node", "everything"]
+KUBERNETES = "1.33"
+CUSTOM = ("keda.sh", "monitoring.coreos.com", "gateway.networking.k8s.io", "inference.networking.k8s.io", "ray.io")
+CUSTOM += ("karpenter.sh",)
+
+
+def validate_all(objects: list[Object]) -> None:
+    """Raises for the first object that Kubernetes would not know, unknown fields included."""
+    for found in objects:
+        kubernetes_validate.validate(found, KUBERNETES, strict=True)
+
+
+@pytest.fixture(scope="module")
+def releases() -> dict[str, list[Object]]:
+    return {name: list(rendered(name)) for name in VALUES} | {"everything": everything()}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_linter_finds_nothing(name: str) -> None:
+    done = run(helm(), "lint", "--strict", CHART, "--values", VALUES[name])
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_objects_are_what_the_schemas_know(name: str, releases: dict[str, list[Object]]) -> None:
+    plain = [found for found in releases[name] if found["apiVersion"].split("/")[0] not in CUSTOM]
+    assert plain
+    validate_all(plain)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_names_are_unique_and_carry_the_releases_labels(name: str, releases: dict[str, list[Object]]) -> None:
+    names = [(found["kind"], found["metadata"]["name"]) for found in releases[name]]
+    assert len(set(names)) == len(names)
+    assert all(found["metadata"]["labels"]["app.kubernetes.io/instance"] == "aio" for found in releases[name])
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_pods_are_unprivileged_and_carry_no_token(name: str, releases: dict[str, list[Object]]) -> None:
+    for template in pods(releases[name]).values():
+        spec = template["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in containers(template):
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+            assert mounts >= {"/var/lib/aio", "/var/cache/aio", "/run/aio", "/tmp"}
+            volumes = {volume["name"] for volume in spec["volumes"]}
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+            assert not container["image"].endswith((":latest", ":"))
+            assert container["resources"]["requests"].keys() >= {"cpu", "memory"}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_pod_is_given_longer_to_end_than_it_drains(name: str, releases: dict[str, list[Object]]) -> None:
+    served = {n: t for n, t in pods(releases[name]).items() if n.startswith(("Deployment", "StatefulSet"))}
+    assert served
+    for template in served.values():
+        gateway = template["spec"]["containers"][0]
+        waits = int(gateway["lifecycle"]["preStop"]["exec"]["command"][1])
+        drains = next(int(e["value"]) for e in gateway["env"] if e["name"] == "AIO_DRAIN_SECONDS")
+        # 15 s beyond its drain a supervisor kills what is left (gateway.supervisor).
+        assert template["spec"]["terminationGracePeriodSeconds"] >= waits + drains + 15
+        assert {"startupProbe", "livenessProbe", "readinessProbe"} <= gateway.keys()
+        assert gateway["readinessProbe"]["httpGet"]["path"] == "/health/ready"
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_what_is_set_are_settings_and_secrets_come_from_the_secret(
+    name: str, releases: dict[str, list[Object]]
+) -> None:
+    catalogues = of_kind(releases[name], "ConfigMap").get("aio-catalogs", {"data": {}})["data"]
+    keys = set(re.findall(r'api_key_env = "(\w+)"', " ".join(catalogues.values())))
+    known = {variable_of(field) for field in Settings.__struct_fields__} | keys
+    for template in pods(releases[name]).values():
+        for container in containers(template):
+            given = {entry["name"]: entry for entry in container["env"]}
+            assert given.keys() <= known
+            assert len(given) == len(container["env"])
+            for variable in given.keys() & {"AIO_DATABASE_URL", "AIO_REDIS_URL", "AIO_API_KEYS", "AIO_ADMIN_KEYS"}:
+                assert given[variable]["valueFrom"]["secretKeyRef"]["name"] == "aio"
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_services_disruption_budgets_and_policies_select_pods(name: str, releases: dict[str, list[Object]]) -> None:
+    labels = [template["metadata"]["labels"] for template in pods(releases[name]).values()]
+
+    def selects(wanted: dict[str, str]) -> bool:
+        return any(wanted.items() <= given.items() for given in labels)
+
+    for service in of_kind(releases[name], "Service").values():
+        assert selects(service["spec"]["selector"]), service["metadata"]["name"]
+    for budget in of_kind(releases[name], "PodDisruptionBudget").values():
+        assert selects(budget["spec"]["selector"]["matchLabels"])
+    for policy in of_kind(releases[name], "NetworkPolicy").values():
+        assert selects(policy["spec"]["podSelector"]["matchLabels"])
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_claim_config_and_account_that_a_pod_names_is_there(name: str, releases: dict[str, list[Object]]) -> None:
+    objects = releases[name]
+    claims = {*of_kind(objects, "PersistentVolumeClaim"), "aio-weights"}
+    for template in pods(objects).values():
+        for volume in template["spec"]["volumes"]:
+            if "persistentVolumeClaim" in volume:
+                assert volume["persistentVolumeClaim"]["claimName"] in claims
+            if "configMap" in volume:
+                assert volume["configMap"]["name"] in of_kind(objects, "ConfigMap")
+        account = template["spec"].get("serviceAccountName")
+        assert account is None or account in of_kind(objects, "ServiceAccount")
+    assert all(a["automountServiceAccountToken"] is False for a in of_kind(objects, "ServiceAccount").values())
+
+
+def test_a_migration_runs_before_anything_of_the_release_is_there(releases: dict[str, list[Object]]) -> None:
+    job = of_kind(releases["multi-node"], "Job")["aio-migrate"]
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    spec = job["spec"]["template"]["spec"]
+    assert spec["containers"][0]["args"] == ["migrate"]
+    assert "serviceAccountName" not in spec
+    assert all("emptyDir" in volume for volume in spec["volumes"])
+
+
+def test_retraining_shares_the_gateways_folder_and_is_theirs_no_more(releases: dict[str, list[Object]]) -> None:
+    job = of_kind(releases["multi-node"], "CronJob")["aio-retrain"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert job["containers"][0]["args"] == ["retrain"]
+    gateway = pods(releases["multi-node"])["Deployment/aio-gateway-stable"]["spec"]
+    shared = [v for v in gateway["volumes"] if v["name"] == "data"]
+    assert shared == [v for v in job["volumes"] if v["name"] == "data"]
+    assert {"name": "AIO_RETRAIN_CRON", "value": ""} in gateway["containers"][0]["env"]
+
+
+def test_pools_are_asked_by_gateways_alone(releases: dict[str, list[Object]]) -> None:
+    policies = of_kind(releases["multi-node"], "NetworkPolicy")
+    for pool in ("cpu-3b", "gpu-8b", "gpu-70b"):
+        (rule,) = policies[f"aio-{pool}"]["spec"]["ingress"]
+        allowed = [peer["podSelector"]["matchLabels"] for peer in rule["from"] if "podSelector" in peer]
+        assert [labels["app.kubernetes.io/component"] for labels in allowed] == ["gateway"]
+        ports = [port["port"] for rule in policies[f"aio-{pool}"]["spec"]["egress"] for port in rule["ports"]]
+        assert set(ports) == {53}
+
+
+def test_pools_know_keys_by_hash_and_gateways_one_of_them(releases: dict[str, list[Object]]) -> None:
+    made = pods(releases["multi-node"])
+
+    def secret(name: str, variable: str) -> str:
+        env = {entry["name"]: entry for entry in made[name]["spec"]["containers"][0]["env"]}
+        return str(env[variable]["valueFrom"]["secretKeyRef"]["key"])
+
+    assert secret("StatefulSet/aio-gpu-8b", "AIO_API_KEYS") == "AIO_POOL_API_KEYS"
+    assert secret("Deployment/aio-gateway-stable", "AIO_POOL_KEY") == "AIO_POOL_KEY"
+
+
+def test_weights_of_versions_come_to_100_and_reach_their_pods(releases: dict[str, list[Object]]) -> None:
+    (rule,) = of_kind(releases["everything"], "HTTPRoute")["aio"]["spec"]["rules"]
+    weights = {backend["name"]: backend["weight"] for backend in rule["backendRefs"]}
+    assert weights == {"aio-gateway-stable": 90, "aio-gateway-canary": 10}
+    services = of_kind(releases["everything"], "Service")
+    for name in weights:
+        version = services[name]["spec"]["selector"]["aio/version"]
+        assert pods(releases["everything"])[f"Deployment/{name}"]["metadata"]["labels"]["aio/version"] == version
+    canary = pods(releases["everything"])["Deployment/aio-gateway-canary"]["spec"]["containers"][0]
+    assert canary["image"] == "aio:0.2.0-cpu"
+
+
+@pytest.mark.parametrize("name", ["multi-node", "everything"])
+def test_autoscalers_keep_the_warm_pool_and_scale_what_is_there(name: str, releases: dict[str, list[Object]]) -> None:
+    objects = releases[name]
+    for scaler in of_kind(objects, "HorizontalPodAutoscaler").values():
+        spec = scaler["spec"]
+        assert 2 <= spec["minReplicas"] <= spec["maxReplicas"] == 32
+        assert spec["scaleTargetRef"]["name"] in of_kind(objects, spec["scaleTargetRef"]["kind"])
+        assert spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] >= 300
+    for scaler in of_kind(objects, "ScaledObject").values():
+        spec = scaler["spec"]
+        assert 3 <= spec["minReplicaCount"] <= spec["maxReplicaCount"] == 32
+        target = of_kind(objects, spec["scaleTargetRef"]["kind"])[spec["scaleTargetRef"]["name"]]
+        assert "replicas" not in target["spec"]
+    metrics = of_kind(releases["everything"], "HorizontalPodAutoscaler")["aio-gpu-70b"]["spec"]["metrics"]
+    by_name = {metric["external"]["metric"]["name"]: metric["external"]["target"] for metric in metrics}
+    assert by_name["gpu_utilization"] == {"type": "Value", "value": "70"}
+
+
+def test_external_metrics_are_served_by_the_adapters_rules(releases: dict[str, list[Object]]) -> None:
+    rules = read_yaml(CHART.parents[1] / "prometheus" / "adapter.yaml")["rules"]["external"]
+    served = {rule["name"]["as"] for rule in rules}
+    for scaler in of_kind(releases["everything"], "HorizontalPodAutoscaler").values():
+        named = {m["external"]["metric"]["name"] for m in scaler["spec"]["metrics"] if m["type"] == "External"}
+        assert named <= served
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("laptop", ['gateway.versions=[{"name":"a","weight":100,"replicas":2}]'], "ReadWriteMany"),
+        ("multi-node", ['gateway.versions=[{"name":"a","weight":90,"replicas":2}]'], "weights come to 90"),
+        ("multi-node", ['secret.name=""', "retrain.enabled=false"], "name the Secret"),
+        ("laptop", ["retrain.enabled=true"], "retrain.enabled"),
+        ("multi-node", ["gateway.autoscalng={}"], "autoscalng"),
+        ("multi-node", ["drain.marginSeconds=1"], "marginSeconds"),
+        ("multi-node", ['pools.gpu-8b.resources={"requests":{"cpu":"1"}}'], "memory"),
+        ("laptop", ['gateway.autoscaling={"enabled":true,"by":"cron"}'], "by"),
+        ("multi-node", ['settings={"DATABASE":"x"}'], "DATABASE"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_by_name(name: str, settings: list[str], said: str) -> None:
+    with pytest.raises(RenderError, match=said):
+        render(VALUES[name], *settings)
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [
+        ("_pod.tpl", "terminationGracePeriodSeconds:", "terminationGracePeriodSecond:"),
+        ("_pod.tpl", "failureThreshold: 150", "failureThreshold: many"),
+        ("gateway.yaml", "apiVersion: policy/v1\n", "apiVersion: policy/v1beta1\n"),
+    ],
+)
+def test_the_schemas_find_a_chart_that_is_wrong(tmp_path: Path, file: str, right: str, wrong: str) -> None:
+    chart = tmp_path / "aio"
+    shutil.copytree(CHART, chart)
+    template = chart / "templates" / file
+    assert right in template.read_text()
+    template.write_text(template.read_text().replace(right, wrong))
+    found = render(VALUES["laptop"], chart=chart)
+    refused = (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError)
+    with pytest.raises(refused):
+        validate_all(found)
+
+
+def test_every_value_is_in_the_schema_and_documented() -> None:
+    values: dict[str, Any] = read_yaml(CHART / "values.yaml")
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert values.keys() == schema["properties"].keys() - {"global"}
+    text = (CHART / "values.yaml").read_text()
+    for key in values:
+        assert text.split(f"\n{key}:")[0].splitlines()[-1].startswith("#"), key
+
+
+def test_no_value_file_has_a_secret_in_it() -> None:
+    for path in [CHART / "values.yaml", *VALUES.values()]:
+        for text in strings(read_yaml(path)):
+            assert not re.search(r"sha256:[0-9a-f]{8}|://[^/\s]*:[^/\s]*@", text)
