@@ -224,11 +224,18 @@ class Answer:
     def _timings(self) -> Timings:
         stamps = self.stamps
         elapsed = stamps.finished - stamps.arrival
+        route_ms, overhead_ms = (stamps.routed - stamps.arrival) * 1e3, (elapsed - stamps.tier_seconds) * 1e3
+        first, last = stamps.first_delta, stamps.last_delta
+        if first is None or last is None:
+            return Timings(route_ms=route_ms, ttft_ms=None, e2e_ms=elapsed * 1e3, overhead_ms=overhead_ms)
         return Timings(
-            route_ms=(stamps.routed - stamps.arrival) * 1e3,
-            ttft_ms=None if stamps.first_delta is None else (stamps.first_delta - stamps.arrival) * 1e3,
+            route_ms=route_ms,
+            ttft_ms=(first - stamps.arrival) * 1e3,
             e2e_ms=elapsed * 1e3,
-            overhead_ms=(elapsed - stamps.tier_seconds) * 1e3,
+            overhead_ms=overhead_ms,
+            queue_ms=stamps.queue_seconds * 1e3,
+            prefill_ms=max(first - stamps.attempted - stamps.queue_seconds, 0.0) * 1e3,
+            decode_ms=(last - first) * 1e3,
         )
 
 

@@ -20,6 +20,7 @@ from gateway.classifier_in_force import ClassifierInForce, Serving
 from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
 from gateway.core_states import CoreStates
+from gateway.dashboard.live import Live
 from gateway.dashboard.sessions import Sessions
 from gateway.embedding.embedders import embedders_of
 from gateway.engine import Engine, running_engine
@@ -172,6 +173,7 @@ class Composition:
             privacy=privacy,
             jobs=Jobs(settings, database, tenancy, self.metrics.jobs),
             sessions=Sessions(database, tenancy.directory, tenancy.clock),
+            live=await self._start_live(stack, routing, engine),
             database=database,
             quality_loop=loop,
             recent=recent,
@@ -189,6 +191,11 @@ class Composition:
         await self._start_alerts(stack, engine)
         await stack.enter_async_context(parts.jobs.working(LineAnswers(parts)))
         return parts
+
+    async def _start_live(self, stack: AsyncExitStack, routing: RoutingService, engine: Engine) -> Live:
+        live = Live(routing, self.metrics, engine.cores, self._peers)
+        await stack.enter_async_context(background(live.follow()))
+        return live
 
     async def _start_alerts(self, stack: AsyncExitStack, engine: Engine) -> None:
         """One process behind a port looks for all of them."""

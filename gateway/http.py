@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
 from litestar.datastructures import State
+from litestar.exceptions import NotFoundException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.response import Response
 
 from gateway import __version__
 from gateway.api.adapters import load_adapter, show_adapters, unload_adapter
@@ -63,9 +66,21 @@ from gateway.api.slo import show_slo
 from gateway.api.stats import show_stats
 from gateway.api.tokenize import detokenize, tokenize
 from gateway.api.users import erase_user
+from gateway.dashboard.overview import overview_figures
+from gateway.dashboard.rendering import failure_page
+from gateway.dashboard.requests import request_figures
 from gateway.dashboard.site import dashboard_routers
 from gateway.errors import envelope_response
+from gateway.parts import HttpRequest
 from gateway.settings import Settings
+
+
+def _failure(request: HttpRequest, error: Exception) -> Response[Any]:
+    """The envelope; for a browser that looks for a page that does not exist, a page."""
+    path: str = request.scope["path"]
+    lost = isinstance(error, NotFoundException) and path.startswith("/admin/") and not path.startswith("/admin/api")
+    return failure_page(request, error) if lost else envelope_response(request, error)
+
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 
@@ -140,6 +155,8 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             show_estimates,
             show_costs,
             show_slo,
+            overview_figures,
+            request_figures,
             list_promotions,
             end_promotions,
             promote_version,
@@ -178,7 +195,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
         route_handlers=[v1, unversioned, sockets, admin, quality, tenancy, *dashboard_routers(), live, ready, metrics],
         lifespan=[lifespan],
         state=State(),
-        exception_handlers={Exception: envelope_response},
+        exception_handlers={Exception: _failure},
         request_max_body_size=settings.body_limit,
         cors_config=CORSConfig(allow_origins=origins) if origins else None,
         openapi_config=OpenAPIConfig(

@@ -12,6 +12,7 @@ from gateway.cache.response_cache import ResponseCache
 from gateway.catalogue_reload import CatalogueReload
 from gateway.core_adapters import CoreAdapters
 from gateway.core_knobs import CoreKnobs
+from gateway.dashboard.live import Live
 from gateway.dashboard.sessions import Sessions
 from gateway.embedding.embedder import Embedder
 from gateway.jobs.jobs import Jobs
@@ -68,6 +69,7 @@ class Parts:
     privacy: Privacy
     jobs: Jobs
     sessions: Sessions
+    live: Live
     database: AsyncEngine
     quality_loop: QualityLoop | None
     recent: RecentInForce | None

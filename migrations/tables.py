@@ -85,6 +85,9 @@ requests = Table(
     Column("ttft_ms", Double),
     Column("e2e_ms", Double, nullable=False),
     Column("overhead_ms", Double, nullable=False),
+    Column("queue_ms", Double),  # of the tier that answered, as are the two below; NULL: there was no first token
+    Column("prefill_ms", Double),
+    Column("decode_ms", Double),
     Column("cache", String(16)),  # hit | similar | shared | miss; NULL: the cache had no part in it
     Column("tags", Json),  # the caller's `metadata`, which bills are split by
     Column("replica", String(64)),  # the process that answered, by which a dead one's spending is known

@@ -30,12 +30,18 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds. `ttft_ms` counts from arrival to the first text; `overhead_ms` is all time outside the tier."""
+    """Milliseconds. `ttft_ms` counts from arrival to the first text; `overhead_ms` is all time outside the tier.
+
+    Of the tier that answered: `queue_ms` and then `prefill_ms` up to the first text, and `decode_ms` to the last.
+    """
 
     route_ms: float
     ttft_ms: float | None
     e2e_ms: float
     overhead_ms: float
+    queue_ms: float | None = None
+    prefill_ms: float | None = None
+    decode_ms: float | None = None
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from litestar.response import Response
 from gateway.api.guard import NotSignedInError, caller_of
 from gateway.caller import CALLER, KEYLESS
 from gateway.dashboard import assets, charts
-from gateway.dashboard.page import OPT, links
+from gateway.dashboard.page import OPT, Page, links
 from gateway.dashboard.sessions import COOKIE, csrf_of
 from gateway.errors import as_api_error, request_id_of
 from gateway.parts import HttpRequest
@@ -49,7 +49,7 @@ def page(request: HttpRequest, template: str, title: str, *, status: int = 200, 
     caller = caller_of(request) if CALLER in request.scope["state"] else KEYLESS
     known = {
         "title": title,
-        "nav": links(request.route_handler.opt.get(OPT, ()), request.scope["path"], caller.scopes),
+        "nav": links(_pages(request), request.scope["path"], caller.scopes),
         "caller": caller,
         "csrf": csrf_of(token),
         "notice": unquote(request.cookies.get(NOTICE, "")),
@@ -63,6 +63,13 @@ def page(request: HttpRequest, template: str, title: str, *, status: int = 200, 
     if NOTICE in request.cookies:
         response.delete_cookie(NOTICE, path=HOME)
     return response
+
+
+def _pages(request: HttpRequest) -> tuple[Page, ...]:
+    """Those of the site; of a path that leads nowhere none."""
+    handler = request.scope.get("route_handler")
+    pages: tuple[Page, ...] = () if handler is None else handler.opt.get(OPT, ())
+    return pages
 
 
 def back_to(path: str, notice: str | None = None) -> Response[Any]:

@@ -3,19 +3,38 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from litestar import get
 from litestar.params import FromPath
 from litestar.response import Response
 
+from gateway.api.csv_export import csv_response
+from gateway.api.operations import describe
 from gateway.api.quality_lists import page_asked_for
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
+from gateway.dashboard.request_path import (
+    chances_of,
+    nearest_examples,
+    rerouted,
+    stages_of,
+    verifications_of,
+)
 from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
 from quality.listings import REQUESTS
+from quality.record import Record
+from quality.record_rows import request_row
 
 ROWS = 50
+
+
+class RequestShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A record, and all columns of the rows that verified it."""
+
+    request: Record
+    verifications: list[dict[str, Any]]
 
 
 @get("/requests")
@@ -40,11 +59,56 @@ async def show_requests(request: HttpRequest) -> Response[Any]:
 
 @get("/requests/{request_id:str}")
 async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
-    """One request."""
+    """The path of one request. Query: `quality`, a target in [0, 1] to decide it again for."""
+    record = await _record(request, request_id)
+    parts = parts_of(request)
+    wanted = _target(request.query_params.get("quality", "").strip())
+    return page(
+        request,
+        "request.html",
+        "Request",
+        record=record,
+        inputs=record.decision.inputs,
+        stages=stages_of(record),
+        chances=chances_of(record.decision),
+        examples=await nearest_examples(parts.routing, record),
+        verified=await reached(verifications_of(parts.database, record.request_id)),
+        wanted=wanted,
+        otherwise=None if wanted is None else rerouted(parts.routing, record, wanted),
+    )
+
+
+@get("/requests/{request_id:str}", operation_class=describe(None, RequestShown), summary="Show a request")
+async def request_figures(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
+    """Anybody's: the record with its decision, and what was verified of it. Query: `format`, json or csv: its row."""
+    form = request.query_params.get("format", "json")
+    if form not in ("json", "csv"):
+        raise bad_request(f"Invalid format: {form[:64]!r}; allowed: json, csv.", "format", "invalid_value")
+    record = await _record(request, request_id)
+    if form == "csv":
+        row = msgspec.to_builtins(request_row(record))
+        return csv_response("request", list(row), [row])
+    verified = await reached(verifications_of(parts_of(request).database, record.request_id))
+    return Response(RequestShown(request=record, verifications=verified), media_type="application/json")
+
+
+async def _record(request: HttpRequest, request_id: str) -> Record:
     record = await reached(parts_of(request).records.find(request_id))
     if record is None:
         raise ApiError(404, f"No request {request_id[:128]!r} is recorded.", code="request_not_found")
-    return page(request, "request.html", "Request", record=record)
+    return record
+
+
+def _target(given: str) -> float | None:
+    if not given:
+        return None
+    try:
+        value = float(given)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise bad_request(f"Invalid quality: {given[:32]!r}; it must lie in [0, 1].", "quality", "invalid_value")
+    return value
 
 
 def epoch_of(name: str, given: str) -> float:

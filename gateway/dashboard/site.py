@@ -1,11 +1,9 @@
 """The pages of the dashboard, in the order of its navigation, as routers of the gateway's application."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from litestar import Router, get
+from litestar import Router
 from litestar.handlers import HTTPRouteHandler
-from litestar.response import Response
 from litestar.types import Guard
 
 from gateway.api.guard import admit_page
@@ -13,22 +11,17 @@ from gateway.dashboard.assets import static_file
 from gateway.dashboard.core import CORE_PAGE
 from gateway.dashboard.keys import KEYS_PAGE
 from gateway.dashboard.login import show_login, sign_in, sign_out
+from gateway.dashboard.overview import OVERVIEW_PAGE
 from gateway.dashboard.page import OPT, Page
-from gateway.dashboard.rendering import back_to, failure_page
+from gateway.dashboard.rendering import failure_page
 from gateway.dashboard.requests import REQUESTS_PAGE
 
-PAGES: tuple[Page, ...] = (REQUESTS_PAGE, CORE_PAGE, KEYS_PAGE)
-
-
-@get("/")
-async def show_first() -> Response[Any]:
-    """To the first page."""
-    return back_to(f"/admin{PAGES[0].path}")
+PAGES: tuple[Page, ...] = (OVERVIEW_PAGE, REQUESTS_PAGE, CORE_PAGE, KEYS_PAGE)
 
 
 def dashboard_routers() -> list[Router]:
     """Under `/admin`: the pages, for those that are signed in; the way in, for everybody."""
-    inside = [show_first, sign_out, *(handler for page in PAGES for handler in page.handlers)]
+    inside = [sign_out, *(handler for page in PAGES for handler in page.handlers)]
     return [_router(inside, [admit_page]), _router([show_login, sign_in, static_file], [])]
 
 

@@ -29,7 +29,10 @@ class TierFigures(msgspec.Struct):
     requests: int = 0
     failed: int = 0
     cost_usd: float = 0.0
+    baseline_usd: float = 0.0
     tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
     ttft: Sketch = msgspec.field(default_factory=Sketch)
     ttft_share: Sketch = msgspec.field(default_factory=Sketch)
     e2e: Sketch = msgspec.field(default_factory=Sketch)
@@ -43,7 +46,10 @@ class TierFigures(msgspec.Struct):
         """Count one finished request."""
         self.requests += 1
         self.cost_usd += record.cost_usd
+        self.baseline_usd += record.baseline_cost_usd
         self.tokens += record.prompt_tokens + record.completion_tokens
+        self.prompt_tokens += record.prompt_tokens
+        self.cached_tokens += record.cached_tokens
         if record.status != "ok":
             self.failed += record.http_status >= 500
             return
@@ -72,7 +78,10 @@ class TierFigures(msgspec.Struct):
         self.requests += other.requests
         self.failed += other.failed
         self.cost_usd += other.cost_usd
+        self.baseline_usd += other.baseline_usd
         self.tokens += other.tokens
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
         for mine, theirs in (
             (self.ttft, other.ttft),
             (self.ttft_share, other.ttft_share),

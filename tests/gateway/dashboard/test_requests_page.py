@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.api.csv_export import cell
+from gateway.dashboard.request_path import rerouted, stages_of
 from gateway.settings import Settings
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.dashboard.rows import insert_requests
@@ -108,3 +109,50 @@ async def test_cells_that_would_be_formulas_are_texts() -> None:
     for start in "=+-@\t\r":
         assert cell(f"{start}1") == f"'{start}1"
     assert [cell(value) for value in (-1.5, None, "a=b", True, {"a": 1})] == [-1.5, None, "a=b", "true", '{"a":1}']
+
+
+async def test_a_requests_page_explains_its_path(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    answer = await aio.openai.chat.completions.create(model="auto", messages=[{"role": "user", "content": "Hello"}])
+    await aio.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
+    page = await admin.get(f"/admin/requests/{answer.id}")
+    assert page.status_code == 200
+    for shown in ("Route", "Queue", "Prefill", "Decode", "Stream", "P(no worse", "chosen", "What if", "Hello"):
+        assert shown in page.text, shown
+    record = await aio.parts.records.find(answer.id)
+    assert record is not None
+    path = stages_of(record)
+    assert path[0].begin_ms == 0
+    assert all(stage.begin_ms <= stage.end_ms for stage in path)
+    assert path[-1].end_ms == pytest.approx(record.timings.e2e_ms)
+    assert path[2].end_ms == pytest.approx(record.timings.ttft_ms)
+
+
+async def test_another_target_decides_anew_from_what_was_recorded(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    answer = await aio.openai.chat.completions.create(model="auto", messages=[{"role": "user", "content": "Hello"}])
+    await aio.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
+    path = f"/admin/requests/{answer.id}"
+    record = await aio.parts.records.find(answer.id)
+    assert record is not None
+    tiers = []
+    for target in (0.0, 0.5, 1.0):
+        otherwise = rerouted(aio.parts.routing, record, target)
+        assert not isinstance(otherwise, str)
+        assert otherwise.inputs.prediction == record.decision.inputs.prediction
+        tiers.append(otherwise.tier)
+        assert f"Tier {otherwise.tier}" in (await admin.get(path, params={"quality": target})).text
+    assert tiers == sorted(tiers)
+    for wrong in ("2", "x", "nan"):
+        assert (await admin.get(path, params={"quality": wrong})).status_code == 400
+
+
+async def test_a_request_is_there_for_programs_too(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    answer = await aio.openai.chat.completions.create(model="tier-2", messages=[{"role": "user", "content": "=1+1"}])
+    await aio.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
+    shown = (await admin.get(f"/admin/api/requests/{answer.id}")).json()
+    assert (shown["request"]["tier"], shown["verifications"]) == (2, [])
+    [row] = rows_of((await admin.get(f"/admin/api/requests/{answer.id}?format=csv")).text)
+    assert row["request_id"] == answer.id
+    assert (await admin.get("/admin/api/requests/none")).status_code == 404
+    assert (await admin.get("/admin/requests/none")).status_code == 404

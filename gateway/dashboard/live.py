@@ -1,0 +1,124 @@
+"""What the overview shows, kept in memory: a sample every few seconds, and one snapshot for all that look at once."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from gateway.core_reading import read_cores
+from gateway.dashboard.figures import AlertNow, CoreNow, Overview, Point, over_limit, tiers_now
+from gateway.peers import Peers
+from gateway.routing import RoutingService
+from gateway.telemetry.alert_figures import alert_figures
+from gateway.telemetry.levels_of_all import levels_of_all
+from gateway.telemetry.metrics import Metrics
+from inference_core.client import CoreClient
+from inference_core.protocol import CoreStats
+
+log = logging.getLogger(__name__)
+
+SAMPLE_SECONDS = 10.0
+SAMPLES = 360
+FRESH_SECONDS = 1.0
+# A page does not wait for a core that is in the middle of a long step.
+CORE_SECONDS = 0.15
+
+
+class Live:
+    """Figures of all gateway processes behind the port, cores, and an hour of samples (SPEC OB-12).
+
+    Everything is read from memory and from the cores: no query, however many requests there are.
+    """
+
+    def __init__(
+        self,
+        routing: RoutingService,
+        metrics: Metrics,
+        cores: Mapping[str, CoreClient],
+        peers: Peers | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._routing, self._metrics, self._cores, self._peers, self._clock = routing, metrics, cores, peers, clock
+        self._begun = clock()
+        self._history: deque[Point] = deque(maxlen=SAMPLES)
+        self._since: dict[str, float] = {}
+        self._alerts: list[AlertNow] = []
+        self._stats: dict[str, CoreStats] = {}
+        self._reading: asyncio.Task[tuple[dict[str, CoreStats], Mapping[str, Exception]]] | None = None
+        self._problems: dict[str, str] = {}
+        self._snapshot: Overview | None = None
+        self._lock = asyncio.Lock()
+        # The moving part of the page, as it was drawn last, and of which figures.
+        self.drawn: tuple[Overview, str] | None = None
+
+    async def follow(self) -> None:
+        """Take a sample every `SAMPLE_SECONDS`, for ever."""
+        while True:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            try:
+                await self.sample()
+            except Exception:
+                # Whatever could not be read now may be read next time.
+                log.exception("the overview was not sampled")
+
+    async def sample(self) -> None:
+        """Add a point to the history, and look for figures that are too high."""
+        async with self._lock:
+            now = self._snapshot = await self._look()
+        levels = await levels_of_all(self._metrics.levels, self._peers)
+        figures = alert_figures(levels, self._stats, self._metrics.gpus.readings)
+        self._alerts = over_limit(figures, self._since, now.at)
+        self._history.append(
+            Point(
+                at=now.at,
+                requests_per_second={tier.tier or 0: tier.requests_per_second for tier in now.tiers},
+                ttft_p50=now.overall.ttft_seconds.p50,
+                ttft_p95=now.overall.ttft_seconds.p95,
+                ttft_p99=now.overall.ttft_seconds.p99,
+                waiting=now.overall.waiting,
+            )
+        )
+
+    async def overview(self) -> Overview:
+        """How it is now, at most `FRESH_SECONDS` old."""
+        async with self._lock:
+            if self._snapshot is None or not 0 <= self._clock() - self._snapshot.at < FRESH_SECONDS:
+                self._snapshot = await self._look()
+            return self._snapshot
+
+    async def _look(self) -> Overview:
+        await self._read_cores()
+        levels = await levels_of_all(self._metrics.levels, self._peers)
+        now = self._clock()
+        seconds = min(self._metrics.levels.window_seconds, max(now - self._begun, 1.0))
+        overall, tiers = tiers_now(levels, seconds, self._routing.tiers.values(), self._stats)
+        return Overview(
+            at=now,
+            window_seconds=seconds,
+            overall=overall,
+            tiers=tiers,
+            cores=[self._core(name) for name in self._cores],
+            alerts=self._alerts,
+            history=list(self._history),
+        )
+
+    async def _read_cores(self) -> None:
+        """Ask the cores; what they said last stands while they are busy, for as long as they are not found gone."""
+        reading = self._reading
+        if reading is None:
+            reading = self._reading = asyncio.ensure_future(read_cores(self._cores))
+        await asyncio.wait([reading], timeout=CORE_SECONDS)
+        if not reading.done():
+            return
+        self._reading = None
+        there, away = reading.result()
+        self._stats = there
+        self._problems = {name: str(error) for name, error in away.items()}
+
+    def _core(self, name: str) -> CoreNow:
+        stats = self._stats.get(name)
+        if stats is None:
+            return CoreNow(name=name, problem=self._problems.get(name, "it has not answered yet"))
+        used = stats.arena_bytes - stats.slabs_free * stats.slab_bytes
+        return CoreNow(name=name, problem=None, arena_bytes=stats.arena_bytes, used_bytes=used)

@@ -1,0 +1,137 @@
+"""The overview: what the gateway measures, live, and plain words where there is nothing or something is down."""
+
+import asyncio
+import csv
+import io
+import threading
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from gateway.dashboard.figures import over_limit
+from gateway.settings import Settings
+from gateway.telemetry.alert_rules import RULES
+from tests.gateway.dashboard.browsing import browser, sign_in
+from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+HELLO = [{"role": "user", "content": "Say hello."}]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    data = str(tmp_path_factory.mktemp("data"))
+    async with running_gateway(Settings(data_dir=data, monitor=False)) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def admin(aio: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
+    async with browser(aio) as client:
+        await sign_in(client)
+        yield client
+
+
+async def test_an_empty_installation_says_what_to_do(admin: httpx.AsyncClient) -> None:
+    page = await admin.get("/admin")
+    assert page.status_code == 200
+    assert "No request in the last five minutes." in page.text
+    assert 'aria-current="page">Overview' in page.text
+
+
+async def test_figures_are_of_the_requests_that_were_served(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    for model in ("tier-1", "tier-1", "tier-3"):
+        await aio.openai.chat.completions.create(model=model, messages=HELLO)
+    _forget(aio)
+    now = (await admin.get("/admin/api/overview")).json()
+    assert [tier["requests"] for tier in now["tiers"]] == [2, 0, 1, 0]
+    assert now["tiers"][0]["share"] == pytest.approx(2 / 3)
+    first, overall = now["tiers"][0], now["overall"]
+    assert first["ttft_seconds"]["p50"] > 0
+    assert first["e2e_seconds"]["p99"] >= first["e2e_seconds"]["p50"]
+    assert overall["requests"] == 3
+    assert 0 < overall["saving"] < 1
+    assert overall["cost_usd"] == pytest.approx(sum(tier["cost_usd"] for tier in now["tiers"]))
+    assert overall["requests_per_second"] == pytest.approx(3 / now["window_seconds"])
+    rows = list(csv.DictReader(io.StringIO((await admin.get("/admin/api/overview?format=csv")).text)))
+    assert [row["tier"] for row in rows] == ["", "1", "2", "3", "4"]
+    assert rows[1]["requests"] == "2"
+    assert (await admin.get("/admin/api/overview?format=xml")).status_code == 400
+    page = await admin.get("/admin")
+    assert "No request in the last five minutes." not in page.text
+    assert "66.7%" in page.text
+
+
+async def test_samples_make_the_history(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    await aio.openai.chat.completions.create(model="tier-2", messages=HELLO)
+    await aio.parts.live.sample()
+    _forget(aio)
+    history = (await admin.get("/admin/api/overview")).json()["history"]
+    assert history[-1]["requests_per_second"]["2"] > 0
+    assert history[-1]["ttft_p95"] > 0
+
+
+async def test_what_moves_comes_as_events(
+    aio: RunningGateway, admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.dashboard.overview.EVENT_SECONDS", 0.01)
+    async with admin.stream("GET", "/admin/overview/events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        text = "".join([chunk async for chunk in answer.aiter_text()])
+    assert text.startswith("retry: 1000\n\n")
+    assert text.count("\n\n") == 1 + 5
+    assert 'data-live="tiers"' in text
+    async with browser(aio) as stranger:
+        assert (await stranger.get("/admin/overview/events")).status_code == 303
+
+
+async def test_many_viewers_share_one_look(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    _forget(aio)
+    seen = await asyncio.gather(*(admin.get("/admin/api/overview") for _ in range(8)))
+    assert len({answer.json()["at"] for answer in seen}) == 1
+
+
+async def test_an_alert_stands_after_its_time_and_until_it_is_over() -> None:
+    rule = next(rule for rule in RULES if rule.name == "AioErrors")
+    since: dict[str, float] = {}
+    for at, value, expected in (
+        (0.0, 0.5, 0), (rule.for_seconds - 1, 0.5, 0), (rule.for_seconds, 0.5, 1), (rule.for_seconds + 1, None, 0),
+        (rule.for_seconds + 2, 0.5, 1), (rule.for_seconds + 3, rule.above, 0), (rule.for_seconds + 4, 0.5, 0),
+    ):  # fmt: skip
+        found = over_limit({"error_share": value}, since, at)
+        assert len(found) == expected, at
+        assert all((alert.name, alert.since) == ("AioErrors", 0.0) for alert in found)
+
+
+async def test_a_core_that_is_gone_is_said_and_the_page_still_there(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("core")), monitor=False, drain_seconds=1)
+    core = laptop_hash_core(settings, threading.Event())
+    async with running_gateway(settings, core=core, scripted=False) as gateway, browser(gateway) as client:
+        await sign_in(client)
+        well = (await client.get("/admin/api/overview")).json()
+        assert well["cores"][0]["problem"] is None
+        assert well["cores"][0]["arena_bytes"] > 0
+        assert well["tiers"][0]["kv_share"] == 0.0
+        await core.close()
+        _forget(gateway)
+        page = await client.get("/admin")
+        assert page.status_code == 200
+        assert "Core cpu does not answer." in page.text
+
+
+async def test_the_overview_needs_no_database(aio: RunningGateway, tmp_path_factory: pytest.TempPathFactory) -> None:
+    data, nowhere = str(tmp_path_factory.mktemp("away")), "postgresql://nobody@127.0.0.1:1/none"
+    away = Settings(data_dir=data, database_url=nowhere, monitor=False)
+    async with running_gateway(away) as gateway, browser(gateway) as client:
+        await sign_in(client)
+        assert (await client.get("/admin")).status_code == 200
+        assert (await client.get("/admin/requests")).status_code == 503
+
+
+def _forget(gateway: RunningGateway) -> None:
+    """As if time had passed: the next look is a new one."""
+    gateway.parts.live._snapshot = None
