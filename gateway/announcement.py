@@ -26,6 +26,12 @@ def ready_text(host: str, port: int) -> str:
     )
 
 
+def worker_text(host: str, port: int) -> str:
+    """Where a worker's metrics are."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"AIO answers batches; probes and metrics on http://{shown}:{port}"
+
+
 def policy_text(settings: Settings) -> str:
     """What happens when a dependency fails, one line each."""
     policies = FAILURE_POLICY | {

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
@@ -25,7 +25,7 @@ from gateway.dashboard.sessions import Sessions
 from gateway.embedding.embedders import embedders_of
 from gateway.engine import Engine, running_engine
 from gateway.hangup import reloading_on_hangup
-from gateway.http import http_app
+from gateway.http import Lifespan, http_app
 from gateway.jobs.jobs import Jobs
 from gateway.keys import ApiKeys
 from gateway.knob_file import KnobFile
@@ -66,6 +66,9 @@ from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
 
+# What is served of the parts that a lifespan starts.
+HttpApp = Callable[[Settings, Lifespan], Litestar]
+
 
 def create_app(
     settings: Settings,
@@ -74,6 +77,7 @@ def create_app(
     classifier: Classifier | None = None,
     cores: Mapping[str, CoreClient] | None = None,
     place: WorkerPlace | None = None,
+    http: HttpApp = http_app,
 ) -> Litestar:
     """The application of one gateway process; everything is started by its lifespan.
 
@@ -97,7 +101,7 @@ def create_app(
             if left:
                 log.warning("%d answers did not end within %d s and are aborted", left, settings.drain_seconds)
 
-    return http_app(settings, lifespan)
+    return http(settings, lifespan)
 
 
 class Composition:
@@ -171,7 +175,7 @@ class Composition:
             records=ledger,
             feedback=FeedbackDesk(database, encode, len(self.catalog.tiers), redact=self._redact),
             privacy=privacy,
-            jobs=Jobs(settings, database, tenancy, self.metrics.jobs),
+            jobs=Jobs(settings, database, tenancy, redis, self.metrics.jobs),
             sessions=Sessions(database, tenancy.directory, tenancy.clock),
             live=await self._start_live(stack, routing, engine),
             database=database,

@@ -209,3 +209,16 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
         logging_config=None,
         debug=False,
     )
+
+
+def worker_app(settings: Settings, lifespan: Lifespan) -> Litestar:
+    """The application of a process that answers lines of batches and nobody else: probes and metrics."""
+    return Litestar(
+        route_handlers=[live, ready, metrics],
+        lifespan=[lifespan],
+        state=State(),
+        exception_handlers={Exception: envelope_response},
+        openapi_config=None,
+        logging_config=None,
+        debug=False,
+    )

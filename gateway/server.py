@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -11,7 +12,8 @@ import uvicorn
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.announcement import ServerStartError, policy_text, ready_text
-from gateway.app import create_app
+from gateway.app import HttpApp, create_app
+from gateway.http import http_app
 from gateway.http_protocol import BoundedHttpProtocol, connections_allowed
 from gateway.settings import Settings
 from gateway.worker_place import WorkerPlace
@@ -24,16 +26,16 @@ WEBSOCKETS: Final[dict[str, Any]] = {"ws": "websockets-sansio", "ws_per_message_
 class AnnouncedServer(uvicorn.Server):
     """A server that says where it listens and what to try, once it does; of several, their supervisor says it."""
 
-    def __init__(self, config: uvicorn.Config, place: WorkerPlace | None = None) -> None:
+    def __init__(self, config: uvicorn.Config, place: WorkerPlace | None, ready: Callable[[str, int], str]) -> None:
         super().__init__(config)
-        self._place = place
+        self._place, self._ready = place, ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, then print."""
         await super().startup(sockets=sockets)
         if self.started and self.servers and self._place is None:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            click.echo(ready_text(host, port))
+            click.echo(self._ready(host, port))
 
 
 class ExplainedStart:
@@ -58,12 +60,19 @@ class ExplainedStart:
             raise
 
 
-def run_server(settings: Settings, place: WorkerPlace | None = None) -> None:
-    """Serve until a signal, alone or at a `place` among several processes of one port.
+def run_server(
+    settings: Settings,
+    place: WorkerPlace | None = None,
+    *,
+    http: HttpApp = http_app,
+    ready: Callable[[str, int], str] = ready_text,
+) -> None:
+    """Serve until a signal, alone or at a `place` among several processes of one port. `http` makes the application,
+    `ready` says that it serves.
 
     Raises `SettingsError`, `CatalogError`, or whatever kept a part from starting.
     """
-    app = ExplainedStart(create_app(settings, place=place))
+    app = ExplainedStart(create_app(settings, place=place, http=http))
     if place is None:
         click.echo(f"catalogue: {settings.catalog}   role: {settings.role}   data: {settings.data_path}")
         click.echo(policy_text(settings))
@@ -86,7 +95,7 @@ def run_server(settings: Settings, place: WorkerPlace | None = None) -> None:
         server_header=False,
         timeout_graceful_shutdown=settings.drain_seconds,
     )
-    server = AnnouncedServer(config, place)
+    server = AnnouncedServer(config, place, ready)
     inherited = None if place is None else [socket.socket(fileno=place.listener)]
     # After its shutdown uvicorn raises the signal again; to have been interrupted is no failure.
     with suppress(KeyboardInterrupt, SystemExit):

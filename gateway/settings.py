@@ -56,6 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `file_limit`, `files_quota`: bytes of an uploaded file, and of all files of a tenant together. `file_days`: how long
     files are kept whose owner said nothing; "null": for ever.
     `batch_concurrency`: lines of batches that this process answers at once; 0 leaves them to `aio worker`.
+    `batch_lease_seconds`: after which the lines of a worker that died are another's.
     `request_seconds`: how long a request may take to arrive. `max_connections`: per process, by default as many as its
     open files allow. `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
     `max_in_flight`, `max_waiting`: answers at once in this process, and requests that wait behind them, by priority.
@@ -90,6 +91,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     files_quota: Annotated[int, Meta(ge=1024)] = 1024 * 1024 * 1024
     file_days: Annotated[float, Meta(gt=0)] | None = 30.0
     batch_concurrency: Annotated[int, Meta(ge=0, le=4096)] = 4
+    batch_lease_seconds: Annotated[float, Meta(ge=0.5, le=3600)] = 30.0
     request_seconds: Annotated[float, Meta(gt=0)] = 30.0
     max_connections: Annotated[int, Meta(ge=1)] | None = None
     cors_origins: str = ""

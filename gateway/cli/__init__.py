@@ -8,6 +8,7 @@ main = LazyGroup(
     commands={
         "serve": ("gateway.cli.serve:serve", "Start the gateway (or one of its roles)."),
         "cluster": ("gateway.cli.cluster:cluster", "Cores on a Ray cluster: start, deploy, look, drain."),
+        "worker": ("gateway.cli.worker:worker", "Answer lines of batches, without an API of its own."),
         "route": ("gateway.cli.route:route", "Show which tier would answer a prompt, and why."),
         "backtest": ("gateway.cli.backtest:backtest", "Show what routing would have done with a log of yours."),
         "cost": ("gateway.cli.cost:cost", "Work out what a traffic mix costs and saves."),

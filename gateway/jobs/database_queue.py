@@ -7,7 +7,7 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.jobs.job_queue import LEASE_SECONDS, Job, JobQueue, QueueAwayError
+from gateway.jobs.job_queue import Job, JobQueue, QueueAwayError
 from gateway.tenancy.database_time import DatabaseTime
 from migrations.tables import batch_lines
 
@@ -23,9 +23,7 @@ class DatabaseQueue(JobQueue):
     `worker`: this one's name.
     """
 
-    def __init__(
-        self, engine: AsyncEngine, clock: DatabaseTime, worker: str, lease_seconds: float = LEASE_SECONDS
-    ) -> None:
+    def __init__(self, engine: AsyncEngine, clock: DatabaseTime, worker: str, lease_seconds: float) -> None:
         self._engine, self._clock, self._worker, self._lease = engine, clock, worker, lease_seconds
 
     async def take(self, batch_id: str, most: int) -> list[Job]:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-LEASE_SECONDS = 30.0
-
 
 class QueueAwayError(RuntimeError):
     """The queue cannot be reached now; what it holds is not lost."""

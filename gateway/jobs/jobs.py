@@ -17,7 +17,9 @@ from gateway.jobs.job_queue import JobQueue
 from gateway.jobs.keeper import BatchKeeper
 from gateway.jobs.line_book import LineBook
 from gateway.jobs.line_worker import AnswerLine, LineWorker
+from gateway.jobs.redis_queue import RedisQueue
 from gateway.knob_file import KnobFile
+from gateway.redis_store import RedisStore
 from gateway.retries import background
 from gateway.settings import Settings
 from gateway.telemetry.job_metrics import JobMetrics
@@ -33,13 +35,24 @@ POLL_SECONDS = 1.0
 class Jobs:
     """What endpoints reach for, and the loop that leads batches on in this process."""
 
-    def __init__(self, settings: Settings, engine: AsyncEngine, tenancy: Tenancy, metrics: JobMetrics) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        engine: AsyncEngine,
+        tenancy: Tenancy,
+        redis: RedisStore | None,
+        metrics: JobMetrics,
+    ) -> None:
         keep = None if settings.file_days is None else settings.file_days * DAY_SECONDS
         self.files = FileStore(engine, settings.files_quota, keep)
         self.book = BatchBook(engine, tenancy.clock, tenancy.replica)
         self.lines = LineBook(engine)
         self.knobs = KnobFile(BatchKnobs, "batches", settings.batch_knobs_path)
-        self.queue: JobQueue = DatabaseQueue(engine, tenancy.clock, tenancy.replica)
+        self.queue: JobQueue = (
+            DatabaseQueue(engine, tenancy.clock, tenancy.replica, settings.batch_lease_seconds)
+            if redis is None
+            else RedisQueue(redis, self.lines, tenancy.replica, settings.batch_lease_seconds)
+        )
         self._keeper = BatchKeeper(engine, self.book, self.lines, self.files, self.queue, settings.body_limit)
         self._settings, self._metrics = settings, metrics
         self._worker: LineWorker | None = None
@@ -69,6 +82,7 @@ class Jobs:
             self._metrics,
             self._settings.batch_concurrency,
             self._awake.set,
+            self._settings.batch_lease_seconds,
         )
         self._worker = worker
         async with AsyncExitStack() as stack:

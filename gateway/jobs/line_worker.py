@@ -14,7 +14,7 @@ from gateway.jobs.answer_writer import AnswerWriter
 from gateway.jobs.batch import Batch
 from gateway.jobs.batch_input import InputLine
 from gateway.jobs.batch_knobs import BatchKnobs
-from gateway.jobs.job_queue import LEASE_SECONDS, Job, JobQueue, QueueAwayError
+from gateway.jobs.job_queue import Job, JobQueue, QueueAwayError
 from gateway.jobs.line_book import LineAnswer, LineBook
 from gateway.jobs.output_lines import EXHAUSTED, error_line, refusal_line, response_line
 from gateway.jobs.retrying import again
@@ -53,7 +53,7 @@ class LineWorker:
         metrics: JobMetrics,
         concurrency: int,
         on_idle: Callable[[], None],
-        lease_seconds: float = LEASE_SECONDS,
+        lease_seconds: float,
     ) -> None:
         self._queue, self._lines, self._answer = queue, lines, answer
         self._knobs, self._metrics, self._concurrency, self._lease = knobs, metrics, concurrency, lease_seconds

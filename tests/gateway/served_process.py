@@ -49,11 +49,11 @@ def served(
 
 @contextmanager
 def started(
-    data: Path, cache: Path, *options: str, environment: Mapping[str, str] | None = None
+    data: Path, cache: Path, *options: str, environment: Mapping[str, str] | None = None, what: str = "serve"
 ) -> Iterator["subprocess.Popen[str]"]:
-    """Start `aio serve` with its log in `data/log`; interrupt it at the end."""
+    """Start `aio serve`, or another command of its kind, with its log in `data/log`; interrupt it at the end."""
     data.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-c", "from gateway.cli import main; main()", "serve"]
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", what]
     folders = ["--data-dir", str(data), "--cache-dir", str(cache)]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIO_")}
     with (data / "log").open("ab") as log:

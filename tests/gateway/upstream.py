@@ -9,7 +9,8 @@ from tests.tiers.loopback_server import Call, LoopbackServer
 
 
 class Upstream:
-    """Answers the last message word by word; one that begins with `hold` pauses after its first word until `let_go`."""
+    """Answers the last message word by word; one that begins with `hold` pauses after its first word, or before
+    it is sent whole, until `let_go`."""
 
     def __init__(self) -> None:
         self.base_url = ""
@@ -39,20 +40,24 @@ class Upstream:
         words = text.split(" ")
         usage = {"prompt_tokens": 10, "completion_tokens": len(words), "total_tokens": 10 + len(words)}
         if not call.body.get("stream"):
+            await self._pause(words)
             message = {"role": "assistant", "content": text}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
             return
         await call.begin()
         await call.chunk(words[0])
-        if words[0] == "hold":
-            self.held.release()
-            await self._go.wait()
+        await self._pause(words)
         for word in words[1:]:
             await call.chunk(f" {word}")
         await call.chunk(finish="stop")
         await call.event({"choices": [], "usage": usage})
         await call.send(b"data: [DONE]\n\n")
+
+    async def _pause(self, words: list[str]) -> None:
+        if words[0] == "hold":
+            self.held.release()
+            await self._go.wait()
 
 
 @contextmanager
