@@ -117,7 +117,7 @@ def _text(load: "Workload", wanted: "Objectives", found: "Plan") -> str:
         [
             f"{load.rate:,.1f} requests/s of {load.prompt_tokens:,.0f} tokens in and {load.output_tokens:,.0f} out",
             f"{found.replicas:,} replicas of {found.profile} ({found.devices:,} devices; step times {found.evidence})",
-            f"each: {each.in_flight} answers at once, {each.rate:.3f} requests/s, ITL {each.itl_s * 1e3:.1f} ms, "
+            f"each: {each.in_flight:.1f} answers at once, {each.rate:.3f} requests/s, ITL {each.itl_s * 1e3:.1f} ms, "
             f"TTFT p{wanted.quantile * 100:g} {each.ttft_s * 1e3:,.0f} ms; limited by {found.bound}",
             f"in flight: {found.in_flight:,.0f} requests",
             f"${found.usd_per_hour:,.2f} an hour, ${found.usd_per_month:,.0f} a month, "

@@ -3,8 +3,10 @@
 One replica runs `n` answers at once under continuous batching. With a step's base b, d per decoding sequence, p seconds
 of work per prompt and O tokens per answer:
 
-- time between tokens: ITL(n) = b + n d + n p / O. In one step time n / O answers end and as many prompts come in.
-- rate, by Little's law (n = rate x O x ITL): rate(n) = n / (O ITL(n)) = 1 / (O b / n + O d + p). It rises with n.
+- time between tokens: ITL(n) = b + max(1, n) d + n p / O. In a step's time n / O answers end and as many
+  prompts come in.
+- rate, by Little's law (n = rate x O x ITL): rate(n) = n / (O ITL(n)). It rises with n, and n may be
+  below 1: long prompts with short answers leave a replica without a decoding sequence most of the time.
 - the decodes ride along in the steps of a prompt, of which it fills c = tokens / chunk: it takes the queue of prompts
   for S(n) = p + c (b + n d). That is a single-server queue with utilisation u = rate S, and its waiting time has in
   heavy traffic the tail of Kingman (1961): P(W > t) = u exp(-t / m), m = S (ca^2 + cs^2) / 2 / (1 - u), with the
@@ -26,6 +28,8 @@ from gateway.fleet.workload import Workload
 HOURS_PER_MONTH = 730.0
 # Beyond this share of its time a queue's waiting is more a matter of luck than of the mean.
 MOST_PROMPT_BUSY = 0.9
+# An idle replica, and how finely its best batch is looked for.
+_LEAST_IN_FLIGHT, _HALVINGS = 1e-3, 48
 
 
 class Objectives(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +58,7 @@ class Objectives(msgspec.Struct, frozen=True, kw_only=True):
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One replica at `in_flight` answers: requests per second, seconds."""
 
-    in_flight: int
+    in_flight: float
     rate: float
     itl_s: float
     ttft_s: float
@@ -82,13 +86,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_1k_output_tokens: float
 
 
-def operation(profile: ReplicaProfile, load: Workload, in_flight: int, quantile: float = 0.99) -> Operation:
+def operation(profile: ReplicaProfile, load: Workload, in_flight: float, quantile: float = 0.99) -> Operation:
     """The formulas above at `in_flight`; infinite times where prompts would come faster than they are computed."""
     cached = load.prompt_tokens * load.cached_share
     work = profile.prefill_s(load.prompt_tokens, cached)
     chunks = (load.prompt_tokens - cached) / profile.chunk_tokens
     step = profile.base_s + in_flight * profile.decode_s(load.context_tokens)
-    itl = step + in_flight * work / load.output_tokens
+    alone = max(0.0, 1 - in_flight) * profile.decode_s(load.context_tokens)
+    itl = step + alone + in_flight * work / load.output_tokens
     rate = in_flight / (load.output_tokens * itl)
     service = work + chunks * step
     busy = rate * service
@@ -111,29 +116,33 @@ def _wait(service: float, busy: float, load: Workload, quantile: float) -> float
 
 
 def best_operation(profile: ReplicaProfile, load: Workload, wanted: Objectives) -> tuple[Operation, str]:
-    """The largest batch that keeps the objectives, and what stops a larger one. Raises `PlanError` if even one answer
+    """The largest batch that keeps the objectives, and what stops a larger one. Raises `PlanError` if even one request
     at a time misses them."""
     memory = int(profile.kv_tokens // (load.prompt_tokens + load.output_tokens))
-    limit = min(profile.max_sequences, memory)
+    limit = float(min(profile.max_sequences, memory))
     if limit < 1:
         raise PlanError(
             f"{profile.name} holds {profile.kv_tokens:,} tokens, a request takes "
             f"{load.prompt_tokens + load.output_tokens:,.0f}"
         )
-    broken = _broken(operation(profile, load, 1, wanted.quantile), wanted)
+    low, high = _LEAST_IN_FLIGHT, limit
+    broken = _broken(operation(profile, load, low, wanted.quantile), wanted)
     if broken:
-        raise PlanError(f"{profile.name} misses {broken} with one answer at a time; loosen it or take a faster replica")
-    low, high = 1, limit
-    while low < high:
-        middle = (low + high + 1) // 2
+        raise PlanError(
+            f"{profile.name} misses {broken} with one request at a time; loosen it or take a faster replica"
+        )
+    found = operation(profile, load, limit, wanted.quantile)
+    if not _broken(found, wanted):
+        return found, "memory" if memory < profile.max_sequences else "max sequences"
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
         if _broken(operation(profile, load, middle, wanted.quantile), wanted):
-            high = middle - 1
+            high = middle
         else:
             low = middle
-    found = operation(profile, load, low, wanted.quantile)
-    if low == limit:
-        return found, "memory" if memory < profile.max_sequences else "max sequences"
-    return found, _broken(operation(profile, load, low + 1, wanted.quantile), wanted)
+    return operation(profile, load, low, wanted.quantile), _broken(
+        operation(profile, load, high, wanted.quantile), wanted
+    )
 
 
 def _broken(point: Operation, wanted: Objectives) -> str:

@@ -135,6 +135,8 @@ def roofline_profile(model: str, card: Device, count: int = 1, form: str | None 
         sequence_s=token_s,
         context_token_s=kv_bytes / bandwidth,
         prompt_token_s=token_s,
+        # Scores and their sum over values: two products of every head's width with each earlier token.
+        prompt_pair_s=4 * config.num_layers * config.num_heads * config.head_dim / (count * card.flops * FLOPS_SHARE),
         chunk_tokens=2048,
         kv_tokens=int(free / kv_bytes),
         cold_start_s=START_SECONDS + weights / LOAD_RATE,

@@ -1,8 +1,9 @@
 """What a fleet is planned for: a rate of requests, their lengths, and how unevenly they come."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import replace
 from statistics import fmean, pvariance
 
 import msgspec
@@ -79,8 +80,15 @@ def window_counts(arrivals: Sequence[Arrival], window_s: float) -> list[int]:
     return counts
 
 
-def gap_cv(arrivals: Sequence[Arrival]) -> float:
-    """Coefficient of variation of the gaps between requests: 1 for Poisson, more for bursts."""
-    gaps = [after.at - before.at for before, after in pairwise(arrivals)]
-    mean = fmean(gaps)
-    return math.sqrt(pvariance(gaps)) / mean if mean else 0.0
+def spread(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """Requests that share a time stamp, evenly over the time to the next: some clocks tick every few seconds."""
+    times = sorted({arrival.at for arrival in arrivals})
+    following = dict(zip(times, [*times[1:], times[-1]], strict=True))
+    shared = Counter(arrival.at for arrival in arrivals)
+    place: Counter[float] = Counter()
+    found = []
+    for arrival in arrivals:
+        share = place[arrival.at] / shared[arrival.at]
+        place[arrival.at] += 1
+        found.append(replace(arrival, at=arrival.at + share * (following[arrival.at] - arrival.at)))
+    return found

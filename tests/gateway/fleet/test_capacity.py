@@ -15,7 +15,7 @@ from gateway.fleet.cases import VOICE, cases, edge_nodes, voice_rows
 from gateway.fleet.errors import PlanError
 from gateway.fleet.knob_profiles import KNOB_PROFILES, knob_profile
 from gateway.fleet.replica_profile import profiles, replica_profile
-from gateway.fleet.workload import Workload, per_second, trace_workload
+from gateway.fleet.workload import Workload, per_second, spread, trace_workload
 from inference_core.bench.trace_file import Arrival
 
 L4 = "llama-3.1-8b/awq-int4/l4"
@@ -76,13 +76,20 @@ def test_a_plan_keeps_its_objectives_and_carries_the_rate(name, load, wanted):
         assert most is None or value <= most
 
 
-@given(name=names, load=loads, in_flight=st.integers(1, 255))
+@given(name=names, load=loads, in_flight=st.floats(0.01, 255))
 def test_rate_and_times_rise_with_the_batch_and_littles_law_holds(name, load, in_flight):
-    here, beyond = (operation(replica_profile(name), load, n) for n in (in_flight, in_flight + 1))
+    here, beyond = (operation(replica_profile(name), load, n) for n in (in_flight, in_flight * 1.1))
     assert beyond.rate >= here.rate * (1 - 1e-12)
     assert beyond.itl_s >= here.itl_s
     assert beyond.ttft_s >= here.ttft_s * (1 - 1e-12)
     assert here.rate * load.output_tokens * here.itl_s == pytest.approx(in_flight)
+
+
+def test_long_prompts_with_short_answers_leave_less_than_one_answer_decoding():
+    load = Workload(rate=1, prompt_tokens=2000, output_tokens=20)
+    found, bound = best_operation(replica_profile("smollm2-135m-int4-cpu"), load, Objectives(ttft_s=8, quantile=0.5))
+    assert found.in_flight < 1
+    assert bound.startswith(("TTFT", "prompts"))
 
 
 def test_memory_bounds_the_batch():
@@ -152,6 +159,11 @@ def test_a_trace_is_planned_for_its_busy_windows():
     calm, busy = trace_workload(steady), trace_workload(sorted(steady + burst, key=lambda each: each.at))
     assert (calm.rate, busy.rate) == (1.0, 10.0)
     assert calm.prompt_tokens == 100
+
+
+def test_requests_of_one_time_stamp_are_spread_to_the_next():
+    coarse = [Arrival(at, 1, 1) for at in (0.0, 0.0, 3.0, 3.0, 3.0, 6.0)]
+    assert [each.at for each in spread(coarse)] == [0.0, 1.5, 3.0, 4.0, 5.0, 6.0]
 
 
 @pytest.mark.parametrize(

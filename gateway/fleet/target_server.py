@@ -1,0 +1,84 @@
+"""Targets over HTTP: a gauge for Prometheus and JSON for KEDA's metrics-api scaler, from gateways scraped in turn."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import httpx
+from litestar import Litestar, Response, get
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from gateway.fleet.targets import FleetTargets, TierTarget
+from gateway.fleet.traffic_counters import TrafficCounters
+from gateway.telemetry.metrics import CONTENT_TYPE
+
+_SCRAPE_TIMEOUT_S = 5.0
+
+
+class TargetService:
+    """Scrapes `gateways` (base URLs) every `interval_s` and brings `targets` up to date."""
+
+    def __init__(self, targets: FleetTargets, gateways: Sequence[str], interval_s: float) -> None:
+        self.targets, self._gateways, self._interval_s = targets, gateways, interval_s
+        self._counters = TrafficCounters()
+
+    async def scrape(self, client: httpx.AsyncClient) -> None:
+        """Once. A gateway that does not answer makes the interval unknown: targets stay as they are."""
+        texts = await asyncio.gather(*(_exposition(client, url) for url in self._gateways))
+        passed = self._counters.take(dict(zip(self._gateways, texts, strict=True)))
+        await asyncio.to_thread(self.targets.update, time.monotonic(), passed)
+
+    async def run(self) -> None:
+        """For ever, at steady times."""
+        async with httpx.AsyncClient(timeout=_SCRAPE_TIMEOUT_S) as client:
+            due = time.monotonic()
+            while True:
+                await self.scrape(client)
+                due = max(due + self._interval_s, time.monotonic())
+                await asyncio.sleep(due - time.monotonic())
+
+
+async def _exposition(client: httpx.AsyncClient, url: str) -> str | None:
+    try:
+        answer = await client.get(f"{url.rstrip('/')}/metrics")
+        return answer.raise_for_status().text
+    except httpx.HTTPError:
+        return None
+
+
+def target_app(service: TargetService) -> Litestar:
+    """`GET /v1/fleet` and `GET /metrics`; scrapes while it runs."""
+
+    @asynccontextmanager
+    async def scraping(app: Litestar) -> AsyncIterator[None]:
+        task = asyncio.create_task(service.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    @get("/v1/fleet")
+    async def fleet() -> dict[str, dict[str, TierTarget]]:
+        return {"tiers": {f"tier-{tier}": target for tier, target in service.targets.tiers.items()}}
+
+    @get("/metrics", media_type="text/plain")
+    async def metrics() -> Response[bytes]:
+        return Response(target_exposition(service.targets), headers={"content-type": CONTENT_TYPE})
+
+    return Litestar([fleet, metrics], lifespan=[scraping], openapi_config=None)
+
+
+def target_exposition(targets: FleetTargets) -> bytes:
+    """`aio_fleet_target_replicas`, `aio_fleet_need_replicas` and `aio_fleet_known` by tier."""
+    registry = CollectorRegistry()
+    wanted = Gauge("aio_fleet_target_replicas", "Replicas that a tier should have.", ["tier"], registry=registry)
+    need = Gauge("aio_fleet_need_replicas", "Replicas that will be wholly busy.", ["tier"], registry=registry)
+    known = Gauge("aio_fleet_known", "Whether all gateways answered the last scrape.", ["tier"], registry=registry)
+    for tier, target in targets.tiers.items():
+        wanted.labels(tier).set(target.target)
+        need.labels(tier).set(target.need)
+        known.labels(tier).set(target.known)
+    return generate_latest(registry)

@@ -1,0 +1,84 @@
+"""What AIO does beside what the sources say of other servers (SPEC TB-11): every yes of ours names its tests."""
+
+import msgspec
+
+
+class Feature(msgspec.Struct, frozen=True, kw_only=True):
+    """`tests`: files under tests/ that fail if it stops being true. `others`: as source 004 or 003 states."""
+
+    name: str
+    tests: tuple[str, ...]
+    others: dict[str, str]
+
+
+# Source 004: engines.
+ENGINES = ("vLLM", "TensorRT-LLM", "TGI", "SGLang")
+# Source 003: servers.
+SERVERS = ("Triton", "TorchServe")
+
+
+def _of(names: tuple[str, ...], *said: str) -> dict[str, str]:
+    return dict(zip(names, said, strict=True))
+
+
+ENGINE_FEATURES = (
+    Feature(
+        name="paged attention",
+        tests=("inference_core/engine/test_block_pool.py", "inference_core/triton_kernels/test_paged_attention.py"),
+        others=_of(ENGINES, "yes (native)", "yes", "yes (via vLLM)", "yes"),
+    ),
+    Feature(
+        name="continuous batching",
+        tests=("inference_core/engine/test_core.py", "inference_core/engine/test_batching.py"),
+        others=_of(ENGINES, "yes", "yes", "yes", "yes"),
+    ),
+    Feature(
+        name="speculative decoding",
+        tests=("inference_core/speculation/test_verification.py", "inference_core/engine/test_speculation.py"),
+        others=_of(ENGINES, "yes", "yes", "limited", "yes"),
+    ),
+    Feature(
+        name="multi-LoRA",
+        tests=("inference_core/lora/test_adapters_in_core.py",),
+        others=_of(ENGINES, "yes (S-LoRA)", "yes", "yes", "yes"),
+    ),
+    Feature(
+        name="quantisation (AWQ, GPTQ, FP8, SmoothQuant, GGUF)",
+        tests=(
+            "inference_core/quantization/test_awq.py",
+            "inference_core/quantization/test_gptq.py",
+            "inference_core/quantization/test_fp8.py",
+            "inference_core/quantization/test_smoothquant.py",
+            "inference_core/loaders/test_gguf_checkpoint.py",
+        ),
+        others=_of(ENGINES, "AWQ, GPTQ, FP8", "all + custom", "AWQ, GPTQ, BnB", "AWQ, GPTQ, FP8"),
+    ),
+    Feature(
+        name="structured output",
+        tests=("inference_core/grammar/test_answers_obey.py", "gateway/test_structured_answers.py"),
+        others=_of(ENGINES, "Outlines", "limited", "yes", "native (fast)"),
+    ),
+)
+SERVER_FEATURES = (
+    Feature(
+        name="dynamic batching",
+        tests=("inference_core/engine/test_batching.py",),
+        others=_of(SERVERS, "yes", "yes"),
+    ),
+    Feature(name="streaming", tests=("gateway/test_chat_stream.py",), others=_of(SERVERS, "yes", "not stated")),
+    Feature(
+        name="versions without downtime",
+        tests=("gateway/test_catalogue_reload.py",),
+        others=_of(SERVERS, "yes", "not stated"),
+    ),
+    Feature(
+        name="ensemble (tokenise, model, detokenise in one call)",
+        tests=("inference_core/native/test_real_generation.py",),
+        others=_of(SERVERS, "yes", "not stated"),
+    ),
+    Feature(
+        name="metrics",
+        tests=("gateway/test_core_metrics.py", "gateway/test_metric_families.py"),
+        others=_of(SERVERS, "yes", "not stated"),
+    ),
+)

@@ -1,0 +1,162 @@
+"""The report: the sources' tables in their own shape beside what was measured here, and nothing where nothing was."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway.reporting.features import ENGINE_FEATURES, ENGINES, SERVER_FEATURES, SERVERS, Feature
+from gateway.reporting.stages import TOKENS, Stage, stages
+from inference_core.bench.page import parts_of
+
+NOT_MEASURED = "not measured"
+# Source 001, as stated.
+_REWRITE = (("TensorRT-LLM", "4 × L4", "1000", "95 ms"), ("TensorRT-LLM", "1 × A100 40 GB", "1000", "69 ms"))
+# Source 003, as stated: before and after.
+_BEFORE_AFTER = (
+    ("P95 latency (ms)", "210", "68"),
+    ("throughput (QPS)", "12 k", "45 k"),
+    ("cost per 1k tokens", "$0.12", "$0.03"),
+    ("GPU utilisation (avg)", "45 %", "78 %"),
+)
+
+
+def report(measurements: Path) -> str:
+    """The page, from a folder of measurements. Raises `MeasurementError` for a damaged one."""
+    parts = parts_of(measurements)
+    sections = [
+        ("A 100-token answer, stage by stage", stage_section(stages(measurements))),
+        ("Voice bot: 1,900 to 2,000 tokens in, 200 out", _voice(parts)),
+        ("Query rewriting: 10 to 20 tokens, not streamed", _rewrite()),
+        ("One technique at a time", parts.get("ablation", NOT_MEASURED)),
+        ("Naive baseline", _naive(parts)),
+        ("Before and after", _before_after(parts)),
+        ("Feature matrix", feature_section()),
+        ("Records", record_section(measurements)),
+    ]
+    head = (
+        "# Report\n\nMade by `aio report` from `docs/measurements`: the sources' tables in their own shape. "
+        f"“{NOT_MEASURED}” means that nothing here measured it; the sources' figures are theirs."
+    )
+    return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def stage_section(found: Sequence[Stage]) -> str:
+    """Budget against measured, and what both amount to in tokens per second, per stream and in all kept apart."""
+    rows = [
+        [
+            stage.name,
+            f"{stage.budget_ms:g}",
+            NOT_MEASURED if stage.measured_ms is None else f"{stage.measured_ms:.2f}",
+            stage.source,
+        ]
+        for stage in found
+    ]
+    known = [stage.measured_ms for stage in found if stage.measured_ms is not None]
+    rows.append(["all", f"{sum(s.budget_ms for s in found):g}", f"{sum(known):.2f}" if known else NOT_MEASURED, ""])
+    decode = next(stage for stage in found if stage.name == "decode")
+    speed = NOT_MEASURED
+    if decode.measured_ms:
+        speed = f"{(TOKENS - 1) * 1000 / decode.measured_ms:.0f} tokens a second on one stream"
+    return (
+        _table(["stage", "source 000, ms", "here, ms", "from"], rows)
+        + f"\n\nThe source's 65 ms for 99 tokens are 1,523 tokens a second on one stream; its 1,200 are in all. "
+        f"Here: {speed}, with a 135M model in INT4 on two CPUs, which is no comparison of engines. "
+        "The stream's figure holds all that the gateway adds, routing included."
+    )
+
+
+def _voice(parts: dict[str, str]) -> str:
+    own = parts.get("sweep", NOT_MEASURED)
+    return (
+        "Llama 3.1 8B on an L4 or an A100: not measured, no such card was at hand; `aio plan --sources` sets the "
+        "source's table beside the planner's formulas ([capacity.md](capacity.md)). The ladder in the source's shape, "
+        f"of 128 tokens in and 64 out with SmolLM2 135M in INT4 on two CPUs:\n\n{own}"
+    )
+
+
+def _rewrite() -> str:
+    rows = [[*row, NOT_MEASURED] for row in _REWRITE]
+    return _table(["runtime (source 001)", "hardware", "max requests/s", "max p99 latency", "here, 1B"], rows)
+
+
+def _naive(parts: dict[str, str]) -> str:
+    if "ablation" not in parts:
+        return NOT_MEASURED
+    first = next((line for line in parts["ablation"].splitlines() if "torch, static batches" in line), None)
+    return (
+        "The first row above is the slowest way: batches that wait for their longest answer, contiguous caches, "
+        f"torch's own operators, on the same hardware and prompts as what follows.\n\n> {first or NOT_MEASURED}\n\n"
+        "Source 004 says 10 to 50 times; the ladder's rows multiply to what this machine shows."
+    )
+
+
+def _before_after(parts: dict[str, str]) -> str:
+    rows = [[name, before, after, NOT_MEASURED] for name, before, after in _BEFORE_AFTER]
+    text = _table(["source 003", "before", "after", "here"], rows)
+    return (
+        text
+        + "\n\nNo fleet was run before and after; "
+        + (
+            "throughput and latency of one machine are in the ladder above."
+            if "ablation" in parts
+            else "nothing stands in."
+        )
+    )
+
+
+def feature_section() -> str:
+    """Both matrices; each yes of ours with its tests."""
+    return "\n\n".join(
+        [
+            _features(ENGINE_FEATURES, ENGINES),
+            _features(SERVER_FEATURES, SERVERS),
+            "What others do is as sources 004 and 003 say, not checked here.",
+        ]
+    )
+
+
+def _features(features: Sequence[Feature], names: Sequence[str]) -> str:
+    rows = [
+        [
+            each.name,
+            "yes: " + ", ".join(f"[{Path(test).stem}](../tests/{test})" for test in each.tests),
+            *(each.others[name] for name in names),
+        ]
+        for each in features
+    ]
+    return _table(["feature", "AIO", *names], rows)
+
+
+def record_section(measurements: Path) -> str:
+    """What is on record of each measurement: machine, versions, day, seed and raw rows (SPEC TB-10)."""
+    rows = [_record(path) for path in sorted(measurements.glob("*.json*"))]
+    text = _table(["file", "machine", "versions", "when", "seed", "raw rows"], rows)
+    return text + "\n\n“–” is not on record. No file names the commit that it was measured at."
+
+
+def _record(path: Path) -> list[str]:
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    head = json.loads(lines[0]) if path.suffix == ".jsonl" else json.loads(path.read_text(encoding="utf-8"))
+    head = head if isinstance(head, dict) else {}
+    machine = head.get("machine", "–")
+    versions = "–"
+    if isinstance(machine, dict):
+        versions = ", ".join(f"{name} {value}" for name, value in machine.get("versions", {}).items()) or "–"
+        machine = f"{machine.get('cpus', '?')} CPUs of {machine['processor']}" if "processor" in machine else "see file"
+    seed = _seed(head)
+    when = str(head.get("started", head.get("date", "–")))[:10]
+    raw = str(len(lines) - ("settings" in head)) if path.suffix == ".jsonl" else "–"
+    return [f"[{path.name}](measurements/{path.name})", str(machine), versions, when, seed, raw]
+
+
+def _seed(value: object) -> str:
+    if isinstance(value, dict):
+        if "seed" in value:
+            return str(value["seed"])
+        return next((found for each in value.values() if (found := _seed(each)) != "–"), "–")
+    return "–"

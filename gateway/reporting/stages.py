@@ -1,0 +1,62 @@
+"""The sources' stage budget of a 100-token answer (SPEC GW-02) beside what was measured of each stage."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+TOKENS = 100
+_BUDGET_MS = {"route": 2.0, "schedule": 3.0, "prefill": 25.0, "decode": 65.0, "stream": 5.0}
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds; `measured_ms` is None where nothing was measured. `source`: file and figure."""
+
+    name: str
+    budget_ms: float
+    measured_ms: float | None
+    source: str
+
+
+def stages(measurements: Path) -> list[Stage]:
+    """All five; the whole is the sum of those that were measured."""
+    found: dict[str, tuple[float | None, str]] = dict.fromkeys(_BUDGET_MS, (None, ""))
+    found["schedule"] = (None, "no measurement tells it from the prefill, which includes it")
+    route = measurements / "route.json"
+    if route.is_file():
+        decision = json.loads(route.read_text())["decision"]["wall_ms"]["p50"]
+        found["route"] = float(decision), "route.json, p50 of a decision"
+    one = _one_stream(measurements / "sweep.jsonl")
+    if one is not None:
+        found["prefill"] = float(one["ttft_p50_ms"]), "sweep.jsonl, TTFT p50 of 128-token prompts, one at a time"
+        gap = float(one["itl_p50_ms"])
+        found["decode"] = (TOKENS - 1) * gap, f"sweep.jsonl, 99 gaps of {gap:.2f} ms (ITL p50)"
+    added = _added_by_gateway(measurements / "proxy.jsonl")
+    if added is not None:
+        found["stream"] = added, "proxy.jsonl, a whole stream through the gateway less the same without it, p50"
+    return [
+        Stage(name=name, budget_ms=budget, measured_ms=found[name][0], source=found[name][1])
+        for name, budget in _BUDGET_MS.items()
+    ]
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    lines = (json.loads(line) for line in path.read_text().splitlines() if line.strip())
+    return [line.get("row", line) for line in lines]
+
+
+def _one_stream(path: Path) -> dict[str, Any] | None:
+    return next((row for row in _rows(path) if row.get("concurrency") == 1), None)
+
+
+def _added_by_gateway(path: Path) -> float | None:
+    """Routing is in it too: the proxy measurement sends requests through all of the gateway."""
+    p50 = {
+        row["target"]: float(row["p50_ms"])
+        for row in _rows(path)
+        if row.get("stream") and row.get("loop") == "closed" and row.get("offered") == 1.0
+    }
+    return p50["aio"] - p50["direct"] if {"aio", "direct"} <= p50.keys() else None

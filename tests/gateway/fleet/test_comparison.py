@@ -1,0 +1,55 @@
+"""The comparison of rules: what is fitted is not reported, oracles are no worse, pages hold the figures."""
+
+import random
+
+import pytest
+
+from gateway.fleet.comparison import FITTED, REACTIVE, compare
+from gateway.fleet.comparison_tables import comparison_text, write_between
+from gateway.fleet.replica_profile import replica_profile
+from gateway.fleet.scoring import ServiceObjectives, Setting
+from gateway.fleet.simulation import FleetSettings
+from inference_core.bench.trace_file import Arrival
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    draw, at, arrivals = random.Random(2), 0.0, []
+    while at < 300:
+        at += draw.expovariate(2.0)
+        arrivals.append(Arrival(at, 800, 40))
+    return compare(
+        Setting(
+            trace="made",
+            profile=replica_profile("llama-3.1-8b/awq-int4/l4"),
+            fleet=FleetSettings(cold_start_s=18.0, least=1, most=8),
+            objectives=ServiceObjectives(),
+            arrivals=arrivals,
+        )
+    )
+
+
+def test_only_what_comes_after_the_fitted_part_is_counted(comparison):
+    assert comparison.since_s == pytest.approx(FITTED * comparison.until_s)
+    scores = [comparison.fixed, *(score for duel in comparison.duels for score in (duel.reactive, duel.predictive))]
+    assert len({score.requests for score in scores}) == 1
+    assert scores[0].requests < 0.7 * 600
+
+
+def test_every_reactive_rule_has_a_predictive_one_and_an_oracle_that_is_no_worse(comparison):
+    assert [duel.reactive.rule for duel in comparison.duels] == list(REACTIVE)
+    for duel in comparison.duels:
+        assert duel.oracle.missed <= duel.predictive.missed
+        assert duel.oracle.replica_hours <= duel.predictive.replica_hours
+
+
+def test_the_table_stands_between_the_markers_of_a_page(comparison, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- x -->\nstale\n<!-- end x -->\nafter\n")
+    write_between(page, "x", comparison_text(comparison))
+    text = page.read_text()
+    assert text.startswith("before\n<!-- x -->\n**made**")
+    assert text.endswith("<!-- end x -->\nafter\n")
+    assert "stale" not in text
+    with pytest.raises(ValueError, match="no lines"):
+        write_between(page, "y", "")

@@ -1,0 +1,143 @@
+"""Targets for a cluster: counters become demand, demand becomes replicas, and gaps change nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import uvicorn
+from litestar import Litestar, Response, get
+from litestar.testing import AsyncTestClient
+
+from gateway.fleet.predictive import PredictiveKnobs
+from gateway.fleet.replica_profile import replica_profile
+from gateway.fleet.scoring import ServiceObjectives
+from gateway.fleet.simulation import FleetSettings
+from gateway.fleet.target_server import TargetService, target_app, target_exposition
+from gateway.fleet.targets import FleetTargets
+from gateway.fleet.traffic_counters import Passed, TrafficCounters
+
+PROFILE = replica_profile("smollm2-135m-int4-cpu")
+BUSY = Passed(requests=600, prompt_tokens=600 * 300, output_tokens=600 * 60)
+
+
+def targets(**fleet: float) -> FleetTargets:
+    settings = FleetSettings(**({"cold_start_s": 3.6, "least": 3, "most": 40} | fleet))
+    return FleetTargets(
+        {"1": PROFILE}, {"1": settings}, objectives=ServiceObjectives(), knobs=PredictiveKnobs(down_window_s=60.0)
+    )
+
+
+def exposition(requests: int, tier: int = 1, worker: int = 0) -> str:
+    labels = f'tier="{tier}",worker="{worker}"'
+    return (
+        f'# TYPE aio_requests counter\naio_requests_total{{{labels},status="ok"}} {requests}\n'
+        f"# TYPE aio_prompt_tokens counter\naio_prompt_tokens_total{{{labels}}} {requests * 100}\n"
+        f"# TYPE aio_completion_tokens counter\naio_completion_tokens_total{{{labels}}} {requests * 10}\n"
+    )
+
+
+def test_counters_of_all_gateways_and_workers_are_added_up():
+    counters = TrafficCounters()
+    first = {"a": exposition(5) + exposition(2, worker=1), "b": exposition(1, tier=2)}
+    assert counters.take(first) is None
+    second = {"a": exposition(9) + exposition(3, worker=1), "b": exposition(4, tier=2)}
+    assert counters.take(second) == {
+        "1": Passed(requests=5, prompt_tokens=500, output_tokens=50),
+        "2": Passed(requests=3, prompt_tokens=300, output_tokens=30),
+    }
+
+
+def test_a_counter_that_was_reset_counts_from_zero():
+    counters = TrafficCounters()
+    counters.take({"a": exposition(50)})
+    found = counters.take({"a": exposition(7)})
+    assert found is not None
+    assert found["1"].requests == 7
+
+
+def test_an_interval_without_an_answer_is_unknown_and_so_is_the_one_that_catches_up():
+    counters = TrafficCounters()
+    counters.take({"a": exposition(10)})
+    assert counters.take({"a": None}) is None
+    assert counters.take({"a": exposition(90)}) is None
+    found = counters.take({"a": exposition(95)})
+    assert found is not None
+    assert found["1"].requests == 5
+
+
+def test_traffic_raises_the_target_and_its_end_lowers_it_to_the_warm_minimum():
+    fleet = targets()
+    for step in range(8):
+        fleet.update(15.0 * step, {"1": BUSY})
+    busy = fleet.tiers["1"]
+    assert 3 < busy.target < 40
+    assert busy.requests_per_second == 40
+    for step in range(8, 200):
+        fleet.update(15.0 * step, {"1": Passed()})
+    assert fleet.tiers["1"].target == 3
+
+
+def test_the_target_never_passes_its_limits():
+    fleet = targets(most=5)
+    fleet.update(0.0, {"1": Passed(requests=10**6, prompt_tokens=10**9, output_tokens=10**8)})
+    assert fleet.tiers["1"].target == 5
+
+
+def test_gaps_leave_the_target_as_it_was():
+    fleet = targets()
+    for step in range(8):
+        fleet.update(15.0 * step, {"1": BUSY})
+    before = fleet.tiers["1"].target
+    for step in range(8, 30):
+        fleet.update(15.0 * step, None)
+    assert fleet.tiers["1"].target == before
+    assert not fleet.tiers["1"].known
+
+
+class Counting:
+    """A gateway's `/metrics` on a loopback port."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    async def serve(self) -> AsyncIterator[str]:
+        @get("/metrics")
+        async def metrics() -> Response[str]:
+            return Response(exposition(self.requests), media_type="text/plain")
+
+        config = uvicorn.Config(Litestar([metrics]), port=0, log_config=None, ws="none")
+        server = uvicorn.Server(config)
+        task = asyncio.create_task(server.serve())
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        server.should_exit = True
+        await task
+
+
+@pytest.fixture
+async def counting() -> AsyncIterator[tuple[Counting, str]]:
+    gateway = Counting()
+    async for url in gateway.serve():
+        yield gateway, url
+
+
+async def test_an_autoscaler_reads_what_gateways_count_as_json_and_as_a_gauge(counting):
+    gateway, url = counting
+    service = TargetService(targets(), [url], 15.0)
+    async with httpx.AsyncClient() as client:
+        for _ in range(6):
+            await service.scrape(client)
+            gateway.requests += 600
+    wanted = service.targets.tiers["1"].target
+    assert wanted > 3
+    assert f'aio_fleet_target_replicas{{tier="1"}} {wanted:.1f}' in target_exposition(service.targets).decode()
+
+
+async def test_the_service_answers_while_no_gateway_does():
+    service = TargetService(targets(), ["http://127.0.0.1:9"], 15.0)
+    async with AsyncTestClient(target_app(service)) as client:
+        tier = (await client.get("/v1/fleet")).json()["tiers"]["tier-1"]
+        assert (tier["target"], tier["known"]) == (3, False)
+        assert 'aio_fleet_target_replicas{tier="1"} 3.0' in (await client.get("/metrics")).text

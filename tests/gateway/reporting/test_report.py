@@ -1,0 +1,57 @@
+"""The report: figures come from files, absent ones are said to be, each yes has tests, the page is fresh."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.reporting.features import ENGINE_FEATURES, SERVER_FEATURES
+from gateway.reporting.report import NOT_MEASURED, report, stage_section
+from gateway.reporting.stages import stages
+
+ROOT = Path(__file__).parents[3]
+MEASUREMENTS = ROOT / "docs" / "measurements"
+
+
+def test_the_budget_is_the_sources_and_sums_to_a_hundred_milliseconds():
+    found = stages(MEASUREMENTS)
+    assert {stage.name: stage.budget_ms for stage in found} == {
+        "route": 2, "schedule": 3, "prefill": 25, "decode": 65, "stream": 5,
+    }  # fmt: skip
+    assert sum(stage.budget_ms for stage in found) == 100
+
+
+def test_stages_are_those_that_the_measurements_state():
+    found = {stage.name: stage.measured_ms for stage in stages(MEASUREMENTS)}
+    route = json.loads((MEASUREMENTS / "route.json").read_text())["decision"]["wall_ms"]["p50"]
+    assert found["route"] == route
+    assert found["schedule"] is None
+    assert found["decode"] == pytest.approx(99 * 6.27, rel=0.01)
+
+
+def test_what_was_not_measured_is_said_and_no_figure_made_up(tmp_path):
+    assert all(stage.measured_ms is None for stage in stages(tmp_path))
+    text = report(tmp_path)
+    assert text.count(NOT_MEASURED) > 10
+    assert stage_section(stages(tmp_path)).count(NOT_MEASURED) >= 6
+
+
+@pytest.mark.parametrize("feature", [*ENGINE_FEATURES, *SERVER_FEATURES], ids=lambda feature: feature.name)
+def test_each_yes_names_tests_that_exist(feature):
+    assert feature.tests
+    for test in feature.tests:
+        assert (ROOT / "tests" / test).is_file()
+
+
+def test_both_matrices_have_the_sources_features():
+    assert (len(ENGINE_FEATURES), len(SERVER_FEATURES)) == (6, 5)
+
+
+def test_every_measurement_is_on_record():
+    text = report(MEASUREMENTS)
+    for path in MEASUREMENTS.glob("*.json*"):
+        assert f"[{path.name}](measurements/{path.name})" in text
+
+
+def test_the_page_is_what_the_command_writes():
+    assert (ROOT / "docs" / "report.md").read_text(encoding="utf-8") == report(MEASUREMENTS)
