@@ -15,6 +15,10 @@ class ServerStartError(RuntimeError):
     """The server did not come up; the message or the log before it says why."""
 
 
+class ServerStoppedError(RuntimeError):
+    """The server was told a second time to stop, and did not wait for its answers."""
+
+
 def ready_text(host: str, port: int) -> str:
     """Where the gateway listens and a first request."""
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - only compared

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
@@ -165,7 +166,9 @@ class Composition:
             settings=settings,
             tenancy=tenancy,
             core_knobs=core_knobs,
-            core_adapters=CoreAdapters(engine.cores, core_knobs),
+            core_adapters=CoreAdapters(
+                engine.cores, core_knobs, Path(settings.adapter_dir) if settings.adapter_dir else None
+            ),
             replica_knobs=replica_knobs,
             reload=CatalogueReload(settings, routing, classifier, replica_knobs, database, [tenancy.directory.renew]),
             routing=routing,

@@ -1,7 +1,9 @@
 """The LoRA adapters of the core behind a gateway: listed, loaded and unloaded while it serves."""
 
+import asyncio
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
@@ -30,11 +32,12 @@ class CoreAdapters:
     """Speaks to `cores` by their names (none: every tier is remote).
 
     Every load and unload, and every refusal of one, is written down in `trail` as a change of the knob `adapter`: from
-    the name that is gone to the name and the folder that are served.
+    the name that is gone to the name and the folder that are served. `folder`: the only one that adapters may lie in,
+    links followed; None for any.
     """
 
-    def __init__(self, cores: Mapping[str, CoreClient], trail: CoreKnobs) -> None:
-        self._cores, self._trail = dict(cores), trail
+    def __init__(self, cores: Mapping[str, CoreClient], trail: CoreKnobs, folder: Path | None = None) -> None:
+        self._cores, self._trail, self._folder = dict(cores), trail, folder
 
     async def served_names(self) -> list[str]:
         """`MODEL:ADAPTER` of every adapter that new requests may name, of the cores that answer."""
@@ -65,6 +68,11 @@ class CoreAdapters:
         Raises `ApiError`: 400 naming the parameter and the reason, 503 without a core.
         """
         core = self._core_of(model)
+        if self._folder is not None and not await asyncio.to_thread(_lies_in, self._folder, path):
+            await self._write_down(actor, model, None, f"{name}: {path}", "outside AIO_ADAPTER_DIR")
+            raise bad_request(
+                "path: adapters are loaded from the folder of AIO_ADAPTER_DIR alone.", "path", "invalid_value"
+            )
         try:
             adapters = await core.load_adapter(model, name, path)
         except InvalidRequestError as error:
@@ -118,3 +126,11 @@ class CoreAdapters:
 
 def _gone(error: Exception) -> ApiError:
     return ApiError(503, f"The core is away: {error}.", code="core_unavailable")
+
+
+def _lies_in(folder: Path, path: str) -> bool:
+    """With links followed; a path that cannot be one lies nowhere."""
+    try:
+        return Path(path).resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError):
+        return False

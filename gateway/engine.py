@@ -13,12 +13,15 @@ from inference_core.client import CoreClient
 from inference_core.errors import CoreError
 from tiers.build import build_tiers
 from tiers.catalog import Catalog
+from tiers.errors import CatalogError
 from tiers.reloadable import ReloadableTier
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 1.0
+# How long a start waits for servers elsewhere before it goes on without them.
+FIRST_ANSWER_SECONDS = 5.0
 
 
 class Engine:
@@ -33,10 +36,9 @@ class Engine:
         self.away: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Start every core, one after another, and every tier."""
+        """Start every core, one after another, and its tiers."""
         for name in self.cores:
             await self._start_core(name)
-        await self._start_tiers(None)
 
     async def stay_connected(self, name: str) -> None:
         """Connect to a core in another process, now and whenever the connection was lost."""
@@ -51,9 +53,29 @@ class Engine:
                 self.away[problem] = str(error)
                 log.warning("lost %s: %s", problem, error)
 
-    async def keep_starting_others(self) -> None:
-        """Start the tiers that no core of ours computes, until it works."""
-        await until_it_works(partial(self._start_tiers, None), "tiers elsewhere", self.away, WATCH_SECONDS)
+    @asynccontextmanager
+    async def starting_elsewhere(self) -> AsyncIterator[None]:
+        """Start the tiers that no core of ours computes; those that do not answer yet are tried again for as long as
+        the block lasts, and are down until then. Raises `CatalogError` for one that never can."""
+        async with AsyncExitStack() as stack:
+            starting = [
+                asyncio.ensure_future(self._keep_starting(tier))
+                for tier in self.tiers.values()
+                if tier.core_name is None
+            ]
+            for one in starting:
+                await stack.enter_async_context(background(one))
+            if starting:
+                await asyncio.wait(starting, timeout=FIRST_ANSWER_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+            for one in starting:
+                if one.done() and (error := one.exception()) is not None:
+                    raise error
+            yield
+
+    async def _keep_starting(self, tier: Tier) -> None:
+        name = f"tier {tier.number}"
+        self.away[name] = "has not answered yet"
+        await until_it_works(tier.start, name, self.away, WATCH_SECONDS, fatal=CatalogError)
 
     async def close(self) -> None:
         """Stop the tiers, then leave the cores."""
@@ -83,7 +105,7 @@ async def running_engine(
     """The engine of this process, started; `tiers` and `cores` replace the catalogue's own, as tests do.
 
     In the role `all` a core that cannot load stops the start, with the reason; in the role `gateway` every tier serves
-    as soon as its core is there.
+    as soon as its core is there. A tier elsewhere that is down stops nothing: it serves once it answers.
     """
     if tiers is None:
         if cores is None:
@@ -97,10 +119,11 @@ async def running_engine(
         async with AsyncExitStack() as stack:
             if settings.role == "gateway" and engine.cores:
                 engine.away |= {core_problem_key(name): "not connected yet" for name in engine.cores}
-                for work in (engine.keep_starting_others(), *map(engine.stay_connected, engine.cores)):
-                    await stack.enter_async_context(background(work))
+                for name in engine.cores:
+                    await stack.enter_async_context(background(engine.stay_connected(name)))
             else:
                 await engine.start()
+            await stack.enter_async_context(engine.starting_elsewhere())
             yield engine
     finally:
         await engine.close()

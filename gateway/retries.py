@@ -21,12 +21,20 @@ async def background(work: Awaitable[None]) -> AsyncIterator[None]:
 
 
 async def until_it_works(
-    attempt: Callable[[], Awaitable[object]], name: str, failures: dict[str, str], seconds: float = 1.0
+    attempt: Callable[[], Awaitable[object]],
+    name: str,
+    failures: dict[str, str],
+    seconds: float = 1.0,
+    *,
+    fatal: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> None:
-    """Await `attempt()` every `seconds` until it does not raise; meanwhile `failures[name]` says why."""
+    """Await `attempt()` every `seconds` until it does not raise; meanwhile `failures[name]` says why. Raises what is
+    `fatal`."""
     while True:
         try:
             await attempt()
+        except fatal:
+            raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             if failures.get(name) != reason:

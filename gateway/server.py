@@ -1,20 +1,24 @@
 """The HTTP server around the application: uvicorn, and what a newcomer reads while it starts."""
 
+import asyncio
 import socket
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from types import FrameType
 from typing import Any, Final
 
 import click
 import uvicorn
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from gateway.announcement import ServerStartError, policy_text, ready_text
+from gateway.announcement import ServerStartError, ServerStoppedError, policy_text, ready_text
 from gateway.app import HttpApp, create_app
 from gateway.http import http_app
 from gateway.http_protocol import BoundedHttpProtocol, connections_allowed
+from gateway.parts import PARTS
 from gateway.settings import Settings
 from gateway.worker_place import WorkerPlace
 
@@ -24,11 +28,38 @@ WEBSOCKETS: Final[dict[str, Any]] = {"ws": "websockets-sansio", "ws_per_message_
 
 
 class AnnouncedServer(uvicorn.Server):
-    """A server that says where it listens and what to try, once it does; of several, their supervisor says it."""
+    """A server that says where it listens and what to try, once it does; of several, their supervisor says it.
 
-    def __init__(self, config: uvicorn.Config, place: WorkerPlace | None, ready: Callable[[str, int], str]) -> None:
+    After a first signal it goes on for `unready_seconds`, calls itself unready, and then drains; a second one ends it
+    at once. To have been told to stop is no failure, so that the process then ends with status 0.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        place: WorkerPlace | None,
+        ready: Callable[[str, int], str],
+        *,
+        unready: Callable[[], None] = lambda: None,
+        unready_seconds: float = 0.0,
+    ) -> None:
         super().__init__(config)
         self._place, self._ready = place, ready
+        self._unready, self._unready_seconds = unready, unready_seconds
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Of uvicorn, which would raise the signal once more in the end."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn does, once whoever sends requests may have seen that there should be no more."""
+        self._unready()
+        patience = time.monotonic() + self._unready_seconds
+        # Polled: a signal handler sets it.
+        while time.monotonic() < patience and not self.force_exit:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await super().shutdown(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, then print."""
@@ -70,9 +101,10 @@ def run_server(
     """Serve until a signal, alone or at a `place` among several processes of one port. `http` makes the application,
     `ready` says that it serves.
 
-    Raises `SettingsError`, `CatalogError`, or whatever kept a part from starting.
+    Raises `SettingsError`, `CatalogError`, whatever kept a part from starting, or `ServerStoppedError`.
     """
-    app = ExplainedStart(create_app(settings, place=place, http=http))
+    litestar = create_app(settings, place=place, http=http)
+    app = ExplainedStart(litestar)
     if place is None:
         click.echo(f"catalogue: {settings.catalog}   role: {settings.role}   data: {settings.data_path}")
         click.echo(policy_text(settings))
@@ -95,15 +127,22 @@ def run_server(
         server_header=False,
         timeout_graceful_shutdown=settings.drain_seconds,
     )
-    server = AnnouncedServer(config, place, ready)
+
+    def unready() -> None:
+        parts = litestar.state.get(PARTS)
+        if parts is not None:
+            parts.not_ready["shutdown"] = "the server is shutting down"
+
+    server = AnnouncedServer(config, place, ready, unready=unready, unready_seconds=settings.unready_seconds)
     inherited = None if place is None else [socket.socket(fileno=place.listener)]
-    # After its shutdown uvicorn raises the signal again; to have been interrupted is no failure.
     with suppress(KeyboardInterrupt, SystemExit):
         server.run(inherited)
     if app.failure is not None:
         raise first_cause(app.failure)
     if not server.started:
         raise ServerStartError(f"cannot listen on {settings.host}:{settings.port}; the log says why")
+    if server.force_exit:
+        raise ServerStoppedError("stopped by a second signal; answers under way were aborted")
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -46,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `core_socket`: where `aio serve --role core` listens and `--role gateway` connects; empty means in `data_dir`.
     Cores of GPU groups listen beside it (`gateway.cores.socket_of`).
     `cluster`: a Ray cluster that has the cores: `auto`, `HOST:PORT` of its head, or `ray://HOST:PORT`; empty: none.
+    `adapter_dir`: the folder that LoRA adapters may be loaded from over HTTP; empty means any that the core can read.
     `quality_target`: share of answers that must be no worse than the strongest tier's; None is the artefact's own.
     `sampling_rate`: ceiling of the share of tier 1 and 2 answers that is verified, a fifth of it of tiers 3 and 4.
     `verification_budget`: what verification may cost, as a share of the trailing day's serving cost, half of it probes.
@@ -59,6 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `batch_lease_seconds`: after which the lines of a worker that died are another's.
     `request_seconds`: how long a request may take to arrive. `max_connections`: per process, by default as many as its
     open files allow. `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
+    `unready_seconds`: how long it goes on serving before that, unready, so that balancers send no more.
     `max_in_flight`, `max_waiting`: answers at once in this process, and requests that wait behind them, by priority.
     `alert_webhook`: URL that is told of alerts, in PagerDuty's form with `alert_routing_key`; empty: nobody is.
     `log_format`: lines for people, or an object of JSON each. `log_requests`: whether each request gets one.
@@ -81,6 +83,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     redis_url: str = ""
     core_socket: str = ""
     cluster: str = ""
+    adapter_dir: str = ""
     api_keys: str = ""
     admin_keys: str = ""
     keys_poll_seconds: Annotated[float, Meta(gt=0)] = 2.0
@@ -110,6 +113,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     training_days: Annotated[float, Meta(ge=0)] | None = None
     training_rows: Annotated[int, Meta(ge=0)] | None = None
     drain_seconds: Annotated[int, Meta(ge=0)] = 30
+    unready_seconds: Annotated[float, Meta(ge=0)] = 0.0
     max_in_flight: Annotated[int, Meta(ge=1)] = 1000
     max_waiting: Annotated[int, Meta(ge=0)] = 4000
     socket_chats: Annotated[int, Meta(ge=1, le=1024)] = 8

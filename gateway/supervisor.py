@@ -61,6 +61,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._renewal: asyncio.Task[None] | None = None
+        self._was_impatient = False
 
     async def run(self) -> int:
         """Everything, from binding the port to the last drain."""
@@ -93,7 +94,7 @@ class Supervisor:
                 raise ServerStartError(str(error)) from error
             finally:
                 drained = await self._stop()
-            return 0 if drained else 1
+            return 0 if drained and not self._was_impatient else 1
 
     def _core_names(self) -> list[str]:
         return list(load_catalog(self._settings.catalog).core_names) if self._settings.role == "all" else []
@@ -140,6 +141,7 @@ class Supervisor:
 
     def _on_stop(self) -> None:
         if self._over.done():
+            self._was_impatient = True
             for process in (*self._cores, *self._gateways):
                 process.kill()
         else:
@@ -171,10 +173,13 @@ class Supervisor:
 
     @property
     def _patience(self) -> float:
-        return 2 * self._settings.drain_seconds + _MARGIN_SECONDS
+        return self._settings.unready_seconds + 2 * self._settings.drain_seconds + _MARGIN_SECONDS
 
     async def _stop(self) -> bool:
         """Drain the gateways, which need the cores for it, then the cores. Whether none had to be killed."""
+        for listener in self._listeners:
+            # Or who connects after the workers have closed theirs would wait for nobody.
+            listener.close()
         gateways = await asyncio.gather(*(process.stop(self._patience) for process in self._gateways))
         cores = await asyncio.gather(*(process.stop(_MARGIN_SECONDS) for process in self._cores))
         for task in self._tasks:

@@ -14,6 +14,7 @@ from inference_core.model_spec import ModelSpec
 from inference_core.protocol import Knobs, KnobValue
 from tiers.catalog import CPU_CORE, Catalog
 from tiers.gpu_group import GpuGroupSpec, GpuModelSpec
+from tiers.metadata_addresses import is_metadata_host
 from tiers.pricing import request_cost_usd
 from tiers.replica_spec import BalancingSpec
 from tiers.tier_spec import ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierClass, TierSpec
@@ -243,6 +244,8 @@ def _check_url(where: str, base_url: str) -> Iterator[str]:
         yield f"{where}: holds credentials; put the key into an environment variable named by api_key_env"
     elif url.scheme not in ("http", "https") or not url.hostname or not port_is_valid or url.query or url.fragment:
         yield f"{where} = {base_url!r}: expected http://HOST[:PORT]/PATH or https://…, without query and fragment"
+    elif is_metadata_host(url.hostname):
+        yield f"{where} = {base_url!r}: clouds have their metadata there; no model server does"
 
 
 def _check_key_name(where: str, name: str | None) -> Iterator[str]:

@@ -13,6 +13,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from tiers.http_connection import HttpConnection
+from tiers.metadata_addresses import is_metadata_address
 
 MAX_CONNECTIONS, MAX_IDLE = 1000, 100
 # uvicorn, which serves vLLM and SGLang, closes connections that were idle for 5 s.
@@ -81,7 +82,12 @@ class HttpTransport(httpx.AsyncBaseTransport):
         self._open.add(connection)
         try:
             async with asyncio.timeout(seconds):
-                await loop.create_connection(lambda: connection, self._host, self._port, ssl=self._ssl)
+                transport, _ = await loop.create_connection(lambda: connection, self._host, self._port, ssl=self._ssl)
+            peer = transport.get_extra_info("peername")
+            # The address in use, not what a name was said to be a moment before.
+            if peer and is_metadata_address(str(peer[0])):
+                connection.close()
+                raise ConnectionRefusedError(f"{self._host} is {peer[0]}, where clouds have their metadata")
         except BaseException as error:
             self._open.discard(connection)
             if isinstance(error, TimeoutError):

@@ -2,19 +2,23 @@
 
 from collections.abc import AsyncIterator
 
+import msgspec
+
 from tiers.replica_try import ReplicaStatus
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 
 
 class ReloadableTier(Tier):
-    """Stands for the tier in force. Answers under way stay with the tier that began them."""
+    """Stands for the tier in force, which takes no requests before it was started. Answers under way stay with the
+    tier that began them."""
 
     def __init__(self, current: Tier) -> None:
         self.exchange(current)
+        self._started = False
 
     def exchange(self, tier: Tier) -> None:
         """Ask `tier`, which has been started, from now on. What was in force before is the caller's to close."""
-        self._current = tier
+        self._current, self._started = tier, True
         self.name, self.number, self.model, self.max_context = tier.name, tier.number, tier.model, tier.max_context
         self.core_name, self.num_layers = tier.core_name, tier.num_layers
 
@@ -24,7 +28,10 @@ class ReloadableTier(Tier):
 
     async def start(self) -> None:
         """See `Tier.start`."""
-        await self._current.start()
+        if not self._started:
+            current = self._current
+            await current.start()
+            self._started = current is self._current or self._started
 
     async def close(self) -> None:
         """See `Tier.close`."""
@@ -40,7 +47,8 @@ class ReloadableTier(Tier):
 
     def load(self) -> TierLoad:
         """See `Tier.load`."""
-        return self._current.load()
+        load = self._current.load()
+        return load if self._started else msgspec.structs.replace(load, healthy=False)
 
     def replicas(self) -> list[ReplicaStatus]:
         """See `Tier.replicas`."""

@@ -66,7 +66,7 @@ class TritonWire(RemoteWire):
         try:
             _ = self._tokenizer
         except (ModelFileError, OSError) as error:
-            raise CatalogError(f"remote.tokenizer = {self._remote.tokenizer!r}: {error}") from error
+            raise CatalogError(f"remote.tokenizer = {self._remote.tokenizer!r}: {error}") from None
 
     @abstractmethod
     def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:

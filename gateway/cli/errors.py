@@ -24,9 +24,9 @@ _EXPECTED = {
     "gateway.mixed_workload": {"MixError"},
     "gateway.tenancy.errors": {"TenancyError"},
     "gateway.errors": {"ApiError"},
-    "gateway.announcement": {"ServerStartError"},
     "gateway.fleet.errors": {"PlanError"},
     "gateway.cluster.errors": {"ClusterError"},
+    "gateway.announcement": {"ServerStartError", "ServerStoppedError"},
 }
 
 

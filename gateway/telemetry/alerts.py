@@ -16,6 +16,8 @@ import msgspec
 
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.alert_rules import RULES, AlertRule, Figure
+from tiers.http_transport import transport_to
+from tiers.metadata_addresses import is_metadata_host
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +104,8 @@ async def keep_looking(
 ) -> None:
     """Look every `alert_poll_seconds` and tell `alert_webhook`. Raises `SettingsError` for what is no URL."""
     url = webhook_url(settings)
-    async with httpx.AsyncClient(timeout=WEBHOOK_SECONDS, follow_redirects=False) as client:
+    transport = transport_to(url)
+    async with httpx.AsyncClient(transport=transport, timeout=WEBHOOK_SECONDS, follow_redirects=False) as client:
 
         async def send(event: dict[str, Any]) -> None:
             (await client.post(url, json=event)).raise_for_status()
@@ -125,4 +128,6 @@ def webhook_url(settings: Settings) -> httpx.URL:
         raise SettingsError(f"AIO_ALERT_WEBHOOK is no URL: {error}") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise SettingsError("AIO_ALERT_WEBHOOK must be an http or https URL with a host")
+    if is_metadata_host(url.host):
+        raise SettingsError("AIO_ALERT_WEBHOOK is where clouds have their metadata; no webhook is there")
     return url

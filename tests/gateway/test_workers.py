@@ -170,6 +170,7 @@ def test_without_their_supervisor_workers_end_too(options: list[str], tmp_path: 
 
 def test_what_cannot_start_ends_with_a_reason_and_a_status(options: list[str], tmp_path: Path) -> None:
     catalog = write_remote_catalog(tmp_path / "catalog.toml", "http://127.0.0.1:9/v1")
+    catalog.write_text(catalog.read_text().replace('model = "upstream"', 'model = "upstream"\napi_key_env = "NO_SUCH"'))
     with started(tmp_path / "data", tmp_path / "cache", "--port", "0", *options[:2], "--catalog", str(catalog)) as one:
         assert one.wait(60) == 1
     assert " ended with status 1 before it was ready" in (tmp_path / "data" / "log").read_text()

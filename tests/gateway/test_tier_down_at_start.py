@@ -1,0 +1,96 @@
+"""A gateway whose tiers are elsewhere starts although one of them is down, says why, and finds it when it comes."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.engine import running_engine
+from gateway.settings import Settings
+from tests.gateway.remote_catalog import write_remote_catalog
+from tests.gateway.running_gateway import running_gateway
+from tests.tiers.loopback_server import Call, LoopbackServer
+from tiers.catalog_file import load_catalog
+from tiers.errors import CatalogError
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+class Server(LoopbackServer):
+    """Says hello; while it is `loading` it says that instead."""
+
+    def __init__(self, *, loading: bool) -> None:
+        super().__init__(self._hello)
+        self.loading, self.looked_at = loading, self._look
+
+    async def _look(self, call: Call) -> None:
+        await call.reply(503 if self.loading else 200, {"error": {"message": "loading"}})
+
+    async def _hello(self, call: Call) -> None:
+        choice = {"index": 0, "message": {"content": "hello"}, "finish_reason": "stop"}
+        await call.reply(200, {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
+
+
+def catalogue(folder: Path, well: str, other: str) -> str:
+    """Tier 1 at the other server, the rest at the one that is well."""
+    path = write_remote_catalog(folder / "catalog.toml", well)
+    path.write_text(path.read_text().replace(well, other, 1))
+    return str(path)
+
+
+async def asked(http: httpx.AsyncClient, model: str) -> httpx.Response:
+    body = {"model": model, "messages": [{"role": "user", "content": "Say hello."}]}
+    return await http.post("/v1/chat/completions", json=body)
+
+
+@pytest.mark.parametrize("role", ["all", "gateway"])
+async def test_a_tier_that_is_down_at_the_start_is_routed_around_and_found_when_it_comes(
+    role: str, tmp_path: Path
+) -> None:
+    async with Server(loading=False) as well, Server(loading=True) as other:
+        settings = Settings(
+            data_dir=str(tmp_path),
+            monitor=False,
+            role=role,  # type: ignore[arg-type]
+            catalog=catalogue(tmp_path, well.base_url, other.base_url),
+        )
+        async with running_gateway(settings, scripted=False) as aio:
+            ready = await aio.http.get("/health/ready")
+            assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
+            assert "503" in ready.json()["problems"]["tier 1"]
+            refused = await asked(aio.http, "tier-1")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_tier_available")
+            answered = await asked(aio.http, "auto")
+            assert (answered.status_code, int(answered.headers["x-aio-tier"]) > 1) == (200, True)
+            other.loading = False
+            # Polled: the gateway looks again by itself.
+            while (await asked(aio.http, "tier-1")).status_code != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            assert (await aio.http.get("/health/ready")).json() == {"status": "ok"}
+
+
+async def test_without_any_tier_it_starts_and_is_not_ready(tmp_path: Path) -> None:
+    async with Server(loading=True) as server:
+        catalog = str(write_remote_catalog(tmp_path / "catalog.toml", server.base_url))
+        settings = Settings(data_dir=str(tmp_path), monitor=False, catalog=catalog)
+        async with running_gateway(settings, scripted=False) as aio:
+            assert (await aio.http.get("/health/live")).status_code == 200
+            ready = await aio.http.get("/health/ready")
+            assert (ready.status_code, ready.json()["problems"]["tiers"]) == (503, "no tier takes requests")
+            refused = await asked(aio.http, "auto")
+            assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+
+
+async def test_what_no_waiting_mends_still_stops_the_start(tmp_path: Path) -> None:
+    async with Server(loading=False) as server:
+        path = write_remote_catalog(tmp_path / "catalog.toml", server.base_url)
+        table = 'model = "upstream"\n'
+        path.write_text(path.read_text().replace(table, table + 'kind = "triton-vllm"\ntokenizer = "/nowhere"\n', 1))
+        settings = Settings(data_dir=str(tmp_path), monitor=False, catalog=str(path))
+        with pytest.raises(CatalogError, match="/nowhere"):
+            async with running_engine(settings, load_catalog(settings.catalog)):
+                pass
