@@ -29,7 +29,7 @@ from quality.rollout_evidence import RolloutSettings
 from quality.sampling import SamplingSettings
 from quality.shift_detector import ShiftAlarm
 from quality.store import record_audit
-from quality.training_subprocess import OnProgress
+from quality.training_subprocess import OnProgress, Train, run_training_process
 from quality.work_loop import WorkLoop
 from tiers.catalog import Catalog
 from tiers.pricing import cost_usd
@@ -58,8 +58,10 @@ async def run_retraining(
     engine: AsyncEngine,
     trigger: Trigger,
     on_progress: OnProgress = lambda step, share: None,
+    train: Train = run_training_process,
 ) -> RetrainResult:
-    """One retraining, in a niced subprocess; the shipped artefact is the first incumbent of an empty registry.
+    """One retraining, in a niced subprocess or as `train` has it; the shipped artefact is the first incumbent of an
+    empty registry.
 
     What an earlier one put on trial is looked at first, so that a cron job alone brings it to its end.
     """
@@ -67,7 +69,7 @@ async def run_retraining(
     await asyncio.to_thread(registry.seed, default_artefact())
     await Rollouts(engine, registry).advance()
     ordered = retrain_settings(settings, catalog)
-    result = await retrain(engine, registry, ordered, trigger=trigger, on_progress=on_progress)
+    result = await retrain(engine, registry, ordered, trigger=trigger, on_progress=on_progress, train=train)
     log.info("retraining (%s): %s, because %s", trigger, result.outcome, result.reason)
     return result
 

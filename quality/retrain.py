@@ -32,7 +32,7 @@ from quality.rollout import ACTOR, Rollouts
 from quality.rollout_evidence import RolloutSettings
 from quality.shift_watch import tier_changes
 from quality.training_order import ORDER, RESULT, ROWS, Order
-from quality.training_subprocess import OnProgress, run_training_process
+from quality.training_subprocess import OnProgress, Train, run_training_process
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +80,13 @@ async def retrain(
     trigger: Trigger,
     on_progress: OnProgress = lambda step, share: None,
     clock: Callable[[], float] = time.time,
+    train: Train = run_training_process,
 ) -> RetrainResult:
     """Train a candidate from the base data and all stored rows; its rollout begins if it is better (QM-06, QM-07).
 
     One run at a time over all replicas: a second start returns "busy". A run whose runner died is resumed. Data on
     which the last run was made already are "nothing new". Whatever fails is written to the run's row and raised.
+    `train` carries out the order in a folder and leaves the result there.
     """
     runs = RetrainRuns(engine, settings.lease_seconds)
     run = await runs.acquire(trigger, clock())
@@ -93,7 +95,7 @@ async def retrain(
         return RetrainResult(
             run_id=run.run_id, outcome="busy", reason=reason, incumbent=load_manifest(registry.current()).version
         )
-    result = await _Retraining(engine, registry, settings, runs, run, on_progress, clock).complete()
+    result = await _Retraining(engine, registry, settings, runs, run, on_progress, clock, train).complete()
     if result.outcome != "canary":
         return result
     # The rollout is in the database: should this fail, whoever advances it next begins here.
@@ -115,6 +117,7 @@ class _Retraining:
         run: Run,
         on_progress: OnProgress,
         clock: Callable[[], float],
+        train: Train,
     ) -> None:
         self._engine = engine
         self._registry = registry
@@ -123,6 +126,7 @@ class _Retraining:
         self._run = run
         self._on_progress = on_progress
         self._clock = clock
+        self._train = train
         self._versions = ClassifierVersions(engine)
         self._rollouts = Rollouts(engine, registry, clock=clock)
         self._folder = registry.root / ".runs" / run.run_id
@@ -187,7 +191,7 @@ class _Retraining:
             folder.mkdir(parents=True, exist_ok=True)
             save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, folder / ROWS)
             (folder / ORDER).write_bytes(msgspec.json.encode(order))
-            await run_training_process(folder, self._on_progress, timeout_seconds=self._settings.timeout_seconds)
+            await self._train(folder, self._on_progress, timeout_seconds=self._settings.timeout_seconds)
         trained = _result_in(folder)
         await self._runs.advance(self._run, "trained", self._clock(), {"classifier_version": trained.version})
         return trained

@@ -7,12 +7,21 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from quality.training_order import Progress
 
 OnProgress = Callable[[str, float], None]
+
+
+class Train(Protocol):
+    """Carries out the order in `folder`, to which it adds the result, the candidate being in the order's registry."""
+
+    async def __call__(self, folder: Path, on_progress: OnProgress, *, timeout_seconds: float) -> None:
+        """Raises `TrainingProcessError`."""
+
 
 # One thread each: training must not take the cores that serve.
 _SINGLE_THREADED = dict.fromkeys(

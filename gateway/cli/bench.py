@@ -18,6 +18,7 @@ bench = LazyGroup(
     help="Measure parts of AIO on this machine.",
     commands={
         "core": ("gateway.cli.bench_core:core", "Throughput and latency of the inference core."),
+        "cluster": ("gateway.cli.bench_cluster:cluster", "A core on a cluster beside the same one here; recovery."),
         "serve": ("gateway.cli.bench_serve:serve", "The same over HTTP, or of another server's."),
         "sweep": ("gateway.cli.bench_sweep:sweep", "The latency-throughput curve of the core, and its knee."),
         "interference": ("gateway.cli.bench_interference:interference", "What requests do to each other's latency."),

@@ -27,7 +27,13 @@ def status(address: str, as_json: bool, **given: Any) -> None:
                 core: {
                     "state": state,
                     "replicas": [
-                        {"name": one.name, "node": one.node, "address": str(one.address), "leaving": one.leaving}
+                        {
+                            "name": one.name,
+                            "node": one.node,
+                            "pid": one.pid,
+                            "address": str(one.address),
+                            "leaving": one.leaving,
+                        }
                         for one in replicas
                     ],
                 }

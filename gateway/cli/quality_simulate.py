@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gateway.cli.cluster import joined
 from gateway.cli.options import echo_json, json_option, staged_progress
 
 if TYPE_CHECKING:
     from quality.laboratory.run import RunResult
+    from quality.laboratory.study import RunAll
 
 _PATH = click.Path(path_type=Path)
 
@@ -46,6 +48,7 @@ _PATH = click.Path(path_type=Path)
     help="Verified answers between two false alarms.",
 )
 @click.option("--write", type=_PATH, help="Put tables and plots on this page, and the figures beside it.")
+@click.option("--cluster", "address", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT.")
 @json_option
 def simulate(
     runs: int,
@@ -60,6 +63,7 @@ def simulate(
     cheap_mean_cost: float,
     false_alarm_every: float,
     write: Path | None,
+    address: str | None,
     as_json: bool,
 ) -> None:
     """Replay recorded outcomes through router, monitor and retrainer, and tell what the loop did, by the truth.
@@ -93,6 +97,7 @@ def simulate(
                 noisy_runs=noisy_runs,
                 seed=seed,
                 progress=progress,
+                run_all=_runner(address),
             )
         study = study_of(results)
         if write is not None:
@@ -103,6 +108,18 @@ def simulate(
         echo_json(study)
     else:
         click.echo(study_text(study))
+
+
+def _runner(address: str | None) -> "RunAll":
+    """Here, or by tasks on all nodes of a cluster."""
+    if address is None:
+        from quality.laboratory.study import in_turn
+
+        return in_turn
+    joined(address)
+    from gateway.cluster.laboratory import on_cluster
+
+    return on_cluster
 
 
 def _write(page: Path, results: "list[RunResult]") -> None:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gateway.cli.cluster import joined
 from gateway.cli.options import (
     catalog_option,
     data_dir_option,
@@ -18,7 +19,7 @@ from gateway.cli.stored_order import with_database
 if TYPE_CHECKING:
     from gateway.settings import Settings
     from quality.retrain import RetrainResult
-    from quality.training_subprocess import OnProgress
+    from quality.training_subprocess import OnProgress, Train
 
 
 @click.command()
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 @catalog_option
 @data_dir_option
 @database_option
+@click.option(
+    "--cluster", "address", metavar="ADDRESS", help="Train on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT."
+)
 @json_option
-def retrain(rollback: bool, reason: str, as_json: bool, **given: Any) -> None:
+def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **given: Any) -> None:
     """Train from stored outcomes and the artefact's base data, compare with the incumbent, put on trial or refuse."""
     settings = settings_from(**given)
     if rollback:
@@ -36,7 +40,7 @@ def retrain(rollback: bool, reason: str, as_json: bool, **given: Any) -> None:
         echo_json({"current": version}) if as_json else click.echo(f"classifier {version} serves again")
         return
     with staged_progress("retraining") as show:
-        result = _retrain(settings, show)
+        result = _retrain(settings, show, address)
     if as_json:
         echo_json(result)
         return
@@ -44,12 +48,17 @@ def retrain(rollback: bool, reason: str, as_json: bool, **given: Any) -> None:
     click.echo(f"incumbent {result.incumbent}, candidate {result.candidate or 'none'}, run {result.run_id}")
 
 
-def _retrain(settings: "Settings", show: "OnProgress") -> "RetrainResult":
+def _retrain(settings: "Settings", show: "OnProgress", address: str | None) -> "RetrainResult":
     from gateway.quality_loop import run_retraining
+    from quality.training_subprocess import run_training_process
     from tiers.catalog_file import load_catalog
 
     catalog = load_catalog(settings.catalog)
-    return with_database(settings, lambda engine: run_retraining(settings, catalog, engine, "cli", show))
+    train: Train = run_training_process
+    if address is not None:
+        joined(address)
+        from gateway.cluster.training import train_on_cluster as train
+    return with_database(settings, lambda engine: run_retraining(settings, catalog, engine, "cli", show, train))
 
 
 def _rollback(settings: "Settings", reason: str) -> str:

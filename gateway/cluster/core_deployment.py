@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -59,7 +60,7 @@ class CoreDeployment:
             raise
         context = serve.get_replica_context()
         node = ray.get_runtime_context().get_node_id()
-        self._said = Announced(name=context.replica_id.unique_id, node=node[:8], address=door.address)
+        self._said = Announced(name=context.replica_id.unique_id, node=node[:8], pid=os.getpid(), address=door.address)
         self._registry = registry()
         self._announcing = asyncio.create_task(self._announce())
 

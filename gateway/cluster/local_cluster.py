@@ -15,6 +15,8 @@ class LocalCluster:
 
     def __init__(self, nodes: int, *, cpus: int = 1, gpus: int = 0) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray's default is 15: whatever else runs on the machine would go before the cores.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         from ray.cluster_utils import Cluster
 
         self._node_options: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """A study: runs of the scenarios with the parts of the loop that each is about, kept as files, so that it goes on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -43,6 +43,35 @@ def arms_of(scenario: Scenario) -> list[str]:
     return ["repair", "retraining"] if scenario.held_out else ["whole"]
 
 
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of scenario `name` with some parts of the loop at work; in one world, it alone decides the result."""
+
+    scenarios: Scenarios
+    name: str
+    settings: StudySettings
+    arm: str
+    seed: int
+
+    def run(self, world: World) -> RunResult:
+        """Carry it out here."""
+        scenario, common = self.scenarios.named(self.name), self.scenarios.common
+        loop = loop_settings(self.scenarios, self.settings, self.arm)
+        if scenario.judge_error:
+            # Twice in a run whatever the alarms say, so that the gate has something to be fooled by.
+            loop = msgspec.structs.replace(loop, retrain_every=common.requests_per_day * 3)
+        mean_cost = self.settings.mean_cost_of(scenario)
+        return run(world, scenario, common, loop, arm=self.arm, seed=self.seed, mean_cost=mean_cost)
+
+
+RunAll = Callable[[World, Sequence[Assignment]], Iterable[RunResult]]
+"""Carries out runs in one world, in any order; results as they come."""
+
+
+def in_turn(world: World, assignments: Sequence[Assignment]) -> Iterable[RunResult]:
+    """One after another in this process."""
+    return (assignment.run(world) for assignment in assignments)
+
+
 def run_study(
     rows: Sequence[OutcomeRow],
     scenarios: Scenarios,
@@ -54,31 +83,37 @@ def run_study(
     seed: int,
     noisy_runs: int | None = None,
     progress: Progress = lambda step, share: None,
+    run_all: RunAll = in_turn,
 ) -> list[RunResult]:
     """`runs` runs of each named scenario and arm, with seeds from `seed` on; `noisy_runs` of those whose judge errs,
     where what must hardly ever happen takes more of them to show. What lies finished in `folder` stays."""
-    results: list[RunResult] = []
+    results: dict[tuple[str, str, int], RunResult] = {}
     counts = {name: noisy_runs or runs if scenarios.named(name).judge_error else runs for name in names}
-    total = sum(len(arms_of(scenarios.named(name))) * count for name, count in counts.items())
+    wanted = [
+        (name, arm, number)
+        for name in names
+        for arm in arms_of(scenarios.named(name))
+        for number in range(seed, seed + counts[name])
+    ]
     for name in names:
         scenario = scenarios.named(name)
-        world: World | None = None
-        for arm in arms_of(scenario):
-            for number in range(seed, seed + counts[name]):
-                path = folder / "runs" / _file_name(settings, scenario, arm, number)
-                if path.is_file():
-                    results.append(msgspec.json.decode(path.read_bytes(), type=RunResult))
-                    continue
-                if world is None:
-                    progress(f"{name}: the shipped artefact", len(results) / total)
-                    world = build_world(
-                        rows, scenarios.common, scenario, folder / "artefacts", teacher=settings.teacher
-                    )
-                progress(f"{name}, {arm}, seed {number}", len(results) / total)
-                results.append(_run(world, scenario, scenarios, settings, arm, number))
-                _keep(path, results[-1])
+        missing: list[Assignment] = []
+        for _, arm, number in (key for key in wanted if key[0] == name):
+            path = _path(folder, settings, scenario, arm, number)
+            if path.is_file():
+                results[name, arm, number] = msgspec.json.decode(path.read_bytes(), type=RunResult)
+            else:
+                missing.append(Assignment(scenarios=scenarios, name=name, settings=settings, arm=arm, seed=number))
+        if not missing:
+            continue
+        progress(f"{name}: the shipped artefact", len(results) / len(wanted))
+        world = build_world(rows, scenarios.common, scenario, folder / "artefacts", teacher=settings.teacher)
+        for result in run_all(world, missing):
+            _keep(_path(folder, settings, scenario, result.arm, result.seed), result)
+            results[name, result.arm, result.seed] = result
+            progress(f"{name}, {result.arm}, seed {result.seed}", len(results) / len(wanted))
     progress("done", 1.0)
-    return results
+    return [results[key] for key in wanted]
 
 
 def loop_settings(scenarios: Scenarios, settings: StudySettings, arm: str) -> LoopSettings:
@@ -94,21 +129,11 @@ def loop_settings(scenarios: Scenarios, settings: StudySettings, arm: str) -> Lo
     )
 
 
-def _run(
-    world: World, scenario: Scenario, scenarios: Scenarios, settings: StudySettings, arm: str, seed: int
-) -> RunResult:
-    loop = loop_settings(scenarios, settings, arm)
-    if scenario.judge_error:
-        # Twice in a run whatever the alarms say, so that the gate has something to be fooled by.
-        loop = msgspec.structs.replace(loop, retrain_every=scenarios.common.requests_per_day * 3)
-    return run(world, scenario, scenarios.common, loop, arm=arm, seed=seed, mean_cost=settings.mean_cost_of(scenario))
-
-
-def _file_name(settings: StudySettings, scenario: Scenario, arm: str, seed: int) -> str:
+def _path(folder: Path, settings: StudySettings, scenario: Scenario, arm: str, seed: int) -> Path:
     varied = (
         f"{settings.mean_cost_of(scenario):g}-{settings.false_alarm_every:g}{'-taught' if settings.teacher else ''}"
     )
-    return f"{scenario.name}-{arm}-{varied}-{seed}.json"
+    return folder / "runs" / f"{scenario.name}-{arm}-{varied}-{seed}.json"
 
 
 def _keep(path: Path, result: RunResult) -> None:

@@ -34,7 +34,7 @@ class ServedReplica:
 
     @property
     def announced(self) -> Announced:
-        return Announced(name=self.name, node="here", address=self.door.address, leaving=self.leaving)
+        return Announced(name=self.name, node="here", pid=0, address=self.door.address, leaving=self.leaving)
 
     async def stop(self, grace_seconds: float = 0.0) -> None:
         with suppress(CoreGoneError):
