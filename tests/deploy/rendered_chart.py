@@ -72,7 +72,7 @@ def of_kind(objects: list[Object] | tuple[Object, ...], kind: str) -> dict[str, 
 
 
 def pods(objects: list[Object] | tuple[Object, ...]) -> dict[str, Object]:
-    """Templates of pods by the name of what makes them, Ray's aside."""
+    """Templates of pods by the name of what makes them, those of a RayService aside, whose images are not ours."""
     made: dict[str, Object] = {}
     for found in objects:
         name, spec = f"{found['kind']}/{found['metadata']['name']}", found.get("spec", {})
@@ -80,6 +80,9 @@ def pods(objects: list[Object] | tuple[Object, ...]) -> dict[str, Object]:
             made[name] = spec["template"]
         elif found["kind"] == "CronJob":
             made[name] = spec["jobTemplate"]["spec"]["template"]
+        elif found["kind"] == "RayCluster":
+            groups = {"head": spec["headGroupSpec"]} | {group["groupName"]: group for group in spec["workerGroupSpecs"]}
+            made |= {f"{name}/{group}": given["template"] for group, given in groups.items()}
     return made
 
 

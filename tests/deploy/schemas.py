@@ -35,25 +35,25 @@ INFERENCE_POOL = _closed(
     ),
 )
 
+RAY_CLUSTER = _closed(
+    ["headGroupSpec"],
+    rayVersion={"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
+    enableInTreeAutoscaling={"type": "boolean"},
+    headGroupSpec=_closed(["template"], rayStartParams=_PARAMETERS, template=_POD),
+    workerGroupSpecs={
+        "type": "array",
+        "items": _closed(
+            ["groupName", "template"],
+            groupName=_NAME,
+            replicas=_COUNT,
+            minReplicas=_COUNT,
+            maxReplicas=_COUNT,
+            rayStartParams=_PARAMETERS,
+            template=_POD,
+        ),
+    },
+)
+
 RAY_SERVICE = _closed(
-    ["serveConfigV2", "rayClusterConfig"],
-    serveConfigV2={"type": "string"},
-    rayClusterConfig=_closed(
-        ["headGroupSpec"],
-        rayVersion={"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
-        enableInTreeAutoscaling={"type": "boolean"},
-        headGroupSpec=_closed(["template"], rayStartParams=_PARAMETERS, template=_POD),
-        workerGroupSpecs={
-            "type": "array",
-            "items": _closed(
-                ["groupName", "template"],
-                groupName=_NAME,
-                replicas=_COUNT,
-                minReplicas=_COUNT,
-                maxReplicas=_COUNT,
-                rayStartParams=_PARAMETERS,
-                template=_POD,
-            ),
-        },
-    ),
+    ["serveConfigV2", "rayClusterConfig"], serveConfigV2={"type": "string"}, rayClusterConfig=RAY_CLUSTER
 )

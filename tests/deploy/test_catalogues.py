@@ -43,7 +43,8 @@ def test_every_core_of_a_catalogue_has_its_container(name: str) -> None:
             for container in containers(pod)
             if container["args"][:3] == ["serve", "--role", "core"]
         ]
-        assert sorted(cores) == ([] if role == "all" else sorted(catalogue.core_names))
+        here = role != "all" and "AIO_CLUSTER" not in environment(gateway)
+        assert sorted(cores) == (sorted(catalogue.core_names) if here else [])
         assert len({environment(container)["AIO_CATALOG"] for container in containers(pod)}) == 1
 
 
@@ -94,6 +95,29 @@ def test_the_front_is_the_datacenter_catalogue_elsewhere() -> None:
     for mine, theirs in zip(front.tiers, shipped.tiers, strict=True):
         assert (mine.price, mine.objective, mine.max_tokens) == (theirs.price, theirs.objective, theirs.max_tokens)
         assert mine.expected_answer_tokens == theirs.expected_answer_tokens
+
+
+def test_a_ray_cluster_has_room_for_every_core_of_its_catalogue() -> None:
+    """By docs/cluster.md: a CPU core takes a node's memory for its arena, a group's ranks are together on one node."""
+    objects = rendered("ray")
+    workers = of_kind(objects, "RayCluster")["aio-ray"]["spec"]["workerGroupSpecs"]
+    limits = [group["template"]["spec"]["containers"][0]["resources"]["limits"] for group in workers]
+    catalogue = load_catalog("datacenter")
+    for group in catalogue.served_groups:
+        assert any(given.get("nvidia.com/gpu", 0) >= group.cards for given in limits)
+    assert any(
+        float(given["memory"][:-2]) * UNITS[given["memory"][-2:]] > catalogue.core.arena_bytes for given in limits
+    )
+    gateway = pods(objects)["Deployment/aio-gateway-stable"]["spec"]["containers"][0]
+    assert environment(gateway)["AIO_CLUSTER"] == "ray://aio-ray-head-svc:10001"
+
+
+def test_weights_lie_where_the_shipped_catalogue_looks_for_them() -> None:
+    (pod,) = [pod for name, pod in pods(rendered("ray")).items() if name.endswith("/l4x4")]
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]}
+    catalogue = load_catalog("datacenter")
+    assert all(path.startswith("models/") for path in catalogue.model_paths.values())
+    assert mounts["weights"] == "/var/lib/aio/models"
 
 
 def test_the_warm_pool_is_three() -> None:

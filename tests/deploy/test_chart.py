@@ -26,7 +26,7 @@ from tests.deploy.rendered_chart import (
 )
 
 pytestmark = pytest.mark.deploy
-SETS = ["laptop", "one-gpu", "multi-node", "everything"]
+SETS = [*VALUES, "everything"]
 KUBERNETES = "1.33"
 CUSTOM = ("keda.sh", "monitoring.coreos.com", "gateway.networking.k8s.io", "inference.networking.k8s.io", "ray.io")
 CUSTOM += ("karpenter.sh",)
@@ -65,9 +65,10 @@ def test_names_are_unique_and_carry_the_releases_labels(name: str, releases: dic
 
 @pytest.mark.parametrize("name", SETS)
 def test_pods_are_unprivileged_and_carry_no_token(name: str, releases: dict[str, list[Object]]) -> None:
-    for template in pods(releases[name]).values():
+    for made, template in pods(releases[name]).items():
         spec = template["spec"]
-        assert spec["automountServiceAccountToken"] is False
+        # The one that asks Kubernetes for anything is Ray's autoscaler, for pods.
+        assert spec["automountServiceAccountToken"] is (made == "RayCluster/aio-ray/head")
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in containers(template):
@@ -103,7 +104,7 @@ def test_what_is_set_are_settings_and_secrets_come_from_the_secret(
 ) -> None:
     catalogues = of_kind(releases[name], "ConfigMap").get("aio-catalogs", {"data": {}})["data"]
     keys = set(re.findall(r'api_key_env = "(\w+)"', " ".join(catalogues.values())))
-    known = {variable_of(field) for field in Settings.__struct_fields__} | keys
+    known = {variable_of(field) for field in Settings.__struct_fields__} | keys | {"HOME"}
     for template in pods(releases[name]).values():
         for container in containers(template):
             given = {entry["name"]: entry for entry in container["env"]}
@@ -229,6 +230,8 @@ def test_external_metrics_are_served_by_the_adapters_rules(releases: dict[str, l
         ("laptop", ["retrain.enabled=true"], "retrain.enabled"),
         ("multi-node", ["gateway.autoscalng={}"], "autoscalng"),
         ("multi-node", ["drain.marginSeconds=1"], "marginSeconds"),
+        ("ray", ['gateway.role="all"'], "gateway.role is gateway"),
+        ("ray", ['ray.version=""'], "version"),
         ("multi-node", ['pools.gpu-8b.resources={"requests":{"cpu":"1"}}'], "memory"),
         ("laptop", ['gateway.autoscaling={"enabled":true,"by":"cron"}'], "by"),
         ("multi-node", ['settings={"DATABASE":"x"}'], "DATABASE"),

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from tests.deploy.files import DEPLOY, run
-from tests.deploy.rendered_chart import Object, everything, of_kind
-from tests.deploy.schemas import INFERENCE_POOL, RAY_SERVICE
+from tests.deploy.rendered_chart import Object, everything, of_kind, rendered
+from tests.deploy.schemas import INFERENCE_POOL, RAY_CLUSTER, RAY_SERVICE
 
 pytestmark = pytest.mark.deploy
 PUBLISHED = ("HTTPRoute", "NodePool", "PrometheusRule", "ScaledObject", "ServiceMonitor")
@@ -75,13 +75,26 @@ def test_inference_pools_take_the_pods_of_their_pool(objects: list[Object]) -> N
         assert rule["backendRefs"] == [{"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": name}]
 
 
+def validate_pods(cluster: Object) -> None:
+    """Of a Ray cluster, by Kubernetes' own schema."""
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": group["template"]["spec"]}
+        kubernetes_validate.validate(pod, "1.33", strict=True)
+
+
+def test_a_ray_cluster_is_of_pods_that_kubernetes_knows_under_names_that_kuberay_gives() -> None:
+    cluster = of_kind(rendered("ray"), "RayCluster")["aio-ray"]["spec"]
+    jsonschema.validate(cluster, RAY_CLUSTER)
+    validate_pods(cluster)
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        assert "app.kubernetes.io/name" not in group["template"]["metadata"]["labels"]
+
+
 def test_a_ray_service_serves_its_model_on_pods_that_kubernetes_knows(objects: list[Object]) -> None:
     service = of_kind(objects, "RayService")["aio-ray-8b"]
     jsonschema.validate(service["spec"], RAY_SERVICE)
     cluster = service["spec"]["rayClusterConfig"]
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": group["template"]["spec"]}
-        kubernetes_validate.validate(pod, "1.33", strict=True)
+    validate_pods(cluster)
     (application,) = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
     (model,) = application["args"]["llm_configs"]
     assert application["import_path"] == "ray.serve.llm:build_openai_app"
