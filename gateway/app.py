@@ -178,7 +178,7 @@ class Composition:
             records=ledger,
             feedback=FeedbackDesk(database, encode, len(self.catalog.tiers), redact=self._redact),
             privacy=privacy,
-            jobs=Jobs(settings, database, tenancy, redis, self.metrics.jobs),
+            jobs=Jobs(settings, database, tenancy.clock, tenancy.replica, redis, self.metrics.jobs),
             sessions=Sessions(database, tenancy.directory, tenancy.clock),
             live=await self._start_live(stack, routing, engine),
             database=database,

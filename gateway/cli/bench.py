@@ -23,6 +23,7 @@ bench = LazyGroup(
         "sweep": ("gateway.cli.bench_sweep:sweep", "The latency-throughput curve of the core, and its knee."),
         "interference": ("gateway.cli.bench_interference:interference", "What requests do to each other's latency."),
         "ablation": ("gateway.cli.bench_ablation:ablation", "What each technique of the core is worth."),
+        "batch": ("gateway.cli.bench_batch:batch", "Lines per second through the queue of batches."),
         "lists": ("gateway.cli.bench_lists:lists", "Pages of the admin API over a million rows, by any filters."),
         "mix": ("gateway.cli.bench_mix:mix", "Prompts that routing sends to the tiers in given shares."),
         "monitor": ("gateway.cli.bench_monitor:monitor", "What the quality monitor adds to a request."),

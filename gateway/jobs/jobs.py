@@ -23,7 +23,7 @@ from gateway.redis_store import RedisStore
 from gateway.retries import background
 from gateway.settings import Settings
 from gateway.telemetry.job_metrics import JobMetrics
-from gateway.tenancy.tenancy import Tenancy
+from gateway.tenancy.database_time import DatabaseTime
 
 log = logging.getLogger(__name__)
 
@@ -33,25 +33,26 @@ POLL_SECONDS = 1.0
 
 
 class Jobs:
-    """What endpoints reach for, and the loop that leads batches on in this process."""
+    """What endpoints reach for, and the loop that leads batches on in this process, which leases call `process`."""
 
     def __init__(
         self,
         settings: Settings,
         engine: AsyncEngine,
-        tenancy: Tenancy,
+        clock: DatabaseTime,
+        process: str,
         redis: RedisStore | None,
         metrics: JobMetrics,
     ) -> None:
         keep = None if settings.file_days is None else settings.file_days * DAY_SECONDS
         self.files = FileStore(engine, settings.files_quota, keep)
-        self.book = BatchBook(engine, tenancy.clock, tenancy.replica)
+        self.book = BatchBook(engine, clock, process)
         self.lines = LineBook(engine)
         self.knobs = KnobFile(BatchKnobs, "batches", settings.batch_knobs_path)
         self.queue: JobQueue = (
-            DatabaseQueue(engine, tenancy.clock, tenancy.replica, settings.batch_lease_seconds)
+            DatabaseQueue(engine, clock, process, settings.batch_lease_seconds)
             if redis is None
-            else RedisQueue(redis, self.lines, tenancy.replica, settings.batch_lease_seconds)
+            else RedisQueue(redis, self.lines, process, settings.batch_lease_seconds)
         )
         self._keeper = BatchKeeper(engine, self.book, self.lines, self.files, self.queue, settings.body_limit)
         self._settings, self._metrics = settings, metrics
