@@ -17,12 +17,15 @@ _numbers = itertools.count(1)
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Who is asked: `url` without a path, the model, and a key where one is wanted."""
+    """Who is asked: `url` without a path, the model, and a key where one is wanted. `cache`: what is wished of the
+    response cache; `repeats`: whether prompts come again."""
 
     name: str
     url: str
     model: str
     key: str = ""
+    cache: str = "off"
+    repeats: bool = False
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,16 +185,18 @@ async def _arrivals(
 
 
 def _payloads(target: Target, netloc: str, stream: bool) -> list[bytes]:
-    """Requests of 16 to 112 words, no two alike once numbered: neither cache nor memory of decisions helps."""
+    """Requests of 16 to 112 words, no two alike once numbered: neither cache nor memory of decisions helps. Where they
+    repeat, there is no number in them."""
     rng = random.Random(11)
     auth = f"Authorization: Bearer {target.key}\r\n" if target.key else ""
     found = []
     for place in range(256):
         text = " ".join(rng.choices(TOPICS.split(), k=16 + 3 * place % 97))
-        content = f"{MARK.decode()} {text}"
+        content = text if target.repeats else f"{MARK.decode()} {text}"
         body = {"model": target.model, "messages": [{"role": "user", "content": content}], "max_tokens": 16}
         raw = msgspec.json.encode(body | {"stream": stream})
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {netloc}\r\n{auth}Content-Type: application/json\r\n"
+        common = f"Host: {netloc}\r\n{auth}x-aio-cache: {target.cache}\r\nContent-Type: application/json\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\n{common}"
         found.append(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
     return found
 

@@ -33,16 +33,19 @@ remote = {{ base_url = "{url}", model = "mock", max_context = 32768 }}
 @click.option("--upstream", help="Upstream to proxy to, up to /v1; a peer has to use the same.  [launches one]")
 @click.option("--peer", metavar="URL", help="A gateway that runs already, to take turns with.")
 @click.option("--peer-model", default="mock", show_default=True)
+@click.option("--cache", is_flag=True, help="Also what the response cache costs where it misses, and saves.")
 @json_option
-def proxy(upstream: str | None, peer: str | None, peer_model: str, as_json: bool, **given: Any) -> None:
+def proxy(upstream: str | None, peer: str | None, peer_model: str, cache: bool, as_json: bool, **given: Any) -> None:
     """Requests per second and latency through one gateway process: keys, routing, limits and the ledger on.
 
     Example: aio bench proxy --upstream http://127.0.0.1:9001/v1 --peer http://127.0.0.1:4000
     """
-    asyncio.run(_run(upstream, peer, peer_model, as_json, **given))
+    asyncio.run(_run(upstream, peer, peer_model, cache, as_json, **given))
 
 
-async def _run(upstream: str | None, peer: str | None, peer_model: str, as_json: bool, **given: Any) -> None:
+async def _run(
+    upstream: str | None, peer: str | None, peer_model: str, cache: bool, as_json: bool, **given: Any
+) -> None:
     from contextlib import AsyncExitStack
 
     from gateway.bench_proxy import Target, bench_proxy
@@ -59,6 +62,9 @@ async def _run(upstream: str | None, peer: str | None, peer_model: str, as_json:
             environment = {"AIO_API_KEYS": f"bench={key}"}
             server = await stack.enter_async_context(running_server(settings, environment, "gateway"))
             targets = [Target("direct", url.removesuffix("/v1"), "mock"), Target("aio", server.url, "auto", key)]
+            if cache:
+                targets.append(Target("aio, miss", server.url, "auto", key, cache="use"))
+                targets.append(Target("aio, hit", server.url, "auto", key, cache="use", repeats=True))
             if peer is not None:
                 targets.append(Target("peer", peer, peer_model))
             async for row in bench_proxy(targets, **given):

@@ -9,7 +9,7 @@ from gateway.bench_upstream import running_upstream
 async def test_every_load_has_a_row_for_every_target_and_failures_are_counted() -> None:
     async with running_upstream() as url:
         here = Target("here", url.removesuffix("/v1"), "mock")
-        lost = Target("lost", f"{here.url}", "mock", key="k")
+        lost = Target("lost", f"{here.url}", "mock", key="k", repeats=True)
         rows = [row async for row in bench_proxy([here, lost], concurrency=[1, 4], rate=100.0, seconds=0.05, rounds=1)]
     assert [(row.target, row.stream, row.loop, row.offered) for row in rows] == [
         (name, stream, loop, offered)
