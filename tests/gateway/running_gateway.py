@@ -25,6 +25,7 @@ from inference_core.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import Knobs, SequenceOutput
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier
+from tests.gateway.served_process import UNCACHED
 
 
 class RunningGateway:
@@ -33,7 +34,9 @@ class RunningGateway:
     def __init__(self, app: Litestar, port: int, tiers: list[ScriptedTier], classifier: ScriptedClassifier) -> None:
         self.app, self.port, self.tiers, self.classifier = app, port, tiers, classifier
         self.url = f"http://127.0.0.1:{port}"
-        self.openai = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=20)
+        self.openai = openai.AsyncOpenAI(
+            base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=20, default_headers=UNCACHED
+        )
         self.http = httpx.AsyncClient(base_url=self.url, timeout=20)
 
     @property

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import openai
 
+# Tests look at answers that are made; those of the response cache ask in their own way.
+UNCACHED = {"x-aio-cache": "off"}
 READY = re.compile(r"AIO is ready on (http://[\d.]+:\d+)")
 
 
@@ -19,7 +21,9 @@ class ServedProcess:
 
     def __init__(self, process: "subprocess.Popen[str]", url: str) -> None:
         self.process, self.url = process, url
-        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=120)
+        self.client = openai.OpenAI(
+            base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=120, default_headers=UNCACHED
+        )
 
     def maps_torch(self) -> bool:
         """Whether torch's libraries are mapped into the process."""

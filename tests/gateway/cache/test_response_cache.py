@@ -268,7 +268,7 @@ async def test_a_stream_is_replayed_as_the_stream_that_it_was(gateway: RunningGa
     async def streamed() -> list[Any]:
         stream = await gateway.openai.chat.completions.create(
             model="tier-1", messages=HELLO, temperature=0, stream=True, logprobs=True, top_logprobs=1,
-            stream_options={"include_usage": True},
+            stream_options={"include_usage": True}, extra_headers={"x-aio-cache": "use"},
         )  # fmt: skip
         return [chunk.model_dump(exclude={"id", "created", "x_aio"}) async for chunk in stream]
 

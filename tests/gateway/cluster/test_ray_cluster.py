@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.served_process import ServedProcess, served
+from tests.gateway.served_process import UNCACHED, ServedProcess, served
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
@@ -76,7 +76,7 @@ def replicas(cluster: Any, folder: Path) -> list[dict[str, Any]]:
 
 async def mixed_load(url: str, first_tokens: asyncio.Event) -> list[str]:
     """Streams and whole answers at once; what became of each: "answered", "failed" or "broken off"."""
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, headers=UNCACHED) as http:
         return await asyncio.gather(*(outcome(http, number, first_tokens) for number in range(REQUESTS)))
 
 
