@@ -23,7 +23,9 @@ def checklist(measurements: Path, run_tests: bool, only: str | None, as_json: bo
     from gateway.reporting.checklist import ITEMS, checklist, run_items, write_record
 
     if run_tests:
-        write_record(measurements, run_items(Path.cwd(), tuple(item for item in ITEMS if only in (None, item.row))))
+        for key, run in run_items(Path.cwd(), tuple(item for item in ITEMS if only in (None, item.row))):
+            click.echo(f"{key}: {run.summary}", err=True)
+            write_record(measurements, {key: run})
     checked = [each for each in checklist(measurements) if only in (None, each.item.row)]
     if as_json:
         echo_json(checked)

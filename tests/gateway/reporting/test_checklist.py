@@ -72,7 +72,7 @@ def test_tests_are_really_run(tmp_path):
     (folder / "test_good.py").write_text("def test_it():\n    assert True\n")
     (folder / "test_bad.py").write_text("def test_it():\n    assert False\n")
     items = tuple(ChecklistItem(row="X", area="x", item=name, tests=(f"test_{name}.py",)) for name in ("good", "bad"))
-    found = run_items(tmp_path, items)
+    found = dict(run_items(tmp_path, items))
     assert found["X good"].passed
     assert not found["X bad"].passed
     assert "1 failed" in found["X bad"].summary
