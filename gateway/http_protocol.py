@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 # What a process opens beside its callers' connections: the database, the journal, models, sockets of other processes.
 _FILES_OF_OUR_OWN = 256
 _MOST_FILES = 1 << 20
+STEADY_BYTES_PER_SECOND = 65_536
 _PHRASES = {408: b"Request Timeout", 503: b"Service Unavailable"}
 
 
@@ -23,7 +24,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     beyond `most` connections a new one is told to come back: whoever only opens connections, or sends a byte now and
     then, holds none for long.
 
-    A request that arrives in one piece, as nearly all do, sets no timer.
+    One that arrives steadily, at `STEADY_BYTES_PER_SECOND` or faster, has as long again each time: a large file on a
+    slow line. A request that arrives in one piece, as nearly all do, sets no timer.
     """
 
     def __init__(self, *arguments: Any, patience: float, most: int, **named: Any) -> None:
@@ -31,6 +33,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._patience, self._most = patience, most
         self._arriving = False
         self._deadline: asyncio.TimerHandle | None = None
+        # Bytes since the deadline was set.
+        self._arrived = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
@@ -45,8 +49,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
         super().data_received(data)
-        if self._arriving and self._deadline is None:
-            self._set_deadline()
+        if self._arriving:
+            if self._deadline is None:
+                self._set_deadline()
+            self._arrived += len(data)
 
     def on_message_begin(self) -> None:
         """See httptools."""
@@ -70,6 +76,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _set_deadline(self) -> None:
+        self._arrived = 0
         self._deadline = self.loop.call_later(self._patience, self._give_up)
 
     def _clear_deadline(self) -> None:
@@ -78,6 +85,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _give_up(self) -> None:
+        if self._arriving and self._arrived >= STEADY_BYTES_PER_SECOND * self._patience:
+            self._set_deadline()
+            return
         self._deadline = None
         answering = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         if answering:

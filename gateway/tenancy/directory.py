@@ -84,7 +84,7 @@ class Directory:
         """Who asks for answers. Raises `UnknownKeyError` or `KeysAwayError`."""
         owner = self._keys.owner(authorization) if self._keys else None
         if owner is not None:
-            return self.caller_of(owner)
+            return self._static_caller(owner)
         return self._stored(authorization)
 
     def admin_caller(self, authorization: str | None) -> Caller:
@@ -100,8 +100,7 @@ class Directory:
                 raise UnknownKeyError("Keys are asked for by now.")
             return KEYLESS
         if self.is_static(key_id):
-            caller, allowance = self._keys.caller(key_id, INFERENCE), self._static.get(key_id)
-            return caller if allowance is None else msgspec.structs.replace(caller, allowance=allowance)
+            return self._static_caller(key_id)
         if self._revision is None:
             raise KeysAwayError
         known = self._known.newest(key_id)
@@ -172,6 +171,10 @@ class Directory:
                 if not away:
                     log.warning("keys cannot be read (%s); those known go on to hold", type(error).__name__)
                 away = True
+
+    def _static_caller(self, owner: str) -> Caller:
+        caller, allowance = self._keys.caller(owner, INFERENCE), self._static.get(owner)
+        return caller if allowance is None else msgspec.structs.replace(caller, allowance=allowance)
 
     def _stored(self, authorization: str | None) -> Caller:
         secret = bearer_of(authorization)

@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,6 +85,37 @@ def test_a_request_that_arrives_byte_by_byte_is_answered(aio: ServedProcess) -> 
         for byte in HEAD + BODY:
             connection.sendall(bytes([byte]))
         assert connection.recv(15) == b"HTTP/1.1 200 OK"
+
+
+PIECE = b"x" * 262_144
+FORM = (
+    b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+)
+
+
+def upload_head(pieces: int) -> bytes:
+    length = len(FORM) + pieces * len(PIECE) + len(b"\r\n--b--\r\n")
+    lines = ("POST /v1/files HTTP/1.1", "Host: x", "Content-Type: multipart/form-data; boundary=b")
+    return ("\r\n".join(lines) + f"\r\nContent-Length: {length}\r\n\r\n").encode() + FORM
+
+
+def test_a_file_that_arrives_steadily_has_the_time_it_takes(aio: ServedProcess) -> None:
+    with connect(aio) as connection:
+        connection.sendall(upload_head(10))
+        for _ in range(10):
+            # A slow line: together they take twice as long as a request may.
+            threading.Event().wait(0.2)
+            connection.sendall(PIECE)
+        connection.sendall(b"\r\n--b--\r\n")
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_a_file_that_stops_arriving_is_given_up(aio: ServedProcess) -> None:
+    with connect(aio) as connection:
+        connection.sendall(upload_head(10) + PIECE)
+        assert rest(connection).startswith("HTTP/1.1 408 Request Timeout\r\n")
+    assert answered(aio)
 
 
 def test_an_answer_may_be_read_byte_by_byte_while_others_are_served(aio: ServedProcess) -> None:
