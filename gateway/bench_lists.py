@@ -12,6 +12,7 @@ from sqlalchemy import Table, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.bench_overhead import served
+from gateway.dashboard.site import PAGES
 from gateway.settings import Settings
 from migrations.tables import (
     audit_events,
@@ -202,6 +203,24 @@ async def bench_lists(settings: Settings, *, rows: int, repeats: int, progress: 
         for name, (_, columns, _) in LISTS.items():
             found.append(await _time(http, name, rows, queries(columns, begin), repeats, progress))
         found += [await _time(http, name, rows, [{}], 10 * repeats, progress) for name in SUMMARIES]
+        found += await _time_pages(f"http://127.0.0.1:{port}", rows, 10 * repeats, progress)
+    return found
+
+
+async def _time_pages(url: str, rows: int, repeats: int, progress: Progress) -> list[ListTime]:
+    """Every page of the dashboard, as a browser's first request for it."""
+    found = []
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        token = (await http.get("/admin/login")).text.split('name="csrf_token" value="')[1].split('"')[0]
+        await http.post("/admin/login", data={"csrf_token": token})
+        for page in PAGES:
+            path, times = f"/admin{page.path}".rstrip("/"), []
+            for turn in range(repeats + 1):
+                progress(path, turn / (repeats + 1))
+                began = time.perf_counter()
+                (await http.get(path)).raise_for_status()
+                times.append((time.perf_counter() - began) * 1e3)
+            found.append(_summary(path, rows, {"": times[1:]}))
     return found
 
 
@@ -215,6 +234,10 @@ async def _time(
             following = await _page(http, name, query, times, counted=turn > 0)
             if following is not None:
                 await _page(http, name, query | {"cursor": following}, times, counted=turn > 0)
+    return _summary(name, rows, times)
+
+
+def _summary(name: str, rows: int, times: dict[str, list[float]]) -> ListTime:
     everything = sorted(chain.from_iterable(times.values()))
     slowest = max(times, key=lambda query: min(times[query]))
     return ListTime(

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 10.0
 SAMPLES = 360
-FRESH_SECONDS = 1.0
+FRESH_SECONDS = 2.0
 # A page does not wait for a core that is in the middle of a long step.
 CORE_SECONDS = 0.15
 

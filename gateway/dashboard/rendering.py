@@ -126,7 +126,10 @@ def _milliseconds(value: float | None) -> str:
 def _usd(value: float | None) -> str:
     if value is None:
         return "–"
-    return f"${value:,.2f}" if abs(value) >= 1 or value == 0 else f"${value:.3g}"
+    if abs(value) >= 1 or value == 0:
+        return f"${value:,.2f}"
+    # Two digits that say something, and never an exponent.
+    return f"${value:.{1 - math.floor(math.log10(abs(value)))}f}"
 
 
 def _percent(value: float | None) -> str:
