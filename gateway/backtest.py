@@ -91,7 +91,7 @@ class Backtest:
         turns = [ChatMessage(role=turn.role, content=turn.text) for turn in row.turns]
         inputs = self._routing.route(dry_ask(turns, max_tokens=row.max_tokens)).inputs
         self._said_by = inputs.prediction.classifier_version, inputs.prediction.kind
-        chosen = [_choice(inputs, rule) for rule in self._rules]
+        chosen = [choice_at(inputs, rule) for rule in self._rules]
         self._chosen.append(chosen)
         self._p_ok.append([inputs.prediction.p_ok[tier - 1] for tier in chosen])
         self._costs.append(self._costs_of(row))
@@ -102,7 +102,7 @@ class Backtest:
         else:
             barred = [Exclusion(tier=k, reason="the log has no label") for k in unlabelled]
             among = msgspec.structs.replace(inputs, exclusions=[*inputs.exclusions, *barred])
-            self._chosen_labelled.append([_choice(among, rule) for rule in self._rules])
+            self._chosen_labelled.append([choice_at(among, rule) for rule in self._rules])
         if row.cost_usd is not None:
             self._paid.append(row.cost_usd)
 
@@ -157,7 +157,8 @@ class Backtest:
         ]
 
 
-def _choice(inputs: PolicyInputs, rule: RoutingRule) -> int:
+def choice_at(inputs: PolicyInputs, rule: RoutingRule) -> int:
+    """The tier that `decide` takes by another rule; by its routing's own word, where it is only watched."""
     changed = msgspec.structs.replace(
         inputs,
         rule=rule.rule,

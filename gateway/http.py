@@ -62,6 +62,7 @@ from gateway.api.replicas_admin import change_replicas, show_replicas
 from gateway.api.responses import responses
 from gateway.api.route import route
 from gateway.api.routing_admin import change_routing, show_routing
+from gateway.api.routing_views import show_clusters, show_curve, show_preview, show_reliability, show_tiers
 from gateway.api.slo import show_slo
 from gateway.api.stats import show_stats
 from gateway.api.tokenize import detokenize, tokenize
@@ -157,6 +158,11 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             show_slo,
             overview_figures,
             request_figures,
+            show_curve,
+            show_preview,
+            show_reliability,
+            show_clusters,
+            show_tiers,
             list_promotions,
             end_promotions,
             promote_version,

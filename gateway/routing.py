@@ -63,6 +63,12 @@ class RoutingService:
         """The number of the dearest tier."""
         return len(self.catalog.tiers)
 
+    @property
+    def target_in_force(self) -> float | None:
+        """The quality target of requests that ask for none: the knob's, else the setting's; None is the version's."""
+        wanted = self.knobs.in_force.quality_target
+        return self.quality_target if wanted is None else wanted
+
     def tier(self, number: int) -> Tier:
         """The tier of this number, as it is now."""
         return self.tiers[number].in_force()
@@ -200,7 +206,7 @@ class RoutingService:
 
     def _verdict(self, ask: Ask, given: RoutingInput) -> Verdict:
         """The classifier's word, all of it by one version, or the length heuristic's where it fails (SPEC RT-13)."""
-        target = self.quality_target if ask.quality_target is None else ask.quality_target
+        target = self.target_in_force if ask.quality_target is None else ask.quality_target
         try:
             model = self.classifier.model_for(ask.request_id)
             prediction = self._within_budget(model.predict(given))

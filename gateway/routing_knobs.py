@@ -21,6 +21,13 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=4)] | None,
         Meta(description="The tier that answers what names none while observing, 1 to 4; null is the strongest."),
     ] = None
+    quality_target: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(
+            description="Share of answers no worse than the strongest tier's where a request asks for none, 0 to 1; "
+            "null is AIO_QUALITY_TARGET, else the classifier's own."
+        ),
+    ] = None
     novelty_threshold: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
         Meta(description="Novelty from which a prompt gets the safe tier, 0 to 1; null is the classifier's own."),

@@ -56,19 +56,23 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True):
     benefit: float = 1.0
 
 
-async def probes_since(engine: AsyncEngine, since: float, feature_spec: str | None = None) -> Probes:
-    """Those stored after `since` (epoch seconds) on which every tier has an outcome, of one encoder's or of any."""
+async def probes_since(
+    engine: AsyncEngine, since: float, feature_spec: str | None = None, *, newest: int | None = None
+) -> Probes:
+    """Those stored after `since` (epoch seconds) on which every tier has an outcome, of one encoder's or of any; at
+    most the `newest`."""
     columns = (training_rows.c.embedding, training_rows.c.features, training_rows.c.no_worse)
     query = (
         select(*columns)
         .where(training_rows.c.source == "probe", training_rows.c.created_at > since)
-        .order_by(training_rows.c.created_at, training_rows.c.training_row_id)
+        .order_by(training_rows.c.created_at.desc(), training_rows.c.training_row_id.desc())
+        .limit(newest)
     )
     if feature_spec is not None:
         query = query.where(training_rows.c.feature_spec == feature_spec, training_rows.c.features.is_not(None))
     async with engine.connect() as connection:
         found = (await connection.execute(query)).all()
-    rows = [row for row in found if None not in row.no_worse]
+    rows = [row for row in reversed(found) if None not in row.no_worse]
     if feature_spec is None:
         nothing = np.zeros((len(rows), 0), np.float32)
         return Probes(nothing, nothing, np.array([row.no_worse for row in rows], np.float64))
@@ -83,14 +87,19 @@ def choice_of(model: OutcomeModel) -> Choice:
     """What `model` chooses at the exchange rate of the yardstick, as it was judged before it was promoted."""
 
     def chosen(probes: Probes) -> npt.NDArray[np.intp]:
-        names, weaker, parts = len(model.manifest.feature_names), model.manifest.tiers - 1, []
-        for start in range(0, len(probes.vectors), _BATCH):
-            vectors, embedding = (part[start : start + _BATCH] for part in (probes.vectors, probes.embedding))
-            parts.append(model.outcomes(vectors[:, :names], embedding, vectors[:, names:]).p[:, :weaker])
-        p = np.concatenate(parts) if parts else np.zeros((0, weaker), np.float32)
-        return choose(np.hstack([p, np.ones((len(p), 1))]), np.array(PRICES[: weaker + 1]), "lambda", COST_WEIGHT)
+        return choose(p_ok_of(model, probes), np.array(PRICES[: model.manifest.tiers]), "lambda", COST_WEIGHT)
 
     return chosen
+
+
+def p_ok_of(model: OutcomeModel, probes: Probes) -> Float:
+    """P(no worse) [n, tiers] that `model` gives the probes; the strongest tier's is 1."""
+    names, weaker, parts = len(model.manifest.feature_names), model.manifest.tiers - 1, []
+    for start in range(0, len(probes.vectors), _BATCH):
+        vectors, embedding = (part[start : start + _BATCH] for part in (probes.vectors, probes.embedding))
+        parts.append(model.outcomes(vectors[:, :names], embedding, vectors[:, names:]).p[:, :weaker])
+    p = np.concatenate(parts) if parts else np.zeros((0, weaker), np.float32)
+    return np.hstack([p, np.ones((len(p), 1))])
 
 
 def tier_choice(tier: int) -> Choice:

@@ -62,23 +62,41 @@ class KnobPatch:
         """
         given = {name: getattr(body, name) for name in self._names}
         wanted = {name: value for name, value in given.items() if value is not UNSET}
-        actor, knobs = actor_of(request), parts_of(request).core_knobs
-        try:
-            made = change(wanted)
-        except ApiError as error:
-            name = error.body.param or ""
-            refused = _change(actor, part, name, None, wanted.get(name), body.reason, str(error))
-            await knobs.write_down([refused])
-            raise
-        except OSError as error:
-            raise ApiError(503, f"The knobs cannot be written down: {error}.", code="knobs_unwritable") from error
-        changed = [
-            _change(actor, one.part, name, getattr(one.before, name), getattr(one.after, name), body.reason)
-            for one in made
-            for name in self._names
-            if getattr(one.before, name) != getattr(one.after, name)
-        ]
-        return KnobsWritten(changed, await knobs.write_down(changed))
+        return await _carried_out(request, wanted, body.reason, part, change)
+
+
+async def order_knobs(
+    request: HttpRequest, knobs: KnobFile[Any], wanted: Mapping[str, Any], reason: str
+) -> KnobsWritten:
+    """As `KnobPatch.change_file`, where it was not the body that said what is `wanted`. Raises `ApiError`."""
+    part = knobs.part
+    return await _carried_out(request, wanted, reason, part, lambda named: [PartChange(part, *knobs.change(named))])
+
+
+async def _carried_out(
+    request: HttpRequest,
+    wanted: Mapping[str, Any],
+    reason: str | None,
+    part: str,
+    change: Callable[[Mapping[str, Any]], Sequence[PartChange]],
+) -> KnobsWritten:
+    actor, knobs = actor_of(request), parts_of(request).core_knobs
+    try:
+        made = change(wanted)
+    except ApiError as error:
+        name = error.body.param or ""
+        refused = _change(actor, part, name, None, wanted.get(name), reason, str(error))
+        await knobs.write_down([refused])
+        raise
+    except OSError as error:
+        raise ApiError(503, f"The knobs cannot be written down: {error}.", code="knobs_unwritable") from error
+    changed = [
+        _change(actor, one.part, name, getattr(one.before, name), getattr(one.after, name), reason)
+        for one in made
+        for name in one.after.__struct_fields__
+        if getattr(one.before, name) != getattr(one.after, name)
+    ]
+    return KnobsWritten(changed, await knobs.write_down(changed))
 
 
 def _change(

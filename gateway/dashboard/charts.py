@@ -28,6 +28,51 @@ class Tick(msgspec.Struct, frozen=True):
     value: float
 
 
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """A line through points of a plane, in their order."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    colour: int = 1
+    dashes: str = "none"
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """A point of a plane; [`low`, `high`] is the interval of its `y`, if it has one."""
+
+    name: str
+    x: float
+    y: float
+    colour: int = 1
+    low: float | None = None
+    high: float | None = None
+
+
+class Plane(msgspec.Struct, frozen=True, kw_only=True):
+    """What an x and a y may be; what lies outside is drawn at the edge."""
+
+    x: tuple[float, float] = (0.0, 1.0)
+    y: tuple[float, float] = (0.0, 1.0)
+    width: float = WIDTH
+    height: float = 240.0
+
+    def across(self, x: float) -> float:
+        """The place of an x."""
+        return round(self.width * _part(x, *self.x), 1)
+
+    def down(self, y: float) -> float:
+        """The place of a y."""
+        return round(self.height * (1 - _part(y, *self.y)), 1)
+
+    def path(self, points: Sequence[tuple[float, float]]) -> str:
+        """The `d` of a path through points."""
+        return "".join(f"{'L' if n else 'M'}{self.across(x)} {self.down(y)}" for n, (x, y) in enumerate(points))
+
+    def ticks(self, axis: tuple[float, float], count: int = 5) -> list[float]:
+        """Values for the marks of an axis, both ends included."""
+        return [axis[0] + (axis[1] - axis[0]) * n / count for n in range(count + 1)]
+
+
 class Segment(msgspec.Struct, frozen=True):
     """A part of a bar."""
 
@@ -88,3 +133,7 @@ def segments(values: Sequence[float], width: float = WIDTH) -> list[Segment]:
 def length(value: float | None, top: float, width: float = WIDTH) -> float:
     """How long the bar of a value is."""
     return 0.0 if value is None or top <= 0 else round(width * min(max(value / top, 0.0), 1.0), 2)
+
+
+def _part(value: float, least: float, most: float) -> float:
+    return min(max((value - least) / (most - least), 0.0), 1.0)

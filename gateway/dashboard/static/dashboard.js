@@ -47,6 +47,11 @@ for (const button of document.querySelectorAll("button[data-events]")) follow(bu
 for (const form of document.querySelectorAll("form[data-confirm]")) {
   form.addEventListener("submit", (event) => confirm(form.dataset.confirm) || event.preventDefault());
 }
+for (const slider of document.querySelectorAll("[data-mirrors]")) {
+  const field = document.getElementById(slider.dataset.mirrors);
+  slider.addEventListener("input", () => (field.value = slider.value));
+  field.addEventListener("input", () => (slider.value = field.value));
+}
 for (const field of document.querySelectorAll("[data-submit]")) {
   field.addEventListener("change", () => field.form.requestSubmit());
 }

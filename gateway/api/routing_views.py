@@ -1,0 +1,298 @@
+"""`/admin/api/routing/…`: how routing weighs cost against quality, what another target would do, and whom to trust."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+from litestar import get
+from litestar.response import Response
+
+from classifier.manifest import CurvePoint
+from classifier.outcome_model import OutcomeModel
+from gateway.api.csv_export import csv_response, wants_csv
+from gateway.api.operations import describe
+from gateway.classifier_in_force import ClassifierInForce
+from gateway.database_reach import reached
+from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.routing_preview import OperatingPoint, Preview, preview
+from gateway.routing_rule import RoutingRule, heuristic_rule
+from quality.estimates import Share, acceptance
+from quality.kinds import KindShare, acceptance_by_kind
+from quality.probe_curve import ProbeCurve, probe_curve
+from quality.recent_decisions import sample_decisions
+from quality.reliability import ReliabilityBin, reliability
+from quality.tier_worth import ReportFileError, compare_tiers, mean_cost_usd, stored_report, worthless_tiers
+
+DAY = 86_400.0
+
+
+class CurveRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A point of a curve. `source`: version (measured on its held-out rows) or probes. `cost_share`: of always asking
+    the strongest tier, at the reference prices."""
+
+    source: str
+    parameter: float
+    no_worse: float
+    cost_share: float
+
+
+class CurveShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The serving `version`'s curve by its `rule`, and where the target in force lies on it; `rows` and `probes` drew
+    the two."""
+
+    version: str
+    rule: str
+    rows: int
+    probes: int
+    in_force: RoutingRule
+    no_worse: float
+    cost_share: float
+    points: list[CurveRow]
+
+
+class ReliabilityShown(msgspec.Struct, frozen=True, kw_only=True):
+    """Predicted against verified, of the newest verdicts."""
+
+    bins: list[ReliabilityBin]
+
+
+class PreviewShown(msgspec.Struct, frozen=True, kw_only=True):
+    """None while nothing was routed in the time."""
+
+    preview: Preview | None
+
+
+class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of prompts at a tier: `known` is the share no worse among what the version `remembered` of it; the rest is
+    verified since it serves, as in the estimates."""
+
+    cluster: int
+    tier: int
+    remembered: int
+    known: float | None
+    answers: int = 0
+    no_worse: float | None = None
+    low: float = 0.0
+    high: float = 1.0
+
+
+class ClustersShown(msgspec.Struct, frozen=True, kw_only=True):
+    """By cluster and tier, below the strongest."""
+
+    version: str
+    rows: list[ClusterRow]
+
+
+class TierRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier's price in US dollars per million tokens, and what `aio bench tiers` measured, if it did: tasks right, and
+    mean seconds and US dollars a task. `not_better_than`: the cheapest tier that it does not beat significantly.
+    `accepted`: of its verified live answers, those no worse than the strongest tier's."""
+
+    tier: int
+    name: str
+    model: str
+    input_usd_per_million: float
+    output_usd_per_million: float
+    accuracy: Share | None = None
+    seconds: float | None = None
+    cost_usd: float | None = None
+    not_better_than: int | None = None
+    p_value: float | None = None
+    accepted: Share | None = None
+
+
+class TiersCompared(msgspec.Struct, frozen=True, kw_only=True):
+    """`measured_at` is None where nothing was measured; `problem` says why a measurement cannot be read."""
+
+    measured_at: datetime | None
+    tasks: int
+    problem: str
+    tiers: list[TierRow]
+
+
+@get("/routing/curve", operation_class=describe(None, CurveShown), summary="Show the cost-quality curve")
+async def show_curve(request: HttpRequest) -> Response[Any]:
+    """Of the serving version, and on probes where there are any. 409 without a classifier. `format`: json or csv."""
+    shown = await curve_shown(parts_of(request))
+    return _as_asked(request, "curve", shown, shown.points, CurveRow.__struct_fields__)
+
+
+@get("/routing/preview", operation_class=describe(None, PreviewShown), summary="Preview another quality target")
+async def show_preview(request: HttpRequest) -> Response[Any]:
+    """What `quality_target` (0 to 1; empty is the one in force) would do with the traffic of the last 24 hours; nothing
+    changes. `format`: json or csv."""
+    shown = PreviewShown(preview=await preview_of(request))
+    rows = [] if shown.preview is None else [shown.preview.now, shown.preview.then]
+    return _as_asked(request, "preview", shown, rows, OperatingPoint.__struct_fields__)
+
+
+@get(
+    "/routing/reliability", operation_class=describe(None, ReliabilityShown), summary="Show calibration on live traffic"
+)
+async def show_reliability(request: HttpRequest) -> Response[Any]:
+    """By tier and tenth of the predicted P(no worse). `format`: json or csv."""
+    parts = parts_of(request)
+    shown = ReliabilityShown(bins=await reached(reliability(parts.database, parts.routing.strongest)))
+    return _as_asked(request, "reliability", shown, shown.bins, ReliabilityBin.__struct_fields__)
+
+
+@get("/routing/clusters", operation_class=describe(None, ClustersShown), summary="Show kinds of prompts")
+async def show_clusters(request: HttpRequest) -> Response[Any]:
+    """How good each tier is for each kind. 409 without a classifier. `format`: json or csv."""
+    shown = await clusters_shown(parts_of(request))
+    return _as_asked(request, "clusters", shown, shown.rows, ClusterRow.__struct_fields__)
+
+
+@get("/routing/tiers", operation_class=describe(None, TiersCompared), summary="Compare the tiers")
+async def show_tiers(request: HttpRequest) -> Response[Any]:
+    """Accuracy, price and latency, and which tier is not worth its price. `format`: json or csv."""
+    shown = await tiers_compared(parts_of(request))
+    return _as_asked(request, "tiers", shown, shown.tiers, TierRow.__struct_fields__)
+
+
+def model_in_force(parts: Parts) -> OutcomeModel:
+    """The serving version. Raises `ApiError` 409 where there is none."""
+    classifier = parts.routing.classifier
+    serving = classifier.serving_or_none if isinstance(classifier, ClassifierInForce) else None
+    if serving is None:
+        raise ApiError(409, "This server has no classifier of its own in force.", code="classifier_off")
+    return serving.current.model
+
+
+async def curve_shown(parts: Parts) -> CurveShown:
+    """The curve with its operating point. Raises `ApiError` 409 and 503."""
+    model, rule = model_in_force(parts), rule_at(parts, parts.routing.target_in_force)
+    drawn: ProbeCurve = await reached(probe_curve(parts.database, model))
+    curves = model.manifest.curves
+    points = curves.lambda_rule if rule.rule == "lambda" else curves.tau_rule
+    no_worse, cost_share = _on_curve(points, rule.lambda_ if rule.rule == "lambda" else rule.tau)
+    own = [_row("version", point.parameter, point.no_worse, point.cost_share) for point in points]
+    live = [_row("probes", point.parameter, point.no_worse, point.cost_share) for point in drawn.points]
+    return CurveShown(
+        version=model.version,
+        rule=rule.rule,
+        rows=curves.rows,
+        probes=drawn.probes,
+        in_force=rule,
+        no_worse=no_worse,
+        cost_share=cost_share,
+        points=own + live,
+    )
+
+
+async def preview_of(request: HttpRequest) -> Preview | None:
+    """Of the query's `quality_target`. Raises `ApiError` 400 and 503."""
+    parts, until = parts_of(request), time.time()
+    wanted = target_of(request.query_params.get("quality_target", ""))
+    now = parts.routing.target_in_force
+    rules = rule_at(parts, now), rule_at(parts, now if wanted is None else wanted)
+    sample = await reached(sample_decisions(parts.database, until - DAY, until))
+    return await asyncio.to_thread(preview, sample, parts.routing.strongest, *rules, until - DAY, until)
+
+
+def target_of(given: str) -> float | None:
+    """A quality target as a form or query says it; "" is none. Raises `ApiError` 400."""
+    if not given.strip():
+        return None
+    try:
+        target = float(given)
+    except ValueError:
+        target = -1.0
+    if not 0 <= target <= 1:
+        raise bad_request(f"Invalid quality_target: {given[:64]!r} is no number from 0 to 1.", "quality_target")
+    return target
+
+
+def rule_at(parts: Parts, target: float | None) -> RoutingRule:
+    """The rule of the version in force, or of the heuristic without one, at a target; None is the version's own."""
+    try:
+        return parts.routing.classifier.model_for("").rule_for(target)
+    except Exception:
+        return heuristic_rule(target)
+
+
+async def clusters_shown(parts: Parts) -> ClustersShown:
+    """What the version remembers of each kind of prompts, and what was verified since. Raises `ApiError` 409, 503."""
+    model = model_in_force(parts)
+    live = {(kind.tier, kind.cluster): kind for kind in await reached(acceptance_by_kind(parts.database))}
+    return ClustersShown(version=model.version, rows=await asyncio.to_thread(_cluster_rows, model, live))
+
+
+async def tiers_compared(parts: Parts) -> TiersCompared:
+    """The catalogue's tiers, with the stored measurement of them. Raises `ApiError` 503."""
+    catalog, problem = parts.routing.catalog, ""
+    accepted = await reached(acceptance(parts.database))
+    report = None
+    try:
+        report = await asyncio.to_thread(stored_report, parts.settings.data_path, catalog)
+    except ReportFileError as error:
+        problem = str(error)
+    measured = {} if report is None else {one.tier: one for one in report.tiers}
+    flagged = {} if report is None else {one.dearer: one for one in worthless_tiers(compare_tiers(report, catalog))}
+    rows = []
+    for spec in catalog.tiers:
+        one, flag = measured.get(spec.number), flagged.get(spec.number)
+        rows.append(
+            TierRow(
+                tier=spec.number,
+                name=spec.name,
+                model=spec.model_name,
+                input_usd_per_million=spec.price.input_usd_per_million,
+                output_usd_per_million=spec.price.output_usd_per_million,
+                accuracy=None if one is None else one.accuracy,
+                seconds=None if one is None else one.mean_latency_seconds,
+                cost_usd=None if one is None else mean_cost_usd(one, spec.price),
+                not_better_than=None if flag is None else flag.cheaper,
+                p_value=None if flag is None else flag.p_value,
+                accepted=accepted.get(spec.number),
+            )
+        )
+    return TiersCompared(
+        measured_at=None if report is None else report.measured_at,
+        tasks=0 if report is None else report.tiers[0].accuracy.total,
+        problem=problem,
+        tiers=rows,
+    )
+
+
+def _as_asked(
+    request: HttpRequest, name: str, whole: msgspec.Struct, rows: Sequence[msgspec.Struct], columns: Sequence[str]
+) -> Response[Any]:
+    if wants_csv(dict(request.query_params)):
+        return csv_response(name, columns, [msgspec.structs.asdict(row) for row in rows])
+    return Response(whole, media_type="application/json")
+
+
+def _row(source: str, parameter: float, no_worse: float, cost_share: float) -> CurveRow:
+    return CurveRow(source=source, parameter=parameter, no_worse=no_worse, cost_share=cost_share)
+
+
+def _on_curve(points: list[CurvePoint], parameter: float) -> tuple[float, float]:
+    at = [point.parameter for point in points]
+    no_worse, cost_share = ([getattr(point, name) for point in points] for name in ("no_worse", "cost_share"))
+    return float(np.interp(parameter, at, no_worse)), float(np.interp(parameter, at, cost_share))
+
+
+def _cluster_rows(model: OutcomeModel, live: dict[tuple[int | None, int | None], KindShare]) -> list[ClusterRow]:
+    memory, heads = model.memory, model.manifest.heads
+    nearest = model.clusters.nearest(memory.vectors)
+    rows = []
+    for cluster in range(len(model.clusters.centres)):
+        here = nearest == cluster
+        for tier in range(1, model.manifest.tiers):
+            labels, weights = memory.labels[here, heads.index(f"no_worse_{tier}")], memory.weights[here]
+            seen = ~np.isnan(labels)
+            total = float(weights[seen].sum())
+            known = round(float(labels[seen] @ weights[seen]) / total, 6) if total > 0 else None
+            row = ClusterRow(cluster=cluster, tier=tier, remembered=int(here.sum()), known=known)
+            if (kind := live.get((tier, cluster))) is not None:
+                row = msgspec.structs.replace(
+                    row, answers=kind.answers, no_worse=kind.value, low=kind.low, high=kind.high
+                )
+            rows.append(row)
+    return rows

@@ -1,0 +1,133 @@
+"""The routing page: cost against quality, what another target would do before it is in force, and whom to trust."""
+
+from typing import Any
+
+from litestar import get, post
+from litestar.response import Response
+
+from gateway.api.guard import OPERATOR
+from gateway.api.knob_patch import order_knobs
+from gateway.api.routing_views import (
+    ClusterRow,
+    ClustersShown,
+    CurveShown,
+    clusters_shown,
+    curve_shown,
+    preview_of,
+    rule_at,
+    target_of,
+    tiers_compared,
+)
+from gateway.dashboard.charts import Curve, Mark, Plane
+from gateway.dashboard.order_form import fields_of, reason_of
+from gateway.dashboard.page import Page
+from gateway.dashboard.rendering import back_to, page
+from gateway.database_reach import reached
+from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.routing_preview import Preview
+from quality.reliability import ReliabilityBin, reliability
+
+PATH = "/admin/routing"
+_PROBES, _OWN = 4, 1
+
+
+@get("/routing")
+async def show_routing_page(request: HttpRequest) -> Response[Any]:
+    """Query: `quality_target`, to see what it would do with yesterday's traffic."""
+    parts = parts_of(request)
+    wanted = target_of(request.query_params.get("quality_target", ""))
+    previewed = await preview_of(request)
+    curve = await _unless_off(curve_shown, parts)
+    clusters: ClustersShown | None = await _unless_off(clusters_shown, parts)
+    bins = await reached(reliability(parts.database, parts.routing.strongest))
+    in_force = rule_at(parts, parts.routing.target_in_force)
+    return page(
+        request,
+        "routing.html",
+        "Routing",
+        in_force=in_force,
+        knobs=parts.routing.knobs.in_force,
+        wanted=in_force.quality_target if wanted is None else wanted,
+        asked=wanted is not None,
+        preview=previewed,
+        curve=curve,
+        plane=Plane(y=_room(curve)),
+        curves=_curves(curve),
+        marks=_marks(curve, previewed, wanted is not None),
+        bins=bins,
+        bin_marks=[_mark(one) for one in bins],
+        diagonal=[Curve(name="as predicted", points=[(0.0, 0.0), (1.0, 1.0)], colour=5, dashes="4 4")],
+        clusters=_by_cluster(clusters),
+        compared=await tiers_compared(parts),
+        judged=range(1, parts.routing.strongest),
+    )
+
+
+@post("/routing/target", opt=OPERATOR, status_code=200)
+async def apply_target(request: HttpRequest) -> Response[Any]:
+    """Put a quality target in force, for good; with `default` the server's own again."""
+    fields = await fields_of(request)
+    target = None if "default" in fields else target_of(fields.get("quality_target", ""))
+    if target is None and "default" not in fields:
+        raise bad_request("Say which quality_target, from 0 to 1.", "quality_target", "invalid_value")
+    reason = reason_of(fields)
+    done = await order_knobs(request, parts_of(request).routing.knobs, {"quality_target": target}, reason)
+    if not done.changed:
+        return back_to(PATH, "It was so already.")
+    said = "the server's own" if target is None else f"{target:g}"
+    late = "" if done.recorded else " The database is away: the change is written down later."
+    return back_to(PATH, f"The quality target is {said} from now on.{late}")
+
+
+async def _unless_off(find: Any, parts: Parts) -> Any:
+    try:
+        return await find(parts)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return None
+
+
+def _room(curve: CurveShown | None) -> tuple[float, float]:
+    """From the tenth below the curve's least quality up to 1."""
+    least = min((point.no_worse for point in curve.points), default=0.0) if curve is not None else 0.0
+    return max(int(least * 10) / 10, 0.0) if least < 1 else 0.9, 1.0
+
+
+def _curves(curve: CurveShown | None) -> list[Curve]:
+    if curve is None:
+        return []
+    drawn = []
+    for source, colour, dashes in (("version", _OWN, "none"), ("probes", _PROBES, "6 4")):
+        points = [(point.cost_share, point.no_worse) for point in curve.points if point.source == source]
+        if points:
+            drawn.append(Curve(name=source, points=points, colour=colour, dashes=dashes))
+    return drawn
+
+
+def _marks(curve: CurveShown | None, preview: Preview | None, asked: bool) -> list[Mark]:
+    marks = []
+    if curve is not None:
+        marks.append(Mark(name="the target in force", x=curve.cost_share, y=curve.no_worse, colour=_OWN))
+    if preview is not None:
+        marks.append(Mark(name="yesterday's traffic", x=preview.now.cost_share, y=preview.now.no_worse, colour=2))
+    if preview is not None and asked:
+        marks.append(Mark(name="as previewed", x=preview.then.cost_share, y=preview.then.no_worse, colour=3))
+    return marks
+
+
+def _mark(one: ReliabilityBin) -> Mark:
+    share = one.no_worse
+    name = f"tier {one.tier}, {share.count} of {share.total}"
+    return Mark(name=name, x=one.predicted, y=share.value or 0.0, colour=one.tier, low=share.low, high=share.high)
+
+
+def _by_cluster(clusters: ClustersShown | None) -> list[list[ClusterRow]]:
+    found: dict[int, list[ClusterRow]] = {}
+    for row in [] if clusters is None else clusters.rows:
+        found.setdefault(row.cluster, []).append(row)
+    return list(found.values())
+
+
+ROUTING_PAGE = Page(title="Routing", path="/routing", handlers=(show_routing_page, apply_target))
