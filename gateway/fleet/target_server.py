@@ -1,6 +1,7 @@
 """Targets over HTTP: a gauge for Prometheus and JSON for KEDA's metrics-api scaler, from gateways scraped in turn."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -17,7 +18,11 @@ _SCRAPE_TIMEOUT_S = 5.0
 
 
 class TargetService:
-    """Scrapes `gateways` (base URLs) every `interval_s` and brings `targets` up to date."""
+    """Scrapes `gateways` (base URLs) every `interval_s` and brings `targets` up to date.
+
+    A name may stand for many gateways, as a headless Service's does: each of its addresses is scraped, and the name is
+    asked anew every time, since gateways come and go.
+    """
 
     def __init__(self, targets: FleetTargets, gateways: Sequence[str], interval_s: float) -> None:
         self.targets, self._gateways, self._interval_s = targets, gateways, interval_s
@@ -25,8 +30,10 @@ class TargetService:
 
     async def scrape(self, client: httpx.AsyncClient) -> None:
         """Once. A gateway that does not answer makes the interval unknown: targets stay as they are."""
-        texts = await asyncio.gather(*(_exposition(client, url) for url in self._gateways))
-        passed = self._counters.take(dict(zip(self._gateways, texts, strict=True)))
+        found = await asyncio.gather(*(addresses_of(url) for url in self._gateways))
+        gateways = [url for urls in found for url in urls]
+        texts = await asyncio.gather(*(_exposition(client, url) for url in gateways))
+        passed = self._counters.take(dict(zip(gateways, texts, strict=True)))
         await asyncio.to_thread(self.targets.update, time.monotonic(), passed)
 
     async def run(self) -> None:
@@ -37,6 +44,21 @@ class TargetService:
                 await self.scrape(client)
                 due = max(due + self._interval_s, time.monotonic())
                 await asyncio.sleep(due - time.monotonic())
+
+
+async def addresses_of(url: str) -> list[str]:
+    """A URL for each address of its host, of IPv4 where it has any; the URL itself where it has none, or needs its name
+    for TLS."""
+    parsed = httpx.URL(url)
+    if parsed.scheme != "http":
+        return [url]
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(parsed.host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return [url]
+    fours = {str(address[0]) for family, *_, address in found if family == socket.AF_INET}
+    hosts = fours or {str(address[0]) for *_, address in found}
+    return [str(parsed.copy_with(host=host)) for host in sorted(hosts)]
 
 
 async def _exposition(client: httpx.AsyncClient, url: str) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
+from gateway.cli.fleet_serve import serve as serve_fleet
 from gateway.settings import Settings, variable_of
 from tests.deploy.files import read_yaml, run, strings
 from tests.deploy.rendered_chart import (
@@ -86,7 +87,7 @@ def test_pods_are_unprivileged_and_carry_no_token(name: str, releases: dict[str,
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_pod_is_given_longer_to_end_than_it_drains(name: str, releases: dict[str, list[Object]]) -> None:
-    served = {n: t for n, t in pods(releases[name]).items() if n.startswith(("Deployment", "StatefulSet"))}
+    served = {n: t for n, t in pods(releases[name]).items() if n.startswith(("Deployment/aio-gateway", "StatefulSet"))}
     assert served
     for template in served.values():
         gateway = template["spec"]["containers"][0]
@@ -211,6 +212,19 @@ def test_autoscalers_keep_the_warm_pool_and_scale_what_is_there(name: str, relea
     metrics = of_kind(releases["everything"], "HorizontalPodAutoscaler")["aio-gpu-70b"]["spec"]["metrics"]
     by_name = {metric["external"]["metric"]["name"]: metric["external"]["target"] for metric in metrics}
     assert by_name["gpu_utilization"] == {"type": "Value", "value": "70"}
+
+
+def test_the_fleets_target_is_read_where_it_is_served(releases: dict[str, list[Object]]) -> None:
+    objects = releases["everything"]
+    triggers = of_kind(objects, "ScaledObject")["aio-cpu-3b"]["spec"]["triggers"]
+    (target,) = [trigger["metadata"] for trigger in triggers if trigger["type"] == "metrics-api"]
+    assert target["url"] == "http://aio-fleet.serving:8090/v1/fleet"
+    (container,) = pods(objects)["Deployment/aio-fleet"]["spec"]["containers"]
+    options = serve_fleet.make_context("serve", container["args"][2:]).params
+    assert options["tiers"] == ("1=smollm2-135m-int4-cpu",)
+    assert options["gateways"] == ("http://aio-gateway-pods:8080",)
+    assert options["port"] == of_kind(objects, "Service")["aio-fleet"]["spec"]["ports"][0]["port"]
+    assert of_kind(objects, "Service")["aio-gateway-pods"]["spec"]["clusterIP"] == "None"
 
 
 def test_external_metrics_are_served_by_the_adapters_rules(releases: dict[str, list[Object]]) -> None:

@@ -1,6 +1,7 @@
 """Targets for a cluster: counters become demand, demand becomes replicas, and gaps change nothing."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import httpx
@@ -13,7 +14,7 @@ from gateway.fleet.predictive import PredictiveKnobs
 from gateway.fleet.replica_profile import replica_profile
 from gateway.fleet.scoring import ServiceObjectives
 from gateway.fleet.simulation import FleetSettings
-from gateway.fleet.target_server import TargetService, target_app, target_exposition
+from gateway.fleet.target_server import TargetService, addresses_of, target_app, target_exposition
 from gateway.fleet.targets import FleetTargets
 from gateway.fleet.traffic_counters import Passed, TrafficCounters
 
@@ -133,6 +134,25 @@ async def test_an_autoscaler_reads_what_gateways_count_as_json_and_as_a_gauge(co
     wanted = service.targets.tiers["1"].target
     assert wanted > 3
     assert f'aio_fleet_target_replicas{{tier="1"}} {wanted:.1f}' in target_exposition(service.targets).decode()
+
+
+async def test_a_name_of_many_gateways_is_all_of_them_each_time(monkeypatch):
+    pods = ["10.0.0.2", "10.0.0.1", "10.0.0.1"]
+
+    async def resolve(self, host, port, **options):
+        assert host == "gateways"
+        six = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fd00::1", 0, 0, 0))
+        return [six, *((socket.AF_INET, socket.SOCK_STREAM, 6, "", (pod, 0)) for pod in pods)]
+
+    monkeypatch.setattr(type(asyncio.get_running_loop()), "getaddrinfo", resolve)
+    assert await addresses_of("http://gateways:8080") == ["http://10.0.0.1:8080", "http://10.0.0.2:8080"]
+    pods[:] = []
+    assert await addresses_of("http://gateways:8080") == ["http://[fd00::1]:8080"]
+    assert await addresses_of("https://gateways") == ["https://gateways"]
+
+
+async def test_a_name_that_nobody_knows_is_a_gateway_that_does_not_answer():
+    assert await addresses_of("http://no-such-host.invalid:8080") == ["http://no-such-host.invalid:8080"]
 
 
 async def test_the_service_answers_while_no_gateway_does():
