@@ -92,14 +92,20 @@ def announced(catalog: Catalog, core: str) -> list[Announced]:
 
 def free_rooms() -> list[NodeRoom]:
     """What is free on each node that is alive."""
-    free = ray._private.state.available_resources_per_node()
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    return [NodeRoom(node["NodeID"], free.get(node["NodeID"], {})) for node in alive]
+    # Asked for inside: a driver that joined by ray:// does not know.
+    task: Any = ray.remote(_free_rooms).options(num_cpus=0)
+    return list(ray.get(task.remote(), timeout=JOIN_SECONDS))
 
 
 def serve_applications() -> dict[str, str]:
     """The status of every application of Serve, by name."""
     return {name: str(app.status.value) for name, app in serve.status().applications.items()}
+
+
+def _free_rooms() -> list[NodeRoom]:
+    free = ray._private.state.available_resources_per_node()
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return [NodeRoom(node["NodeID"], free.get(node["NodeID"], {})) for node in alive]
 
 
 def _target(catalog: Catalog, settings: Settings, core: str, scale: Scale) -> Any:

@@ -170,3 +170,27 @@ def test_taking_down_lets_running_answers_end(cluster: Any, folder: Path, gatewa
     body = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello"}]}
     refused = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, timeout=60)
     assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+
+
+def test_a_queue_brings_another_replica_and_idleness_takes_it(
+    cluster: Any, folder: Path, gateway: ServedProcess
+) -> None:
+    numbers = ("--replicas", "1", "--most", "2", "--up-seconds", "1", "--down-seconds", "5")
+    deployed = aio(cluster, folder, "deploy", *numbers)
+    assert deployed.returncode == 0, deployed.stderr
+    until(lambda: httpx.get(f"{gateway.url}/health/ready").json()["status"] == "ok")
+    seats = httpx.patch(f"{gateway.url}/v1/admin/knobs", json={"max_num_seqs": 2}, timeout=60)
+    assert seats.status_code == 200, seats.text
+
+    async def load_until_two() -> None:
+        deadline = time.monotonic() + PATIENCE
+        while len(serving(cluster, folder)) < 2:
+            assert time.monotonic() < deadline, "no second replica came"
+            assert await mixed_load(gateway.url, asyncio.Event()) == ["answered"] * REQUESTS
+
+    asyncio.run(load_until_two())
+    until(lambda: len(serving(cluster, folder)) == 1)
+
+
+def serving(cluster: Any, folder: Path) -> list[dict[str, Any]]:
+    return [one for one in replicas(cluster, folder) if not one["leaving"]]
