@@ -179,6 +179,7 @@ def test_a_queue_brings_another_replica_and_idleness_takes_it(
     deployed = aio(cluster, folder, "deploy", *numbers)
     assert deployed.returncode == 0, deployed.stderr
     until(lambda: httpx.get(f"{gateway.url}/health/ready").json()["status"] == "ok")
+    until(lambda: len(serving(cluster, folder)) == 1)
     seats = httpx.patch(f"{gateway.url}/v1/admin/knobs", json={"max_num_seqs": 2}, timeout=60)
     assert seats.status_code == 200, seats.text
 
