@@ -137,6 +137,11 @@ class LineWorker:
 
     async def _take(self, batch: Batch, most: int) -> int:
         jobs = await self._queue.take(batch.batch_id, most)
+        if self._draining:
+            # They came while we were told to stop.
+            for job in jobs:
+                await self._queue.put_back(job, 0.0, job.deliveries - 1)
+            return 0
         if not jobs:
             return 0
         wanted = await self._lines.requests(batch.batch_id, [job.number for job in jobs])
