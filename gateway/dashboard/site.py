@@ -16,8 +16,9 @@ from gateway.dashboard.page import OPT, Page
 from gateway.dashboard.rendering import failure_page
 from gateway.dashboard.requests import REQUESTS_PAGE
 from gateway.dashboard.routing import ROUTING_PAGE
+from gateway.dashboard.system import SYSTEM_PAGE
 
-PAGES: tuple[Page, ...] = (OVERVIEW_PAGE, REQUESTS_PAGE, ROUTING_PAGE, CORE_PAGE, KEYS_PAGE)
+PAGES: tuple[Page, ...] = (OVERVIEW_PAGE, REQUESTS_PAGE, ROUTING_PAGE, CORE_PAGE, KEYS_PAGE, SYSTEM_PAGE)
 
 
 def dashboard_routers() -> list[Router]:
