@@ -99,3 +99,16 @@ def test_the_context_is_the_packages_and_nothing_else() -> None:
     assert packages <= allowed
     assert allowed - packages == {"LICENSE", "README.md", "pyproject.toml", "setup.py"}
     assert all((ROOT / name).exists() for name in allowed)
+
+
+def test_an_installed_program_has_every_file_of_its_packages(tmp_path: Path) -> None:
+    """Images install a wheel; what its package data forgets is there in a checkout and missing in a container."""
+    packages = sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests")
+    setup = "import os, sys; os.chdir(sys.argv.pop(1)); exec(compile(open('setup.py').read(), 'setup.py', 'exec'))"
+    # Metadata of its own: that of a checkout remembers files that its package data has forgotten.
+    fresh = ("egg_info", "--egg-base", tmp_path)
+    built = run(sys.executable, "-c", setup, ROOT, "-q", *fresh, "build_py", "--build-lib", tmp_path)
+    assert built.returncode == 0, built.stderr
+    tracked = run("git", "-C", ROOT, "ls-files", *packages).stdout.split()
+    assert tracked
+    assert [path for path in tracked if not (tmp_path / path).exists()] == []
