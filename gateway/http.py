@@ -65,7 +65,7 @@ from gateway.api.routing_admin import change_routing, show_routing
 from gateway.api.routing_views import show_clusters, show_curve, show_preview, show_reliability, show_tiers
 from gateway.api.slo import show_slo
 from gateway.api.stats import show_stats
-from gateway.api.system import show_system
+from gateway.api.system import show_checklist, show_system
 from gateway.api.tokenize import detokenize, tokenize
 from gateway.api.users import erase_user
 from gateway.dashboard.overview import overview_figures
@@ -165,6 +165,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             show_clusters,
             show_tiers,
             show_system,
+            show_checklist,
             list_promotions,
             end_promotions,
             promote_version,
