@@ -65,7 +65,12 @@ _stop = msgspec.json.Decoder(VersionOrder)
 async def start_experiment(request: HttpRequest) -> Response[Any]:
     """Requests to `auto` are put into an arm by a hash of their ids. It ends by itself when the evidence of probes is
     enough, or after `most_probes`. 409 while another one runs, or for a version that may not serve."""
-    order = await read_body(request, _order)
+    started = await begin_experiment(request, await read_body(request, _order))
+    return Response(ExperimentStarted(experiment_id=started), status_code=201, media_type="application/json")
+
+
+async def begin_experiment(request: HttpRequest, order: ExperimentOrder) -> str:
+    """Start what is ordered; its id. Raises `ApiError` 400, 409 and 503."""
     parts = parts_of(request)
     registry = ArtefactRegistry(parts.settings.registry_path)
     plan = _plan(order, parts.routing.strongest)
@@ -74,10 +79,9 @@ async def start_experiment(request: HttpRequest) -> Response[Any]:
             await check_version(request, registry, arm.version)
     experiments = Experiments(parts.database, registry)
     try:
-        started = await reached(experiments.start(order.name, plan, actor=actor_of(request), reason=order.reason))
+        return await reached(experiments.start(order.name, plan, actor=actor_of(request), reason=order.reason))
     except (ExperimentError, ArtefactError) as error:
         raise ApiError(409, str(error), code="experiment_refused") from error
-    return Response(ExperimentStarted(experiment_id=started), status_code=201, media_type="application/json")
 
 
 @post(
@@ -89,12 +93,16 @@ async def start_experiment(request: HttpRequest) -> Response[Any]:
 )
 async def stop_experiment(request: HttpRequest, experiment_id: FromPath[str]) -> Response[Any]:
     """End it without a verdict; 404 if it is not running."""
-    order = await read_body(request, _stop)
+    await end_experiment(request, experiment_id, (await read_body(request, _stop)).reason)
+    return Response(ExperimentStopped(stopped=True), media_type="application/json")
+
+
+async def end_experiment(request: HttpRequest, experiment_id: str, reason: str) -> None:
+    """End it. Raises `ApiError` 404 and 503."""
     parts = parts_of(request)
     experiments = Experiments(parts.database, ArtefactRegistry(parts.settings.registry_path))
-    if not await reached(experiments.stop(experiment_id, actor=actor_of(request), reason=order.reason)):
+    if not await reached(experiments.stop(experiment_id, actor=actor_of(request), reason=reason)):
         raise ApiError(404, f"No experiment {experiment_id[:64]!r} is running.", code="experiment_not_running")
-    return Response(ExperimentStopped(stopped=True), media_type="application/json")
 
 
 def _plan(order: ExperimentOrder, tiers: int) -> Plan:

@@ -9,6 +9,7 @@ from litestar.types import Guard
 from gateway.api.guard import admit_page
 from gateway.dashboard.assets import static_file
 from gateway.dashboard.core import CORE_PAGE
+from gateway.dashboard.experiments import EXPERIMENTS_PAGE
 from gateway.dashboard.keys import KEYS_PAGE
 from gateway.dashboard.login import show_login, sign_in, sign_out
 from gateway.dashboard.overview import OVERVIEW_PAGE
@@ -18,7 +19,15 @@ from gateway.dashboard.requests import REQUESTS_PAGE
 from gateway.dashboard.routing import ROUTING_PAGE
 from gateway.dashboard.system import SYSTEM_PAGE
 
-PAGES: tuple[Page, ...] = (OVERVIEW_PAGE, REQUESTS_PAGE, ROUTING_PAGE, CORE_PAGE, KEYS_PAGE, SYSTEM_PAGE)
+PAGES: tuple[Page, ...] = (
+    OVERVIEW_PAGE,
+    REQUESTS_PAGE,
+    ROUTING_PAGE,
+    EXPERIMENTS_PAGE,
+    CORE_PAGE,
+    KEYS_PAGE,
+    SYSTEM_PAGE,
+)
 
 
 def dashboard_routers() -> list[Router]:
