@@ -227,9 +227,9 @@ async def test_tiers_elsewhere_serve_while_no_core_is_there(settings: Settings) 
     remote = ScriptedTier(1, model="big")
     engine = Engine([remote], {"cpu": SocketCoreClient(socket_of(apart, "nobody"))})
     starting = asyncio.create_task(engine.stay_connected("cpu"))
-    await engine.keep_starting_others()
-    while "no core listens" not in engine.away.get("core", ""):  # noqa: ASYNC110 - it is told by a dict
-        await asyncio.sleep(0)
-    assert remote.started
+    async with engine.starting_elsewhere():
+        while "no core listens" not in engine.away.get("core", ""):  # noqa: ASYNC110 - it is told by a dict
+            await asyncio.sleep(0)
+        assert remote.started
     starting.cancel()
     await engine.close()

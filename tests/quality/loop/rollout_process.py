@@ -10,14 +10,12 @@ from collections.abc import Callable
 from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 
 from classifier.registry import ArtefactRegistry
-from quality import retrain as retraining
 from quality.database import open_database
-from quality.retrain import RetrainResult, RetrainSettings
+from quality.retrain import RetrainResult, RetrainSettings, retrain
 from quality.retrain_runs import RetrainRuns
 from quality.rollout import Rollouts, Verdict
 from quality.training_order import RESULT
@@ -42,9 +40,8 @@ class Training:
 async def retrain_once(url: str, root: Path, training: Training, now: float) -> RetrainResult:
     engine = open_database(url)
     try:
-        with patch.object(retraining, "run_training_process", training):
-            registry = ArtefactRegistry(root)
-            return await retraining.retrain(engine, registry, SETTINGS, trigger="cli", clock=lambda: now)
+        registry = ArtefactRegistry(root)
+        return await retrain(engine, registry, SETTINGS, trigger="cli", clock=lambda: now, train=training)
     finally:
         await engine.dispose()
 
