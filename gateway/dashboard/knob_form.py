@@ -67,8 +67,12 @@ def _bounds(schema: Mapping[str, Any]) -> str:
         return f"numbers with commas between them, each {_bounds(schema.get('items', {}))}"
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
-        return f"{low:,g} to {high:,g}"
-    return "" if low is None else f"{low:,g} or more"
+        return f"{_bound(low)} to {_bound(high)}"
+    return "" if low is None else f"{_bound(low)} or more"
+
+
+def _bound(value: float) -> str:
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
 
 
 def _text(value: Any) -> str:

@@ -67,6 +67,10 @@ def test_only_what_differs_from_the_form_as_shown_is_a_change() -> None:
 
 
 def test_fields_say_what_may_be_put_in() -> None:
-    fields = {f.name: f for f in knob_fields({"batching": "continuous", "max_num_seqs": 8}, knob_schemas())}
+    fields = {
+        f.name: f
+        for f in knob_fields({"batching": "continuous", "max_num_seqs": 8, "prefill_chunk": 4}, knob_schemas())
+    }
     assert fields["batching"].choices == ("continuous", "dynamic", "static")
     assert (fields["max_num_seqs"].bounds, fields["max_num_seqs"].default) == ("1 to 4,096", "64")
+    assert fields["prefill_chunk"].bounds == "1 to 1,048,576"
