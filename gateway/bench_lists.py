@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy import Table, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.decision import PolicyInputs, Prediction
 from gateway.bench_overhead import served
 from gateway.dashboard.site import PAGES
 from gateway.settings import Settings
@@ -123,6 +124,20 @@ LISTS: dict[str, tuple[Table, dict[str, Column], dict[str, str]]] = {
     ),
     "experiments": (experiments, _ENDED, {"experiment_id": "'e' || n", "name": "'a'", "config": "'{}'"}),
 }  # fmt: skip
+# With spaces after its colons, which SQLAlchemy would take for the beginning of a parameter otherwise.
+_INPUTS = msgspec.json.format(
+    msgspec.json.encode(
+        PolicyInputs(
+            prediction=Prediction(p_ok=[0.8, 0.85, 0.9, 1.0], kind="measured", novelty=0.5, classifier_version="v"),
+            costs=[1e-5, 2e-5, 4e-5, 8e-5],
+            rule="lambda",
+            quality_target=0.9,
+            lambda_=0.1,
+            tau=0.5,
+        )
+    ),
+    indent=0,
+).decode()
 # Of the requests, what the estimates are taken of beside verifications.
 DECISIONS: dict[str, tuple[Table, dict[str, Column], dict[str, str]]] = {
     "decisions": (
@@ -130,7 +145,7 @@ DECISIONS: dict[str, tuple[Table, dict[str, Column], dict[str, str]]] = {
         {"tier": _VERIFICATIONS["tier"]},
         {"request_id": "'chatcmpl-' || n", "reason": "'for some reason'", "classifier_version": "'v'", "novelty": "0.5",
          "prediction_kind": "'measured'", "quality_target": "0.9", "p_ok": "'[]'", "scores": "'[]'",
-         "inputs": """'{"prediction": {"p_ok": [0.8, 0.85, 0.9, 1.0]}}'"""},
+         "inputs": f"'{_INPUTS}'"},
     ),
 }  # fmt: skip
 # Shown at once, whatever there is: what they are taken of is as many as the newest are.

@@ -1,6 +1,6 @@
 """A sample of the routing decisions of a stretch of time, through the index: its cost does not grow with traffic."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import select
@@ -36,5 +36,14 @@ async def sample_decisions(engine: AsyncEngine, since: float, until: float) -> l
             rows = (await connection.execute(query)).all()
             full = len(rows) == PER_SLOT
             weight = length / max(rows[-1].created_at - start, length * 1e-6) if full else 1.0
-            found += [SampledDecision(msgspec.convert(row.inputs, PolicyInputs), max(weight, 1.0)) for row in rows]
+            known = [inputs for row in rows if (inputs := _inputs(row.inputs)) is not None]
+            found += [SampledDecision(inputs, max(weight, 1.0)) for inputs in known]
     return found
+
+
+def _inputs(stored: Any) -> PolicyInputs | None:
+    """None for what another version of this program has written and this one cannot read."""
+    try:
+        return msgspec.convert(stored, PolicyInputs)
+    except msgspec.ValidationError:
+        return None

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 import pytest_asyncio
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy import decide
@@ -109,6 +109,14 @@ async def test_of_little_traffic_all_is_taken_and_of_much_what_stands_for_it(aio
     assert len(sample) == PER_SLOT + 2
     assert sum(one.weight for one in sample) == pytest.approx(1002, rel=0.05)
     assert [one.weight for one in sample[-2:]] == [1.0, 1.0]
+
+
+async def test_what_another_version_wrote_is_left_out_and_the_rest_is_taken(aio: RunningGateway) -> None:
+    await decided(aio, [5001.0, 5002.0], [0.99, 0.99, 0.99, 1.0], "o")
+    older = update(routing_decisions).where(routing_decisions.c.request_id == "o0").values(inputs={"prediction": {}})
+    async with aio.parts.database.begin() as connection:
+        await connection.execute(older)
+    assert len(await sample_decisions(aio.parts.database, 5000.0, 5100.0)) == 1
 
 
 async def test_yesterdays_traffic_is_shown_at_a_target_and_exported(
