@@ -16,6 +16,9 @@ from tiers.tier import Delta, Tier
 class Flight:
     """Runs `generation` on for as long as anybody reads it; late readers get everything from its beginning.
 
+    In a task of its own from the first step, before anybody has joined: a step under way cannot change its task, and
+    who awaits it himself takes it along when he leaves.
+
     Its whole bill goes to one reader: of those who have not left before the end, the one who is there longest. `whole`:
     it ended by itself, and well. `ended` is called at the end, before any reader hears of it; what it returns is
     awaited after.
@@ -30,7 +33,7 @@ class Flight:
         self._ended = ended
         self._readers: list[FlightReader] = []
         self._billed = False
-        self._news = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
         self._task = asyncio.create_task(self._run())
 
     @property
@@ -38,9 +41,11 @@ class Flight:
         """Whether everybody left before the end."""
         return not self._readers and not self.over
 
-    async def news(self) -> None:
-        """Wait for the next delta, or the end."""
-        await self._news.wait()
+    def news(self) -> asyncio.Future[None]:
+        """To wait for the next delta, or the end. Each reader has one of his own: who leaves cancels his."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        return waiting
 
     def board(self, reader: "FlightReader") -> None:
         """`reader` reads from now on."""
@@ -82,8 +87,12 @@ class Flight:
             await after
 
     def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+        if not self._waiting:
+            return
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._waiting.clear()
 
 
 class FlightReader:

@@ -1,0 +1,122 @@
+"""Whoever joins a generation, leaves it or sees it fail, at whatever moment: nobody misses a word, and one pays."""
+
+import asyncio
+import time
+
+import msgspec
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gateway.ask import Ask
+from gateway.cache.knobs import CacheKnobs
+from gateway.cache.response_cache import ResponseCache
+from gateway.cache.stores import MemoryStore
+from gateway.knob_file import KnobFile
+from gateway.routing import RoutingService
+from gateway.service import Service
+from inference_core.protocol import SamplingParams
+from quality.record import Record
+from tests.gateway.running_gateway import scripted_tiers
+from tests.gateway.scripted_classifier import ScriptedClassifier
+from tests.gateway.scripted_tier import WORDS
+from tiers.catalog_file import load_catalog
+from tiers.errors import TierError
+from tiers.tier import ChatMessage
+
+CATALOG = load_catalog("laptop")
+ANSWER = "".join(WORDS)
+# More turns of the loop than an answer takes.
+TURNS = 16
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Asks after `comes` turns of the loop, and is gone after `stays` more if the answer is not there; None: waits."""
+
+    comes: int
+    stays: int | None = None
+
+
+CALLERS = st.builds(Caller, st.integers(0, TURNS), st.none() | st.integers(0, TURNS))
+
+
+class World:
+    """A service with a cache over scripted tiers."""
+
+    def __init__(self) -> None:
+        self.tiers = scripted_tiers()
+        routing = RoutingService(CATALOG, {tier.number: tier for tier in self.tiers}, ScriptedClassifier(), None)
+        knobs = KnobFile(CacheKnobs, "cache")
+        self.cache = ResponseCache(knobs, MemoryStore(knobs), routing)
+        self.records: list[Record] = []
+        sinks = [lambda answer, record: self.records.append(record)]
+        self.service = Service(routing, sinks, cache=self.cache)
+
+    async def said(self, number: int, *, stream: bool, keep: bool) -> str:
+        ask = Ask(
+            request_id=f"chatcmpl-{number}",
+            api="chat",
+            requested_model="tier-1",
+            sampling=SamplingParams(temperature=0),
+            arrival=time.monotonic(),
+            created_at=time.time(),
+            messages=[ChatMessage(role="user", content="Say hello.")],
+            stream=stream,
+            store_texts=keep,
+        )
+        if not stream:
+            return (await self.service.complete(ask)).choices[0].text
+        answer = await self.service.start(ask)
+        try:
+            return "".join([delta.text async for delta in answer])
+        finally:
+            await answer.aclose()
+
+
+async def called(world: World, number: int, caller: Caller, *, stream: bool, keep: bool) -> str | None:
+    """What `caller` was told; None if he left before the end, "error" if it failed."""
+    for _ in range(caller.comes):
+        await asyncio.sleep(0)
+    asked = asyncio.create_task(world.said(number, stream=stream, keep=keep))
+    for _ in range(TURNS * 9 if caller.stays is None else caller.stays):
+        await asyncio.sleep(0)
+    # One who waits has long been answered: a reader whom nobody told of the news fails here, not by a timeout.
+    asked.cancel()
+    try:
+        return await asked
+    except asyncio.CancelledError:
+        assert caller.stays is not None, "never answered"
+        return None
+    except TierError:
+        return "error"
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    callers=st.lists(CALLERS, min_size=1, max_size=4),
+    stream=st.booleans(),
+    keep=st.booleans(),
+    fail_at=st.none() | st.integers(0, len(WORDS) - 1),
+)
+@example(callers=[Caller(0), Caller(0)], stream=False, keep=True, fail_at=None)
+@example(callers=[Caller(0, 4), Caller(3), Caller(3)], stream=True, keep=False, fail_at=None)
+@example(callers=[Caller(0, 4), Caller(3, 2), Caller(3)], stream=False, keep=False, fail_at=4)
+async def test_nobody_misses_a_word_and_every_generation_is_paid_once(
+    callers: list[Caller], stream: bool, keep: bool, fail_at: int | None
+) -> None:
+    world = World()
+    tier = world.tiers[0]
+    tier.fail_at = fail_at
+    told = await asyncio.gather(
+        *(called(world, number, caller, stream=stream, keep=keep) for number, caller in enumerate(callers))
+    )
+
+    assert set(told) <= {None, ANSWER if fail_at is None else "error"}
+    assert world.service.in_flight == 0
+    assert not world.cache._flights
+    asked = {f"chatcmpl-{number}" for number in range(len(callers))}
+    assert len(world.records) == len({record.request_id for record in world.records} & asked)
+    billed = [one for record in world.records if record.cache == "miss" for one in record.attempts]
+    assert len([one for one in billed if one.cost_usd > 0]) == len(tier.requests)
+    assert not any(one.cost_usd for record in world.records if record.cache != "miss" for one in record.attempts)
+    if tier.requests:
+        assert tier.ended.is_set()
