@@ -50,6 +50,7 @@ from gateway.telemetry.alert_figures import alert_figures
 from gateway.telemetry.alerts import Figures, keep_looking, webhook_url
 from gateway.telemetry.levels_of_all import levels_of_all
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.overload_collector import OverloadCollector
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.traces import Traces, span_exporter
 from gateway.tenancy.tenancy import running_tenancy
@@ -156,6 +157,7 @@ class Composition:
         self.sinks.append(lambda answer, record: routing.book(record))
         probes = await self._start_probes(stack, knobs, classifier)
         overload = OverloadQueue(settings.max_in_flight, settings.max_waiting)
+        self.metrics.registry.register(OverloadCollector(overload))
         cache = await self._start_cache(stack, redis, routing)
         service = Service(routing, self.sinks, probes, self._redact, tenancy, overload, cache)
         privacy = Privacy(settings, database, ledger, loop)

@@ -4,12 +4,16 @@ import asyncio
 import heapq
 import itertools
 import time
-from typing import NamedTuple
+from collections import Counter
+from typing import Literal, NamedTuple
 
 from gateway.errors import ApiError
 
 # How fast the mean duration of answers follows: about the last twenty count.
 FOLLOWING = 0.05
+
+# Why a request was sent away: no room for the newcomer, its room went to a more urgent one, or the process ends.
+ShedReason = Literal["full", "displaced", "shutdown"]
 
 
 class _Waiting(NamedTuple):
@@ -25,12 +29,13 @@ class OverloadQueue:
 
     Where the queue is full somebody is sent away with a 503 and the time to come back: the least urgent, and of these
     the newest, be it the newcomer or one who waits. So a flood of one class costs a more urgent one nothing but the
-    answers that are under way. `shed`: how many were sent away, by class. Belongs to one event loop.
+    answers that are under way. `shed`: how many were sent away, by class and reason. Belongs to one
+    event loop.
     """
 
     def __init__(self, in_flight: int, waiting: int) -> None:
         self.running = 0
-        self.shed: dict[int, int] = {}
+        self.shed: Counter[tuple[int, ShedReason]] = Counter()
         self._in_flight, self._room = in_flight, waiting
         self._queue: list[_Waiting] = []
         self._numbers = itertools.count()
@@ -71,12 +76,17 @@ class OverloadQueue:
         self._closed = True
         for one in self._queue:
             if not one.turn.done():
-                one.turn.set_exception(_shutting_down())
+                one.turn.set_exception(self.shutting_down(one.priority))
         self._queue.clear()
+
+    def shutting_down(self, priority: int) -> ApiError:
+        """What a request is told, and counted as, that the end of the process sends away."""
+        self.shed[priority, "shutdown"] += 1
+        return ApiError(503, "The server is shutting down. Send the request elsewhere.", code="shutting_down")
 
     async def _wait(self, priority: int) -> None:
         if self._closed:
-            raise _shutting_down()
+            raise self.shutting_down(priority)
         if len(self._queue) >= self._room:
             self._make_room(priority)
         mine = _Waiting(priority, next(self._numbers), asyncio.get_running_loop().create_future())
@@ -97,11 +107,11 @@ class OverloadQueue:
         """Send the least urgent, newest one away. Raises if that is the newcomer."""
         last = max(self._queue, default=None)
         if last is None or priority >= last.priority:
-            raise self._refusal(priority)
+            raise self._refusal(priority, "full")
         self._queue.remove(last)
         heapq.heapify(self._queue)
         if not last.turn.done():
-            last.turn.set_exception(self._refusal(last.priority))
+            last.turn.set_exception(self._refusal(last.priority, "displaced"))
 
     def _let_in(self) -> None:
         while self._queue and self.running < self._in_flight:
@@ -110,8 +120,8 @@ class OverloadQueue:
                 self.running += 1
                 one.turn.set_result(None)
 
-    def _refusal(self, priority: int) -> ApiError:
-        self.shed[priority] = self.shed.get(priority, 0) + 1
+    def _refusal(self, priority: int, reason: ShedReason) -> ApiError:
+        self.shed[priority, reason] += 1
         return ApiError(
             503,
             f"The server is full: {self.running} answers are under way and {len(self._queue)} requests wait. Try again "
@@ -119,7 +129,3 @@ class OverloadQueue:
             code="overloaded",
             retry_after_seconds=self.predicted_wait(priority),
         )
-
-
-def _shutting_down() -> ApiError:
-    return ApiError(503, "The server is shutting down. Send the request elsewhere.", code="shutting_down")

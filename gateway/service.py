@@ -11,7 +11,6 @@ from classifier.decision import Decision
 from gateway.answer import Answer, Source
 from gateway.ask import Ask
 from gateway.cache.response_cache import ResponseCache
-from gateway.errors import ApiError
 from gateway.escalation import Escalation
 from gateway.generation import Generation
 from gateway.overload import OverloadQueue
@@ -87,7 +86,7 @@ class Service:
         """The caller's limits first, then a place among the answers that are given at once, then the route, which says
         what the budget has to bear."""
         if self._draining:
-            raise ApiError(503, "The server is shutting down. Send the request elsewhere.", code="shutting_down")
+            raise self.overload.shutting_down(ask.priority)
         admission = Admission() if self._door is None else await self._door.enter(ask)
         entered: float | None = None
         try:

@@ -6,6 +6,9 @@ import msgspec
 
 SloName = Literal["edge", "chat", "search", "interactive", "batch"]
 
+# OpenAI's names of the scheduling classes, by priority.
+SERVICE_TIERS = ("priority", "default", "flex")
+
 
 class SloClass(msgspec.Struct, frozen=True, kw_only=True):
     """`ttft_seconds`: until the first token. `priority` where the caller says none: 0 goes first."""

@@ -9,7 +9,7 @@ from gateway.api.constraints import grammar_of
 from gateway.api.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, ContentPart, Message, Sampling
 from gateway.ask import TIER_DEFAULTS, Prompt
 from gateway.errors import ApiError, bad_request
-from gateway.slo_class import SloName, slo_class
+from gateway.slo_class import SERVICE_TIERS, SloName, slo_class
 from inference_core.protocol import SamplingParams
 from tiers.tier import ChatMessage
 from tiers.tools.tool import ToolCall
@@ -258,7 +258,7 @@ def served_tier(asked: str | None, priority: int) -> str | None:
     where the caller did not ask."""
     if asked is None or PRIORITY_OF_SERVICE_TIER.get(asked) == priority:
         return "default" if asked == "auto" else asked
-    return ("priority", "default", "flex")[priority]
+    return SERVICE_TIERS[priority]
 
 
 def sampling_params(body: Sampling, logprobs: int | None) -> SamplingParams:

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.errors import ApiError
 from gateway.overload import OverloadQueue
@@ -54,11 +55,12 @@ async def test_a_full_queue_sends_the_newest_of_the_least_urgent_away() -> None:
         await second
     assert not first.done()
     assert not urgent.done()
-    assert queue.shed == {2: 2}
+    assert queue.shed == {(2, "full"): 1, (2, "displaced"): 1}
     queue.close()
     for task in (first, urgent):
         with pytest.raises(ApiError, match="shutting down"):
             await task
+    assert queue.shed == {(2, "full"): 1, (2, "displaced"): 1, (2, "shutdown"): 1, (0, "shutdown"): 1}
 
 
 async def test_the_time_to_come_back_is_what_the_queue_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +130,14 @@ async def test_under_a_flood_the_urgent_are_answered_first_and_the_flood_is_told
     assert all(int(a.headers["retry-after"]) >= 1 for a in answers if a.status_code == 503)
     assert {a.json()["error"]["code"] for a in answers if a.status_code == 503} == {"overloaded"}
     assert [task.result().status_code for task in urgent] == [200] * 3
+    text = (await small.http.get("/metrics")).text
+    shed = {
+        (sample.labels["service_tier"], sample.labels["reason"]): sample.value
+        for family in text_string_to_metric_families(text)
+        if family.name == "aio_shed_requests"
+        for sample in family.samples
+    }
+    assert shed == {("flex", "full"): 6, ("flex", "displaced"): 3}
     asked = [request.messages[0].content for request in tier.requests if request.messages is not None]
     assert asked == ["flood", "flood", "urgent", "urgent", "urgent", "flood"]
     assert (overload.running, overload.waiting) == (0, 0)

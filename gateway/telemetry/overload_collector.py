@@ -1,0 +1,27 @@
+"""Requests that were sent away, as Prometheus sees them."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.overload import OverloadQueue
+from gateway.slo_class import SERVICE_TIERS
+
+
+class OverloadCollector(Collector):
+    """What `overload` counts anyway, read at the scrape."""
+
+    def __init__(self, overload: OverloadQueue) -> None:
+        self._overload = overload
+
+    def collect(self) -> Iterator[Metric]:
+        """One family, by OpenAI's name of the class and by the reason."""
+        family = CounterMetricFamily(
+            "aio_shed_requests",
+            "Requests sent away with a 503, by class and reason.",
+            labels=["service_tier", "reason"],
+        )
+        for (priority, reason), count in self._overload.shed.items():
+            family.add_metric([SERVICE_TIERS[priority], reason], count)
+        yield family
