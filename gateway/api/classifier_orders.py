@@ -64,11 +64,16 @@ async def promote_version(request: HttpRequest, version: FromPath[str]) -> Respo
     """After the checks that a server makes; 409 with the reason of a refusal, and what serves stays. It is watched, and
     rolled back on evidence that it does harm."""
     order = await read_body(request, _order)
+    return _answer(await order_promotion(request, version, order.reason))
+
+
+async def order_promotion(request: HttpRequest, version: str, reason: str) -> VersionsNow:
+    """Let `version` serve. Raises `ApiError` 409 and 503."""
     registry = _registry(request)
     await check_version(request, registry, version)
     database, actor = parts_of(request).database, actor_of(request)
-    await reached(version_orders.promote(database, registry, version, actor=actor, reason=order.reason))
-    return _now(registry)
+    await reached(version_orders.promote(database, registry, version, actor=actor, reason=reason))
+    return versions_now(registry)
 
 
 @post(
@@ -81,13 +86,18 @@ async def promote_version(request: HttpRequest, version: FromPath[str]) -> Respo
 async def roll_back(request: HttpRequest) -> Response[Any]:
     """Let the previous version serve again; 409 if there is none."""
     order = await read_body(request, _order)
+    return _answer(await order_rollback(request, order.reason))
+
+
+async def order_rollback(request: HttpRequest, reason: str) -> VersionsNow:
+    """Let the previous version serve again. Raises `ApiError` 409 and 503."""
     registry = _registry(request)
     try:
         database, actor = parts_of(request).database, actor_of(request)
-        await reached(version_orders.rollback(database, registry, actor=actor, reason=order.reason))
+        await reached(version_orders.rollback(database, registry, actor=actor, reason=reason))
     except ArtefactError as error:
         raise _refused(error) from error
-    return _now(registry)
+    return versions_now(registry)
 
 
 @put(
@@ -99,7 +109,11 @@ async def roll_back(request: HttpRequest) -> Response[Any]:
 async def begin_trial(request: HttpRequest) -> Response[Any]:
     """A share of the requests, by a hash of their ids, is decided by it; 409 with the reason of a refusal. It ends on
     evidence of harm, but only an operator promotes it."""
-    order = await read_body(request, _trial)
+    return _answer(await order_trial(request, await read_body(request, _trial)))
+
+
+async def order_trial(request: HttpRequest, order: TrialOrder) -> VersionsNow:
+    """Begin it. Raises `ApiError` 409 and 503."""
     registry = _registry(request)
     await check_version(request, registry, order.version)
     database, actor = parts_of(request).database, actor_of(request)
@@ -111,16 +125,21 @@ async def begin_trial(request: HttpRequest) -> Response[Any]:
         )
     except ArtefactError as error:
         raise _refused(error) from error
-    return _now(registry)
+    return versions_now(registry)
 
 
 @delete("/trial", opt=OPERATOR, status_code=200, operation_class=describe(None, VersionsNow), summary="End the trial")
 async def end_trial(request: HttpRequest) -> Response[Any]:
     """Or the watch over what was promoted, which goes on to serve. Nothing changes if neither is on."""
+    return _answer(await order_end_of_trial(request, "ended by an operator"))
+
+
+async def order_end_of_trial(request: HttpRequest, reason: str) -> VersionsNow:
+    """End the trial, or the watch. Raises `ApiError` 503."""
     registry = _registry(request)
     database, actor = parts_of(request).database, actor_of(request)
-    await reached(version_orders.stop_canary(database, registry, actor=actor, reason="ended by an operator"))
-    return _now(registry)
+    await reached(version_orders.stop_canary(database, registry, actor=actor, reason=reason))
+    return versions_now(registry)
 
 
 async def check_version(request: HttpRequest, registry: ArtefactRegistry, version: str) -> None:
@@ -153,12 +172,16 @@ def _registry(request: HttpRequest) -> ArtefactRegistry:
     return ArtefactRegistry(parts_of(request).settings.registry_path)
 
 
-def _now(registry: ArtefactRegistry) -> Response[Any]:
+def versions_now(registry: ArtefactRegistry) -> VersionsNow:
+    """What serves by the registry. Raises `ArtefactError` while it is empty."""
     trial = registry.canary()
-    now = VersionsNow(
+    return VersionsNow(
         current=registry.current().name,
         previous=registry.previous(),
         trial=None if trial is None else trial.version,
         share=0.0 if trial is None else trial.share,
     )
+
+
+def _answer(now: VersionsNow) -> Response[Any]:
     return Response(now, media_type="application/json")

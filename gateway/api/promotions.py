@@ -64,7 +64,7 @@ _order = msgspec.json.Decoder(ResetOrder)
 @get("/promotions", operation_class=describe(None, PromotionsShown), summary="List promotions in force")
 async def list_promotions(request: HttpRequest) -> Response[Any]:
     """Those of this process, which follows the database; the strongest evidence first. 409 without a classifier."""
-    return Response(_shown(request, _in_force(request)), media_type="application/json")
+    return Response(promotions_shown(request), media_type="application/json")
 
 
 @post(
@@ -76,15 +76,21 @@ async def list_promotions(request: HttpRequest) -> Response[Any]:
 )
 async def end_promotions(request: HttpRequest) -> Response[Any]:
     """Outcomes up to now promote nothing any more, here at once and on other replicas soon; they still train."""
-    order = await read_body(request, _order)
+    await order_reset(request, (await read_body(request, _order)).reason)
+    return Response(promotions_shown(request), media_type="application/json")
+
+
+async def order_reset(request: HttpRequest, reason: str) -> None:
+    """End all promotions. Raises `ApiError` 409 and 503."""
     in_force = _in_force(request)
     database, actor, now = parts_of(request).database, actor_of(request), time.time()
-    await reached(reset_promotions(database, actor=actor, reason=order.reason, now=now))
+    await reached(reset_promotions(database, actor=actor, reason=reason, now=now))
     await reached(in_force.catch_up(now))
-    return Response(_shown(request, in_force), media_type="application/json")
 
 
-def _shown(request: HttpRequest, in_force: RecentInForce) -> PromotionsShown:
+def promotions_shown(request: HttpRequest) -> PromotionsShown:
+    """Those in force. Raises `ApiError` 409 without a classifier."""
+    in_force = _in_force(request)
     routing = parts_of(request).routing
     knobs, account = routing.knobs.in_force, routing.promotions
     return PromotionsShown(

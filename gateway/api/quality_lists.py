@@ -123,10 +123,20 @@ async def list_experiments(request: HttpRequest) -> Response[Any]:
 async def show_estimates(request: HttpRequest) -> Response[Any]:
     """By tier with intervals, the evidence that errors have become more frequent, what verification costs, and how far
     the judges can be trusted."""
+    return Response(await estimates_shown(request), media_type="application/json")
+
+
+async def estimates_shown(request: HttpRequest) -> MonitorStatus:
+    """The estimates. Raises `ApiError` 409 without a monitor, and 503."""
     loop = parts_of(request).quality_loop
     if loop is None or loop.monitor is None:
-        raise ApiError(409, "The quality monitor does not run in this server.", code="monitor_off")
-    return Response(await reached(loop.monitor.status()), media_type="application/json")
+        raise _monitor_off()
+    return await reached(loop.monitor.status())
+
+
+def _monitor_off() -> ApiError:
+    """There is no quality loop here."""
+    return ApiError(409, "The quality monitor does not run in this server.", code="monitor_off")
 
 
 @post(
@@ -138,13 +148,16 @@ async def show_estimates(request: HttpRequest) -> Response[Any]:
 )
 async def retrain_now(request: HttpRequest) -> Response[Any]:
     """Begin in the background; the list of runs says how it goes. One run at a time over all replicas."""
-    order = await read_body(request, _decoder)
+    started = await order_retraining(request, (await read_body(request, _decoder)).reason)
+    return Response(RetrainStarted(started=started), status_code=202, media_type="application/json")
+
+
+async def order_retraining(request: HttpRequest, reason: str) -> bool:
+    """Begin one; False where one was under way in this process. Raises `ApiError` 409 and 503."""
     loop = parts_of(request).quality_loop
     if loop is None:
-        raise ApiError(409, "The quality monitor does not run in this server.", code="monitor_off")
-    actor = actor_of(request)
-    started = await reached(loop.retrain_now(actor, order.reason))
-    return Response(RetrainStarted(started=started), status_code=202, media_type="application/json")
+        raise _monitor_off()
+    return await reached(loop.retrain_now(actor_of(request), reason))
 
 
 async def page_of(request: HttpRequest, listing: Listing) -> Response[Any]:

@@ -14,6 +14,7 @@ from gateway.dashboard.keys import KEYS_PAGE
 from gateway.dashboard.login import show_login, sign_in, sign_out
 from gateway.dashboard.overview import OVERVIEW_PAGE
 from gateway.dashboard.page import OPT, Page
+from gateway.dashboard.quality import QUALITY_PAGE
 from gateway.dashboard.rendering import failure_page
 from gateway.dashboard.requests import REQUESTS_PAGE
 from gateway.dashboard.routing import ROUTING_PAGE
@@ -23,6 +24,7 @@ PAGES: tuple[Page, ...] = (
     OVERVIEW_PAGE,
     REQUESTS_PAGE,
     ROUTING_PAGE,
+    QUALITY_PAGE,
     EXPERIMENTS_PAGE,
     CORE_PAGE,
     KEYS_PAGE,

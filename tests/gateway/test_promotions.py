@@ -16,6 +16,7 @@ from gateway.recent_in_force import RecentInForce
 from gateway.settings import Settings
 from migrations.tables import training_rows
 from quality.experience import encode_prompt
+from tests.gateway.dashboard.browsing import forms_of, submit, with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -150,3 +151,20 @@ async def test_nobody_sees_or_ends_promotions_without_an_admin_key(aio: RunningG
     assert (await aio.http.get("/admin/api/promotions", headers=wrong)).status_code == 401
     order = await aio.http.post("/admin/api/promotions/reset", json={"reason": "x"}, headers=wrong)
     assert order.status_code == 401
+
+
+async def test_the_dashboard_shows_promotions_and_an_operator_ends_them_there(aio: RunningGateway) -> None:
+    end = "/admin/quality/promotions/end"
+    async with with_user(aio, "oscar", "operator") as operator, with_user(aio, "vera", "viewer") as viewer:
+        seen = await viewer.get("/admin/quality")
+        assert "Promoted neighbourhoods" in seen.text
+        token = {"csrf_token": forms_of(seen)["/admin/logout"]["fields"]["csrf_token"]}
+        assert end not in forms_of(seen)
+        assert (await viewer.post(end, data=token | {"reason": "x"})).status_code == 403
+        assert (await operator.post(end, data={"reason": "x"})).status_code == 403, "no token"
+        page = await operator.get("/admin/quality")
+        assert (await submit(operator, page, end)).status_code == 400, "no reason"
+        assert (await promotions(aio))["promotions"]
+        assert (await submit(operator, page, end, reason="mended")).status_code == 303
+        assert (await promotions(aio))["promotions"] == []
+        assert "No neighbourhood of prompts is promoted" in (await operator.get("/admin/quality")).text

@@ -1,0 +1,157 @@
+"""The quality page: how good the answers are and what that costs to know, repairs, retrainings, and who serves."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from litestar import get, post
+from litestar.response import Response
+
+from classifier.errors import ArtefactError
+from classifier.registry import ArtefactRegistry
+from gateway.api.classifier_orders import (
+    TrialOrder,
+    VersionsNow,
+    order_end_of_trial,
+    order_promotion,
+    order_rollback,
+    order_trial,
+    versions_now,
+)
+from gateway.api.guard import OPERATOR
+from gateway.api.promotions import PromotionsShown, order_reset, promotions_shown
+from gateway.api.quality_lists import estimates_shown, order_retraining, page_asked_for
+from gateway.dashboard.forms import taken
+from gateway.dashboard.order_form import fields_of, number_of, reason_of
+from gateway.dashboard.page import Page
+from gateway.dashboard.rendering import back_to, page
+from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest, parts_of
+from quality.listings import ARTEFACTS, RETRAININGS, ROLLOUTS
+from quality.monitor import MonitorStatus
+
+PATH = "/admin/quality"
+ROWS = "10"
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """The versions in the registry, and which of them serve; `now` is None while none does."""
+
+    versions: list[str]
+    now: VersionsNow | None
+
+
+@get("/quality")
+async def show_quality(request: HttpRequest) -> Response[Any]:
+    """Query: `cursor`, of the page of versions before this one."""
+    parts = parts_of(request)
+    asked = {"limit": ROWS}
+    versions, runs, rollouts, estimates, registered = await asyncio.gather(
+        page_asked_for(request, ARTEFACTS, asked | dict(request.query_params)),
+        page_asked_for(request, RETRAININGS, asked),
+        page_asked_for(request, ROLLOUTS, asked),
+        _estimates(request),
+        asyncio.to_thread(_registered, ArtefactRegistry(parts.settings.registry_path)),
+    )
+    monitor = None if parts.quality_loop is None else parts.quality_loop.monitor
+    return page(
+        request,
+        "quality.html",
+        "Quality",
+        estimates=estimates,
+        rules=None if monitor is None else monitor.settings,
+        loop_runs=parts.quality_loop is not None,
+        promotions=_promotions(request),
+        runs=runs.rows,
+        rollouts=rollouts.rows,
+        versions=versions,
+        registered=registered,
+    )
+
+
+@post("/quality/promotions/end", opt=OPERATOR, status_code=200)
+async def end_all_promotions(request: HttpRequest) -> Response[Any]:
+    """Outcomes up to now promote nothing any more."""
+    await order_reset(request, reason_of(await fields_of(request)))
+    return back_to(PATH, "All promotions have ended.")
+
+
+@post("/quality/retrain", opt=OPERATOR, status_code=200)
+async def retrain(request: HttpRequest) -> Response[Any]:
+    """Begin one in the background."""
+    started = await order_retraining(request, reason_of(await fields_of(request)))
+    return back_to(PATH, "The retraining has begun." if started else "A retraining is under way already.")
+
+
+@post("/quality/promote", opt=OPERATOR, status_code=200)
+async def promote(request: HttpRequest) -> Response[Any]:
+    """Let the version that the form names serve."""
+    fields = await fields_of(request)
+    now = await order_promotion(request, _version(fields), reason_of(fields))
+    return back_to(PATH, f"Version {now.current} serves.")
+
+
+@post("/quality/rollback", opt=OPERATOR, status_code=200)
+async def roll_back_version(request: HttpRequest) -> Response[Any]:
+    """Let the previous version serve again."""
+    now = await order_rollback(request, reason_of(await fields_of(request)))
+    return back_to(PATH, f"Version {now.current} serves again.")
+
+
+@post("/quality/trial", opt=OPERATOR, status_code=200)
+async def try_version(request: HttpRequest) -> Response[Any]:
+    """Let the version that the form names decide about so many percent of the requests."""
+    fields = await fields_of(request)
+    given = {"version": _version(fields), "share": number_of(fields, "share") / 100, "reason": reason_of(fields)}
+    order = taken(given, TrialOrder)
+    await order_trial(request, order)
+    return back_to(PATH, f"Version {order.version} is on trial.")
+
+
+@post("/quality/trial/end", opt=OPERATOR, status_code=200)
+async def end_version_trial(request: HttpRequest) -> Response[Any]:
+    """End the trial, or the watch over what was promoted."""
+    await order_end_of_trial(request, reason_of(await fields_of(request)))
+    return back_to(PATH, "The trial has ended.")
+
+
+def _version(fields: dict[str, str]) -> str:
+    if not (version := fields.get("version", "")):
+        raise bad_request("Say which version.", "version", "invalid_value")
+    return version
+
+
+async def _estimates(request: HttpRequest) -> MonitorStatus | None:
+    """None without a monitor."""
+    try:
+        return await estimates_shown(request)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return None
+
+
+def _promotions(request: HttpRequest) -> PromotionsShown | None:
+    """None without a classifier."""
+    try:
+        return promotions_shown(request)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return None
+
+
+def _registered(registry: ArtefactRegistry) -> Registered:
+    try:
+        return Registered(registry.versions(), versions_now(registry))
+    except ArtefactError:
+        return Registered([], None)
+
+
+QUALITY_PAGE = Page(
+    title="Quality",
+    path="/quality",
+    handlers=(
+        show_quality, end_all_promotions, retrain, promote, roll_back_version, try_version, end_version_trial,
+    ),
+)  # fmt: skip
