@@ -12,6 +12,7 @@ from sqlalchemy import Table, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import PolicyInputs, Prediction
+from classifier.split import Arm
 from gateway.bench_overhead import served
 from gateway.dashboard.site import PAGES
 from gateway.settings import Settings
@@ -26,6 +27,7 @@ from migrations.tables import (
     verifications,
 )
 from quality.database import migrate, open_database
+from quality.experiments import Plan
 
 Progress = Callable[[str, float], None]
 
@@ -94,6 +96,24 @@ _REQUESTS = {"tier": _VERIFICATIONS["tier"], "key_id": _VERIFICATIONS["key_id"]}
 _NUMBERS = dict.fromkeys(("cost_usd", "baseline_cost_usd", "route_ms", "ttft_ms", "e2e_ms", "overhead_ms"), "0.5")
 _COUNTS = dict.fromkeys(("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens"), "64")
 _ENDED = {"status": Column(1, {"kept": 700, "rolled_back": 250, "superseded": 40, "stopped": 10})}
+
+
+def _sql_json(value: object) -> str:
+    """With spaces after its colons, which SQLAlchemy would take for the beginning of a parameter otherwise."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
+
+
+_PLAN = _sql_json(Plan(share=0.1, a=Arm(version="v1"), b=Arm(version="v2"), tiers=4))
+_INPUTS = _sql_json(
+    PolicyInputs(
+        prediction=Prediction(p_ok=[0.8, 0.85, 0.9, 1.0], kind="measured", novelty=0.5, classifier_version="v"),
+        costs=[1e-5, 2e-5, 4e-5, 8e-5],
+        rule="lambda",
+        quality_target=0.9,
+        lambda_=0.1,
+        tau=0.5,
+    )
+)
 LISTS: dict[str, tuple[Table, dict[str, Column], dict[str, str]]] = {
     "requests": (
         requests,
@@ -122,22 +142,8 @@ LISTS: dict[str, tuple[Table, dict[str, Column], dict[str, str]]] = {
         {"rollout_id": "'o' || n", "version": "'v' || n", "incumbent": "'v' || (n - 1)", "stage": "'watch'",
          "share": "0.1", "settings": "'{}'", "reason": "'for some reason'"},
     ),
-    "experiments": (experiments, _ENDED, {"experiment_id": "'e' || n", "name": "'a'", "config": "'{}'"}),
+    "experiments": (experiments, _ENDED, {"experiment_id": "'e' || n", "name": "'a'", "config": f"'{_PLAN}'"}),
 }  # fmt: skip
-# With spaces after its colons, which SQLAlchemy would take for the beginning of a parameter otherwise.
-_INPUTS = msgspec.json.format(
-    msgspec.json.encode(
-        PolicyInputs(
-            prediction=Prediction(p_ok=[0.8, 0.85, 0.9, 1.0], kind="measured", novelty=0.5, classifier_version="v"),
-            costs=[1e-5, 2e-5, 4e-5, 8e-5],
-            rule="lambda",
-            quality_target=0.9,
-            lambda_=0.1,
-            tau=0.5,
-        )
-    ),
-    indent=0,
-).decode()
 # Of the requests, what the estimates are taken of beside verifications.
 DECISIONS: dict[str, tuple[Table, dict[str, Column], dict[str, str]]] = {
     "decisions": (

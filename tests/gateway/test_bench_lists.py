@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from gateway.bench_lists import DECISIONS, LISTS, DatabaseInUseError, fill, queries
+from gateway.bench_lists import DECISIONS, LISTS, SUMMARIES, DatabaseInUseError, bench_lists, fill, queries
 from gateway.bench_monitor import bench_monitor
+from gateway.dashboard.site import PAGES
+from gateway.settings import Settings
 from migrations.tables import verifications
 from quality.database import migrate, open_database
 from quality.listings import ARTEFACTS, EXPERIMENTS, REQUESTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
@@ -43,6 +45,17 @@ def test_every_combination_of_filters_of_the_api_is_asked_for() -> None:
         assert asked == {
             frozenset(some) for some in chain.from_iterable(combinations(listing.filters, n) for n in sizes)
         }
+
+
+@pytest.mark.slow
+async def test_every_list_and_every_page_answers_over_what_was_filled_in(tmp_path: Path) -> None:
+    settings = Settings(data_dir=str(tmp_path), monitor=True, verification_budget=0.0)
+    found = await bench_lists(settings, rows=300, repeats=1, progress=lambda stage, share: None)
+    assert {one.endpoint for one in found} == {
+        *LISTS,
+        *SUMMARIES,
+        *(f"/admin{page.path}".rstrip("/") for page in PAGES),
+    }
 
 
 async def test_what_a_monitor_costs_is_measured_on_requests_of_which_some_are_drawn(tmp_path: Path) -> None:
