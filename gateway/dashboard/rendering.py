@@ -99,6 +99,7 @@ def failure_page(request: Request[Any, Any, Any], error: Exception) -> Response[
         http.HTTPStatus(failure.status).phrase,
         status=failure.status,
         failure=failure,
+        asked=request.method == "GET",
         request_id=request_id_of(request),
     )
     if failure.status in (429, 503):

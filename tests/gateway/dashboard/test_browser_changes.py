@@ -1,0 +1,233 @@
+"""Every change that the dashboard makes, made in a browser as a person makes it: by labels, buttons and dialogs."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+# What is not installed is only missed where a run says that it must be there.
+if not os.environ.get("AIO_REQUIRE_BROWSER"):
+    pytest.importorskip("playwright", reason="needs playwright and axe-playwright-python, of the extra dev")
+
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from gateway.dashboard.site import PAGES
+from tests.gateway.dashboard.browsing import PASSWORD
+from tests.gateway.dashboard.real_gateway import CHROMIUM, asked_gateway, chromium, signed_in
+from tests.gateway.served_process import ServedProcess
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        CHROMIUM is None and not os.environ.get("AIO_REQUIRE_BROWSER"), reason="needs Chromium (Debian's package)"
+    ),
+]
+
+VIEWER = "vera"
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
+    data = tmp_path_factory.mktemp("data")
+    with asked_gateway(data, tmp_path_factory.mktemp("cache"), 3) as process:
+        add_viewer(data)
+        yield process
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(chrome: Browser, gateway: ServedProcess) -> Iterator[Page]:
+    """Of the admin, who says yes when asked whether it is meant."""
+    context = chrome.new_context(base_url=gateway.url)
+    context.set_default_timeout(15_000)
+    page = signed_in(context)
+    page.on("dialog", lambda dialog: dialog.accept())
+    yield page
+    context.close()
+
+
+def add_viewer(data: Path) -> None:
+    order = ["admin", "add-user", VIEWER, "--role", "viewer", "--password-stdin", "--data-dir", str(data)]
+    # In a process of its own: Playwright's event loop is this thread's.
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", *order]
+    subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, stdout=subprocess.DEVNULL)
+
+
+def card(page: Page, heading: str) -> Locator:
+    """The section under a heading."""
+    return page.locator("section.card").filter(has=page.get_by_role("heading", name=heading, exact=True))
+
+
+def row(page: Page, table: str, *texts: str) -> Locator:
+    """The first row of a table with all these texts."""
+    rows = page.get_by_role("region", name=table).locator("tbody tr")
+    for text in texts:
+        rows = rows.filter(has_text=text)
+    return rows.first
+
+
+def answered(gateway: ServedProcess, key: str, tokens: int = 2) -> int:
+    """The status of a short request with a key."""
+    body = {"model": "tier-1", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": tokens}
+    url = f"{gateway.url}/v1/chat/completions"
+    return httpx.post(url, json=body, headers={"authorization": f"Bearer {key}"}, timeout=60).status_code
+
+
+def test_a_knob_is_changed_refused_out_of_bounds_and_in_the_history(page: Page) -> None:
+    page.goto("/admin/core")
+    button = page.get_by_role("button", name="Change smollm2-int4")
+    page.get_by_label("prefill_chunk", exact=True).fill("64")
+    page.get_by_label("Reason").fill("shorter steps")
+    button.click()
+    expect(page.get_by_role("status")).to_contain_text("prefill_chunk")
+    expect(page.get_by_label("prefill_chunk", exact=True)).to_have_value("64")
+    expect(row(page, "Table of changes", "prefill_chunk", "shorter steps", "boss")).to_contain_text("64")
+    assert overflow(page, 360) == 0
+
+    page.get_by_label("prefill_chunk", exact=True).fill("-1")
+    button.click()
+    expect(page.get_by_role("alert")).to_contain_text("prefill_chunk")
+    page.get_by_role("link", name="Back to Core").click()
+    expect(page.get_by_label("prefill_chunk", exact=True)).to_have_value("64")
+
+
+def test_a_quality_target_is_previewed_applied_and_taken_back(page: Page) -> None:
+    page.goto("/admin/routing")
+    field = page.get_by_label("Another target: what would it do?")
+    page.get_by_label("From cheaper to better").focus()
+    page.keyboard.press("Home")  # the slider's least, which asks for the preview by itself
+    page.wait_for_url("**/admin/routing?quality_target=0.5*")
+    expect(row(page, "Preview", "Previewed")).to_contain_text("50")
+    field.fill("0.75")
+    page.get_by_role("button", name="Preview").click()
+    expect(row(page, "Preview", "Previewed")).to_contain_text("75")
+    page.get_by_role("button", name="Apply 75").click()
+    expect(page.get_by_label("Why")).to_be_focused()  # the browser asks for what is missing
+    page.get_by_label("Why").fill("cheaper")
+    page.get_by_role("button", name="Apply 75").click()
+    expect(page.get_by_role("status")).to_contain_text("The quality target is 0.75")
+    expect(row(page, "Preview", "In force")).to_contain_text("75")
+    page.get_by_label("Why").fill("as before")
+    page.get_by_role("button", name="Back to the server's own").click()
+    expect(page.get_by_role("status")).to_contain_text("the server's own from now on")
+    expect(page.get_by_role("button", name="Back to the server's own")).to_have_count(0)
+
+
+def test_a_key_is_made_shown_once_bounded_rotated_and_revoked(page: Page, gateway: ServedProcess) -> None:
+    page.goto("/admin/keys")
+    form = card(page, "Make a key")
+    form.get_by_label("Name").fill("reports")
+    form.get_by_role("button").click()
+    first = page.get_by_label("The key").inner_text()
+    assert answered(gateway, first) == 200
+    assert answered(gateway, first[:-1]) == 401
+    page.get_by_role("link", name="I have it").click()
+    expect(page.get_by_role("heading", name="reports")).to_be_visible()
+    assert first not in page.content()
+
+    bounds = card(page, "What it may do")
+    bounds.get_by_label("Requests a minute").fill("2")
+    bounds.get_by_label("Requests in flight").fill("1")
+    bounds.get_by_role("button").click()
+    expect(page.get_by_role("status")).to_contain_text("requests_per_minute: None → 2")
+    expect(page.get_by_text("2 requests a minute")).to_be_visible()
+
+    renewal = card(page, "Give it a new secret")
+    renewal.get_by_label("Hours that the old one is good for").fill("0")
+    renewal.get_by_role("button").click()
+    second = page.get_by_label("The key").inner_text()
+    assert second != first
+    assert answered(gateway, first) == 401
+    page.get_by_role("link", name="I have it").click()
+    assert [answered(gateway, second) for _ in range(3)].count(429) >= 1, "bounded at two a minute"
+
+    card(page, "Revoke it").get_by_role("button").click()
+    expect(page.get_by_role("status")).to_contain_text("revoked")
+    expect(card(page, "Revoke it")).to_have_count(0)
+    assert answered(gateway, second) == 401
+
+
+def test_a_team_is_made_and_its_budget_set_and_removed(page: Page) -> None:
+    page.goto("/admin/keys")
+    team = card(page, "Make a team")
+    team.get_by_label("Name").fill("research")
+    team.get_by_role("button").click()
+    expect(card(page, "Teams").get_by_role("link", name="research")).to_be_visible()
+    budget = card(page, "Set a budget")
+    budget.get_by_label("For a").select_option("team")
+    budget.get_by_label("Name or id").fill("research")
+    budget.get_by_label("US dollars").fill("12.5")
+    budget.get_by_role("button").click()
+    expect(page.get_by_role("status")).to_contain_text("research may spend $12.50 (month)")
+    line = row(page, "Table of budgets", "team research")
+    expect(line).to_contain_text("$12.5")
+    line.get_by_role("button", name="Remove").click()
+    expect(page.get_by_role("status")).to_contain_text("The budget is removed.")
+    expect(page.get_by_text("Nobody's spending is bounded.")).to_be_visible()
+
+
+def test_a_question_that_is_denied_changes_nothing(chrome: Browser, gateway: ServedProcess) -> None:
+    page = signed_in(chrome.new_context(base_url=gateway.url))
+    page.goto("/admin/keys")
+    card(page, "Make a key").get_by_label("Name").fill("kept")
+    card(page, "Make a key").get_by_role("button").click()
+    kept = page.get_by_label("The key").inner_text()
+    page.get_by_role("link", name="I have it").click()
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    card(page, "Revoke it").get_by_role("button").click()
+    expect(card(page, "Revoke it")).to_be_visible()
+    assert answered(gateway, kept) == 200
+    page.context.close()
+
+
+def test_an_experiment_is_started_and_stopped(page: Page) -> None:
+    page.goto("/admin/experiments")
+    page.get_by_label("Name").fill("small or large")
+    page.get_by_label("Arm a").select_option("tier:1")
+    page.get_by_label("Arm b").select_option("tier:3")
+    page.get_by_label("Percent of the requests").fill("50")
+    page.get_by_label("Why").fill("is the large one worth it")
+    page.get_by_role("button", name="Start").click()
+    expect(card(page, "small or large")).to_contain_text("half to each arm")
+    expect(page.get_by_role("button", name="Start")).to_have_count(0)
+    card(page, "small or large").get_by_label("Why").fill("seen enough")
+    page.get_by_role("button", name="Stop").click()
+    expect(card(page, "small or large")).to_contain_text("seen enough")
+    expect(page.get_by_role("button", name="Start")).to_be_visible()
+
+
+def test_a_viewer_has_no_forms_but_searches_and_signs_out(chrome: Browser, gateway: ServedProcess) -> None:
+    context = chrome.new_context(base_url=gateway.url)
+    context.set_default_timeout(15_000)
+    page = context.new_page()
+    page.goto("/admin/login?next=/admin/core")
+    page.get_by_label("Name").fill(VIEWER)
+    page.get_by_label("Password or admin key").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/admin/core")
+    for one in PAGES:
+        if one.role != "viewer":
+            continue
+        page.goto(f"/admin{one.path}".rstrip("/"))
+        expect(page.get_by_role("heading", name=one.title, exact=True)).to_be_visible()
+        assert [form.get_attribute("action") for form in page.locator('form[method="post"]').all()] == ["/admin/logout"]
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/admin/login")
+    page.goto("/admin/core")
+    page.wait_for_url("**/admin/login?next=**")
+    context.close()
+
+
+def overflow(page: Page, width: int) -> int:
+    """By how many pixels the page is wider than a screen of that width."""
+    page.set_viewport_size({"width": width, "height": 740})
+    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))

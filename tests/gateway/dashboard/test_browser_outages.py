@@ -1,0 +1,105 @@
+"""What a browser shows of an installation without traffic, while its database is away, and once its core is dead."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+# What is not installed is only missed where a run says that it must be there.
+if not os.environ.get("AIO_REQUIRE_BROWSER"):
+    pytest.importorskip("playwright", reason="needs playwright and axe-playwright-python, of the extra dev")
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from gateway.dashboard.site import PAGES
+from tests.conftest import PostgresServer
+from tests.gateway.dashboard.real_gateway import ADMIN, CHROMIUM, chromium, signed_in
+from tests.gateway.served_process import served, started
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        CHROMIUM is None and not os.environ.get("AIO_REQUIRE_BROWSER"), reason="needs Chromium (Debian's package)"
+    ),
+]
+
+PATHS = {page.title: f"/admin{page.path}".rstrip("/") for page in PAGES}
+WITHOUT_DATABASE = ("Overview", "Core", "System")
+"""What is read from memory is there without the database."""
+
+Installation = tuple[Page, "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer) -> Iterator[Installation]:
+    """A page of somebody signed in at a gateway that nobody has asked anything, and its core, a process beside it."""
+    folder, cache = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("cache")
+    socket = ("--socket", str(folder / "core.sock"))
+    environment = {"AIO_ADMIN_KEYS": f"boss={ADMIN}"}
+    options = ("--role", "gateway", *socket, "--database-url", postgres_server.emptied_database())
+    with ExitStack() as stack:
+        core = stack.enter_context(started(folder / "core", cache, "--role", "core", *socket))
+        gateway = stack.enter_context(served(folder / "gateway", cache, *options, environment=environment))
+        browser = stack.enter_context(chromium())
+        context = browser.new_context(base_url=gateway.url)
+        context.set_default_timeout(20_000)
+        yield signed_in(context), core
+
+
+def checked(page: Page, title: str) -> None:
+    """Look at a page: its place in the navigation, and what axe finds serious."""
+    page.goto(PATHS[title])
+    expect(page.get_by_role("link", name=title, exact=True).first).to_have_attribute("aria-current", "page")
+    found = [one for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
+    assert not found, f"{title}: {found}"
+
+
+def test_an_empty_installation_says_what_is_missing_on_every_page(installation: Installation) -> None:
+    page, _ = installation
+    for title in PATHS:
+        checked(page, title)
+        expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+    for title, said in (
+        ("Routing", "Nothing was routed in the last 24 hours."),
+        ("Experiments", "No experiment has been run yet."),
+        ("Core", "No knob has been changed yet."),
+        ("Keys and budgets", "No key has been made yet."),
+    ):
+        page.goto(PATHS[title])
+        expect(page.get_by_text(said)).to_be_visible()
+
+
+def test_pages_say_that_the_database_is_away_and_are_whole_when_it_is_back(
+    installation: Installation, postgres_server: PostgresServer
+) -> None:
+    page, _ = installation
+    postgres_server.stop()
+    try:
+        for title in PATHS:
+            checked(page, title)
+            if title in WITHOUT_DATABASE:
+                expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+            else:
+                expect(page.get_by_role("heading", name="Not available now")).to_be_visible()
+                expect(page.get_by_text("Requests are still answered and kept in the journal")).to_be_visible()
+    finally:
+        postgres_server.start()
+    page.goto(PATHS["Keys and budgets"])
+    expect(page.get_by_text("No key has been made yet.")).to_be_visible()
+
+
+# The last of this module: the core stays dead.
+def test_pages_say_that_the_core_is_dead(installation: Installation) -> None:
+    page, core = installation
+    core.kill()
+    core.wait()
+    for title in PATHS:
+        checked(page, title)
+        expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+    page.goto(PATHS["Core"])
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    page.goto(PATHS["Overview"])
+    expect(page.get_by_role("alert").first).to_contain_text("does not answer")
