@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -20,7 +21,7 @@ from tiers.errors import TierError
 
 HELLO = [{"role": "user", "content": "Say hello."}]
 ADMIN = "an-admin-key-of-some-length"
-BODY = {"model": "tier-1", "messages": HELLO, "max_tokens": 5}
+BODY: dict[str, Any] = {"model": "tier-1", "messages": HELLO, "max_tokens": 5}
 
 
 @pytest_asyncio.fixture
@@ -85,6 +86,41 @@ async def test_the_openai_client_takes_it_for_a_rate_limit(aio: RunningGateway) 
     client = aio.openai.with_options(api_key=key)
     with pytest.raises(openai.RateLimitError, match="asks for up to 8 tokens"):
         await client.chat.completions.create(model="tier-1", messages=HELLO, max_tokens=5)  # type: ignore[arg-type]
+
+
+async def test_the_openai_client_comes_back_when_the_limit_told_it_to(aio: RunningGateway) -> None:
+    key = await key_of(aio, concurrency=1)
+    tier = aio.tier(1)
+    tier.hold_at = 1
+    holding = asyncio.create_task(asked(aio, key))
+    await tier.holding.wait()
+    refused, times = asyncio.Event(), []
+
+    async def seen(response: httpx.Response) -> None:
+        times.append(time.monotonic())
+        if response.status_code == 429:
+            refused.set()
+
+    async with httpx.AsyncClient(event_hooks={"response": [seen]}) as http:
+        client = openai.AsyncOpenAI(base_url=f"{aio.url}/v1", api_key=key, max_retries=1, http_client=http)
+        asking = asyncio.create_task(client.chat.completions.create(**BODY))
+        await refused.wait()
+        tier.go.set()
+        await holding
+        assert (await asking).choices[0].message.content
+    # By itself the client comes back within half a second.
+    assert times[1] - times[0] >= 1
+
+
+async def test_a_budget_that_is_used_up_is_the_openai_clients_quota(aio: RunningGateway) -> None:
+    key = await key_of(aio)
+    await budget(aio, 1e-6)
+    client = aio.openai.with_options(api_key=key)
+    with pytest.raises(openai.RateLimitError, match="exceeded your current quota") as caught:
+        await client.chat.completions.create(**BODY)
+    assert (caught.value.code, caught.value.type) == ("insufficient_quota", "insufficient_quota")
+    assert int(caught.value.response.headers["retry-after"]) > 0
+    assert not aio.tier(1).requests
 
 
 async def test_a_key_without_limits_is_told_of_none(aio: RunningGateway) -> None:
