@@ -172,7 +172,14 @@ class Composition:
                 engine.cores, core_knobs, Path(settings.adapter_dir) if settings.adapter_dir else None
             ),
             replica_knobs=replica_knobs,
-            reload=CatalogueReload(settings, routing, classifier, replica_knobs, database, [tenancy.directory.renew]),
+            reload=CatalogueReload(
+                settings,
+                routing,
+                classifier,
+                replica_knobs,
+                database,
+                [tenancy.directory.renew, *(() if loop is None else (loop.renew,))],
+            ),
             routing=routing,
             embedders=embedders_of(self.catalog, engine.cores),
             service=service,

@@ -18,6 +18,7 @@ from quality.experience import Encode, text_embedder
 from quality.experiments import Experiments
 from quality.job import RetrainJob
 from quality.judges.pairwise import PairwiseJudge
+from quality.judges.panel import Panel
 from quality.judges.standing import standing_panel
 from quality.monitor import Monitor, MonitorSettings
 from quality.record import Record
@@ -99,15 +100,12 @@ class QualityLoop:
     async def start(self) -> None:
         """Seat the panel, begin to verify, schedule retraining. What an earlier, failed call began goes on."""
         if self.monitor is None:
-            strongest = self._tiers[max(self._tiers)]
-            embed = None if self._encode is None else text_embedder(self._encode)
-            panel = await standing_panel(self._engine, PairwiseJudge(strongest), embed, self._catalog.fingerprint)
             self.monitor = Monitor(
                 self._engine,
                 list(self._tiers.values()),
                 MonitorSettings(sampling=self._sampling()),
                 price=self._price,
-                panel=panel,
+                panel=await self._panel(),
                 encode=self._encode,
                 on_alarm=self.on_alarm,
                 samples=lambda tier: self._catalog.tier(tier).samples_per_choice,
@@ -116,6 +114,26 @@ class QualityLoop:
         await self.monitor.start()
         await self.job.start()
         await self._rollout.start()
+
+    async def _panel(self) -> Panel:
+        strongest = self._tiers[max(self._tiers)]
+        embed = None if self._encode is None else text_embedder(self._encode)
+        return await standing_panel(self._engine, PairwiseJudge(strongest), embed, self._catalog.fingerprint)
+
+    async def renew(self) -> None:
+        """Seat the panel anew, as another catalogue needs: what a judge was measured on counts for one catalogue.
+
+        While the database is away nobody knows how far the strongest tier's judgement can be trusted: it sits out.
+        """
+        if self.monitor is None:
+            return
+        try:
+            self.monitor.panel = await self._panel()
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("judges cannot be read (%s); no tier judges until the next reload", type(error).__name__)
+            before = self.monitor.panel
+            asking_none = [judge for judge in before.judges if not isinstance(judge, PairwiseJudge)]
+            self.monitor.panel = Panel(asking_none, before.calibrations)
 
     async def close(self) -> None:
         """Stop everything; a retraining under way is resumed by whoever starts the next one."""

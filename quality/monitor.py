@@ -114,6 +114,15 @@ class Monitor:
         self._attention = 1.0
         self._offered = self._sampled = self._dropped = 0
 
+    @property
+    def panel(self) -> Panel:
+        """Who judges; a verification under way ends with the judge it is at."""
+        return self._verifier.panel
+
+    @panel.setter
+    def panel(self, panel: Panel) -> None:
+        self._verifier.panel = panel
+
     async def start(self) -> None:
         """Begin (or go on with) verifying. Idempotent."""
         await self._intake.start()
@@ -189,7 +198,7 @@ class Monitor:
             acceptance_by_kind=by_kind,
             input_drift=inputs,
             calibration_drift=drift,
-            calibrations=list(self._verifier.panel.calibrations.values()),
+            calibrations=list(self.panel.calibrations.values()),
         )
 
     async def _take_offer(self) -> bool:

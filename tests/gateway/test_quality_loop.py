@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
@@ -15,6 +15,8 @@ from gateway.quality_loop import QualityLoop
 from gateway.settings import Settings
 from migrations.tables import audit_events
 from quality.database import migrate, open_database
+from quality.judges.calibration import Calibration
+from quality.judges.standing import store_calibration
 from quality.retrain import RetrainResult
 from quality.shift_detector import ShiftAlarm
 from tests.gateway.running_gateway import running_gateway, scripted_tiers
@@ -53,6 +55,49 @@ async def test_the_loop_schedules_retraining_and_an_alarm_starts_one(settings: S
         async with engine.connect() as connection:
             actions = (await connection.scalars(select(audit_events.c.action))).all()
         assert "retrain.nothing_new" in actions
+    finally:
+        await loop.close()
+        await engine.dispose()
+
+
+async def test_judges_are_seated_anew_for_another_catalogue_by_what_they_were_measured_on(settings: Settings) -> None:
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    tiers = {tier.number: tier for tier in scripted_tiers()}
+    catalog = load_catalog("laptop")
+    loop = QualityLoop(settings, catalog, engine, tiers, encode=None)
+    trusted = Calibration(
+        judge="pairwise", true_no_worse=90, false_worse=5, true_worse=90, false_no_worse=5, abstained=0
+    )
+
+    def judges() -> list[str]:
+        assert loop.monitor is not None
+        return [judge.name for judge in loop.monitor.panel.judges]
+
+    try:
+        await loop.renew()  # before there is a monitor there is nothing to renew
+        await store_calibration(engine, trusted, catalog.fingerprint, 1.0, "test")
+        await loop.start()
+        assert judges()[-1] == "pairwise"
+        before = catalog.fingerprint
+        catalog.tiers[-1] = msgspec.structs.replace(catalog.tiers[-1], model="smollm2-int4")
+        assert catalog.fingerprint != before
+        await loop.renew()
+        ruled = judges()
+        assert "pairwise" not in ruled
+        await store_calibration(engine, trusted, catalog.fingerprint, 2.0, "test")
+        tiers[4].model = "another"
+        await loop.renew()
+        assert judges() == [*ruled, "pairwise"]
+        assert loop.monitor is not None
+        assert loop.monitor.panel.judges[-1].model == "another"
+        # Nobody can tell any more: the judge that asks a model sits out.
+        async with engine.begin() as connection:
+            await connection.execute(text("ALTER TABLE audit_events RENAME TO away"))
+        await loop.renew()
+        assert judges() == ruled
+        async with engine.begin() as connection:
+            await connection.execute(text("ALTER TABLE away RENAME TO audit_events"))
     finally:
         await loop.close()
         await engine.dispose()
