@@ -34,6 +34,7 @@ bench = LazyGroup(
         "route": ("gateway.cli.bench_route:route", "CPU and wall-clock time of a routing decision, by stage."),
         "encoder": ("gateway.cli.bench_encoder:encoder", "What a slow encoder of the classifier costs."),
         "scheduling": ("gateway.cli.bench_scheduling:scheduling", "What a step costs besides the model."),
+        "semantic-cache": ("gateway.cli.bench_semantic_cache:semantic_cache", "Hits and false hits of near prompts."),
         "step": ("gateway.cli.bench_step:step", "Where the time of one step of a model goes."),
         "speculation": ("gateway.cli.bench_speculation:speculation", "What drafted tokens are worth."),
         "lora": ("gateway.cli.bench_lora:lora", "What it costs that streams go through different adapters."),
