@@ -60,6 +60,7 @@ from gateway.api.records import show_record
 from gateway.api.reload import reload_catalogue
 from gateway.api.replicas_admin import change_replicas, show_replicas
 from gateway.api.responses import responses
+from gateway.api.reviews import review_verification
 from gateway.api.route import route
 from gateway.api.routing_admin import change_routing, show_routing
 from gateway.api.routing_views import show_clusters, show_curve, show_preview, show_reliability, show_tiers
@@ -149,6 +150,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             list_all_batches,
             list_verifications,
             show_verification,
+            review_verification,
             list_artefacts,
             list_transitions,
             list_retrainings,

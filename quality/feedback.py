@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import delete, or_
+from sqlalchemy import delete, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables import training_rows, verifications
+from migrations.tables import audit_events, training_rows, verifications
 from quality.experience import Encode
 from quality.judges.exact import ExactJudge
 from quality.record import Record
@@ -64,12 +64,17 @@ class FeedbackDesk:
         self._clock = clock
         self._redact = redact
 
-    async def take(self, record: Record, feedback: Feedback) -> FeedbackTaken:
-        """Store what the user says of `record`'s answer. Raises `ValueError` for a feedback that says nothing."""
-        good, why = await _verdict(record, feedback)
+    async def take(self, record: Record, feedback: Feedback, reviewer: str | None = None) -> FeedbackTaken:
+        """Store what the user says of `record`'s answer. Raises `ValueError` for a feedback that says nothing.
+
+        `reviewer`: the operator who says so in the user's place, which is an audit event with what was so before.
+        """
+        good, why = await _verdict(record, feedback, "user" if reviewer is None else "reviewer")
         learned = await self._training_row(record, good)
         async with self._engine.begin() as connection:
-            await connection.execute(self._verification(connection, record, feedback, good, why))
+            if reviewer is not None:
+                await connection.execute(await self._event(connection, record, feedback, good, reviewer))
+            await connection.execute(self._verification(connection, record, feedback, good, why, reviewer is not None))
             if learned is not None:
                 replaced = training_rows.c.source.in_(("verification", _SOURCE))
                 await connection.execute(
@@ -85,7 +90,7 @@ class FeedbackDesk:
         )
 
     def _verification(
-        self, connection: AsyncConnection, record: Record, feedback: Feedback, good: bool, why: str
+        self, connection: AsyncConnection, record: Record, feedback: Feedback, good: bool, why: str, reviewed: bool
     ) -> Any:
         now = self._clock()
         # Texts are kept only of requests whose texts are.
@@ -104,6 +109,9 @@ class FeedbackDesk:
             "reason": f"{because}: {comment}" if comment else because,
             "finished_at": now,
         }
+        if reviewed and correction is None:
+            # What the reviewer compared the answer with stays.
+            del verdict["verifier_answer"]
         insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
         row = insert(verifications).values(
             request_id=record.request_id,
@@ -122,6 +130,22 @@ class FeedbackDesk:
         free = or_(verifications.c.status != "pending", verifications.c.owner.is_(None))
         return row.on_conflict_do_update(
             index_elements=[verifications.c.request_id, verifications.c.tier], set_=verdict, where=free
+        )
+
+    async def _event(
+        self, connection: AsyncConnection, record: Record, feedback: Feedback, good: bool, reviewer: str
+    ) -> Any:
+        told = (verifications.c.label, verifications.c.judge)
+        mine = (verifications.c.request_id == record.request_id, verifications.c.tier == record.tier)
+        before = (await connection.execute(select(*told).where(*mine))).mappings().first()
+        after = {"label": "no_worse" if good else "worse", "judge": JUDGE, "score": feedback.score}
+        return audit_events.insert().values(
+            created_at=self._clock(),
+            actor=reviewer,
+            action="answer.reviewed",
+            subject=record.request_id,
+            reason=redacted_text(feedback.comment, self._redact) if record.messages else None,
+            details={"tier": record.tier, "before": None if before is None else dict(before), "after": after},
         )
 
     async def _training_row(self, record: Record, good: bool) -> dict[str, Any] | None:
@@ -155,16 +179,16 @@ class FeedbackDesk:
         return "stored, but not learned from: the classifier is not there to encode it"
 
 
-async def _verdict(record: Record, feedback: Feedback) -> tuple[bool, str]:
+async def _verdict(record: Record, feedback: Feedback, who: str) -> tuple[bool, str]:
     """Whether the answer was good enough, and why. A correction that can be checked speaks for itself."""
     if feedback.correction is not None and record.messages and record.answer:
         said = await ExactJudge().judge(
             prompt=prompt_text(record.messages), answer=record.answer, reference_answer=feedback.correction
         )
         if said.no_worse is not None:
-            return said.no_worse, f"the user's correction: {said.reason}"
+            return said.no_worse, f"the {who}'s correction: {said.reason}"
     if feedback.score is not None:
-        return feedback.score >= 0.5, f"the user's score is {feedback.score:g}"
+        return feedback.score >= 0.5, f"the {who}'s score is {feedback.score:g}"
     if feedback.correction is None:
         raise ValueError("feedback needs a score or a correction")
-    return False, "the user corrected the answer"
+    return False, f"the {who} corrected the answer"

@@ -95,7 +95,11 @@ class Listing:
             found = [dict(row) for row in (await connection.execute(query)).mappings()]
         rows = found[:limit]
         more = len(found) > limit
-        return Page(rows=rows, next=f"{rows[-1]['created_at']!r}:{rows[-1][self._key]}" if more else None)
+        return Page(rows=rows, next=self.cursor_of(rows[-1]) if more else None)
+
+    def cursor_of(self, row: Mapping[str, Any]) -> str:
+        """Of the page that begins after this row."""
+        return f"{row['created_at']!r}:{row[self._key]}"
 
     async def _by_facets(
         self,

@@ -25,6 +25,7 @@ from gateway.dashboard.forms import taken
 from gateway.dashboard.order_form import fields_of, number_of, reason_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
+from gateway.dashboard.review import review, show_review
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
 from quality.listings import ARTEFACTS, RETRAININGS, ROLLOUTS
@@ -153,5 +154,6 @@ QUALITY_PAGE = Page(
     path="/quality",
     handlers=(
         show_quality, end_all_promotions, retrain, promote, roll_back_version, try_version, end_version_trial,
+        show_review, review,
     ),
 )  # fmt: skip

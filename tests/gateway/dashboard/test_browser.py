@@ -25,7 +25,13 @@ pytestmark = [
 ]
 
 # Every page of the site, and those behind a link: a path, or a link's place on the page before it.
-PAGES = ("/admin/login", *(f"/admin{page.path}".rstrip("/") for page in SITE), "/admin/requests td a", "/admin/none")
+PAGES = (
+    "/admin/login",
+    *(f"/admin{page.path}".rstrip("/") for page in SITE),
+    "/admin/requests td a",
+    "/admin/quality/review",
+    "/admin/none",
+)
 PHONE: ViewportSize = {"width": 360, "height": 740}
 DESK: ViewportSize = {"width": 1280, "height": 900}
 

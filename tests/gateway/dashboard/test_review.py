@@ -1,0 +1,122 @@
+"""The review queue: answers judged worse beside the verifier's, and an operator's word in the judge's place."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import insert, select
+
+from gateway.settings import Settings
+from migrations.tables import verifications
+from tests.gateway.dashboard.browsing import forms_of, submit, with_user
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.test_disconnects import only_record
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+PAGE = "/admin/quality/review"
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
+    async with running_gateway(settings) as running:
+        yield running
+
+
+async def judged_worse(aio: RunningGateway, at: float, tier: int = 1, text: str | None = SCRIPT) -> str:
+    """A request that was answered by tier 1; its verification of `tier`, with the verifier's `text`."""
+    body = {"model": "tier-1", "messages": [{"role": "user", "content": SCRIPT}]}
+    answer = await aio.http.post("/v1/chat/completions", json=body)
+    await only_record(aio, answer.headers["x-aio-decision-id"])
+    request_id = str(answer.json()["id"])
+    row = {
+        "request_id": request_id, "tier": tier, "model": "m", "sampled_probability": 1.0, "sampled_reason": "sample",
+        "status": "done", "judge": "exact", "label": "worse", "verifier_answer": text, "reason": SCRIPT,
+        "cost_usd": 0.0, "reserved_usd": 0.0, "attempts": 1, "created_at": at, "finished_at": at,
+    }  # fmt: skip
+    async with aio.parts.database.begin() as connection:
+        await connection.execute(insert(verifications).values(row))
+    return request_id
+
+
+async def verifiers_answer(aio: RunningGateway, request_id: str) -> str | None:
+    query = select(verifications.c.verifier_answer).where(verifications.c.request_id == request_id)
+    async with aio.parts.database.connect() as connection:
+        text: str | None = await connection.scalar(query)
+    return text
+
+
+async def label_of(aio: RunningGateway, request_id: str) -> tuple[str, str]:
+    query = select(verifications.c.label, verifications.c.judge).where(verifications.c.request_id == request_id)
+    async with aio.parts.database.connect() as connection:
+        row = (await connection.execute(query)).one()
+    return row.label, row.judge
+
+
+async def test_an_operator_reviews_one_after_the_other_and_a_viewer_looks_on(aio: RunningGateway) -> None:
+    async with with_user(aio, "oscar", "operator") as operator, with_user(aio, "vera", "viewer") as viewer:
+        assert "Nothing is left to review" in (await operator.get(PAGE)).text
+        older, newer = await judged_worse(aio, 1e9), await judged_worse(aio, 2e9)
+        without_text, other_tier = await judged_worse(aio, 3e9, text=None), await judged_worse(aio, 4e9, tier=2)
+
+        seen = await viewer.get(PAGE)
+        assert newer in seen.text
+        skip = seen.text.split(f'href="{PAGE}?')[1].split('"')[0]
+        assert older in (await viewer.get(f"{PAGE}?{skip}")).text
+        assert not [action for action in forms_of(seen) if action.startswith(PAGE)]
+        assert seen.text.count("<script") == 1
+        assert seen.text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 3, "prompt, verifier's answer, reason"
+
+        page = await operator.get(PAGE)
+        action = next(one for one in forms_of(page) if one.startswith(PAGE))
+        token = {"csrf_token": forms_of(seen)["/admin/logout"]["fields"]["csrf_token"]}
+        assert (await viewer.post(action, data=token | {"verdict": "tie"})).status_code == 403
+        assert (await operator.post(action, data={"verdict": "tie"})).status_code == 403, "no token"
+        assert (await submit(operator, page, action, verdict="splendid")).status_code == 400
+        assert (await submit(operator, page, action)).status_code == 400
+        assert await label_of(aio, newer) == ("worse", "exact")
+
+        done = await submit(operator, page, action, verdict="tie", comment=SCRIPT)
+        assert (done.status_code, done.headers["location"]) == (303, PAGE)
+        assert await label_of(aio, newer) == ("no_worse", "user")
+        page = await operator.get(PAGE)
+        assert older in page.text
+        action = next(one for one in forms_of(page) if one.startswith(PAGE))
+        assert (await submit(operator, page, action, verdict="worse")).status_code == 303
+        assert await label_of(aio, older) == ("worse", "user")
+        assert await verifiers_answer(aio, older) == SCRIPT
+        assert "Nothing is left to review" in (await operator.get(PAGE)).text
+        for left in (without_text, other_tier):
+            assert await label_of(aio, left) == ("worse", "exact")
+
+    events = (await aio.http.get("/admin/api/transitions", params={"action": "answer.reviewed"})).json()["rows"]
+    assert [(one["actor"], one["subject"], one["reason"]) for one in events] == [
+        ("user:oscar", older, None), ("user:oscar", newer, SCRIPT),
+    ]  # fmt: skip
+    assert events[1]["details"] == {
+        "tier": 1,
+        "before": {"label": "worse", "judge": "exact"},
+        "after": {"label": "no_worse", "judge": "user", "score": 0.5},
+    }
+
+
+async def test_programs_review_too_and_are_told_what_cannot_be(aio: RunningGateway) -> None:
+    good, without_text = await judged_worse(aio, 5e9), await judged_worse(aio, 6e9, text=None)
+    rows = (await aio.http.get("/admin/api/verifications", params={"limit": 2})).json()["rows"]
+    numbers = {row["request_id"]: row["verification_id"] for row in rows}
+    for number, body, status in (
+        (numbers[good], {"verdict": "no_worse"}, 200),
+        (numbers[without_text], {"verdict": "no_worse"}, 409),
+        (numbers[good], {"verdict": "splendid"}, 400),
+        (999_999, {"verdict": "worse"}, 404),
+    ):
+        answer = await aio.http.post(f"/admin/api/verifications/{number}/review", json=body)
+        assert answer.status_code == status, answer.text
+    assert await label_of(aio, good) == ("no_worse", "user")
+    assert await label_of(aio, without_text) == ("worse", "exact")
+
+
+async def test_a_cursor_that_no_page_gave_is_refused(aio: RunningGateway) -> None:
+    async with with_user(aio, "vito", "viewer") as viewer:
+        assert (await viewer.get(PAGE, params={"cursor": "x"})).status_code == 400
