@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import sqrt
 
 import msgspec
-from sqlalchemy import ColumnElement, FromClause, Subquery, and_, case, func, select
+from sqlalchemy import ColumnElement, FromClause, Subquery, and_, case, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import requests, verifications
@@ -83,7 +83,8 @@ async def recent_verdicts(engine: AsyncEngine, tier: int | None, limit: int) -> 
     """The last `limit` labels (of `tier`, or of all), newest first: True is no worse than the strongest tier's."""
     query = (
         select(verifications.c.label)
-        .where(*sampled_as_served())
+        # Whoever has a label has ended; said here too, for PostgreSQL not to begin with those that have not.
+        .where(*sampled_as_served(), verifications.c.finished_at.is_not(None))
         .order_by(verifications.c.finished_at.desc(), verifications.c.verification_id.desc())
         .limit(limit)
     )
@@ -124,5 +125,6 @@ def drawn_with_label(rows: FromClause = verifications) -> ColumnElement[bool]:
 
 def sampled_as_served(rows: FromClause = verifications) -> tuple[ColumnElement[bool], ...]:
     """A label of the tier that answered, whose request was drawn."""
-    served = select(requests.c.tier).where(requests.c.request_id == rows.c.request_id).scalar_subquery()
-    return drawn_with_label(rows), rows.c.tier == served
+    # As EXISTS, because PostgreSQL thinks that next to no row equals what a subquery gives, and sorts them all.
+    served = exists().where(requests.c.request_id == rows.c.request_id, requests.c.tier == rows.c.tier)
+    return drawn_with_label(rows), served
