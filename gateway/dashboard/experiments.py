@@ -12,7 +12,7 @@ from classifier.registry import ArtefactRegistry
 from gateway.api.experiments import ExperimentOrder, begin_experiment, end_experiment
 from gateway.api.guard import OPERATOR
 from gateway.api.quality_lists import page_asked_for
-from gateway.dashboard.order_form import fields_of, number_of, reason_of
+from gateway.dashboard.forms import fields_of, number_of, reason_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import bad_request

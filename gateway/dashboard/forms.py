@@ -6,9 +6,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from gateway.api.parsing import refusal_of
+from gateway.errors import bad_request
 from gateway.parts import HttpRequest
 
 WAS = "was."
+MOST_REASON = 1024
 Wanted = TypeVar("Wanted", bound=msgspec.Struct)
 Form = Mapping[str, list[str]]
 
@@ -29,6 +31,12 @@ def text_of(form: Form, name: str) -> str | None:
     return next(iter(form.get(name, ())), None)
 
 
+async def fields_of(request: HttpRequest) -> dict[str, str]:
+    """The fields of the request's form that hold anything, where each has one text."""
+    form = await form_of(request)
+    return {name: texts[0] for name, texts in form.items() if texts}
+
+
 def list_of(form: Form, name: str) -> list[str] | None:
     """Texts with commas between them, or of several boxes of one name; None for none."""
     return [part.strip() for text in form.get(name, ()) for part in text.split(",") if part.strip()] or None
@@ -45,3 +53,20 @@ def taken(values: Mapping[str, Any], kind: type[Wanted]) -> Wanted:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise refusal_of(error) from None
+
+
+def reason_of(fields: dict[str, str]) -> str:
+    """Why; written down with who. Raises `ApiError` 400 for none, or a long one."""
+    reason = fields.get("reason", "")
+    if not 1 <= len(reason) <= MOST_REASON:
+        raise bad_request(f"Say why, in 1 to {MOST_REASON} characters.", "reason", "invalid_value")
+    return reason
+
+
+def number_of(fields: dict[str, str], name: str, usual: float | None = None) -> float:
+    """A field as a number; without it the usual one. Raises `ApiError` 400."""
+    given = fields.get(name, "")
+    try:
+        return usual if usual is not None and not given else float(given)
+    except ValueError:
+        raise bad_request(f"Invalid {name}: {given[:64]!r} is no number.", name, "invalid_value") from None

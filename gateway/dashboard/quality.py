@@ -21,8 +21,7 @@ from gateway.api.classifier_orders import (
 from gateway.api.guard import OPERATOR
 from gateway.api.promotions import PromotionsShown, order_reset, promotions_shown
 from gateway.api.quality_lists import estimates_shown, order_retraining, page_asked_for
-from gateway.dashboard.forms import taken
-from gateway.dashboard.order_form import fields_of, number_of, reason_of
+from gateway.dashboard.forms import fields_of, number_of, reason_of, taken
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.dashboard.review import review, show_review

@@ -8,8 +8,7 @@ from litestar.response import Response
 
 from gateway.api.guard import OPERATOR
 from gateway.api.reviews import ReviewOrder, next_review, order_review
-from gateway.dashboard.forms import taken
-from gateway.dashboard.order_form import fields_of
+from gateway.dashboard.forms import fields_of, taken
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import bad_request
 from gateway.parts import HttpRequest, parts_of

@@ -19,7 +19,7 @@ from gateway.api.routing_views import (
     tiers_compared,
 )
 from gateway.dashboard.charts import Curve, Mark, Plane
-from gateway.dashboard.order_form import fields_of, reason_of
+from gateway.dashboard.forms import fields_of, reason_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.database_reach import reached
