@@ -12,11 +12,16 @@ class Exclusion(msgspec.Struct, frozen=True):
     reason: str
 
 
+# Predictions of a version of the classifier; the others say nothing of how good it is.
+LEARNED_KINDS = ("measured", "prior")
+
+
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome model's word on one prompt.
 
     `p_ok[k-1]` = P(tier k's answer is no worse than the strongest tier's); the last is 1 (DESIGN §4).
-    `kind`: "prior" while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed.
+    `kind`: "prior" while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed,
+    "edge" when the fast path did without it.
     `novelty` in [0, 1]: share of known prompts that are nearer to the known domains (`classifier.novelty`).
     `contributions`: the features that moved the decision most, as (name, signed effect on the logit of p_ok of tier 1).
     `p_correct[k-1]` = P(tier k's answer is correct); empty where the artefact has no such heads.
@@ -26,13 +31,24 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     p_ok: list[float]
-    kind: Literal["measured", "prior", "heuristic"]
+    kind: Literal["measured", "prior", "heuristic", "edge"]
     novelty: float
     classifier_version: str
     contributions: list[tuple[str, float]] = []
     p_correct: list[float] = []
     predicted_tokens: list[float | None] = []
     p_ok_before: list[float] = []
+
+
+class EdgePath(msgspec.Struct, frozen=True, kw_only=True):
+    """The fast path for short prompts: `tier` goes first. `prompt_tokens` and `new_tokens`: the request's, and the most
+    that the operator allows there."""
+
+    tier: int
+    prompt_tokens: int
+    max_prompt_tokens: int
+    new_tokens: int
+    max_new_tokens: int
 
 
 class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +66,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     `experiment_id` and `arm`: the experiment that the request is part of; `arm_tier` is the tier that its arm is given
     to, where arms are tiers. `observe_tier`: routing is only watched; this tier answers whatever would be chosen.
+    `edge`: the fast path that the request may take, which comes before the rule.
     """
 
     prediction: Prediction
@@ -73,6 +90,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     arm: str | None = None
     arm_tier: int | None = None
     observe_tier: int | None = None
+    edge: EdgePath | None = None
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,3 +104,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     scores: list[float | None]
     inputs: PolicyInputs
     would_be: int | None = None
+
+    @property
+    def by_edge(self) -> bool:
+        """Whether the fast path chose the tier that answers."""
+        edge = self.inputs.edge
+        return edge is not None and self.would_be is None and self.tier == edge.tier

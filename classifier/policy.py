@@ -4,7 +4,8 @@ The lambda rule minimises `(1 - p_ok[k]) + lambda * cost[k] / cost[-1]`; the tau
 `p_ok >= tau`, else the strongest (DESIGN §4, RT-05). Ties go to the cheaper tier. Constraints rule tiers out;
 `classifier.caution` then holds some of the rest back. Neither looks at lambda or tau, so that a higher quality target
 chooses among the same tiers and never lowers one. Where recent verified outcomes lowered p_ok, the tier that would have
-been chosen without them is the least: they promote a prompt and never move it down.
+been chosen without them is the least: they promote a prompt and never move it down. The fast path's tier, if it may
+answer, is chosen before any rule.
 """
 
 import math
@@ -41,6 +42,8 @@ def decide(inputs: PolicyInputs) -> Decision:
     tier = _cheapest_best({k: score for k, score in exact.items() if k >= least})
     if inputs.arm_tier is not None and inputs.arm_tier in allowed:
         least = tier = inputs.arm_tier
+    if inputs.edge is not None and inputs.edge.tier in open_tiers:
+        least = tier = inputs.edge.tier
     scores = [exact[k] / SCALE**2 if k in exact else None for k in tiers]
     promoted = _promotion(inputs, least) if tier > least else ""
     reason = promoted + _reason(inputs, tier, barred, held)
@@ -49,6 +52,13 @@ def decide(inputs: PolicyInputs) -> Decision:
     answers = min((k for k in allowed if k >= inputs.observe_tier), default=allowed[-1])
     watched = f"routing is only observed and tier {answers} answers; it would be tier {tier}: {reason}"
     return Decision(tier=answers, would_be=tier, reason=watched, scores=scores, inputs=inputs)
+
+
+def may_answer(inputs: PolicyInputs, tier: int) -> bool:
+    """Whether `tier` is neither ruled out nor held back."""
+    barred = barred_tiers(inputs)
+    allowed = [k for k in range(1, len(inputs.costs) + 1) if k not in barred]
+    return tier in allowed and tier not in held_back(inputs, allowed)
 
 
 def without_repair(inputs: PolicyInputs) -> PolicyInputs:
@@ -116,6 +126,11 @@ def _tau_score(inputs: PolicyInputs, tier: int) -> int:
 def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[int, str]) -> str:
     if inputs.pinned_tier == tier:
         return f"pinned to tier {tier}"
+    if (edge := inputs.edge) is not None and edge.tier == tier:
+        return (
+            f"edge: tier {tier} takes prompts of up to {edge.max_prompt_tokens} tokens (this has {edge.prompt_tokens}) "
+            f"with a budget of up to {edge.max_new_tokens} (this: {edge.new_tokens}) without the classifier"
+        )
     arm = "" if inputs.arm is None else f" (arm {inputs.arm} of experiment {inputs.experiment_id})"
     if inputs.arm_tier == tier:
         return f"tier {tier} is given to this arm{arm}"
@@ -132,7 +147,7 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
         why = f"tier {tier} is the cheapest with P(no worse) {p_ok:.3f} >= tau {inputs.tau:.3f}"
     else:
         why = f"no allowed tier reaches tau {inputs.tau:.3f}; tier {tier} is the strongest allowed"
-    source = {"measured": "", "prior": " (prior: this catalogue has no measured outcomes)"}.get(
+    source = {"measured": "", "edge": "", "prior": " (prior: this catalogue has no measured outcomes)"}.get(
         inputs.prediction.kind, " (heuristic: the classifier failed)"
     )
     canary = f" (version {inputs.prediction.classifier_version} on trial)" if inputs.canary else ""

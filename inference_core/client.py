@@ -5,10 +5,12 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from uuid import uuid4
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from inference_core.errors import CoreGoneError
+from inference_core.block_frames import BlockChain, BlockFrame
+from inference_core.errors import CoreGoneError, HandoverError
 from inference_core.evidence import EvidenceRequest, Pooling
 from inference_core.protocol import (
     AdapterInfo,
@@ -43,6 +45,11 @@ class CoreClient(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Disconnect; aborts everything this client has in flight. Idempotent."""
+
+    @property
+    def gone(self) -> str | None:
+        """Why the core is out of reach, as far as is known without asking; None while it is not."""
+        return None
 
     @property
     def stuck(self) -> str | None:
@@ -94,6 +101,38 @@ class CoreClient(ABC):
                     return np.frombuffer(output.evidence.state, "<f4")
                 raise failure(output)
         raise CoreGoneError(f"{model}: the core ended without a hidden state")
+
+    async def prefill(self, request: AddRequest) -> SequenceOutput:
+        """Compute the full blocks of the request's prompt and leave them in the core's prefix cache; nothing is drawn.
+
+        The one output that says so, with its counts. Cancelling it frees its blocks within one step. Raises what
+        `embed` raises.
+        """
+        sampling = SamplingParams(temperature=0.0, max_tokens=1)
+        prompt = msgspec.structs.replace(
+            request,
+            request_id=f"prefill-{uuid4().hex}",
+            sampling=sampling,
+            n=1,
+            evidence=None,
+            speculate=False,
+            prefill=True,
+        )
+        async with aclosing(self.generate(prompt)) as outputs:
+            async for output in outputs:
+                if output.finish_reason == "stop":
+                    return output
+                raise failure(output)
+        raise CoreGoneError(f"{request.model}: the core ended without the prompt's blocks")
+
+    async def export_blocks(self, chain: BlockChain, first: int, most_bytes: int) -> BlockFrame:
+        """Cached blocks of the chain, see `ExportBlocks`. Raises `HandoverError` and `CoreGoneError`."""
+        raise HandoverError("blocks cannot be had through this client", "incompatible")
+
+    async def import_blocks(self, chain: BlockChain, frame: BlockFrame | None = None) -> int:
+        """Cache blocks, see `ImportBlocks`; how many of the chain's blocks are cached then, from its first one on.
+        Raises `HandoverError`, and nothing is cached, and `CoreGoneError`."""
+        raise HandoverError("blocks cannot be taken through this client", "incompatible")
 
     @abstractmethod
     def abort_choice(self, request_id: str, index: int) -> None:

@@ -8,15 +8,20 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from inference_core.auto_tuner import AutoTuner
+from inference_core.block_frames import BlockChain, BlockFrame
+from inference_core.block_handover import BlockHandover
 from inference_core.block_pool import BlockPool
-from inference_core.errors import CoreError, IntegrityError, InvalidRequestError, QueueFullError
+from inference_core.errors import CoreError, HandoverError, IntegrityError, InvalidRequestError, QueueFullError
 from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabulary_of_file
 from inference_core.grammar.matcher_seam import MakeMatcher
 from inference_core.live_knobs import LiveKnobs
 from inference_core.lora.slots import AdapterSlots
 from inference_core.model_stats import model_stats
 from inference_core.model_turns import ModelTurns
+from inference_core.prefix_hash import root_digest, shareable_blocks
 from inference_core.protocol import (
     AdapterInfo,
     AddRequest,
@@ -30,7 +35,7 @@ from inference_core.protocol import (
 from inference_core.queue_alert import QueueAlert
 from inference_core.refusals import refusal
 from inference_core.repetition import LOOK_EVERY, goes_round
-from inference_core.request_validation import validate_request
+from inference_core.request_validation import validate_request, validate_token_ids
 from inference_core.runner import ModelRunner
 from inference_core.scheduler import Scheduler
 from inference_core.sequence import Sequence, Status
@@ -97,6 +102,9 @@ class Core:
         for scheduler in self._schedulers.values():
             scheduler.peers = list(self._schedulers.values())
             scheduler.reclaim = self._reclaim
+        self._handovers = {
+            name: BlockHandover(scheduler.pool, self._runners[name]) for name, scheduler in self._schedulers.items()
+        }
         self._meters = {name: StepMeter() for name in self._runners}
         self._tuners = {name: AutoTuner(self._knobs.of(name)) for name in self._runners}
         self._statistics = {name: StepStatistics() for name in self._runners}
@@ -138,6 +146,10 @@ class Core:
         validate_request(request, runner.info, scheduler.pool, scheduler.knobs)
         if request.adapter:
             scheduler.adapters.require(request.adapter)
+        if request.prefill:
+            size = scheduler.pool.block_size
+            most = shareable_blocks(len(request.prompt_token_ids), size) * size
+            request = replace(request, prompt_token_ids=request.prompt_token_ids[:most])
         if request.sampling.grammar is None:
             self._admit(request, None)
         else:
@@ -316,6 +328,30 @@ class Core:
         """The adapters of `model`. Raises `InvalidRequestError` if it is unknown."""
         return self._scheduler(model).adapters.infos()
 
+    def export_blocks(self, chain: BlockChain, first: int, most_bytes: int) -> BlockFrame:
+        """See `ExportBlocks`. Raises `HandoverError`."""
+        handover, root = self._handover(chain)
+        return handover.export(root, chain.token_ids, first, most_bytes)
+
+    def import_blocks(self, chain: BlockChain, frame: BlockFrame | None) -> int:
+        """See `ImportBlocks`; how many of the chain's blocks are cached then. Raises `HandoverError`."""
+        handover, root = self._handover(chain)
+        if frame is None:
+            return handover.held(root, chain.token_ids)
+        if not self._knobs.of(chain.model).prefix_caching:
+            raise HandoverError(f"{chain.model} caches no prefixes; set prefix_caching", "refused")
+        return handover.take(root, chain.token_ids, frame)
+
+    def _handover(self, chain: BlockChain) -> tuple[BlockHandover, bytes]:
+        """And the name of the chain's first parent."""
+        try:
+            adapters = self._scheduler(chain.model).adapters
+            digest = adapters.require(chain.adapter).digest if chain.adapter else b""
+            validate_token_ids("token_ids", chain.token_ids, self._runners[chain.model].info.vocab_size)
+        except InvalidRequestError as error:
+            raise HandoverError(str(error), "refused") from error
+        return self._handovers[chain.model], root_digest(chain.salt, digest)
+
     def stats(self, query_id: str = "") -> CoreStats:
         """Counts and estimates at this moment. `blocks_total` is what the model would have in an arena of its own."""
         sharing = sum(scheduler.has_work for scheduler in self._schedulers.values())
@@ -334,6 +370,7 @@ class Core:
                     knobs=self._knobs.of(name),
                     queue_alert=self._alerts[name].raised,
                     speculation=self._speculators[name].stats(),
+                    handover=self._handovers[name].stats(),
                     models_sharing=sharing,
                 )
                 for name, scheduler in self._schedulers.items()
@@ -433,7 +470,7 @@ class Core:
             if output.finish_reason is not None:
                 request = self._requests[output.request_id]
                 choice, model = request.choices[output.index], request.scheduler.name
-                if not choice.exits:
+                if choice.draws:
                     self._meters[model].record_finish(output.completion_tokens, choice.max_output_tokens)
                     computed = output.prompt_tokens - output.cached_tokens
                     self._tuners[model].after_answer(choice.lagged_seconds, computed, output.completion_tokens)

@@ -9,10 +9,12 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from inference_core.block_frames import BlockChain, BlockFrame
 from inference_core.errors import (
     CoreError,
     CoreGoneError,
     DevicesMissingError,
+    HandoverError,
     IntegrityError,
     InvalidRequestError,
     MemoryPlanError,
@@ -25,11 +27,15 @@ from inference_core.protocol import (
     AdapterInfo,
     AdaptersSet,
     AddRequest,
+    BlocksExported,
+    BlocksImported,
     Command,
     CoreHealth,
     CoreStats,
     Event,
+    ExportBlocks,
     Hello,
+    ImportBlocks,
     Knobs,
     KnobsSet,
     KnobValue,
@@ -81,6 +87,10 @@ class SteppingCore(Protocol):
     def unload_adapter(self, model: str, name: str) -> None: ...
 
     def adapters(self, model: str) -> list[AdapterInfo]: ...
+
+    def export_blocks(self, chain: BlockChain, first: int, most_bytes: int) -> BlockFrame: ...
+
+    def import_blocks(self, chain: BlockChain, frame: BlockFrame | None) -> int: ...
 
     def close(self) -> None: ...
 
@@ -208,6 +218,10 @@ def _applied(core: SteppingCore, command: Command) -> list[Event]:
         return [core.stats(command.query_id)]
     elif isinstance(command, SetKnobs):
         return [_knobs_set(core, command)]
+    elif isinstance(command, ExportBlocks):
+        return [_blocks_exported(core, command)]
+    elif isinstance(command, ImportBlocks):
+        return [_blocks_imported(core, command)]
     else:
         return [_adapters_set(core, command)]
     return []
@@ -236,6 +250,22 @@ def _adapters_set(core: SteppingCore, command: LoadAdapter | UnloadAdapter) -> A
         return AdaptersSet(query_id=command.query_id, adapters=[], error=str(error), error_param=error.param)
     except ModelFileError as error:
         return AdaptersSet(query_id=command.query_id, adapters=[], error=str(error), error_param="path")
+
+
+def _blocks_exported(core: SteppingCore, command: ExportBlocks) -> BlocksExported:
+    try:
+        frame = core.export_blocks(command.chain, command.first, command.most_bytes)
+    except HandoverError as error:
+        return BlocksExported(query_id=command.query_id, error=str(error), reason=error.reason)
+    return BlocksExported(query_id=command.query_id, frame=frame)
+
+
+def _blocks_imported(core: SteppingCore, command: ImportBlocks) -> BlocksImported:
+    try:
+        held = core.import_blocks(command.chain, command.frame)
+    except HandoverError as error:
+        return BlocksImported(query_id=command.query_id, error=str(error), reason=error.reason)
+    return BlocksImported(query_id=command.query_id, held=held)
 
 
 def why_dead(cause: BaseException, title: str = THE_CORE) -> str:

@@ -1,5 +1,11 @@
 """Everything that can go wrong in the core, one type per thing the caller can do about it."""
 
+from typing import Literal
+
+HandoverFailure = Literal["incompatible", "corrupt", "full", "missing", "refused", "gone"]
+"""Why KV blocks were not handed over: other weights, kernels or layout; damaged on the way; no room; not there (any
+more); the request or the state of a core does not allow it; a core is gone."""
+
 
 class CoreError(Exception):
     """Base of all errors raised by `inference_core`."""
@@ -39,6 +45,14 @@ class BadLogitsError(CoreError):
     def __init__(self, rows: list[int], vocab: int) -> None:
         super().__init__(f"logits of row(s) {rows} hold NaN or +inf, or mask all {vocab} tokens; no token can be drawn")
         self.rows = rows
+
+
+class HandoverError(CoreError):
+    """KV blocks could not be handed over, for `reason`. Compute the prompt where its answer is computed."""
+
+    def __init__(self, message: str, reason: HandoverFailure) -> None:
+        super().__init__(message)
+        self.reason: HandoverFailure = reason
 
 
 class DevicesMissingError(CoreError):

@@ -7,20 +7,25 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 
 import msgspec
 
+from inference_core.block_frames import BlockChain, BlockFrame
 from inference_core.client import CoreClient
-from inference_core.errors import CoreGoneError, InvalidRequestError
+from inference_core.errors import CoreGoneError, HandoverError, InvalidRequestError
 from inference_core.mailbox import Mailbox
 from inference_core.protocol import (
     AbortRequest,
     AdapterInfo,
     AdaptersSet,
     AddRequest,
+    BlocksExported,
+    BlocksImported,
     Command,
     CoreHealth,
     CoreStats,
     Event,
+    ExportBlocks,
     Goodbye,
     Hello,
+    ImportBlocks,
     KnobsSet,
     KnobValue,
     LoadAdapter,
@@ -31,7 +36,8 @@ from inference_core.protocol import (
     UnloadAdapter,
 )
 
-Answer = CoreStats | KnobsSet | AdaptersSet
+Answer = CoreStats | KnobsSet | AdaptersSet | BlocksExported | BlocksImported
+Query = QueryStats | SetKnobs | LoadAdapter | UnloadAdapter | ExportBlocks | ImportBlocks
 
 
 class EventClient(CoreClient):
@@ -88,6 +94,12 @@ class EventClient(CoreClient):
                 self._send(AbortRequest(wire_id))
         self._lose("the core client is closed")
         await self._disconnect()
+
+    @property
+    def gone(self) -> str | None:
+        if self._gone is None and (self._hello is None or not self._hello.done()):
+            return "the core has not answered yet"
+        return self._gone
 
     @property
     def stuck(self) -> str | None:
@@ -152,10 +164,24 @@ class EventClient(CoreClient):
     async def unload_adapter(self, model: str, name: str) -> list[AdapterInfo]:
         return _adapters(await self._ask(UnloadAdapter(self._query_id(), model, name)))
 
+    async def export_blocks(self, chain: BlockChain, first: int, most_bytes: int) -> BlockFrame:
+        answer = await self._ask(ExportBlocks(self._query_id(), chain, first, most_bytes))
+        assert isinstance(answer, BlocksExported)
+        if answer.frame is None:
+            raise HandoverError(answer.error or "no blocks were told", answer.reason)
+        return answer.frame
+
+    async def import_blocks(self, chain: BlockChain, frame: BlockFrame | None = None) -> int:
+        answer = await self._ask(ImportBlocks(self._query_id(), chain, frame))
+        assert isinstance(answer, BlocksImported)
+        if answer.error is not None:
+            raise HandoverError(answer.error, answer.reason)
+        return answer.held
+
     def _query_id(self) -> str:
         return f"#{next(self._serials)}"
 
-    async def _ask(self, command: QueryStats | SetKnobs | LoadAdapter | UnloadAdapter) -> Answer:
+    async def _ask(self, command: Query) -> Answer:
         self.require_core()
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[command.query_id] = answer

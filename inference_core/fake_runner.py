@@ -11,7 +11,10 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
+from inference_core.block_bytes import HostBlockBytes
+from inference_core.block_frames import KVIdentity
 from inference_core.core import Core
 from inference_core.errors import BadLogitsError
 from inference_core.evidence import TokenEvidence
@@ -112,6 +115,7 @@ class HashModelRunner(ModelRunner):
         model_path: str = "",
         adapter_slots: int = 0,
     ) -> None:
+        layout = KVLayout(num_layers=width, num_kv_heads=1, head_dim=2, block_size=block_size, dtype="float32")
         self.info = ModelInfo(
             name=name,
             model_path=model_path,
@@ -121,6 +125,7 @@ class HashModelRunner(ModelRunner):
             compute="hash",
             num_layers=width,
             hidden_size=2,
+            kv=KVIdentity(weights=name, compute="hash", kernels="hash", layout=layout),
         )
         self.config = ModelConfig(
             architecture="llama",
@@ -136,13 +141,14 @@ class HashModelRunner(ModelRunner):
             rope_theta=1e4,
             eos_token_ids=(vocab_size - 1,),
         )
-        self.layout = KVLayout(num_layers=width, num_kv_heads=1, head_dim=2, block_size=block_size, dtype="float32")
+        self.layout = layout
         self.adapters = self._bank = HashAdapterBank(adapter_slots)
         self.tokens_computed = 0
         self._memory = memory
         self._slab_bytes = slab_bytes
         self._blocks_per_slab = self.layout.blocks_per_slab(slab_bytes)
         self._width = width
+        self.blocks = HostBlockBytes(np.frombuffer(memory, np.uint8), self._offsets, self.layout.block_bytes)
         self._root = blake2b(name.encode(), digest_size=RECORD_BYTES).digest()
         self._eos_below = int(eos_probability * 2**64)
         self._clock = clock
@@ -325,6 +331,9 @@ class HashModelRunner(ModelRunner):
         offset = position % self.layout.block_size * self.layout.bytes_per_token
         return self._block_address(table[position // self.layout.block_size]) + offset
 
+    def _offsets(self, blocks: list[int]) -> npt.NDArray[np.int64]:
+        return np.array([self._block_address(block) for block in blocks], np.int64)
+
     def _block_address(self, block: int) -> int:
         slab, index = divmod(block, self._blocks_per_slab)
         return slab * self._slab_bytes + index * self.layout.block_bytes
@@ -389,6 +398,7 @@ def hash_core(
     vocab_size: int = 1000,
     model_path: str = "",
     adapter_slots: int = 0,
+    block_size: int = 16,
 ) -> Core:
     """A core of hash models `names`, 256 tokens of KV per slab by default; without a `clock`, on real time."""
     memory = bytearray(slabs * slab_bytes)
@@ -404,6 +414,7 @@ def hash_core(
             vocab_size=vocab_size,
             model_path=model_path,
             adapter_slots=adapter_slots,
+            block_size=block_size,
         )
         for name in names
     }

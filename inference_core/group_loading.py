@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 
 from inference_core.core import Core
 from inference_core.device.graphs import CudaGraphs, NoGraphs
@@ -17,12 +18,17 @@ from inference_core.loaders.opening import open_checkpoint
 from inference_core.loading import available_memory
 from inference_core.memory_plan import format_bytes
 from inference_core.parallel.device_mesh import load_device_mesh
+from inference_core.parallel.local_ranks import HERE, RankPlaces
+from inference_core.parallel.mesh import Mesh
 
 logger = logging.getLogger(__name__)
 
 
-def load_group(spec: DeviceGroupSpec, cache_dir: Path, *, knobs_file: Path | None = None) -> Core:
-    """The group's models over its cards, on the calling thread, which is to drive the core too.
+def load_group(
+    spec: DeviceGroupSpec, cache_dir: Path, *, knobs_file: Path | None = None, places: RankPlaces = HERE
+) -> Core:
+    """The group's models over its cards, on the calling thread, which is to drive the core too. The cards are on the
+    machines of `places`, as many on each.
 
     `knobs_file` is where changed knobs that shall outlast the process are kept. `Core.close` ends the ranks of a group
     of several cards. Raises ModelFileError, MeshError, or MemoryPlanError with the arithmetic.
@@ -30,7 +36,7 @@ def load_group(spec: DeviceGroupSpec, cache_dir: Path, *, knobs_file: Path | Non
     try:
         if spec.cards == 1:
             return _on_one_card(spec, cache_dir, knobs_file)
-        return _on_several_cards(spec, cache_dir, knobs_file)
+        return _on_several_cards(spec, cache_dir, knobs_file, places)
     except MemoryPlanError as error:
         raise MemoryPlanError(f"{spec.name}: {error}") from None
     except torch.OutOfMemoryError as error:
@@ -70,16 +76,19 @@ def _on_one_card(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None
     )
 
 
-def _on_several_cards(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None) -> Core:
+def _on_several_cards(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None, places: RankPlaces) -> Core:
+    here = spec.cards // places.nodes
     if spec.device == "cpu":
-        _require_host_memory(spec)
+        _require_host_memory(replace(spec, cards=here))
     mesh = load_device_mesh(
         spec.core,
-        range(spec.first_card, spec.first_card + spec.cards),
+        range(spec.first_card, spec.first_card + here),
         cache_dir,
         device=spec.device,
         card_bytes=spec.card_bytes,
+        mesh=Mesh(tensor=spec.cards // spec.pipeline, pipeline=spec.pipeline),
         knobs_file=knobs_file,
+        places=places,
     )
     mesh.core.call_at_close(mesh.close)
     return mesh.core

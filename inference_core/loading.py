@@ -11,6 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from inference_core.attention.reference import ReferenceAttention
+from inference_core.block_frames import KVIdentity
 from inference_core.core import Core
 from inference_core.errors import MemoryPlanError, ModelFileError
 from inference_core.kv_arena import allocate_arena
@@ -188,6 +189,12 @@ def runner_over(
         compute=spec.compute,
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
+        kv=KVIdentity(
+            weights=checkpoint.fingerprint,
+            compute=spec.compute,
+            kernels=cpu.extension().instruction_sets()[0] if cpu.AVAILABLE else "torch",
+            layout=layout,
+        ),
     )
     # No position lies beyond what the arena holds, whatever length a file claims.
     cos_sin = rotary_table(config, min(max_context, core.arena_bytes // layout.bytes_per_token))

@@ -6,6 +6,7 @@ import torch
 from inference_core.attention.backend import AttentionBackend
 from inference_core.attention.batches import BlockAddresses
 from inference_core.begun_step import BegunStep
+from inference_core.block_bytes import HostBlockBytes
 from inference_core.host_blocks import HostBlocks
 from inference_core.kv_layout import KVLayout
 from inference_core.logits_runner import LogitsRunner
@@ -35,6 +36,7 @@ class DecoderRunner(LogitsRunner):
         self.adapters = self._bank = adapters
         self._addresses = BlockAddresses(layout.block_size, layout.block_bytes, slab_bytes)
         self._host = HostBlocks(attention.arena, self._addresses.offsets, layout.block_bytes)
+        self.blocks = HostBlockBytes(attention.arena.numpy(), self._addresses.offsets, layout.block_bytes)
 
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
         token_ids = [token for sequence in sequences for token in sequence.token_ids]

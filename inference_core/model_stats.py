@@ -1,7 +1,7 @@
 """The figures of one model that a core tells: read off its parts, at one moment."""
 
 from inference_core.auto_tuner import AutoTuner
-from inference_core.protocol import Knobs, ModelStats, SpeculationStats, SwapStats
+from inference_core.protocol import HandoverStats, Knobs, ModelStats, SpeculationStats, SwapStats
 from inference_core.scheduler import Scheduler
 from inference_core.step_statistics import StepStatistics
 from inference_core.wait_estimate import StepMeter
@@ -16,6 +16,7 @@ def model_stats(
     knobs: Knobs,
     queue_alert: bool,
     speculation: SpeculationStats | None,
+    handover: HandoverStats,
     models_sharing: int,
 ) -> ModelStats:
     """`knobs` as they were set; `models_sharing`: models of the core that have work now."""
@@ -49,6 +50,7 @@ def model_stats(
         batch_sizes=dict(statistics.batch_sizes),
         speculation=speculation,
         swap=_swap_stats(scheduler),
+        handover=handover,
     )
 
 

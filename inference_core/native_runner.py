@@ -4,6 +4,7 @@ import torch
 
 from inference_core.attention.batches import BlockAddresses
 from inference_core.begun_step import BegunStep
+from inference_core.block_bytes import HostBlockBytes
 from inference_core.host_blocks import HostBlocks
 from inference_core.kv_layout import KVLayout
 from inference_core.logits_runner import LogitsRunner
@@ -40,6 +41,7 @@ class NativeRunner(LogitsRunner):
         self._decoder = NativeDecoder(decoder, layout, arena, slab_bytes, cos_sin)
         addresses = BlockAddresses(layout.block_size, layout.block_bytes, slab_bytes)
         self._host = HostBlocks(arena, addresses.offsets, layout.block_bytes)
+        self.blocks = HostBlockBytes(arena.numpy(), addresses.offsets, layout.block_bytes)
         if adapter_slots:
             self.adapters = NativeAdapterBank(self._decoder, decoder.config, adapter_slots, adapter_storage)
 

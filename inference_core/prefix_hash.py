@@ -45,3 +45,8 @@ def hashed_chain(parent: bytes, token_ids: list[int], first: int, count: int, bl
         ).digest()
         digests.append(parent)
     return digests
+
+
+def shareable_blocks(prompt_tokens: int, block_size: int) -> int:
+    """How many blocks of a prompt the prefix cache can provide: its last token is always computed."""
+    return max(0, prompt_tokens - 1) // block_size

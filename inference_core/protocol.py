@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from inference_core.block_frames import BlockChain, BlockFrame, KVIdentity
+from inference_core.errors import HandoverFailure
 from inference_core.evidence import Evidence, EvidenceRequest
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -77,7 +79,8 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     `speculate`: whether tokens of it may be drafted, as far as the model's knobs allow it (SPEC SD-06).
     `evidence`: what else to tell of the prompt and of the tokens drawn; None for nothing. `embed`: compute only the
     layers up to `evidence.layer`, of the prompt alone, and draw nothing: the one output, whose reason is "stop", brings
-    the hidden state.
+    the hidden state. `prefill`: compute only the prompt's full blocks that the prefix cache can hold, and draw nothing:
+    the one output, whose reason is "stop", says that `ExportBlocks` finds them (SPEC BS-08).
     """
 
     request_id: str
@@ -94,6 +97,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     adapter: str = ""
     evidence: EvidenceRequest | None = None
     embed: bool = False
+    prefill: bool = False
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
@@ -141,6 +145,29 @@ class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload_adapter"):
     query_id: str
     model: str
     name: str
+
+
+class ExportBlocks(msgspec.Struct, frozen=True, tag="export_blocks"):
+    """Tell the content of the chain's blocks from its block `first` on, as far as they are cached on the device and
+    `most_bytes` allow, but one at least; answered by `BlocksExported`. Nothing is held for it: what is evicted between
+    two of these ends the copy."""
+
+    query_id: str
+    chain: BlockChain
+    first: int
+    most_bytes: int
+
+
+class ImportBlocks(msgspec.Struct, frozen=True, tag="import_blocks"):
+    """Cache the blocks of `frame` as if they had been computed here; answered by `BlocksImported`.
+
+    The core works out their names from `chain` itself, and takes all of them or none. No frame asks how many blocks of
+    the chain are here.
+    """
+
+    query_id: str
+    chain: BlockChain
+    frame: BlockFrame | None = None
 
 
 class Knobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,9 +287,17 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
             description="Most KV blocks kept in host memory when evicted, if copying beats computing; 0 is off.",
         ),
     ] = 0
+    handover_min_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_048_576,
+            description="Uncached prompt tokens from which on a replica for prefill, if any, computes them; 0 is off.",
+        ),
+    ] = 0
 
 
-Command = AddRequest | AbortRequest | QueryStats | SetKnobs | LoadAdapter | UnloadAdapter
+Command = AddRequest | AbortRequest | QueryStats | SetKnobs | LoadAdapter | UnloadAdapter | ExportBlocks | ImportBlocks
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -371,6 +406,20 @@ class SwapStats(msgspec.Struct, frozen=True, kw_only=True):
     back_seconds_per_block: float = 0.0
 
 
+class HandoverStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Prompts computed by one core for another (SPEC BS-08), since start: blocks that went `out_blocks` and came
+    `in_blocks`, and frames refused. Of a core with replicas also what became of them: `outcomes` counts "done", or why
+    the prompt was computed in place after all; `seconds` is what those that are done took, `tokens` what they spared.
+    """
+
+    out_blocks: int = 0
+    in_blocks: int = 0
+    refused_frames: int = 0
+    outcomes: dict[str, int] = {}
+    seconds: float = 0.0
+    tokens: int = 0
+
+
 class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A loaded adapter: `rank` is the largest of its layers', `bytes` what it takes in a slot.
 
@@ -420,6 +469,7 @@ class ModelStats(msgspec.Struct, kw_only=True):
     repetitions_ended: int = 0
     speculation: SpeculationStats | None = None
     swap: SwapStats = SwapStats()
+    handover: HandoverStats = HandoverStats()
     adapters: list[AdapterInfo] = []
     adapter_slots: int = 0
     adapter_installs: int = 0
@@ -456,11 +506,29 @@ class AdaptersSet(msgspec.Struct, tag="adapters_set", kw_only=True):
     error_param: str | None = None
 
 
+class BlocksExported(msgspec.Struct, tag="blocks_exported", kw_only=True):
+    """The answer to `ExportBlocks`; a frame without blocks: none is cached from there on."""
+
+    query_id: str
+    frame: BlockFrame | None = None
+    error: str | None = None
+    reason: HandoverFailure = "refused"
+
+
+class BlocksImported(msgspec.Struct, tag="blocks_imported", kw_only=True):
+    """The answer to `ImportBlocks`: how many of the chain's blocks, from its first one on, are cached here now."""
+
+    query_id: str
+    held: int = 0
+    error: str | None = None
+    reason: HandoverFailure = "refused"
+
+
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a client must know of a loaded model. `model_path` lets it build the tokeniser itself.
 
     `num_layers` and `hidden_size` are of the hidden states that it can tell (`EvidenceRequest`): 0 where it is computed
-    in a way that tells no evidence.
+    in a way that tells no evidence. `kv`: what its KV blocks are; None where they cannot be handed over.
     """
 
     name: str
@@ -471,6 +539,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     compute: str
     num_layers: int = 0
     hidden_size: int = 0
+    kv: KVIdentity | None = None
 
 
 class Hello(msgspec.Struct, tag="hello", kw_only=True):
@@ -491,4 +560,6 @@ class CoreHealth(msgspec.Struct, tag="health", kw_only=True):
     stuck: str | None
 
 
-Event = SequenceOutput | CoreStats | KnobsSet | AdaptersSet | Hello | Goodbye | CoreHealth
+Event = (
+    SequenceOutput | CoreStats | KnobsSet | AdaptersSet | BlocksExported | BlocksImported | Hello | Goodbye | CoreHealth
+)

@@ -16,7 +16,7 @@ def validate_request(request: AddRequest, info: ModelInfo, pool: BlockPool, knob
     prompt = request.prompt_token_ids
     if not prompt:
         _refuse("prompt_token_ids", "is empty; give at least one token")
-    _validate_token_ids("prompt_token_ids", prompt, info.vocab_size)
+    validate_token_ids("prompt_token_ids", prompt, info.vocab_size)
     if len(prompt) >= info.max_context:
         _refuse(
             "prompt_token_ids",
@@ -32,6 +32,7 @@ def validate_request(request: AddRequest, info: ModelInfo, pool: BlockPool, knob
         _validate_range("deadline", request.deadline, -math.inf, math.inf)
     _validate_sampling(request.sampling, info.vocab_size)
     _validate_evidence(request, info)
+    _validate_prefill(request, pool, knobs)
     _validate_memory(request, info, pool)
 
 
@@ -51,8 +52,8 @@ def _validate_sampling(sampling: SamplingParams, vocab_size: int) -> None:
         _validate_range("logprobs", sampling.logprobs, 0, vocab_size)
     if sampling.prompt_logprobs is not None:
         _validate_range("prompt_logprobs", sampling.prompt_logprobs, 0, vocab_size)
-    _validate_token_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)
-    _validate_token_ids("logit_bias", list(sampling.logit_bias), vocab_size)
+    validate_token_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)
+    validate_token_ids("logit_bias", list(sampling.logit_bias), vocab_size)
     for token_id, bias in sampling.logit_bias.items():
         if not -100 <= bias <= 100:
             _refuse("logit_bias", f"of token {token_id} is {bias}; allowed: -100 to 100")
@@ -74,6 +75,18 @@ def _validate_evidence(request: AddRequest, info: ModelInfo) -> None:
     sampling = request.sampling
     if request.n != 1 or wanted.tokens or sampling.grammar is not None or sampling.prompt_logprobs is not None:
         _refuse("embed", "draws no tokens; it goes with n = 1, without tokens' evidence, grammar and prompt_logprobs")
+
+
+def _validate_prefill(request: AddRequest, pool: BlockPool, knobs: Knobs) -> None:
+    if not request.prefill:
+        return
+    sampling = request.sampling
+    if request.n != 1 or request.evidence or sampling.grammar is not None or sampling.prompt_logprobs is not None:
+        _refuse("prefill", "draws no tokens; it goes with n = 1, without evidence, grammar and prompt_logprobs")
+    if not knobs.prefix_caching:
+        _refuse("prefill", f"is for the prefix cache, which {pool.name} does without; set prefix_caching")
+    if len(request.prompt_token_ids) <= pool.block_size:
+        _refuse("prefill", f"is for full blocks; give more than {pool.block_size} tokens")
 
 
 def _validate_beside_grammar(sampling: SamplingParams, param: str) -> None:
@@ -99,7 +112,8 @@ def _validate_memory(request: AddRequest, info: ModelInfo, pool: BlockPool) -> N
         )
 
 
-def _validate_token_ids(param: str, token_ids: Sequence[int], vocab_size: int) -> None:
+def validate_token_ids(param: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    """Raises `InvalidRequestError` naming `param` unless all are tokens of the vocabulary."""
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
         wrong = next(t for t in token_ids if not 0 <= t < vocab_size)
         _refuse(param, f"holds token {wrong}; allowed: 0 to {vocab_size - 1}")

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from inference_core.block_bytes import BlockBytes
 from inference_core.kv_layout import KVLayout
 from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
@@ -21,7 +22,8 @@ class ModelRunner(ABC):
     their halves, and ends those sequences that fail alone; of a `BadLogitsError`, whose `rows` count the sampled
     sequences, it ends just those and runs the rest again.
 
-    `adapters`: where the adapters lie that scheduled sequences may name; None if the runner serves none.
+    `adapters`: where the adapters lie that scheduled sequences may name; None if the runner serves none. `blocks`: the
+    content of KV blocks, which `info.kv` says the kind of; None if they cannot be handed over to other cores.
     """
 
     info: ModelInfo
@@ -30,6 +32,7 @@ class ModelRunner(ABC):
     # How many drafted tokens `run` verifies in one step at most; a runner that cannot is given none.
     most_drafts: int = 0
     adapters: AdapterBank | None = None
+    blocks: BlockBytes | None = None
 
     @abstractmethod
     def run(self, plan: StepPlan) -> StepResult:

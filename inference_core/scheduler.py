@@ -163,7 +163,8 @@ class Scheduler:
             if not draft.left:
                 break
             room = draft.room_for(sequence)
-            if sequence in draft.preempted or not room:
+            # One that only prefills lacks nothing once its last step is under way.
+            if sequence in draft.preempted or not room or not sequence.num_uncomputed_tokens:
                 continue
             if sequence.status is Status.WAITING and (draft.short or not self._admit(sequence, now)):
                 # Nobody overtakes the head of the queue: small requests would keep a large one out for ever.

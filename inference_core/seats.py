@@ -88,7 +88,8 @@ class Seats:
                     f"{sequence.id} ({sequence.status.value}) holds {len(sequence.block_table)} blocks for "
                     f"{sequence.num_computed_tokens} computed tokens; {needed} are needed"
                 )
-            if not 0 < sequence.num_uncomputed_tokens <= len(sequence.token_ids):
+            least = 0 if sequence.prefills else 1
+            if not least <= sequence.num_uncomputed_tokens <= len(sequence.token_ids):
                 raise IntegrityError(f"{sequence.id} runs with {sequence.num_uncomputed_tokens} tokens to compute")
 
     def _promised_to(self, sequence: Sequence) -> int:

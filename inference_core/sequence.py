@@ -42,6 +42,7 @@ class Sequence:
     that it was last scheduled in; `share.block_table` is `block_table`. `num_scored`: tokens of the prompt, after its
     first, whose log-probabilities are known, if they were asked for. `num_accepted` of its drafts in
     that step were right. `states`: what becomes of the prompt's hidden state, if it is asked for of this choice.
+    `prefills`: it is there for its prompt's blocks alone.
     """
 
     id: str
@@ -87,6 +88,7 @@ class Sequence:
     num_accepted: int = 0
     states: StatePool | None = None
     tells_evidence: bool = False
+    prefills: bool = False
 
     @classmethod
     def of_request(
@@ -143,6 +145,7 @@ class Sequence:
             speculate=request.speculate,
             states=states,
             tells_evidence=tells_tokens or states is not None,
+            prefills=request.prefill,
         )
 
     @property
@@ -204,6 +207,11 @@ class Sequence:
     def exits(self) -> bool:
         """Whether it is there for its hidden state alone: nobody else can use its blocks, and nothing is drawn."""
         return self.states is not None and self.states.exits
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are drawn for it."""
+        return not (self.prefills or self.exits)
 
     def state_spec(self, start: int, tokens: int) -> StateSpec | None:
         """What computing `tokens` tokens from position `start` on has to hand out."""

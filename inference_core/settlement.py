@@ -47,9 +47,9 @@ class Settlement:
 
         A finished sequence frees its blocks here, in its last step (SPEC KV-01).
         """
-        scores = self._settle_scores(passengers, result) if result.scored else []
+        silent = self._settle_scores(passengers, result) if result.scored else []
         if result.states:
-            scores += self._settle_states(passengers, result, now)
+            silent += self._settle_states(passengers, result, now)
         outputs = []
         size = self._pool.block_size
         running, finished = Status.RUNNING, Status.FINISHED
@@ -62,6 +62,9 @@ class Settlement:
                     self._register_full_blocks(sequence, computed // size)
                 if not sequence.prompt_computed:
                     sequence.prompt_computed = sequence.prompt_is_shareable(computed, size)
+                if sequence.prefills and computed == len(sequence.token_ids):
+                    self._remove(sequence, now)
+                    silent.append(sequence.output([], finish_reason="stop"))
             if not sampled:
                 continue
             if sequence.share.num_drafts:
@@ -85,7 +88,7 @@ class Settlement:
             if sequence.tells_evidence:
                 outputs[-1].evidence = sequence.evidence_of(drawn)
         self._totals.generated_tokens += len(outputs)
-        return scores + outputs if scores else outputs
+        return silent + outputs if silent else outputs
 
     def _settle_verified(
         self, sequence: Sequence, computed: int, drawn: list[SampledToken], now: float, prefix_caching: bool

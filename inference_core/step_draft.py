@@ -53,7 +53,7 @@ class StepDraft:
         share = sequence.share
         share.start = start
         share.token_ids = sequence.token_ids[start : start + tokens]
-        ends = start + tokens == len(sequence.token_ids) and not sequence.exits
+        ends = start + tokens == len(sequence.token_ids) and sequence.draws
         share.sample = sequence.sample_spec if ends else None
         share.state = sequence.state_spec(start, tokens)
         share.score = sequence.score_spec(start, tokens)

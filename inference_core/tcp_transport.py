@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import time
-from typing import Any
 
 import msgspec
 
@@ -11,12 +10,9 @@ from inference_core.doors import Door, Protocols
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.frames import MAX_FRAME_BYTES
 from inference_core.handshake import SECONDS, ClientHandshake, ServerHandshake
+from inference_core.heartbeat import SILENT_SECONDS, Heartbeat
 from inference_core.protocol import AbortRequest, AddRequest, Command
 from inference_core.socket_transport import StreamCoreClient
-
-SILENT_SECONDS = 10
-"""After so long without a sign of the other machine its connection is lost, in whatever state it was."""
-_FIRST_PROBE, _PROBE_GAP = 4, 2
 
 
 class CoreAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,10 +30,14 @@ class CoreAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TcpDoor(Door):
-    """Listens on `host`; port 0 takes a free one, which `address` then tells. Only who knows `secret` comes in."""
+    """Listens on `host`; port 0 takes a free one, which `address` then tells. Only who knows `secret` comes in.
 
-    def __init__(self, host: str, secret: bytes, port: int = 0) -> None:
+    A client that is silent for `silent_seconds` is gone, and its requests with it; clients have to wait as long.
+    """
+
+    def __init__(self, host: str, secret: bytes, port: int = 0, *, silent_seconds: float = SILENT_SECONDS) -> None:
         super().__init__()
+        self._silent_seconds = silent_seconds
         self._address = CoreAddress(host=host, port=port, secret=secret)
         self._bound: socket.socket | None = None
 
@@ -66,7 +66,9 @@ class TcpDoor(Door):
         """See `Door.open`."""
         assert self._bound is not None
         loop, secret = asyncio.get_running_loop(), self._address.secret
-        self._listener = await loop.create_server(lambda: _WatchedHandshake(secret, connection), sock=self._bound)
+        self._listener = await loop.create_server(
+            lambda: ServerHandshake(secret, lambda: Heartbeat(connection(), self._silent_seconds)), sock=self._bound
+        )
 
     def received(self, command: AddRequest | AbortRequest) -> AddRequest | AbortRequest:
         """With its times by this machine's clock; they travel as seconds from now."""
@@ -81,21 +83,27 @@ class TcpDoor(Door):
 
 
 class TcpCoreClient(StreamCoreClient):
-    """Of the core at `address`; another machine's silence of `SILENT_SECONDS` ends the connection."""
+    """Of the core at `address`; its silence of `silent_seconds` ends the connection."""
 
-    def __init__(self, address: CoreAddress, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self,
+        address: CoreAddress,
+        *,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
         super().__init__(max_frame_bytes=max_frame_bytes)
         self._address = address
+        self._silent_seconds = silent_seconds
 
     async def _reach(self, protocol: asyncio.Protocol) -> asyncio.WriteTransport:
         loop, address = asyncio.get_running_loop(), self._address
-        handshake = ClientHandshake(address.secret, protocol)
+        handshake = ClientHandshake(address.secret, Heartbeat(protocol, self._silent_seconds))
         try:
             async with asyncio.timeout(SECONDS):
                 transport, _ = await loop.create_connection(lambda: handshake, address.host, address.port)
         except (OSError, TimeoutError) as error:
             raise CoreGoneError(f"no core answers at {address}: {error or 'no connection in time'}") from error
-        notice_silence(transport)
         if not await handshake.done:
             raise CoreGoneError(f"who answers at {address} is not the core that was asked for, or takes nobody now")
         return transport
@@ -104,26 +112,6 @@ class TcpCoreClient(StreamCoreClient):
         if isinstance(command, AddRequest):
             command = _shifted(command, -time.monotonic())
         super()._send(command)
-
-
-class _WatchedHandshake(ServerHandshake):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        notice_silence(transport)
-        super().connection_made(transport)
-
-
-def notice_silence(transport: asyncio.BaseTransport) -> None:
-    """Let the kernel end a connection whose other machine is silent, idle or not (RFC 1122, RFC 5482)."""
-    connected: Any = transport.get_extra_info("socket")
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", _FIRST_PROBE),
-        ("TCP_KEEPINTVL", _PROBE_GAP),
-        ("TCP_KEEPCNT", (SILENT_SECONDS - _FIRST_PROBE) // _PROBE_GAP),
-        ("TCP_USER_TIMEOUT", SILENT_SECONDS * 1000),
-    ):
-        if hasattr(socket, name):  # Linux has them all
-            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _shifted(request: AddRequest, seconds: float) -> AddRequest:

@@ -94,12 +94,17 @@ def _check_group(group: GpuGroupSpec) -> Iterator[str]:
         return
     if group.kv_bytes <= 0:
         yield f"{where}: the weights do not fit:\n    " + "\n    ".join(group.memory_lines())
+    if group.cards % group.pipeline:
+        yield f"{where}: {group.cards} cards make no {group.pipeline} equal stages; pipeline must divide cards"
+        return
     for model in group.models:
-        if model.num_kv_heads % group.cards:
+        if model.num_kv_heads % group.tensor:
             yield (
                 f"{where}, model '{model.name}': {model.num_kv_heads} KV heads cannot be "
-                f"split over {group.cards} cards; the number of cards must divide them"
+                f"split over {group.tensor} cards; the number of cards must divide them"
             )
+        if model.num_layers < group.pipeline:
+            yield f"{where}, model '{model.name}': {model.num_layers} layers make no {group.pipeline} stages"
         yield from _check_draft(f"{where}, model '{model.name}'", model, group.models, group.knobs, "group")
     yield from _check_knobs(where, group.knobs, {m.name: m.knobs for m in group.models})
     most = {"max_num_batched_tokens": group.max_num_batched_tokens, "max_num_seqs": group.max_num_seqs}

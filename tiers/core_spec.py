@@ -45,6 +45,7 @@ def group_spec(catalog: Catalog, name: str) -> DeviceGroupSpec:
         name=name,
         device=group.device,
         cards=group.cards,
+        pipeline=group.pipeline,
         first_card=cards.start if cards else 0,
         card_bytes=group.card_bytes,
         core=DeviceCoreSpec(

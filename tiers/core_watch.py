@@ -37,8 +37,8 @@ class CoreWatch:
 
     @property
     def healthy(self) -> bool:
-        """Whether the core answered when last asked, and its watchdog does not call it stuck."""
-        return self._answers and self._core.stuck is None
+        """Whether the core answered when last asked, is still connected, and its watchdog does not call it stuck."""
+        return self._answers and self._core.gone is None and self._core.stuck is None
 
     def note_gone(self) -> None:
         """A request found the core gone."""

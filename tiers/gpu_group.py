@@ -70,7 +70,8 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def adapter_bytes(model: GpuModelSpec, cards: int) -> int | None:
-    """What the slots for adapters of `model` take of `cards` cards together; None if its sizes are not known.
+    """What the slots for adapters of `model` take of the `cards` cards that share its layers, and of all stages of such
+    together; None if its sizes are not known.
 
     Of a layer that is split by its outputs every card holds A whole and its part of B, of one that is split by its
     inputs the other way round.
@@ -88,8 +89,9 @@ def adapter_bytes(model: GpuModelSpec, cards: int) -> int | None:
 
 
 class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A core on `cards` equal GPUs, which hold its models in tensor parallel; `memory_utilization` of each may be used.
+    """A core on `cards` equal GPUs, which hold its models together; `memory_utilization` of each may be used.
 
+    `pipeline`: stages of consecutive layers that the cards make; those of a stage share its layers in tensor parallel.
     `first_card`: the number of the first of them, the others follow; None is the first that no group before this one
     has. `device` "cpu" runs the group on the host, slowly (see `DeviceGroupSpec`). `max_num_batched_tokens` and
     `max_num_seqs` bound a step, and memory is set aside for such a one; `knobs` may say less. `watchdog_seconds`: a
@@ -99,6 +101,7 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=40)]
     cards: Annotated[int, msgspec.Meta(ge=1)]
     card_bytes: Annotated[int, msgspec.Meta(gt=0)]
+    pipeline: Annotated[int, msgspec.Meta(ge=1)] = 1
     memory_utilization: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
     max_num_batched_tokens: Annotated[int, msgspec.Meta(ge=1)] = 8192
     max_num_seqs: Annotated[int, msgspec.Meta(ge=1)] = 256
@@ -110,6 +113,11 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     models: list[GpuModelSpec]
 
     @property
+    def tensor(self) -> int:
+        """How many cards share a layer."""
+        return self.cards // self.pipeline
+
+    @property
     def usable_bytes(self) -> int:
         """Bytes of all cards together that weights and keys and values may take."""
         cards = Devices(bytes_each=self.card_bytes, count=self.cards, usable_share=self.memory_utilization)
@@ -118,7 +126,7 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def kv_bytes(self) -> int:
         """Bytes left for keys and values; negative when weights and adapters' slots alone do not fit."""
-        slots = sum(adapter_bytes(m, self.cards) or 0 for m in self.models)
+        slots = sum(adapter_bytes(m, self.tensor) or 0 for m in self.models)
         return self.usable_bytes - sum(m.weight_bytes for m in self.models) - slots
 
     def draft_of(self, model: GpuModelSpec) -> GpuModelSpec | None:
@@ -133,7 +141,7 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ]
         lines += [f"  - {m.weight_bytes / 1e9:.1f} GB weights of {m.name} ({m.weights})" for m in self.models]
         for m in self.models:
-            slots = adapter_bytes(m, self.cards)
+            slots = adapter_bytes(m, self.tensor)
             if slots != 0:
                 known = "an unknown size (it names no shape)" if slots is None else f"{slots / 1e9:.1f} GB"
                 lines.append(

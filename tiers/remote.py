@@ -63,14 +63,25 @@ class RemoteTier(Tier):
         self._transport: httpx.AsyncBaseTransport | None = None
 
     async def start(self) -> None:
-        """See `Tier.start`: the server answers where its kind says whether it can be asked, whatever it answers."""
+        """See `Tier.start`: the server answers where its kind says whether it can be asked, whatever it answers, and
+        where it describes its model, that is one that can serve the tier."""
         await asyncio.to_thread(self._wire.prepare)
+        await self._look(self._wire.health_path)
+        if (path := self._wire.model_path) is not None:
+            problem = self._wire.model_problem(*await self._look(path))
+            if problem is not None:
+                self._cool_down()
+                raise TierUnavailableError(f"{self._where} {self._scrub(problem)}")
+
+    async def _look(self, path: str) -> tuple[int, bytes]:
+        """Status and body of what the server says there. Raises `TierUnavailableError` where it is away or refuses."""
         try:
-            response, body = await self._get(self._wire.health_path, self._remote.read_timeout_seconds, MAX_ERROR_BYTES)
+            response, body = await self._get(path, self._remote.read_timeout_seconds, MAX_ERROR_BYTES)
         except httpx.TransportError as error:
             raise self._unavailable(error) from error
         if response.status_code in (401, 403) or response.status_code >= 500:
             raise self._status_error(response, parse_error(body))
+        return response.status_code, body
 
     @property
     def tells_queue(self) -> bool:

@@ -28,14 +28,19 @@ class RemoteWire(ABC):
 
     Stateless: what is known of an answer under way is in its `Tally`. The order of deltas is that of `Delta`.
     `health_path`: relative to `base_url`, answers a GET when the server can be asked. `queue`: where it tells how many
-    requests it has, if it does.
+    requests it has, if it does. `model_path`: where it describes the model, if it does.
     """
 
     health_path: str
     queue: QueueMetric | None = None
+    model_path: str | None = None
 
     def prepare(self) -> None:  # noqa: B027 - most kinds need nothing
         """Read what is needed from files; blocks. Raises `CatalogError`. Called before any request, maybe again."""
+
+    def model_problem(self, status: int, body: bytes) -> str | None:
+        """Why the model that a GET of `model_path` described cannot serve the tier; None where it can."""
+        return None
 
     @abstractmethod
     def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:

@@ -82,5 +82,5 @@ def _differences(group: GpuGroupSpec, model: GpuModelSpec, config: ModelConfig) 
             yield f".{field} = {stated}: {model.path} has {true}"
     if model.max_context > config.max_position:
         yield f".max_context = {model.max_context}: {model.path} was trained for {config.max_position} tokens"
-    if config.num_heads % group.cards:
-        yield f": {config.num_heads} query heads cannot be split over {group.cards} cards: choose a divisor"
+    if config.num_heads % group.tensor:
+        yield f": {config.num_heads} query heads cannot be split over {group.tensor} cards: choose a divisor"

@@ -141,7 +141,8 @@ def _engine_arguments(catalog: Catalog, number: int, knobs: Knobs, weights: str 
         group = catalog.group(core)
         arguments |= {
             "max_model_len": next(m.max_context for m in group.models if m.name == tier.model),
-            "tensor_parallel_size": group.cards,
+            "tensor_parallel_size": group.tensor,
+            "pipeline_parallel_size": group.pipeline,
             "gpu_memory_utilization": group.memory_utilization,
         }
     return arguments

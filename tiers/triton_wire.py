@@ -5,6 +5,7 @@ The server is sent text, so conversations are written here, by the chat template
 """
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -51,15 +52,61 @@ class _Event(msgspec.Struct):
         return msgspec.convert({t.name: t.data for t in self.outputs if t.name in _Event.__struct_fields__}, _Event)
 
 
+class _Named(msgspec.Struct):
+    """A tensor of a model."""
+
+    name: str
+
+
+class _Metadata(msgspec.Struct):
+    """What KServe's protocol tells of a model."""
+
+    name: str
+    inputs: list[_Named] = []
+    outputs: list[_Named] = []
+
+
 class TritonWire(RemoteWire):
-    """What both backends have in common."""
+    """What both backends have in common. `needed`: inputs without which nothing can be asked."""
 
     health_path = "v2/health/ready"
+    needed: tuple[str, ...]
     # The sampling parameters that the backend has under their own name.
     names: tuple[str, ...]
 
     def __init__(self, remote: RemoteSpec) -> None:
         self._remote = remote
+        self.model_path = f"v2/models/{remote.model}"
+
+    def model_problem(self, status: int, body: bytes) -> str | None:
+        """See `RemoteWire.model_problem`: the server has the model, and the model the tensors that will be named."""
+        if status != 200:
+            return (
+                f"has no model {self._remote.model!r} (it answered {status}: {parse_error(body).message[:200]}); "
+                "remote.model is its name in Triton's model repository"
+            )
+        try:
+            told = _decode_metadata(body)
+        except msgspec.MsgspecError as error:
+            return f"describes its model {self._remote.model!r} as nothing that KServe's protocol knows: {error}"
+        infers = self._remote.whole_path == "infer"
+        lacking = {
+            "inputs": set(self._asked if infers else self.needed) - {one.name for one in told.inputs},
+            "outputs": set(_INFERRED if infers else _INFERRED[:1]) - {one.name for one in told.outputs},
+        }
+        lacks = [f"{kind} {', '.join(sorted(names))}" for kind, names in lacking.items() if names]
+        if not lacks:
+            return None
+        return (
+            f"has a model {told.name!r} without the {' and the '.join(lacks)}, which a tier of kind "
+            f"'{self._remote.kind}' needs; is it the model to be asked, and of that backend?"
+        )
+
+    @property
+    def _asked(self) -> Iterable[str]:
+        """The tensors of every request by `infer`."""
+        plain = GenerationRequest(request_id="", sampling=SamplingParams(temperature=0.5))
+        return self.body("", plain, 1, streamed=False)
 
     def prepare(self) -> None:
         """See `RemoteWire.prepare`."""
@@ -182,6 +229,7 @@ _GUIDES = {"json_object": "json", "json_schema": "json_schema", "regex": "regex"
 class TritonTensorRtLlmWire(TritonWire):
     """The models `ensemble` and `tensorrt_llm_bls` of the TensorRT-LLM backend."""
 
+    needed = ("text_input", "max_tokens")
     names = (
         "seed",
         "presence_penalty",
@@ -230,6 +278,7 @@ class TritonTensorRtLlmWire(TritonWire):
 class TritonVllmWire(TritonWire):
     """The vLLM backend, whose parameters are vLLM's own, as JSON in one string."""
 
+    needed = ("text_input", "sampling_parameters")
     names = (
         "temperature",
         "top_p",
@@ -308,3 +357,4 @@ def _parsed(data: bytes) -> _Event:
 
 
 _decode = msgspec.json.Decoder(_Event).decode
+_decode_metadata = msgspec.json.Decoder(_Metadata).decode

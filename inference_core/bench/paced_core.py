@@ -4,7 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from inference_core.errors import InvalidRequestError
+from inference_core.block_frames import BlockChain, BlockFrame
+from inference_core.errors import HandoverError, InvalidRequestError
 from inference_core.protocol import (
     AdapterInfo,
     AddRequest,
@@ -68,6 +69,12 @@ class PacedCore:
 
     def adapters(self, model: str) -> list[AdapterInfo]:
         return []
+
+    def export_blocks(self, chain: BlockChain, first: int, most_bytes: int) -> BlockFrame:
+        raise HandoverError(f"{chain.model} computes nothing that could be handed over", "incompatible")
+
+    def import_blocks(self, chain: BlockChain, frame: BlockFrame | None) -> int:
+        return 0
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from inference_core.block_frames import KVIdentity
 from inference_core.core import Core
 from inference_core.device.adapter_bank import DeviceAdapterBank
 from inference_core.device.buckets import DecodeBuckets
@@ -69,6 +70,12 @@ def load_device_core(
             vocab_size=config.vocab_size,
             weight_bytes=weight_bytes(decoder),
             compute=model.compute,
+            kv=KVIdentity(
+                weights=checkpoints[model.name].fingerprint,
+                compute=f"{model.compute} {model.activations}",
+                kernels=torch.cuda.get_device_name(device) if device.type == "cuda" else "device kernels on the CPU",
+                layout=layout,
+            ),
         )
         return DeviceRunner(
             info,

@@ -9,6 +9,7 @@ import torch
 
 from inference_core.device.adapter_bank import DeviceAdapterBank
 from inference_core.device.batch import DeviceInputs
+from inference_core.device.block_bytes import DeviceBlockBytes
 from inference_core.device.block_tables import BlockTables
 from inference_core.device.buckets import LONGEST_QUERY, DecodeBuckets
 from inference_core.device.decoder import DeviceDecoder
@@ -85,6 +86,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         longest = -(-info.max_context // layout.block_size)
         self._tables = BlockTables(layout, slab_bytes, rows=capacity.sequences, row_blocks=longest)
         self._swaps = DeviceSwaps(HostBlocks(arena, self._tables.byte_offsets, layout.block_bytes), self.device)
+        self.blocks = DeviceBlockBytes(arena, self._tables.byte_offsets, layout.block_bytes)
         self._edits = EditedRows(capacity.sequences, decoder.config.vocab_size, self.device)
         pinned = self.device.type == "cuda"
         self._memory = [torch.zeros(bytes_of(capacity), dtype=torch.uint8, pin_memory=pinned) for _ in range(_TURNS)]

@@ -59,6 +59,8 @@ class DeviceCoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class DeviceGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One core on `cards` equal devices: number `first_card` of the machine and those after it, counted from 0.
 
+    `pipeline`, which divides `cards`: stages of consecutive layers; the cards of a stage share its layers.
+
     `device` "cpu" runs the same code on the host, by the kernels' references: to try a catalogue out, not to be fast.
     A card is then `card_bytes` of the host's memory; of a GPU it is what the plan counts on, and a core takes what the
     card really has.
@@ -69,4 +71,5 @@ class DeviceGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     card_bytes: Annotated[int, msgspec.Meta(gt=0)]
     device: DeviceKind = "cuda"
     cards: Annotated[int, msgspec.Meta(ge=1)] = 1
+    pipeline: Annotated[int, msgspec.Meta(ge=1)] = 1
     first_card: Annotated[int, msgspec.Meta(ge=0)] = 0

@@ -6,6 +6,7 @@ from typing import Literal
 
 from inference_core.device.spec import DeviceCoreSpec
 from inference_core.parallel.local_mesh import LocalMesh
+from inference_core.parallel.local_ranks import HERE, RankPlaces
 from inference_core.parallel.mesh import Mesh
 from inference_core.parallel.mesh_spec import DeviceMeshSpec
 
@@ -19,11 +20,12 @@ def load_device_mesh(
     card_bytes: int | None = None,
     mesh: Mesh | None = None,
     knobs_file: Path | None = None,
+    places: RankPlaces = HERE,
 ) -> LocalMesh:
-    """`core` over this machine's devices number `cards`: every one but the first gets a process of its own.
+    """`core` over devices number `cards` of every machine of `places`: each but the first gets a process of its own.
 
     Call it on the thread that will step `core` of what it returns, whose `close` ends the other processes. A process
-    leads one mesh at a time. `mesh` has as many ranks as there are cards; None shares every layer among all of them.
+    leads one mesh at a time. `mesh` has as many ranks as there are cards in all; None shares every layer among them.
     Heads, inner columns and vocabularies that they do not divide are split unevenly. `device` "cpu" computes the same
     on the host, slowly, each rank with `card_bytes` of its memory. `knobs_file`: where changes of knobs that are to be
     kept are kept.
@@ -34,10 +36,10 @@ def load_device_mesh(
     """
     spec = DeviceMeshSpec(
         core=core,
-        mesh=mesh or Mesh(tensor=len(cards)),
+        mesh=mesh or Mesh(tensor=len(cards) * places.nodes),
         device=device,
         devices=list(cards),
         host_bytes=card_bytes,
         uneven_splits=True,
     )
-    return LocalMesh(spec, cache_dir, knobs_file=knobs_file)
+    return LocalMesh(spec, cache_dir, knobs_file=knobs_file, places=places)

@@ -1,4 +1,4 @@
-"""A mesh on this machine, led by this process: starts the other ranks and loads the model over all of them."""
+"""A mesh led by this process: starts the other ranks, here or elsewhere, and loads the model over all of them."""
 
 import os
 from pathlib import Path
@@ -11,14 +11,12 @@ from inference_core.errors import MeshError
 from inference_core.parallel.connections import open_store
 from inference_core.parallel.environment import RankEnvironment
 from inference_core.parallel.leading import LedMesh, publish
-from inference_core.parallel.local_ranks import LocalRanks
+from inference_core.parallel.local_ranks import HERE, LOOPBACK, RankPlaces
 from inference_core.parallel.mesh_spec import AnyMeshSpec
-
-LOOPBACK = "127.0.0.1"
 
 
 class LocalMesh:
-    """One replica on this machine; a context manager. `core` is driven as any other Core, on the thread that made this.
+    """One replica, in `places`, as a context manager. `core` is driven as any other Core, on the thread that made this.
 
     `knobs_file`: where changes of knobs that are to be kept are kept. A process leads one mesh at a time.
 
@@ -26,19 +24,24 @@ class LocalMesh:
     inference_core.parallel`), and what `LedMesh` raises.
     """
 
-    def __init__(self, spec: AnyMeshSpec, cache_dir: Path, *, knobs_file: Path | None = None) -> None:
+    def __init__(
+        self, spec: AnyMeshSpec, cache_dir: Path, *, knobs_file: Path | None = None, places: RankPlaces = HERE
+    ) -> None:
         if spec.mesh.replicas > 1:
             raise MeshError(
                 f"{spec.mesh.replicas} replicas need as many leaders; start them with python -m inference_core.parallel"
             )
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        size = spec.mesh.size
-        leader = RankEnvironment(rank=0, world_size=size, local_rank=0, local_world_size=size, master=LOOPBACK, port=0)
+        if places.master == LOOPBACK:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        size, each = spec.mesh.size, spec.mesh.size // places.nodes
+        leader = RankEnvironment(
+            rank=0, world_size=size, local_rank=0, local_world_size=each, master=places.master, port=0
+        )
         store = open_store(leader, spec.join_seconds)
         leader = msgspec.structs.replace(leader, port=store.underlying_store.port)
         publish(store, spec)
-        others = [msgspec.structs.replace(leader, rank=rank, local_rank=rank) for rank in range(1, size)]
-        self.ranks = LocalRanks(others, ["--cache-dir", str(cache_dir)])
+        others = [msgspec.structs.replace(leader, rank=rank, local_rank=rank % each) for rank in range(1, size)]
+        self.ranks = places.start(others, ["--cache-dir", str(cache_dir)])
         try:
             self.mesh = LedMesh(leader, store, spec, cache_dir, look=self.ranks.check, knobs_file=knobs_file)
         except BaseException:

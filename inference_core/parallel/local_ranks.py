@@ -1,15 +1,18 @@
-"""Starts the ranks of one machine as processes, and ends them together."""
+"""Starts the ranks of one machine as processes, and ends them together; where ranks run, if not all of them here."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from inference_core.errors import RankLostError
 from inference_core.parallel.environment import RankEnvironment
 
+LOOPBACK = "127.0.0.1"
 PROGRAM = (sys.executable, "-m", "inference_core.parallel")
 _GRACE_SECONDS = 10.0
 
@@ -23,7 +26,7 @@ class LocalRanks:
             for each in environments:
                 variables = os.environ | each.variables()
                 # Without a name service, gloo cannot tell which address is this machine's.
-                if each.master == "127.0.0.1":
+                if each.master == LOOPBACK:
                     variables.setdefault("GLOO_SOCKET_IFNAME", "lo")
                 self._processes[each.rank] = subprocess.Popen([*PROGRAM, *arguments], env=variables)  # noqa: S603
         except BaseException:
@@ -69,6 +72,29 @@ class LocalRanks:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+class Ranks(Protocol):
+    """Ranks that were started somewhere."""
+
+    def check(self) -> None:
+        """Raises RankLostError if one is known to have ended."""
+
+    def close(self, grace_seconds: float = ...) -> None:
+        """Give them `grace_seconds` to end by themselves, then end them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlaces:
+    """Where the ranks of a mesh run: as many on each of `nodes` machines, in their order. The first of them is the
+    leader's, and `master` its address. `start` starts the others from their environments and a program's arguments."""
+
+    master: str = LOOPBACK
+    nodes: int = 1
+    start: Callable[[Sequence[RankEnvironment], Sequence[str]], Ranks] = LocalRanks
+
+
+HERE = RankPlaces()
 
 
 def _cause(code: int) -> str:

@@ -235,6 +235,11 @@ def test_weights_that_do_not_fit_their_cards_are_explained_by_the_arithmetic() -
         ([put("gpu_groups.0.models.0.weights", "int3")], "models[0].weights = 'int3': allowed:"),
         ([put("gpu_groups.0.device", "tpu")], "gpu_groups[0].device = 'tpu': allowed: "),
         ([put("gpu_groups.1.cards", 3)], "8 KV heads cannot be split over 3 cards"),
+        ([put("gpu_groups.1.pipeline", 3)], "4 cards make no 3 equal stages; pipeline must divide cards"),
+        (
+            [put("gpu_groups.1.cards", 128), put("gpu_groups.1.pipeline", 128)],
+            "80 layers make no 128 stages",
+        ),
     ],
 )
 def test_a_wrong_gpu_group_is_named(edits: list[Edit], expected: str) -> None:

@@ -1,5 +1,8 @@
 """Tiers of a core are healthy while it answers and advances."""
 
+import asyncio
+import threading
+
 import pytest
 
 from inference_core.core_loop import ThreadCoreClient
@@ -12,14 +15,14 @@ class Watched(ThreadCoreClient):
     """A core that can be made to look stuck or gone."""
 
     said: str | None = None
-    gone = False
+    silent = False
 
     @property
     def stuck(self) -> str | None:
         return self.said
 
     async def stats(self):
-        if self.gone:
+        if self.silent:
             raise CoreGoneError("gone")
         return await super().stats()
 
@@ -46,7 +49,28 @@ async def test_a_core_that_its_watchdog_calls_stuck_is_not_healthy_until_it_goes
 
 async def test_a_core_that_is_gone_is_not_healthy(core: Watched) -> None:
     watch = CoreWatch(core)
-    core.gone = True
+    core.silent = True
     with pytest.raises(CoreGoneError):
         await watch.open()
     assert not watch.healthy
+
+
+async def test_a_core_whose_connection_is_lost_is_not_healthy_before_anybody_asks_it() -> None:
+    loading = threading.Event()
+    loading.set()
+    client = ThreadCoreClient(lambda: hash_core("m") if loading.wait(30) else None)
+    await client.start()
+    watch = CoreWatch(client, interval=3600)
+    await watch.open()
+    assert watch.healthy
+    await client.close()
+    assert not watch.healthy
+    loading.clear()
+    again = asyncio.create_task(client.start())
+    await asyncio.sleep(0)
+    assert not watch.healthy, "a connection that is being made is none yet"
+    loading.set()
+    await again
+    assert watch.healthy
+    await watch.close()
+    await client.close()

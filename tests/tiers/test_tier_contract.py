@@ -38,6 +38,11 @@ class World:
     runner: HashModelRunner
     tokenizer: Tokenizer
     servers: list[LoopbackServer] = field(default_factory=list)
+    flowing: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def hold_answers(self) -> None:
+        """Servers stop after the first chunk of an answer, so that none is whole before its reader leaves."""
+        self.flowing.clear()
 
     def expected(self, request: GenerationRequest, count: int) -> list[int]:
         messages = [{"role": m.role, "content": m.content} for m in request.messages or []]
@@ -85,7 +90,9 @@ async def open_world(kind: str, tokenizer: Tokenizer, **fields: Any) -> AsyncIte
         else:
             async with AsyncExitStack() as stack:
                 count = 2 if kind == "replicated" else 1
-                servers = [LoopbackServer(lambda call: serve(local, call)) for _ in range(count)]
+                flowing = asyncio.Event()
+                flowing.set()
+                servers = [LoopbackServer(lambda call: serve(local, call, flowing)) for _ in range(count)]
                 urls = [(await stack.enter_async_context(server)).base_url for server in servers]
                 remote: Tier
                 if kind == "replicated":
@@ -93,13 +100,13 @@ async def open_world(kind: str, tokenizer: Tokenizer, **fields: Any) -> AsyncIte
                 else:
                     remote = RemoteTier(remote_spec(urls[0], max_context=MAX_CONTEXT))
                 await remote.start()
-                yield World(remote, core, runner, tokenizer, servers)
+                yield World(remote, core, runner, tokenizer, servers, flowing)
                 await remote.close()
         await local.close()
 
 
-async def serve(tier: LocalTier, call: Call) -> None:
-    """OpenAI's chat completions over `tier`, as far as these tests go."""
+async def serve(tier: LocalTier, call: Call, flowing: asyncio.Event) -> None:
+    """OpenAI's chat completions over `tier`, as far as these tests go; past the first chunk while `flowing` is set."""
     body = call.body
     stop = tuple(body.get("stop", ()))
     request = GenerationRequest(
@@ -118,6 +125,7 @@ async def serve(tier: LocalTier, call: Call) -> None:
                     begun = True
                     await call.begin()
                 await call.event(_chunk(delta))
+                await flowing.wait()
     except TierRequestError as error:
         envelope = {"message": str(error), "type": "invalid_request_error", "param": error.param, "code": error.code}
         await call.reply(400, {"error": envelope})
@@ -238,12 +246,14 @@ async def test_a_prompt_that_does_not_fit_is_refused_before_the_first_delta(worl
 
 
 async def test_closing_the_iterator_early_frees_the_work(world: World) -> None:
+    world.hold_answers()
     async with aclosing(world.tier.generate(chat(max_tokens=400))) as deltas:  # type: ignore[type-var]
         await anext(deltas)
     assert await world.is_idle()
 
 
 async def test_cancelling_the_consumer_frees_the_work(world: World) -> None:
+    world.hold_answers()
     first = asyncio.Event()
 
     async def consume() -> Answer:

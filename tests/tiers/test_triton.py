@@ -26,6 +26,7 @@ TEXT = "".join(PIECES)
 @asynccontextmanager
 async def triton(model: Triton, kind: str = TRT, **remote: Any) -> AsyncIterator[tuple[RemoteTier, LoopbackServer]]:
     async with LoopbackServer(model.answer) as server:
+        server.looked_at = model.look
         remote = {"tokenizer": load_catalog("laptop").core.models[0].path} | remote
         tier = RemoteTier(remote_spec(server.base_url.removesuffix("/v1"), kind=kind, **remote))
         await tier.start()
@@ -45,7 +46,7 @@ async def test_the_text_is_what_the_server_said_byte_for_byte(kind: str, whole: 
         (answer,), usage = await collect(tier, raw(whole=whole))
     assert (answer.text, answer.finish_reason) == (TEXT, "stop")
     assert usage == Usage(prompt_tokens=7, completion_tokens=len(PIECES))
-    assert server.looks == ["/v2/health/ready"]
+    assert server.looks == ["/v2/health/ready", "/v2/models/upstream"]
     assert server.calls[0].path == f"/v2/models/upstream/{'generate' if whole else 'generate_stream'}"
 
 
@@ -166,8 +167,10 @@ async def test_an_error_in_the_stream_is_an_error_and_not_the_end() -> None:
             await collect(tier, raw())
 
 
-async def test_a_model_that_is_not_there_is_named() -> None:
-    async with triton(Triton(PIECES, model="another")) as (tier, _):
+async def test_a_model_that_was_unloaded_meanwhile_is_named() -> None:
+    model = Triton(PIECES)
+    async with triton(model) as (tier, _):
+        model.model = "another"
         with pytest.raises(TierRequestError, match="unknown model"):
             await collect(tier, raw())
 
@@ -219,6 +222,7 @@ async def test_a_tokeniser_that_is_not_there_is_said_at_the_start() -> None:
 async def test_replicas_of_triton_share_their_requests() -> None:
     one, other = Triton(PIECES), Triton(PIECES)
     async with LoopbackServer(one.answer) as first, LoopbackServer(other.answer) as second:
+        first.looked_at, second.looked_at = one.look, other.look
         urls = [server.base_url.removesuffix("/v1") for server in (first, second)]
         tier = ReplicaSet(remote_spec(base_urls=urls, kind=TRT))
         await tier.start()
@@ -227,3 +231,48 @@ async def test_replicas_of_triton_share_their_requests() -> None:
         await tier.close()
     assert len(one.asked) + len(other.asked) == 40
     assert min(len(one.asked), len(other.asked)) > 5
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "remote", "said"),
+    [
+        (Triton(PIECES, model="ensemble"), TRT, {}, r"has no model 'upstream' \(it answered 400: .*remote.model"),
+        (Triton(PIECES, inputs=("input_ids",)), TRT, {}, "without the inputs max_tokens, text_input"),
+        (Triton(PIECES, inputs=("text_input", "max_tokens")), VLLM, {}, "without the inputs sampling_parameters"),
+        (Triton(PIECES, outputs=("logits",)), TRT, {}, "without the outputs text_output"),
+        (
+            Triton(PIECES, inputs=("text_input", "max_tokens"), outputs=("text_output",)),
+            TRT,
+            {"whole_path": "infer"},
+            "without the inputs bad_words, .* and the outputs num_input_tokens, num_output_tokens",
+        ),
+    ],
+    ids=["no such model", "tensors", "another backend", "no text", "infer"],
+)
+async def test_a_model_that_cannot_serve_the_tier_is_told_at_the_start(
+    model: Triton, kind: str, remote: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TierUnavailableError, match=said):
+        async with triton(model, kind, **remote):
+            pass
+
+
+async def test_a_model_with_the_tensors_of_the_generate_extension_serves_without_those_of_infer() -> None:
+    least = Triton(PIECES, inputs=("text_input", "max_tokens"), outputs=("text_output",))
+    async with triton(least) as (tier, _):
+        (answer,), _ = await collect(tier, raw())
+    assert answer.text == TEXT
+
+
+async def test_a_model_that_is_loaded_later_serves_from_then_on() -> None:
+    model = Triton(PIECES, model="ensemble")
+    async with LoopbackServer(model.answer) as server:
+        server.looked_at = model.look
+        tier = RemoteTier(remote_spec(server.base_url.removesuffix("/v1"), kind=TRT))
+        with pytest.raises(TierUnavailableError):
+            await tier.start()
+        model.model = "upstream"
+        await tier.start()
+        (answer,), _ = await collect(tier, raw())
+        await tier.close()
+    assert answer.text == TEXT

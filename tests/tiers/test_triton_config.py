@@ -112,7 +112,7 @@ def test_a_vllm_engine_gets_the_groups_plan_and_knobs() -> None:
     assert not config.HasField("dynamic_batching")
     assert config.instance_group[0].kind == model_config().ModelInstanceGroup.KIND_MODEL
     arguments = json.loads(files["llama-3.3-70b-awq/1/model.json"])
-    assert arguments["tensor_parallel_size"] == 4
+    assert (arguments["tensor_parallel_size"], arguments["pipeline_parallel_size"]) == (4, 1)
     assert arguments["max_model_len"] == 8192
     assert arguments["max_num_seqs"] == 256
 

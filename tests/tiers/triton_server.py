@@ -8,11 +8,23 @@ from tests.tiers.loopback_server import Call
 Fields = dict[str, Any]
 
 
+INPUTS = (
+    "text_input", "max_tokens", "bad_words", "stop_words", "stream", "exclude_input_in_output", "top_k", "top_p",
+    "temperature", "seed", "sampling_parameters", "return_finish_reason", "return_num_input_tokens",
+    "return_num_output_tokens",
+)  # fmt: skip
+
+
+def _tensor(name: str) -> Fields:
+    return {"name": name, "datatype": "BYTES", "shape": [-1, 1]}
+
+
 @dataclass
 class Triton:
     """One model, which says `pieces` one event each. `cumulative`: each event repeats what came before.
 
-    `vllm`: the model is of the vLLM backend, which tells why it ended. `fails_after`: so many events, then an error.
+    `inputs` and `outputs` are its tensors. `vllm`: the model is of the vLLM backend, which tells why it ended.
+    `fails_after`: so many events, then an error.
     """
 
     pieces: list[str]
@@ -20,7 +32,20 @@ class Triton:
     cumulative: bool = False
     fails_after: int | None = None
     model: str = "upstream"
+    inputs: tuple[str, ...] = INPUTS
+    outputs: tuple[str, ...] = ("text_output", "num_input_tokens", "num_output_tokens", "finish_reason")
     asked: list[Fields] = field(default_factory=list)
+
+    async def look(self, call: Call) -> None:
+        """Readiness, and the metadata of the model."""
+        if call.path == "/v2/health/ready":
+            await call.reply(200, {})
+        elif call.path == f"/v2/models/{self.model}":
+            told = {"name": self.model, "versions": ["1"], "platform": "ensemble"}
+            told |= {"inputs": [_tensor(name) for name in self.inputs]}
+            await call.reply(200, told | {"outputs": [_tensor(name) for name in self.outputs]})
+        else:
+            await call.reply(400, {"error": f"Request for unknown model: '{call.path}' is not found"})
 
     async def answer(self, call: Call) -> None:
         path = call.path.removeprefix(f"/v2/models/{self.model}/")

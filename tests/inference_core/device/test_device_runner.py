@@ -9,6 +9,7 @@ import pytest
 import torch
 from tiny_device import SLAB, SLABS, RecordingGraphs, TinyModels
 
+from inference_core.block_frames import BlockChain
 from inference_core.core import Core
 from inference_core.device import edited_rows
 from inference_core.device.graphs import Graphs, NoGraphs
@@ -69,6 +70,8 @@ def told(core: Core, prompts: list[list[int]], samplings: list[SamplingParams]) 
     while core.has_work:
         for output in core.step():
             assert output.finish_reason in (None, "length", "stop"), output.error
+            if output.request_id not in tokens:
+                continue
             logprobs = output.logprobs or [None] * len(output.token_ids)
             tokens[output.request_id] += zip(output.token_ids, logprobs, strict=True)
         core.check_integrity()
@@ -184,6 +187,19 @@ def test_preempted_sequences_are_copied_out_and_back(models: TinyModels) -> None
     cramped = core_of(models.device_runner(), slabs=1, host_cache_blocks=64)
     assert_same(told(cramped, PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
     assert cramped.stats().models[0].swap.back_blocks > 0
+
+
+def test_blocks_are_handed_from_device_to_device(models: TinyModels) -> None:
+    """BS-08: what one device has computed while another prompt decodes gives the other one's answers."""
+    prompt = list(range(1, 24)) * 2
+    source, target = core_of(models.device_runner()), core_of(models.device_runner())
+    source.add(AddRequest(request_id="p", model="m", prompt_token_ids=prompt, sampling=GREEDY, prefill=True))
+    told(source, PROMPTS[:2], [GREEDY, WARM])
+    chain = BlockChain(model="m", token_ids=prompt)
+    assert target.import_blocks(chain, source.export_blocks(chain, 0, 1 << 30)) == 2
+    given = told(target, [prompt], [NAMED])
+    assert target.stats().models[0].prefix_hit_tokens == 32
+    assert_same(given, told(core_of(models.device_runner()), [prompt], [NAMED]))
 
 
 def decode(name: str, token: int, start: int, table: list[int]) -> ScheduledSequence:

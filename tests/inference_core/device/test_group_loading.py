@@ -118,11 +118,12 @@ def test_kept_knobs_of_a_group_come_into_force_again(group: DeviceGroupSpec, tmp
 
 
 @pytest.mark.mesh
+@pytest.mark.parametrize("pipeline", [1, 2])
 def test_a_group_of_two_cards_answers_as_one_card_does_and_ends_its_other_process_when_it_is_closed(
-    group: DeviceGroupSpec, tmp_path: Path
+    group: DeviceGroupSpec, tmp_path: Path, pipeline: int
 ) -> None:
     one = answer(load_group(group, tmp_path), "a", "b")
-    core = load_group(replace(drafted(group), cards=2), tmp_path, knobs_file=tmp_path / "knobs.json")
+    core = load_group(replace(drafted(group), cards=2, pipeline=pipeline), tmp_path, knobs_file=tmp_path / "knobs.json")
     try:
         assert answer(core, "a", "b") == one
         assert accepted(core) > 0

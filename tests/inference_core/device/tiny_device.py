@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from inference_core.attention.reference import ReferenceAttention
+from inference_core.block_frames import KVIdentity
 from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.runner import DeviceRunner
@@ -72,6 +73,7 @@ class TinyModels:
             vocab_size=self.checkpoint.config.vocab_size,
             weight_bytes=0,
             compute="float32",
+            kv=KVIdentity(weights="tiny", compute="float32", kernels="device", layout=self.layout),
         )
         self.folder = folder
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from letters import know_grammars, matcher_of
 
+from inference_core.block_frames import BlockChain, BlockFrame
 from inference_core.core import Core
 from inference_core.errors import BadLogitsError, QueueFullError
 from inference_core.fake_runner import GREEDY, HashModelRunner, VirtualClock
@@ -240,6 +241,7 @@ class CoreDriver:
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.scores: dict[tuple[str, int], list[TokenLogprob]] = {}
         self.finished: dict[tuple[str, int], SequenceOutput] = {}
+        self.handed: list[tuple[tuple[str, str, bytes], list[int]]] = []
         self.first_token_step: dict[tuple[str, int], int] = {}
         self.steps = 0
         self._check = check
@@ -302,10 +304,20 @@ class CoreDriver:
                     assert self.may_fail(output), f"{key} failed though it did nothing wrong: {output.error}"
                 self._verify(self.requests[output.request_id], output)
 
+    def take(self, chain: BlockChain, frame: BlockFrame) -> int:
+        """Import a frame; what of it is cached may be found by requests from now on."""
+        held = self.core.import_blocks(chain, frame)
+        self.handed.append(((chain.model, chain.salt, b""), chain.token_ids))
+        if self._check:
+            self.core.check_integrity()
+        return held
+
     # -- truth ---------------------------------------------------------------------------------
 
     def expected(self, request: AddRequest, index: int) -> list[int]:
         """The tokens of a choice as computed without any cache; of an unseeded request, only when greedy."""
+        if request.prefill:
+            return []
         runner = self.runners[request.model]
         room = runner.info.max_context - len(request.prompt_token_ids)
         seed = choice_seed(request.sampling.seed or 0, index)
@@ -327,7 +339,8 @@ class CoreDriver:
         assert tokens == truth, f"{output.request_id}/{output.index} said {tokens}, not {truth}"
         self._verify_scores(request, output)
         assert output.completion_tokens == len(tokens)
-        assert output.prompt_tokens == len(request.prompt_token_ids)
+        prompt_tokens = len(request.prompt_token_ids)
+        assert output.prompt_tokens == ((prompt_tokens - 1) // BLOCK * BLOCK if request.prefill else prompt_tokens)
         if self._check:
             assert output.cached_tokens <= self._longest_shared_prefix(request, output.index)
 
@@ -351,6 +364,9 @@ class CoreDriver:
             other = self.requests[request_id]
             if (request_id, other_index) != (request.request_id, index) and self._scope(other) == self._scope(request):
                 longest = max(longest, _common_prefix(prompt, other.prompt_token_ids + tokens))
+        for scope, token_ids in self.handed:
+            if scope == self._scope(request):
+                longest = max(longest, _common_prefix(prompt, token_ids))
         return min(longest, len(prompt) - 1) // BLOCK * BLOCK
 
     def _scope(self, request: AddRequest) -> tuple[str, str, bytes]:

@@ -1,6 +1,7 @@
 """Stateful property tests of scheduler and core (SPEC KV-01, KV-05, KV-09, KV-10, BS-01)."""
 
 from core_machine import OneModelMachine, OverlappingMachine, SpeculatingMachine, ThreeModelMachine
+from handing_machine import HandingMachine
 from hypothesis import settings
 
 RUN = settings(max_examples=60, stateful_step_count=35, deadline=None)
@@ -26,5 +27,11 @@ class TestOverlappingStepsUnderRandomLoad(OverlappingMachine.TestCase):
 
 class TestSpeculationUnderRandomLoad(SpeculatingMachine.TestCase):
     """The same where a model that is often right drafts for another, and memory is short (SPEC SD-08, SD-10)."""
+
+    settings = RUN
+
+
+class TestHandoverUnderRandomLoad(HandingMachine.TestCase):
+    """The same where prompts are computed for other cores and blocks of theirs come in, some damaged (SPEC BS-08)."""
 
     settings = RUN

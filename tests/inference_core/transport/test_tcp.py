@@ -116,13 +116,22 @@ async def test_nobody_there_is_a_core_that_is_gone():
         await TcpCoreClient(CoreAddress(host="127.0.0.1", port=port, secret=b"s")).start()
 
 
-async def test_the_kernel_watches_over_idle_connections_of_both_ends(served):
-    _, _, client = served
+async def test_an_idle_connection_stays_as_long_as_both_ends_beat(ask):
+    door = TcpDoor("127.0.0.1", b"s", silent_seconds=0.25)
+    server = CoreServer(ScriptedCore, door)
+    await server.start()
+    client = TcpCoreClient(door.address, silent_seconds=0.25)
+    await client.start()
+    heartbeat = client._transport.get_protocol()
+    beats = asyncio.Semaphore(0)
+    received, heartbeat.data_received = heartbeat.data_received, lambda data: (received(data), beats.release())
 
-    connected = client._transport.get_extra_info("socket")
+    for _ in range(12):
+        await beats.acquire()
 
-    assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-    assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
+    assert [output async for output in client.generate(ask())]
+    await client.close()
+    await server.stop()
 
 
 def test_both_ends_also_run_on_uvloop(ask):
