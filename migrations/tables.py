@@ -55,19 +55,22 @@ RowId = BigInteger().with_variant(Integer(), "sqlite")
 # Python None is SQL NULL, never the JSON word null. PostgreSQL's json (not jsonb) keeps \u0000 of user texts.
 Json = JSON(none_as_null=True)
 
+# What requests are filtered by beside their key; `facet` tells the combinations apart, so that one index finds any.
+REQUEST_FACETS = ("tier", "status", "requested_model")
+
 requests = Table(
     "requests",
     metadata,
     Column("request_id", String(64), primary_key=True),
     Column("created_at", Double, nullable=False),
-    Column("api", String(16), nullable=False),  # chat | completion
+    Column("api", String(16), nullable=False),  # chat | completion | embedding
     Column("requested_model", FreeText, nullable=False),
     Column("key_id", String(128)),
     Column("stream", Boolean, nullable=False),
     Column("status", String(16), nullable=False),  # ok | error | aborted
     Column("http_status", Integer, nullable=False),
     Column("error", FreeText),
-    Column("tier", Integer, nullable=False),
+    Column("tier", Integer),  # NULL: of an embedding, which has no routing decision either
     Column("model", FreeText, nullable=False),
     Column("attempts", Json, nullable=False),  # list of quality.record.Attempt
     Column("messages", Json),  # NULL without consent and after a while, as are the three below
@@ -91,17 +94,27 @@ requests = Table(
     Column("cache", String(16)),  # hit | similar | shared | miss; NULL: the cache had no part in it
     Column("tags", Json),  # the caller's `metadata`, which bills are split by
     Column("replica", String(64)),  # the process that answered, by which a dead one's spending is known
-    Index(None, "created_at"),
+    # A part of the model's name, as an index takes no text of any length.
+    Column(
+        "facet",
+        Text,
+        Computed("COALESCE(CAST(tier AS TEXT), '') || '/' || status || '/' || SUBSTR(requested_model, 1, 256)"),
+    ),
+    # What was spent lately is read from the index alone, as are counts by tier from the one below.
+    Index(None, "created_at", "tier", "cost_usd"),
     # Whose texts are still kept, oldest first.
     Index(
         "ix_requests_texts",
         "created_at",
+        "tier",
+        "api",
+        "status",
         sqlite_where=text("messages IS NOT NULL"),
         postgresql_where=text("messages IS NOT NULL"),
     ),
-    Index(None, "tier", "created_at"),
     Index(None, "key_id", "created_at"),
-    Index(None, "key_id", "tier", "created_at"),
+    Index("ix_requests_facet", "facet", "created_at", "request_id"),
+    Index("ix_requests_key_id_facet", "key_id", "facet", "created_at", "request_id"),
 )
 
 routing_decisions = Table(
@@ -167,7 +180,25 @@ verifications = Table(
     ),
     Index("uq_verifications_request_id_tier", "request_id", "tier", unique=True),
     Index(None, "created_at"),
-    Index(None, "finished_at"),
+    # All that the budget is checked by.
+    Index(
+        "ix_verifications_spending",
+        "finished_at",
+        "verification_id",
+        "sampled_reason",
+        "status",
+        "request_id",
+        "cost_usd",
+        "reserved_usd",
+    ),
+    Index(
+        "ix_verifications_verdicts",
+        "tier",
+        "finished_at",
+        "verification_id",
+        sqlite_where=text("label IS NOT NULL"),
+        postgresql_where=text("label IS NOT NULL"),
+    ),
     Index(None, "tier", "created_at"),
     Index(None, "status", "created_at"),
     Index(None, "key_id", "created_at"),
@@ -372,7 +403,7 @@ api_keys = Table(
     Column("old_prefix", String(32)),  # of the key before the last rotation, which is good until `old_until`
     Column("old_digest", String(64)),
     Column("old_until", Double),
-    Column("scopes", Json, nullable=False),  # list of gateway.caller.Scope
+    Column("scopes", Json, nullable=False),  # list of gateway.answering.caller.Scope
     Column("tiers", Json),  # list of the numbers of tiers it may use; NULL: all
     Column("models", Json),  # list of the names of models it may use; NULL: all
     Column("consent", Boolean, nullable=False),  # texts may be stored, sampled and learned from

@@ -19,8 +19,8 @@ _DAY = 86_400
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """`baseline_usd`: what the strongest tier alone would have cost. Sums in US dollars, exact to the micro-dollar;
-    `saving` is a share of the baseline. None of nothing."""
+    """`baseline_usd`: what the strongest tier alone would have cost, and embeddings as much as they did. Sums in US
+    dollars, exact to the micro-dollar; `saving` is a share of the baseline. None of nothing."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -41,8 +41,8 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """`spent` by one tier (that answered; its requests' failed attempts elsewhere included), key or UTC day; `share` of
-    the requests."""
+    """`spent` by one tier (that answered; its requests' failed attempts elsewhere included), by embeddings, a key or a
+    UTC day; `share` of the requests."""
 
     name: str | None
     spent: Spent
@@ -113,7 +113,8 @@ async def cost_report(
         verification_usd=verification,
         saving_with_checks=1 - (total.cost_usd + verification) / total.baseline_usd if total.baseline_usd else None,
         by_tier=[
-            part(str(tier), _sum([s for k, s in cells if k[0] == tier])) for tier in sorted({k[0] for k, _ in cells})
+            part("embeddings" if tier is None else str(tier), _sum([s for k, s in cells if k[0] == tier]))
+            for tier in sorted({k[0] for k, _ in cells}, key=lambda tier: (tier is None, tier))
         ],
         by_day=[
             part(_date(day), _sum([s for k, s in cells if k[1] == day])) for day in sorted({k[1] for k, _ in cells})

@@ -9,8 +9,9 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import requests, routing_decisions, training_rows, verifications
-from quality.estimates import drawn_with_label
+from classifier.decision import LEARNED_KINDS
+from migrations.tables import routing_decisions, training_rows, verifications
+from quality.estimates import sampled_as_served
 from quality.experience import vector_of
 from quality.kinds import sampling_weights
 from quality.shift_watch import judged_worse
@@ -62,7 +63,7 @@ async def input_drift(engine: AsyncEngine) -> list[InputDrift]:
     """Of novelty over all requests, and of the vectors of verified prompts."""
     decisions = (
         select(routing_decisions.c.novelty)
-        .where(routing_decisions.c.prediction_kind != "heuristic")
+        .where(routing_decisions.c.prediction_kind.in_(LEARNED_KINDS))
         .order_by(routing_decisions.c.created_at.desc())
         .limit(WINDOW * (1 + BEFORE))
     )
@@ -72,7 +73,8 @@ async def input_drift(engine: AsyncEngine) -> list[InputDrift]:
         select(training_rows.c.embedding)
         .where(
             training_rows.c.feature_spec == spec,
-            training_rows.c.source.in_(("verification", "probe")),
+            # Not the bare column, for which SQLite would read all vectors of these sources and sort them.
+            training_rows.c.source.concat("").in_(("verification", "probe")),
         )
         .order_by(training_rows.c.created_at.desc())
         .limit(VECTORS * (1 + BEFORE))
@@ -104,8 +106,10 @@ def embedding_drift(now: Float, before: Float, seed: int = 0) -> InputDrift:
     chance = sum(float(part.var(axis=0, ddof=1).sum()) / len(part) for part in (now, before))
 
     def means(part: Float) -> Float:
-        drawn: Float = rng.multinomial(len(part), np.full(len(part), 1 / len(part)), size=_RESAMPLES) @ part / len(part)
-        return drawn
+        # Counts of a uniform multinomial; by `multinomial` itself numpy takes several times as long.
+        n = len(part)
+        drawn: Float = np.stack([np.bincount(rng.integers(n, size=n), minlength=n) @ part for _ in range(_RESAMPLES)])
+        return drawn / n
 
     value = float(((now.mean(axis=0) - before.mean(axis=0)) ** 2).sum()) - chance
     # A resample is off by chance twice: as the sample is, and as it is drawn from the sample.
@@ -127,10 +131,15 @@ async def calibration_drift(engine: AsyncEngine, tiers: list[int]) -> list[Calib
                     verifications.c.sampled_reason,
                     routing_decisions.c.inputs,
                 )
-                .join(requests, requests.c.request_id == verifications.c.request_id)
                 .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
-                .where(drawn_with_label(), verifications.c.tier == tier, verifications.c.tier == requests.c.tier)
-                .order_by(verifications.c.verification_id.desc())
+                .where(
+                    *sampled_as_served(),
+                    verifications.c.tier == tier,
+                    # Whoever has a label has ended.
+                    verifications.c.finished_at.is_not(None),
+                    routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
+                )
+                .order_by(verifications.c.finished_at.desc(), verifications.c.verification_id.desc())
                 .limit(VERIFIED)
             )
             rows = (await connection.execute(query)).all()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import sqrt
 
 import msgspec
-from sqlalchemy import ColumnElement, FromClause, Subquery, and_, case, exists, func, select
+from sqlalchemy import ColumnElement, FromClause, Subquery, and_, case, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import requests, verifications
@@ -113,8 +113,11 @@ async def acceptance(engine: AsyncEngine, since: float = 0.0) -> dict[int, Share
 
 
 def newest_verifications() -> Subquery:
-    """The `NEWEST` verifications; a limit, so that no planner reads others to have them in some order."""
-    return select(verifications).order_by(verifications.c.verification_id.desc()).limit(NEWEST).subquery()
+    """The `NEWEST` verifications without their texts; a limit, so that no planner reads others to have them in some
+    order."""
+    v = verifications.c
+    shown = (v.request_id, v.tier, v.status, v.label, v.sampled_reason, v.sampled_probability, v.finished_at)
+    return select(*shown).order_by(v.verification_id.desc()).limit(NEWEST).subquery()
 
 
 def drawn_with_label(rows: FromClause = verifications) -> ColumnElement[bool]:
@@ -125,6 +128,7 @@ def drawn_with_label(rows: FromClause = verifications) -> ColumnElement[bool]:
 
 def sampled_as_served(rows: FromClause = verifications) -> tuple[ColumnElement[bool], ...]:
     """A label of the tier that answered, whose request was drawn."""
-    # As EXISTS, because PostgreSQL thinks that next to no row equals what a subquery gives, and sorts them all.
-    served = exists().where(requests.c.request_id == rows.c.request_id, requests.c.tier == rows.c.tier)
-    return drawn_with_label(rows), served
+    # PostgreSQL takes what a subquery says for true of every other row, and so reads the newest until there are enough;
+    # of a join it thinks that few rows are left, and reads them all or starts workers.
+    same = select(requests.c.tier == rows.c.tier).where(requests.c.request_id == rows.c.request_id)
+    return drawn_with_label(rows), same.correlate(rows).scalar_subquery()

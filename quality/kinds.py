@@ -1,5 +1,6 @@
 """How good the answers of each tier are to each kind of prompt: shares of all traffic, from a sample of it."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -37,15 +38,13 @@ class Verdict(msgspec.Struct, frozen=True):
 async def acceptance_by_kind(engine: AsyncEngine) -> list[KindShare]:
     """By tier, by cluster, and by both, of the newest verdicts since the classifier last changed: clusters are those of
     the version in force."""
-    verdicts = await _verdicts(engine)
-    kinds = {(v.tier, None) for v in verdicts} | {(tier, v.cluster) for v in verdicts for tier in (None, v.tier)}
-    return [
-        kind_share(
-            [v for v in verdicts if tier in (None, v.tier) and (cluster is None or v.cluster == cluster)], tier, cluster
-        )
-        for tier, cluster in sorted(kinds, key=_none_first)
-        if (tier, cluster) != (None, None)
-    ]
+    kinds: defaultdict[tuple[int | None, int | None], list[Verdict]] = defaultdict(list)
+    for verdict in await _verdicts(engine):
+        kinds[verdict.tier, None].append(verdict)
+        if verdict.cluster is not None:
+            kinds[None, verdict.cluster].append(verdict)
+            kinds[verdict.tier, verdict.cluster].append(verdict)
+    return [kind_share(kinds[kind], *kind) for kind in sorted(kinds, key=_none_first)]
 
 
 def kind_share(verdicts: Sequence[Verdict], tier: int | None, cluster: int | None) -> KindShare:

@@ -1,4 +1,4 @@
-"""The ledger: takes a Record without waiting, makes it durable in a journal, and lets the database follow."""
+"""The ledger: takes a record without waiting, makes it durable in a journal, and lets the database follow."""
 
 import asyncio
 import contextlib
@@ -14,13 +14,15 @@ from quality.database import blames_data
 from quality.journal import Committed, Journal, JournalFullError
 from quality.journal_folder import adopt_orphans, claim_folder
 from quality.ledger_status import LedgerStatus
-from quality.record import Record
+from quality.recorded import Recorded, decoded, encoded
 from quality.segment import SegmentError, read_payload, recover
 from quality.store import get_request, insert_records
 
 logger = logging.getLogger(__name__)
 
 _RETRY_FIRST_S = 0.05
+# Of so many records that wait, one more is stored at a time, up to so many batches in one.
+_BEHIND, _MOST_BATCHES = 16, 8
 # A disk that takes longer to make a record durable has stalled.
 _PATIENCE_S = 1.0
 
@@ -30,7 +32,7 @@ class LedgerClosedError(RuntimeError):
 
 
 class Ledger:
-    """Write-behind store of Records (DESIGN §6).
+    """Write-behind store of what is `Recorded` (DESIGN §6).
 
     A record is *recorded* once its journal frame is fsynced; from then on `find` knows it, whatever happens to the
     process or the database. A background task stores what is recorded, in order, each once, and deletes journal
@@ -56,10 +58,8 @@ class Ledger:
         self._commit_interval = commit_interval
         self._segment_bytes = segment_bytes
         self._max_pending_bytes = max_pending_bytes
-        self._batch_records = batch_records  # small, because storing a batch holds the event loop
+        self._batch_records = batch_records
         self._max_retry_seconds = max_retry_seconds
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._decoder = msgspec.msgpack.Decoder(Record)
         self._running = False
 
         self._unjournaled: dict[str, float] = {}  # request id → monotonic seconds of its append
@@ -94,7 +94,7 @@ class Ledger:
         self._work.set()
         self._storing = asyncio.create_task(self._store_forever(), name="ledger")
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Recorded) -> None:
         """Take `record`; never waits and does no I/O.
 
         If the disk has stalled until `max_pending_bytes` wait for it, the record is refused: logged, counted, and
@@ -105,7 +105,7 @@ class Ledger:
         """
         self._check_running()
         try:
-            self._journal.append(record.request_id, self._encode(record))
+            self._journal.append(record.request_id, encoded(record))
         except JournalFullError as error:
             self._refused += 1
             logger.error("request %s is not recorded: %s", record.request_id, error)
@@ -118,7 +118,7 @@ class Ledger:
         while request_id in self._unjournaled:
             await self._progress.wait()
 
-    async def find(self, request_id: str) -> Record | None:
+    async def find(self, request_id: str) -> Recorded | None:
         """The record, from the moment it is durable; one that is on its way is waited for. None if there is none.
 
         Raises:
@@ -130,11 +130,11 @@ class Ledger:
                     await self.recorded(request_id)
         return self.find_waiting(request_id) or await get_request(self._engine, request_id)
 
-    def find_waiting(self, request_id: str) -> Record | None:
+    def find_waiting(self, request_id: str) -> Recorded | None:
         """The record, if it is durable and has yet to be stored."""
         location = self._backlog.find(request_id)
         # Not in a thread: nothing may delete the segment between the two lines.
-        return None if location is None else self._decoder.decode(read_payload(location))
+        return None if location is None else decoded(read_payload(location))
 
     async def flush(self) -> None:
         """Wait until everything appended so far is stored (however long it takes) and gone from the journal.
@@ -204,7 +204,7 @@ class Ledger:
             self._adopted += len(frames)
             for location, payload in frames:
                 try:
-                    record = self._decoder.decode(payload)
+                    record = decoded(payload)
                 except msgspec.DecodeError:
                     self._rejected += 1
                     self._backlog.watch(segment, 1)
@@ -231,7 +231,7 @@ class Ledger:
         while True:
             await self._work.wait()
             self._work.clear()
-            while batch := self._backlog.head(self._batch_records):
+            while batch := self._backlog.head(self._batch_size()):
                 try:
                     await self._store(batch)
                 except Exception as error:
@@ -242,9 +242,16 @@ class Ledger:
                 else:
                     self._store_error = None
                     retry = _RETRY_FIRST_S
+                    if self._deletable():
+                        await self._delete_stored()
                 self._announce()
             await self._delete_stored()
             self._announce()
+
+    def _batch_size(self) -> int:
+        """Small, because storing a batch holds the event loop; larger the further the database is behind, because each
+        takes a dozen turns of that loop, and what waits takes memory: a busy process must not fall behind for ever."""
+        return min(self._batch_records + len(self._backlog) // _BEHIND, _MOST_BATCHES * self._batch_records)
 
     def _store_failed(self, error: Exception) -> None:
         self._store_failures += 1
@@ -275,8 +282,8 @@ class Ledger:
         async with self._engine.begin() as connection:
             await insert_records(connection, records)
 
-    def _read(self, batch: list[Entry]) -> list[Record]:
-        return [self._decoder.decode(read_payload(entry.location)) for entry in batch]
+    def _read(self, batch: list[Entry]) -> list[Recorded]:
+        return [decoded(read_payload(entry.location)) for entry in batch]
 
     def _deletable(self) -> list[Path]:
         return self._backlog.deletable(self._growing)

@@ -1,6 +1,7 @@
 """What can be listed of requests and of the quality loop, and by what."""
 
 from migrations.tables import (
+    REQUEST_FACETS,
     VERIFICATION_FACETS,
     audit_events,
     batches,
@@ -16,7 +17,11 @@ from quality.pages import Listing
 
 # Texts of users are shown one row at a time, to whoever asks for that row.
 REQUESTS = Listing(
-    requests, "request_id", ("tier", "key_id"), hidden=("messages", "answer", "reasoning", "response_format")
+    requests,
+    "request_id",
+    (*REQUEST_FACETS, "key_id"),
+    hidden=("messages", "answer", "reasoning", "response_format"),
+    facets=Facets(requests, "request_id", REQUEST_FACETS, owner="key_id"),
 )
 VERIFICATIONS = Listing(
     verifications,

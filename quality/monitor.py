@@ -173,17 +173,9 @@ class Monitor:
 
     async def status(self) -> MonitorStatus:
         """A snapshot for the API and the dashboard."""
-        # Each looks at thousands of rows, and none waits for another.
-        rates, (spending, depth, accepted, by_kind, inputs, drift) = await asyncio.gather(
-            asyncio.gather(*(self.upgrade_rate(tier) for tier in (None, *self.judged_tiers))),
-            asyncio.gather(
-                self._queue.spending(self._clock()),
-                self._queue.depth(),
-                acceptance(self._engine),
-                acceptance_by_kind(self._engine),
-                input_drift(self._engine),
-                calibration_drift(self._engine, self.judged_tiers),
-            ),
+        # Three at a time: one more thread that reads SQLite would only make the others wait for the interpreter.
+        (spending, depth), (rates, drift), (accepted, by_kind, inputs) = await asyncio.gather(
+            self._money(), self._by_tier(), self._of_the_newest()
         )
         return MonitorStatus(
             queue=depth,
@@ -200,6 +192,17 @@ class Monitor:
             calibration_drift=drift,
             calibrations=list(self.panel.calibrations.values()),
         )
+
+    async def _money(self) -> tuple[Spending, Depth]:
+        return await self._queue.spending(self._clock()), await self._queue.depth()
+
+    async def _by_tier(self) -> tuple[list[UpgradeRate], list[CalibrationDrift]]:
+        rates = [await self.upgrade_rate(tier) for tier in (None, *self.judged_tiers)]
+        return rates, await calibration_drift(self._engine, self.judged_tiers)
+
+    async def _of_the_newest(self) -> tuple[dict[int, Share], list[KindShare], list[InputDrift]]:
+        kinds = await acceptance_by_kind(self._engine)
+        return await acceptance(self._engine), kinds, await input_drift(self._engine)
 
     async def _take_offer(self) -> bool:
         if not self._offers:

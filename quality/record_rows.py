@@ -1,4 +1,4 @@
-"""A Record as rows of `requests` and `routing_decisions`, and back."""
+"""What is `Recorded` as rows of `requests` and `routing_decisions`, and back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,11 +6,22 @@ from typing import Any
 import msgspec
 
 from classifier.decision import Decision, PolicyInputs
+from quality.embedding_record import EmbeddingRecord
 from quality.record import Attempt, Record, Timings
+from quality.recorded import Recorded
+
+# Nothing is generated, nothing decided, and nothing saved: no tier could have done it.
+_NO_ANSWER: dict[str, Any] = {
+    "stream": False, "tier": None, "attempts": [], "messages": None, "answer": None, "reasoning": None,
+    "response_format": None, "finish_reason": None, "completion_tokens": 0, "cached_tokens": 0, "reasoning_tokens": 0,
+    "route_ms": 0.0, "ttft_ms": None, "queue_ms": None, "prefill_ms": None, "decode_ms": None, "cache": None,
+}  # fmt: skip
 
 
-def request_row(record: Record) -> dict[str, Any]:
+def request_row(record: Recorded) -> dict[str, Any]:
     """The row of `requests`."""
+    if isinstance(record, EmbeddingRecord):
+        return msgspec.structs.asdict(record) | _NO_ANSWER | {"baseline_cost_usd": record.cost_usd}
     row = {name: getattr(record, name) for name in Record.__struct_fields__ if name not in ("decision", "timings")}
     return row | msgspec.structs.asdict(record.timings)
 
@@ -37,8 +48,10 @@ def decision_row(record: Record) -> dict[str, Any]:
     }
 
 
-def record_of(request: Mapping[str, Any], decision: Mapping[str, Any]) -> Record:
-    """The Record that `request_row` and `decision_row` were made from."""
+def recorded_of(request: Mapping[str, Any], decision: Mapping[str, Any]) -> Recorded:
+    """What `request_row` and `decision_row` were made from; `decision` is not looked at for an embedding."""
+    if request["api"] == "embedding":
+        return EmbeddingRecord(**{name: request[name] for name in EmbeddingRecord.__struct_fields__})
     timings = Timings(**{name: request[name] for name in Timings.__struct_fields__})
     plain = {name: request[name] for name in Record.__struct_fields__ if name not in ("decision", "timings")}
     plain["attempts"] = msgspec.convert(request["attempts"], list[Attempt])

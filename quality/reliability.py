@@ -4,6 +4,7 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.decision import LEARNED_KINDS
 from migrations.tables import routing_decisions
 from quality.estimates import Share, newest_verifications, sampled_as_served, wilson_interval
 
@@ -25,7 +26,11 @@ async def reliability(engine: AsyncEngine, tiers: int) -> list[ReliabilityBin]:
     query = (
         select(newest.c.tier, newest.c.label, routing_decisions.c.p_ok)
         .join(routing_decisions, routing_decisions.c.request_id == newest.c.request_id)
-        .where(*sampled_as_served(newest), newest.c.tier < tiers)
+        .where(
+            *sampled_as_served(newest),
+            newest.c.tier < tiers,
+            routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
+        )
     )
     found: dict[tuple[int, int], list[tuple[float, bool]]] = {}
     async with engine.connect() as connection:

@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy import RowMapping, and_, func, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.decision import LEARNED_KINDS
 from migrations.tables import audit_events, classifier_versions, routing_decisions, training_rows, verifications
 from quality.shift_detector import ShiftAlarm, ShiftDetector, ShiftSettings
 
@@ -126,6 +127,8 @@ class ShiftWatch:
             )
             .where(
                 verifications.c.label.is_not(None),
+                # Of no version's prediction it says nothing.
+                routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
                 # Probes ask every tier, whichever was chosen. Those who complain do not do so at random.
                 or_(verifications.c.tier == routing_decisions.c.tier, verifications.c.sampled_reason == "probe"),
                 verifications.c.sampled_reason != "feedback",

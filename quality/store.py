@@ -1,11 +1,12 @@
 """Queries over the store: requests and their costs, erasing a user, and the audit trail."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
-from sqlalchemy import Insert, Row, Select, Table, and_, delete, exists, select, text
+from sqlalchemy import Insert, Row, Select, Table, delete, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -23,7 +24,8 @@ from migrations.tables import (
 )
 from quality.database import checkpoint
 from quality.record import Record
-from quality.record_rows import decision_row, record_of, request_row
+from quality.record_rows import decision_row, recorded_of, request_row
+from quality.recorded import Recorded
 
 _ERASURE_LOCK = 0x41494F02  # PostgreSQL advisory lock number: "AIO", 2
 
@@ -49,7 +51,7 @@ class ErasedRows(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
 
 
-async def insert_records(connection: AsyncConnection, records: Sequence[Record]) -> None:
+async def insert_records(connection: AsyncConnection, records: Sequence[Recorded]) -> None:
     """Store `records` in the caller's transaction; those already stored are left as they are.
 
     Records of a user who has been erased since they were made are dropped.
@@ -58,13 +60,18 @@ async def insert_records(connection: AsyncConnection, records: Sequence[Record])
         # Either the erasure sees these rows, or they see the erasure.
         await connection.execute(text("SELECT pg_advisory_xact_lock_shared(:number)"), {"number": _ERASURE_LOCK})
     await connection.execute(_insert_if_absent(connection, requests), [request_row(r) for r in records])
-    await connection.execute(_insert_if_absent(connection, routing_decisions), [decision_row(r) for r in records])
-    erased = and_(erasures.c.key_id == requests.c.key_id, erasures.c.erased_at >= requests.c.created_at)
-    stored = requests.c.request_id.in_([r.request_id for r in records])
-    await connection.execute(delete(requests).where(stored, exists().where(erased)))
+    if decisions := [decision_row(r) for r in records if isinstance(r, Record)]:
+        await connection.execute(_insert_if_absent(connection, routing_decisions), decisions)
+    # Almost always there are none. A list of every batch's ids would be another statement for each length of it, and
+    # connections keep what they have prepared.
+    oldest = min((record.created_at for record in records), default=0.0)
+    marks = select(erasures.c.key_id, erasures.c.erased_at).where(erasures.c.erased_at >= oldest)
+    erased = {row.key_id: row.erased_at for row in await connection.execute(marks)}
+    if gone := [r.request_id for r in records if r.created_at <= erased.get(r.key_id or "", -math.inf)]:
+        await connection.execute(delete(requests).where(requests.c.request_id.in_(gone)))
 
 
-async def get_request(engine: AsyncEngine, request_id: str) -> Record | None:
+async def get_request(engine: AsyncEngine, request_id: str) -> Recorded | None:
     """The stored record; None if there is none (`Ledger.find` also knows those not stored yet)."""
     found = await _records(engine, _select_records().where(requests.c.request_id == request_id))
     return found[0] if found else None
@@ -76,7 +83,7 @@ async def list_requests(
     *,
     limit: int = 100,
     before: tuple[float, str] | None = None,
-) -> list[Record]:
+) -> list[Recorded]:
     """Newest first; `before` is (created_at, request_id) of the last record of the previous page."""
     filters = filters or RequestFilters()
     columns = requests.c
@@ -155,17 +162,19 @@ _DECISION_PREFIX = "decision_"
 
 def _select_records() -> Select[Any]:
     decision = [column.label(_DECISION_PREFIX + column.name) for column in routing_decisions.c]
-    return select(*requests.c, *decision).join_from(requests, routing_decisions)
+    return select(*requests.c, *decision).outerjoin_from(requests, routing_decisions)
 
 
-async def _records(engine: AsyncEngine, query: Select[Any]) -> list[Record]:
+async def _records(engine: AsyncEngine, query: Select[Any]) -> list[Recorded]:
     async with engine.connect() as connection:
         return [_record(row) for row in (await connection.execute(query)).all()]
 
 
-def _record(row: Row[Any]) -> Record:
+def _record(row: Row[Any]) -> Recorded:
     mapping = dict(row._mapping)
-    return record_of(mapping, {column.name: mapping[_DECISION_PREFIX + column.name] for column in routing_decisions.c})
+    return recorded_of(
+        mapping, {column.name: mapping[_DECISION_PREFIX + column.name] for column in routing_decisions.c}
+    )
 
 
 def _insert(connection: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
+from classifier.decision import Decision, EdgePath, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError, PolicyInputsError
-from classifier.policy import barred_tiers, decide, promoted_from, without_repair
+from classifier.policy import barred_tiers, decide, may_answer, promoted_from, without_repair
 
 probability = st.floats(0, 1, allow_nan=False)
 
@@ -37,7 +37,12 @@ def policy_inputs(draw: st.DrawFn, constrained: bool = True) -> PolicyInputs:
         min_tier=draw(st.none() | st.integers(1, 4)) if constrained else None,
         max_cost_usd=draw(st.none() | st.floats(0, 40)) if constrained else None,
         exclusions=[Exclusion(tier=t, reason="down") for t in barred],
+        edge=draw(st.none() | st.builds(edge_on, st.integers(1, 4))) if constrained else None,
     )
+
+
+def edge_on(tier: int) -> EdgePath:
+    return EdgePath(tier=tier, prompt_tokens=7, max_prompt_tokens=29, new_tokens=8, max_new_tokens=16)
 
 
 RAISED = Prediction(
@@ -205,3 +210,10 @@ def test_watched_routing_decides_as_if_and_one_tier_answers(inputs: PolicyInputs
     allowed = set(range(1, 5)) - set(barred_tiers(inputs))
     assert watched.tier == min((k for k in allowed if k >= observed), default=max(allowed))
     assert promoted_from(watched) is None
+
+
+@given(policy_inputs())
+def test_the_fast_paths_tier_is_chosen_wherever_it_may_answer_and_nowhere_else(inputs: PolicyInputs) -> None:
+    decision = decided(inputs)
+    if decision is not None and inputs.edge is not None:
+        assert decision.by_edge == may_answer(inputs, inputs.edge.tier)

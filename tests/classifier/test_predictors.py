@@ -51,6 +51,13 @@ def test_predictors_of_prompts_do_not_look_at_outcomes(predictor: Random) -> Non
     assert np.array_equal(predictor.predict(TEST), predictor.predict(blind), equal_nan=True)
 
 
+def test_chance_gives_a_row_the_same_probability_in_any_company() -> None:
+    predictor = Random()
+    predictor.fit(TRAIN, VALID)
+    assert np.array_equal(predictor.predict(TEST)[7:], predictor.predict(TEST[7:]), equal_nan=True)
+    assert 0.4 < auc_of(predictor.predict(TEST), TEST) < 0.6
+
+
 def test_the_domain_label_gives_each_row_its_domains_training_rate() -> None:
     predictor = DomainMean()
     predictor.fit(TRAIN, VALID)

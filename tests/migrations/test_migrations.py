@@ -20,6 +20,8 @@ from quality.database import (
     migrate,
     open_database,
 )
+from quality.store import get_request, insert_records
+from tests.quality.store.records import make_embedding, make_record
 
 
 async def table_names(url: str) -> set[str]:
@@ -78,6 +80,27 @@ async def test_the_revisions_build_exactly_what_the_tables_declare(database_url:
     async with engine.connect() as connection:
         assert await connection.run_sync(differences) == []
     await engine.dispose()
+
+
+async def test_requests_of_before_embeddings_keep_their_decisions_and_embeddings_go_with_the_revision(
+    database_url: str,
+) -> None:
+    await migrate(database_url)
+    engine = open_database(database_url)
+    async with engine.begin() as connection:
+        await insert_records(connection, [make_record("r-1"), make_embedding("e-1")])
+
+    await downgrade(database_url, "0016")
+    await migrate(database_url)
+
+    assert await get_request(engine, "r-1") == make_record("r-1")
+    assert await get_request(engine, "e-1") is None
+    async with engine.connect() as connection:
+        indexes = await connection.run_sync(lambda c: inspect(c).get_indexes("requests"))
+    await engine.dispose()
+    [texts] = [one for one in indexes if one["name"] == "ix_requests_texts"]
+    [where] = [value for name, value in texts["dialect_options"].items() if name.endswith("_where")]
+    assert str(where).strip("()") == "messages IS NOT NULL"
 
 
 async def test_one_retraining_may_run_at_a_time(database_url: str) -> None:

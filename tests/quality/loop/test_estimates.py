@@ -1,8 +1,18 @@
-"""The upgrade rate: an alarm above 15% of the last 100, never on too little evidence (SPEC QM-04)."""
+"""The upgrade rate: an alarm above 15% of the last 100, never on too little evidence (SPEC QM-04).
+
+And no estimate reads more of the store the longer it is kept."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.estimates import UpgradeSettings, upgrade_rate, wilson_interval
+from quality.drift import calibration_drift, input_drift
+from quality.estimates import UpgradeSettings, recent_verdicts, upgrade_rate, wilson_interval
+from quality.sampling import SamplingSettings
+from quality.verification_queue import VerificationQueue
 
 
 def _labels(worse: int, total: int) -> list[bool]:
@@ -42,3 +52,58 @@ def test_nothing_observed_says_nothing() -> None:
 def test_a_count_above_its_total_is_refused() -> None:
     with pytest.raises(ValueError, match="between 0 and the total, 3"):
         wilson_interval(4, 3)
+
+
+async def _spending(engine: AsyncEngine) -> Any:
+    return await VerificationQueue(engine, SamplingSettings(), lease_seconds=1.0, max_attempts=1).spending(0.0)
+
+
+async def plans_of(engine: AsyncEngine, read: Callable[[AsyncEngine], Awaitable[Any]]) -> list[str]:
+    """How SQLite, which nobody has told of its rows' statistics, finds what `read` asks for."""
+    asked: list[tuple[str, Any]] = []
+
+    @event.listens_for(engine.sync_engine, "before_cursor_execute")
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked.append((statement, parameters))
+
+    await read(engine)
+    event.remove(engine.sync_engine, "before_cursor_execute", note)
+    async with engine.connect() as connection:
+        explained = [
+            await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            for statement, parameters in asked
+            if statement.startswith("SELECT")
+        ]
+    return [str(row[-1]) for plan in explained for row in plan]
+
+
+async def test_the_trailing_days_money_is_found_by_indexes_on_time(sqlite_engine: AsyncEngine) -> None:
+    found = [line for line in await plans_of(sqlite_engine, _spending) if line.startswith("SEARCH")]
+
+    covering, plain = "USING COVERING INDEX", "USING INDEX"
+    # For texts SQLite looks at the row, as if the index did not say that there are some.
+    assert sorted(found) == [
+        f"SEARCH requests {covering} ix_requests_created_at_tier_cost_usd (created_at>?)",
+        f"SEARCH requests {plain} ix_requests_texts (created_at>?)",
+        f"SEARCH verifications {covering} ix_verifications_spending (finished_at=?)",
+        f"SEARCH verifications {covering} ix_verifications_spending (finished_at>?)",
+        f"SEARCH verifications {covering} ix_verifications_spending (finished_at>?)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("read", "index"),
+    [
+        (lambda engine: recent_verdicts(engine, 2, 100), "ix_verifications_verdicts (tier=? AND finished_at>?)"),
+        (lambda engine: calibration_drift(engine, [2]), "ix_verifications_verdicts (tier=? AND finished_at>?)"),
+        (lambda engine: recent_verdicts(engine, None, 100), "ix_verifications_spending (finished_at>?)"),
+        (input_drift, "ix_training_rows_created_at"),
+    ],
+)
+async def test_the_newest_are_read_in_their_order(
+    sqlite_engine: AsyncEngine, read: Callable[[AsyncEngine], Awaitable[Any]], index: str
+) -> None:
+    plan = await plans_of(sqlite_engine, read)
+
+    assert any(line.endswith(index) for line in plan)
+    assert not any("TEMP B-TREE" in line for line in plan)

@@ -18,7 +18,7 @@ BLANK = {
 
 
 async def verified(
-    engine: AsyncEngine, number: int, label: str, *, tier: int = 1, cluster: int = 0, **values: Any
+    engine: AsyncEngine, number: int, label: str, *, tier: int = 1, cluster: int | None = 0, **values: Any
 ) -> None:
     name = f"r{number}"
     await store_request(engine, record(name, tier=tier))
@@ -42,6 +42,15 @@ async def test_shares_are_shown_by_tier_by_cluster_and_by_both(any_engine: Async
         (None, 0): (4, 0.5), (None, 1): (4, 1.0), (1, None): (4, 0.75), (2, None): (4, 0.75),
         (1, 0): (2, 0.5), (1, 1): (2, 1.0), (2, 0): (2, 0.5), (2, 1): (2, 1.0),
     }  # fmt: skip
+
+
+async def test_a_prompt_that_was_never_encoded_counts_for_its_tier_alone(sqlite_engine: AsyncEngine) -> None:
+    await verified(sqlite_engine, 0, "worse")
+    await verified(sqlite_engine, 1, "tie", cluster=None)
+
+    found = {(one.tier, one.cluster): one.answers for one in await acceptance_by_kind(sqlite_engine)}
+
+    assert found == {(1, None): 2, (None, 0): 1, (1, 0): 1}
 
 
 async def test_what_was_sampled_rarely_counts_more_and_makes_it_less_sure(sqlite_engine: AsyncEngine) -> None:

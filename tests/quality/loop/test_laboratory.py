@@ -14,7 +14,7 @@ from loop_world import record
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy import decide
 from classifier.training.dataset import TIER_MODELS, OutcomeRow
-from gateway.cli.quality_simulate import simulate
+from gateway.cli.quality.simulate import simulate
 from quality.laboratory.loop import LoopSettings
 from quality.laboratory.page import BEGIN, END, put_on_page
 from quality.laboratory.report import study_of

@@ -121,6 +121,7 @@ def test_a_higher_rate_keeps_what_a_lower_one_draws() -> None:
         ({"answer": "  "}, "not answered"),
         ({"cache": "hit"}, "cached"),
         ({"cache": "shared"}, "cached"),
+        ({"cache": "similar"}, "cached"),
         ({"api": "completion"}, "not a chat"),
     ],
 )

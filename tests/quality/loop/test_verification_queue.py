@@ -15,7 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables import erasures, training_rows, verifications
 from quality.database import migrate, open_database
 from quality.sampling import Draw, SamplingSettings
+from quality.store import insert_records
 from quality.verification_queue import Job, Ruling, VerificationQueue
+from tests.quality.store.records import make_embedding
 
 LEASE = 100.0
 NOW = 2000.0
@@ -235,6 +237,34 @@ async def test_a_probe_leaves_a_row_per_judged_tier_and_counts_once_in_a_budget_
     }
     assert (spending.committed_usd, spending.verifications, spending.probes) == (0.0, 0, 1)
     assert spending.probe_usd == pytest.approx(0.35)
+
+
+async def test_embeddings_pay_for_no_verification(any_engine: AsyncEngine) -> None:
+    await store_request(any_engine, record("req-1", created_at=NOW))
+    async with any_engine.begin() as connection:
+        await insert_records(connection, [make_embedding(created_at=NOW, cost_usd=50.0)])
+
+    spending = await _queue(any_engine).spending(NOW)
+
+    assert (spending.serving_usd, spending.answered) == (1.0, {1: 1})
+
+
+async def test_a_request_with_several_rows_counts_once_and_what_is_under_way_counts_whatever_its_age(
+    any_engine: AsyncEngine,
+) -> None:
+    queue = _queue(any_engine)
+    first = await _waiting_job(queue, any_engine)
+    await queue.claim(first, 0.5, NOW)
+    # Of an answer of tier 2 that was asked for, tier 1 is judged as well.
+    await queue.finish(first, [RULING, msgspec.structs.replace(RULING, tier=2, cost_usd=0.25)], None, NOW)
+    later = NOW + 86_000
+    second = await _waiting_job(queue, any_engine, "req-2")
+    await queue.claim(second, 0.125, NOW)
+
+    today, next_day = await queue.spending(later), await queue.spending(later + 86_000)
+
+    assert (today.committed_usd, today.verifications, today.answered) == (0.875, 1, {1: 2})
+    assert (next_day.committed_usd, next_day.verifications, next_day.answered) == (0.125, 0, {})
 
 
 async def test_spending_outside_the_window_is_forgotten(engine: AsyncEngine) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
+from quality.embedding_record import EmbeddingRecord
 from quality.record import Attempt, Record, Timings
 
 
@@ -58,5 +59,26 @@ def make_record(request_id: str = "r-1", **changes: Any) -> Record:
         cost_usd=2.1e-5,
         baseline_cost_usd=4e-5,
         timings=Timings(route_ms=0.5, ttft_ms=20.5, e2e_ms=100.25, overhead_ms=1.5),
+    )
+    return msgspec.structs.replace(record, **changes)
+
+
+def make_embedding(request_id: str = "e-1", **changes: Any) -> EmbeddingRecord:
+    """A served request for embeddings with nothing left empty; `changes` replaces fields."""
+    record = EmbeddingRecord(
+        request_id=request_id,
+        created_at=1_700_000_000.25,
+        requested_model="embed",
+        key_id="key-1",
+        status="ok",
+        http_status=200,
+        error="nothing, really",
+        model="embed",
+        prompt_tokens=12,
+        cost_usd=2.5e-5,
+        e2e_ms=100.25,
+        overhead_ms=1.5,
+        tags={"project": "search"},
+        replica="replica_1",
     )
     return msgspec.structs.replace(record, **changes)

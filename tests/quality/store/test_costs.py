@@ -4,13 +4,14 @@ import random
 
 import msgspec
 import pytest
-from records import make_record
+from records import make_embedding, make_record
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import verifications
 from quality.costs import CostReport, cost_report
 from quality.record import Record
+from quality.recorded import Recorded
 from quality.store import insert_records
 from tiers.catalog_file import load_catalog
 from tiers.pricing import cost_usd
@@ -24,7 +25,7 @@ def price(tier: int, usage: Usage) -> float:
     return cost_usd(CATALOG.tier(tier), usage)
 
 
-async def stored(engine: AsyncEngine, *records: Record) -> None:
+async def stored(engine: AsyncEngine, *records: Recorded) -> None:
     async with engine.begin() as connection:
         await insert_records(connection, records)
 
@@ -124,6 +125,23 @@ async def test_the_saving_counts_what_checking_costs(engine: AsyncEngine) -> Non
 
     assert (report.total.saving, report.verification_usd, report.saving_with_checks) == (0.8125, 0.25, 0.75)
     assert report.total.cost_per_1k_tokens_usd == pytest.approx(0.75 / 38 * 1e3)
+
+
+async def test_embeddings_are_a_part_of_the_bill_beside_the_tiers_and_save_nothing(engine: AsyncEngine) -> None:
+    await stored(
+        engine,
+        make_record("r-1", tier=3, cost_usd=0.5, baseline_cost_usd=2.0),
+        make_embedding("e-1", cost_usd=0.25),
+        make_embedding("e-2", cost_usd=0.25),
+    )
+
+    report = await cost_report(engine, 0.0, 2e9, price, tag="project")
+
+    parts = [(part.name, part.spent.requests, part.spent.cost_usd, part.saving) for part in report.by_tier]
+    assert parts == [("3", 1, 0.5, 0.75), ("embeddings", 2, 0.5, 0.0)]
+    assert report.total.spent.cost_usd == 1.0
+    assert {part.name: part.spent.cost_usd for part in report.by_tag} == {"search": 0.5, None: 0.5}
+    assert report.would_be == []
 
 
 async def test_what_observed_routing_would_have_given_to_each_tier_is_priced(engine: AsyncEngine) -> None:

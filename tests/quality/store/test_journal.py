@@ -2,8 +2,7 @@
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from quality.journal import Committed, Journal, JournalFullError
 from quality.segment import frame, read_payload, recover
+from tests.polling import until
 
 
 class Disk:
@@ -48,12 +48,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk = Disk(monkeypatch)
     yield disk
     disk.release()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
 
 
 def keys(committed: Committed) -> list[str]:

@@ -6,20 +6,21 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select, text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables import requests
 from quality.database import migrate, open_database
 from quality.ledger import Ledger, LedgerClosedError
-from quality.store import delete_key_data, get_request
-from tests.quality.store.records import make_record
+from quality.recorded import Recorded
+from quality.store import delete_key_data, get_request, insert_records
+from tests.quality.store.records import make_embedding, make_record
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,6 +63,20 @@ async def test_a_record_is_found_as_soon_as_it_is_recorded_even_without_a_databa
         await ledger.recorded("r-1")
 
         assert await ledger.find("r-1") == record
+
+
+async def test_an_embedding_is_journaled_found_and_stored_like_an_answer(tmp_path: Path, engine: AsyncEngine) -> None:
+    embedding, answer = make_embedding("e-1"), make_record("r-1")
+    async with running(tmp_path / "journal", away(tmp_path / "away.db")) as ledger:
+        ledger.append(embedding)
+        ledger.append(answer)
+        await ledger.recorded("r-1")
+        assert await ledger.find("e-1") == embedding
+        assert await ledger.find("r-1") == answer
+    async with running(tmp_path / "journal", engine) as ledger:
+        assert await ledger.find("e-1") == embedding
+        await ledger.flush()
+    assert await get_request(engine, "e-1") == embedding
 
 
 async def test_a_record_is_not_found_before_it_is_durable(
@@ -296,6 +311,29 @@ async def test_many_ledgers_share_one_folder_and_one_database_without_loss(tmp_p
     await asyncio.gather(*(serve(name) for name in "abc"))
 
     assert sorted(await stored_ids(engine)) == sorted(f"{name}-{n}" for name in "abc" for n in range(100))
+
+
+async def test_a_database_that_is_far_behind_takes_more_at_a_time_and_few_again_at_the_end(
+    tmp_path: Path, sqlite_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    async def counted(connection: AsyncConnection, records: Sequence[Recorded]) -> None:
+        sizes.append(len(records))
+        await insert_records(connection, records)
+
+    async with running(tmp_path / "journal", away(tmp_path / "away.db")) as ledger:
+        for n in range(1500):
+            ledger.append(make_record(f"r-{n}"))
+        await ledger.recorded("r-1499")
+    monkeypatch.setattr("quality.ledger.insert_records", counted)
+    async with running(tmp_path / "journal", sqlite_engine, batch_records=10) as ledger:
+        await ledger.flush()
+
+    assert sum(sizes) == len(await stored_ids(sqlite_engine)) == 1500
+    assert sizes[0] == 80  # Eight batches in one, however far it is behind.
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] <= 10
 
 
 async def test_records_of_an_erased_user_still_in_a_journal_never_reach_the_database(

@@ -12,7 +12,7 @@ from sqlalchemy import insert, text
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import audit_events, verifications
+from migrations.tables import audit_events, requests, verifications
 from quality.listings import (
     ARTEFACTS,
     BATCHES,
@@ -24,6 +24,8 @@ from quality.listings import (
     VERIFICATIONS,
 )
 from quality.pages import PageError
+from quality.record_rows import request_row
+from tests.quality.store.records import make_record
 
 LISTINGS = {
     "requests": REQUESTS,
@@ -136,6 +138,40 @@ async def test_verifications_by_any_combination_of_filters_are_all_there_and_in_
         fitting = [row for row in stored if chosen.items() <= row.items() and 2.0 <= row["created_at"] < 9.0]
         fitting.sort(key=lambda row: (row["created_at"], row["verification_id"]), reverse=True)
         assert found == [row["verification_id"] for row in fitting][:14], columns
+
+
+async def test_requests_by_any_combination_of_filters_are_all_there_and_in_order(
+    any_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quality.facets.MOST_AT_ONCE", 3)
+    monkeypatch.setattr("quality.facets.LOOKED_THROUGH", 40)
+    rng = random.Random(7)
+    stored = [
+        request_row(
+            make_record(
+                f"r{number:03}",
+                created_at=float(rng.randint(1, 9)),
+                tier=rng.randint(1, 2),
+                status=rng.choice(["ok", "ok", "error"]),
+                requested_model=rng.choice(["auto", "an/other/model"]),
+                key_id=rng.choice([None, "ann", "bob"]),
+            )
+        )
+        for number in range(300)
+    ]
+    # Of embeddings, which no tier answers.
+    stored += [row | {"request_id": f"{row['request_id']}-e", "tier": None} for row in stored[:20]]
+    async with any_engine.begin() as connection:
+        await connection.execute(insert(requests), stored)
+    values = {"tier": 1, "status": "error", "requested_model": "an/other/model", "key_id": "ann"}
+    for columns in chain.from_iterable(combinations(values, n) for n in range(len(values) + 1)):
+        chosen = {column: values[column] for column in columns}
+        first = await REQUESTS.page(any_engine, chosen, limit=5)
+        second = await REQUESTS.page(any_engine, chosen, limit=5, cursor=first.next)
+        found = [row["request_id"] for row in first.rows + (second.rows if first.next else [])]
+        fitting = [row for row in stored if chosen.items() <= row.items()]
+        fitting.sort(key=lambda row: (row["created_at"], row["request_id"]), reverse=True)
+        assert found == [row["request_id"] for row in fitting][:10], columns
 
 
 async def test_what_does_not_exist_is_an_empty_page(any_engine: AsyncEngine) -> None:

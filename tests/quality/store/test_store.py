@@ -1,16 +1,17 @@
 """The store answers what operators ask, and forgets a user entirely when told to."""
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import event, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import audit_events, erasures, routing_decisions, training_rows, verifications
-from quality.record import Record
+from quality.recorded import Recorded
 from quality.store import (
     ErasedRows,
     RequestFilters,
@@ -20,15 +21,15 @@ from quality.store import (
     list_requests,
     record_audit,
 )
-from tests.quality.store.records import make_record
+from tests.quality.store.records import make_embedding, make_record
 
 
-async def insert(engine: AsyncEngine, *records: Record) -> None:
+async def insert(engine: AsyncEngine, *records: Recorded) -> None:
     async with engine.begin() as connection:
         await insert_records(connection, records)
 
 
-def ids(records: list[Record]) -> list[str]:
+def ids(records: Sequence[Recorded]) -> list[str]:
     return [record.request_id for record in records]
 
 
@@ -92,6 +93,30 @@ async def test_whatever_text_was_written_comes_back_except_nul_in_answers(
     assert stored.messages == record.messages
     assert stored.answer == answer.replace("\0", "\ufffd")
     assert (stored.prompt_tokens, stored.cost_usd) == (number, cost)
+
+
+async def test_batches_of_any_length_are_stored_by_the_same_statements(sqlite_engine: AsyncEngine) -> None:
+    said: set[str] = set()
+    event.listen(sqlite_engine.sync_engine, "before_cursor_execute", lambda *given: said.add(given[2]))
+    await insert(sqlite_engine, *(make_record(f"a-{n}") for n in range(3)))
+    before = set(said)
+    for length in (1, 2, 5, 70):
+        await insert(sqlite_engine, *(make_record(f"b-{length}-{n}") for n in range(length)))
+    assert said == before
+
+
+async def test_an_embedding_comes_back_as_it_was_among_answers_and_without_a_decision(engine: AsyncEngine) -> None:
+    embedding, answer = make_embedding("e-1"), make_record("r-1")
+
+    await insert(engine, embedding)
+    await insert(engine, answer, make_embedding("e-2"))
+
+    assert await get_request(engine, "e-1") == embedding
+    assert await get_request(engine, "r-1") == answer
+    assert sorted(ids(await list_requests(engine))) == ["e-1", "e-2", "r-1"]
+    assert ids(await list_requests(engine, RequestFilters(tier=answer.tier))) == ["r-1"]
+    async with engine.connect() as connection:
+        assert list(await connection.scalars(select(routing_decisions.c.request_id))) == ["r-1"]
 
 
 async def test_an_unknown_request_is_none(engine: AsyncEngine) -> None:

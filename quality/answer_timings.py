@@ -1,0 +1,69 @@
+"""How long the stages of an answer took, from the timings that the ledger keeps of every request (SPEC GW-02)."""
+
+import msgspec
+import numpy as np
+from sqlalchemy import or_, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import requests
+
+NEWEST = 10_000
+
+
+class AnswerTimings(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds: medians over `answers`, and the 95th percentile from arrival to the last byte.
+
+    `token_ms`: per billed token after the first; where several answers are sampled at once all of them are billed.
+    `stream_ms`: outside the tier, routing apart.
+    """
+
+    answers: int
+    route_ms: float
+    queue_ms: float
+    prefill_ms: float
+    token_ms: float
+    stream_ms: float
+    e2e_p95_ms: float
+
+
+async def answer_timings(
+    engine: AsyncEngine, since: float, until: float, tier: int | None = None
+) -> AnswerTimings | None:
+    """Of the newest `NEWEST` answers of a stretch (epoch seconds) that `tier`, or any, made for their own request and
+    that have more than one token; None if there are none."""
+    used = requests.c
+    query = (
+        select(
+            used.route_ms,
+            used.queue_ms,
+            used.prefill_ms,
+            used.decode_ms / (used.completion_tokens - 1),
+            used.overhead_ms - used.route_ms,
+            used.e2e_ms,
+        )
+        .where(
+            used.created_at >= since,
+            used.created_at < until,
+            used.status == "ok",
+            used.completion_tokens > 1,
+            used.decode_ms.is_not(None),
+            or_(used.cache.is_(None), used.cache == "miss"),
+            *([] if tier is None else [used.tier == tier]),
+        )
+        .order_by(used.created_at.desc())
+        .limit(NEWEST)
+    )
+    async with engine.connect() as connection:
+        rows = [tuple(row) for row in await connection.execute(query)]
+    if not rows:
+        return None
+    route, queue, prefill, token, stream, _ = np.median(rows, axis=0).tolist()
+    return AnswerTimings(
+        answers=len(rows),
+        route_ms=route,
+        queue_ms=queue,
+        prefill_ms=prefill,
+        token_ms=token,
+        stream_ms=stream,
+        e2e_p95_ms=float(np.quantile([row[-1] for row in rows], 0.95)),
+    )
