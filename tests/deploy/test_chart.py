@@ -9,7 +9,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from gateway.cli.fleet_serve import serve as serve_fleet
+from gateway.cli.fleet.serve import serve as serve_fleet
+from gateway.cli.worker import worker as run_worker
 from gateway.settings import Settings, variable_of
 from tests.deploy.files import read_yaml, run, strings
 from tests.deploy.rendered_chart import (
@@ -87,13 +88,14 @@ def test_pods_are_unprivileged_and_carry_no_token(name: str, releases: dict[str,
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_pod_is_given_longer_to_end_than_it_drains(name: str, releases: dict[str, list[Object]]) -> None:
-    served = {n: t for n, t in pods(releases[name]).items() if n.startswith(("Deployment/aio-gateway", "StatefulSet"))}
+    kinds = ("Deployment/aio-gateway", "Deployment/aio-worker", "StatefulSet")
+    served = {n: t for n, t in pods(releases[name]).items() if n.startswith(kinds)}
     assert served
     for template in served.values():
         gateway = template["spec"]["containers"][0]
         waits = int(gateway["lifecycle"]["preStop"]["exec"]["command"][1])
         drains = next(int(e["value"]) for e in gateway["env"] if e["name"] == "AIO_DRAIN_SECONDS")
-        # 15 s beyond its drain a supervisor kills what is left (gateway.supervisor).
+        # 15 s beyond its drain a supervisor kills what is left (gateway.processes.supervisor).
         assert template["spec"]["terminationGracePeriodSeconds"] >= waits + drains + 15
         assert {"startupProbe", "livenessProbe", "readinessProbe"} <= gateway.keys()
         assert gateway["readinessProbe"]["httpGet"]["path"] == "/health/ready"
@@ -163,12 +165,12 @@ def test_retraining_shares_the_gateways_folder_and_is_theirs_no_more(releases: d
     assert {"name": "AIO_RETRAIN_CRON", "value": ""} in gateway["containers"][0]["env"]
 
 
-def test_pools_are_asked_by_gateways_alone(releases: dict[str, list[Object]]) -> None:
+def test_pools_are_asked_by_gateways_and_workers_alone(releases: dict[str, list[Object]]) -> None:
     policies = of_kind(releases["multi-node"], "NetworkPolicy")
     for pool in ("cpu-3b", "gpu-8b", "gpu-70b"):
         (rule,) = policies[f"aio-{pool}"]["spec"]["ingress"]
         allowed = [peer["podSelector"]["matchLabels"] for peer in rule["from"] if "podSelector" in peer]
-        assert [labels["app.kubernetes.io/component"] for labels in allowed] == ["gateway"]
+        assert [labels["app.kubernetes.io/component"] for labels in allowed] == ["gateway", "worker"]
         ports = [port["port"] for rule in policies[f"aio-{pool}"]["spec"]["egress"] for port in rule["ports"]]
         assert set(ports) == {53}
 
@@ -214,6 +216,58 @@ def test_autoscalers_keep_the_warm_pool_and_scale_what_is_there(name: str, relea
     assert by_name["gpu_utilization"] == {"type": "Value", "value": "70"}
 
 
+def test_workers_answer_what_gateways_leave_from_the_same_folder_and_with_the_same_secrets(
+    releases: dict[str, list[Object]],
+) -> None:
+    made = pods(releases["multi-node"])
+    worker, gateway = (made[f"Deployment/aio-{name}"]["spec"] for name in ("worker", "gateway-stable"))
+    (container,), (front,) = worker["containers"], gateway["containers"]
+    options = run_worker.make_context("worker", container["args"][1:]).params
+    assert (container["args"][0], options["role"], options["port"]) == ("worker", "gateway", 8080)
+    assert container["ports"] == front["ports"]
+    given, fronts = ({entry["name"]: entry for entry in one["env"]} for one in (container, front))
+    assert (given["AIO_BATCH_CONCURRENCY"]["value"], fronts["AIO_BATCH_CONCURRENCY"]["value"]) == ("64", "0")
+    assert given["AIO_CATALOG"] == fronts["AIO_CATALOG"]
+    assert [e for e in given.values() if "valueFrom" in e] == [e for e in fronts.values() if "valueFrom" in e]
+    assert [v for v in worker["volumes"] if v["name"] == "data"] == [
+        v for v in gateway["volumes"] if v["name"] == "data"
+    ]
+
+
+def test_without_workers_the_gateways_answer_batches(releases: dict[str, list[Object]]) -> None:
+    for name in ("laptop", "one-gpu", "ray"):
+        made = pods(releases[name])
+        assert "Deployment/aio-worker" not in made
+        variables = [entry["name"] for entry in made["Deployment/aio-gateway-stable"]["spec"]["containers"][0]["env"]]
+        assert "AIO_BATCH_CONCURRENCY" not in variables
+
+
+def test_workers_go_where_gateways_go_and_only_metrics_are_asked_of_them(releases: dict[str, list[Object]]) -> None:
+    policies = of_kind(releases["multi-node"], "NetworkPolicy")
+    worker, gateway = (policies[f"aio-{name}"]["spec"] for name in ("worker", "gateway"))
+    assert worker["egress"] == gateway["egress"]
+    (rule,) = worker["ingress"]
+    assert rule["from"] == read_yaml(CHART / "values.yaml")["networkPolicy"]["monitoring"]
+    monitor = of_kind(releases["multi-node"], "ServiceMonitor")["aio"]["spec"]["selector"]["matchExpressions"][0]
+    assert "worker" in monitor["values"]
+
+
+@pytest.mark.parametrize("by", ["hpa", "keda"])
+def test_workers_are_scaled_by_the_lines_that_wait(by: str) -> None:
+    scaling = json.dumps({"enabled": True, "by": by, "min": 1, "max": 5})
+    objects = render(VALUES["multi-node"], f"worker.autoscaling={scaling}")
+    assert "replicas" not in of_kind(objects, "Deployment")["aio-worker"]["spec"]
+    if by == "hpa":
+        (metric,) = of_kind(objects, "HorizontalPodAutoscaler")["aio-worker"]["spec"]["metrics"]
+        wanted = metric["external"]["target"]
+        assert (metric["external"]["metric"]["name"], wanted["averageValue"]) == ("batch_lines_waiting", "1000")
+    else:
+        (trigger,) = of_kind(objects, "ScaledObject")["aio-worker"]["spec"]["triggers"]
+        assert trigger["metadata"]["query"] == (
+            'max(aio_batch_lines_waiting{namespace="serving",app_kubernetes_io_component="worker"})'
+        )
+
+
 def test_the_fleets_target_is_read_where_it_is_served(releases: dict[str, list[Object]]) -> None:
     objects = releases["everything"]
     triggers = of_kind(objects, "ScaledObject")["aio-cpu-3b"]["spec"]["triggers"]
@@ -242,6 +296,9 @@ def test_external_metrics_are_served_by_the_adapters_rules(releases: dict[str, l
         ("multi-node", ['gateway.versions=[{"name":"a","weight":90,"replicas":2}]'], "weights come to 90"),
         ("multi-node", ['secret.name=""', "retrain.enabled=false"], "name the Secret"),
         ("laptop", ["retrain.enabled=true"], "retrain.enabled"),
+        ("laptop", ["worker.enabled=true", "gateway.persistence.enabled=false"], "name the Secret"),
+        ("one-gpu", ["worker.enabled=true"], "ReadWriteMany"),
+        ("multi-node", ["worker.concurrency=0"], "concurrency"),
         ("multi-node", ["gateway.autoscalng={}"], "autoscalng"),
         ("multi-node", ["drain.marginSeconds=1"], "marginSeconds"),
         ("ray", ['gateway.role="all"'], "gateway.role is gateway"),

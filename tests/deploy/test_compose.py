@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from gateway.cli.worker import worker
 from gateway.settings import Settings, variable_of
 from tests.deploy.files import DEPLOY, read_yaml, strings
 from tiers.catalog_file import load_catalog
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.deploy
 FOLDER = DEPLOY / "compose"
 COMPOSE: dict[str, Any] = read_yaml(FOLDER / "compose.yaml")
 SERVICES: dict[str, Any] = COMPOSE["services"]
-OURS = ("migrate", "core", "gateway")
+OURS = ("migrate", "core", "gateway", "worker")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ def test_what_it_sets_are_settings() -> None:
 
 def test_containers_are_given_longer_to_end_than_they_drain() -> None:
     drain = int(SERVICES["gateway"]["environment"]["AIO_DRAIN_SECONDS"])
-    for name in ("gateway", "core"):
+    for name in ("gateway", "core", "worker"):
         assert int(SERVICES[name]["stop_grace_period"].removesuffix("s")) > drain
 
 
@@ -102,10 +103,19 @@ def test_the_database_is_migrated_before_the_gateway_starts() -> None:
     assert "postgres" in SERVICES["migrate"]["depends_on"]
 
 
+def test_batches_are_the_workers_and_it_starts_when_the_gateway_does() -> None:
+    gateway, made = SERVICES["gateway"], SERVICES["worker"]
+    options = worker.make_context("worker", made["command"][1:]).params
+    assert options["batch_concurrency"] > int(gateway["environment"]["AIO_BATCH_CONCURRENCY"]) == 0
+    assert (options["port"], options["role"]) == (8080, "gateway")
+    assert made["depends_on"] == gateway["depends_on"]
+    assert made["environment"] == gateway["environment"]
+
+
 def test_prometheus_scrapes_what_is_there() -> None:
     config = read_yaml(DEPLOY / "prometheus" / "prometheus.yaml")
     targets = [t for job in config["scrape_configs"] for group in job["static_configs"] for t in group["targets"]]
-    assert "gateway:8080" in targets
+    assert {"gateway:8080", "worker:8080"} <= set(targets)
     assert {target.split(":")[0] for target in targets} <= SERVICES.keys()
     mounted = {volume.split(":")[1] for volume in SERVICES["prometheus"]["volumes"]}
     assert set(config["rule_files"]) <= mounted

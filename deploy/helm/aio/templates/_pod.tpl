@@ -75,8 +75,23 @@ seccompProfile:
 {{- end }}
 {{- end }}
 
-{{- /* (root, component, version, spec, role, settings, secrets, data): the pod of a gateway and of a pool alike: HTTP in front,
-and beside it a sidecar for each core, which starts before it and ends after it. */ -}}
+{{- /* Variables of gateways and workers that come from the Secret, by name. */ -}}
+{{- define "aio.secrets" -}}
+{{- if .Values.secret.name }}
+{{- range .Values.secret.keys }}
+{{ . }}: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "aio.clusterSettings" -}}
+{{- if .Values.ray.enabled }}
+AIO_CLUSTER: ray://{{ include "aio.fullname" . }}-ray-head-svc:10001
+{{- end }}
+{{- end }}
+
+{{- /* (root, component, version, spec, role, settings, secrets, data): the pod of a gateway, of a pool and of a worker of batches
+alike: HTTP in front, and beside it a sidecar for each core, which starts before it and ends after it. */ -}}
 {{- define "aio.pod" -}}
 {{- $root := .root }}
 {{- $spec := .spec }}
@@ -160,10 +175,11 @@ spec:
     {{- end }}
   {{- end }}
   containers:
-    - name: gateway
+    - name: {{ eq .component "worker" | ternary "worker" "gateway" }}
       image: {{ include "aio.image" (dict "root" $root "image" .image) }}
       imagePullPolicy: {{ $root.Values.image.pullPolicy }}
-      args: [serve, --role, {{ empty $spec.cores | ternary .role "gateway" }}]
+      {{- $role := empty $spec.cores | ternary .role "gateway" }}
+      args: {{ eq .component "worker" | ternary (list "worker" "--port" "8080" "--role" $role) (list "serve" "--role" $role) | toJson }}
       ports:
         - name: http
           containerPort: 8080
