@@ -12,40 +12,43 @@ from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.answering.overload import OverloadQueue
+from gateway.answering.service import RecordSink, Service
 from gateway.api.line_answers import LineAnswers
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.response_cache import ResponseCache
 from gateway.cache.stores import AnswerStore, MemoryStore, SharedStore
 from gateway.catalogue_reload import CatalogueReload
-from gateway.classifier_in_force import ClassifierInForce, Serving
-from gateway.core_adapters import CoreAdapters
-from gateway.core_knobs import CoreKnobs
-from gateway.core_states import CoreStates
+from gateway.cores.adapters import CoreAdapters
+from gateway.cores.engine import Engine, running_engine
+from gateway.cores.hidden_states import CoreStates
+from gateway.cores.knobs import CoreKnobs
 from gateway.dashboard.live import Live
 from gateway.dashboard.sessions import Sessions
 from gateway.embedding.embedders import embedders_of
-from gateway.engine import Engine, running_engine
-from gateway.hangup import reloading_on_hangup
 from gateway.http import Lifespan, http_app
 from gateway.jobs.jobs import Jobs
 from gateway.keys import ApiKeys
-from gateway.knob_file import KnobFile
-from gateway.overload import OverloadQueue
+from gateway.knobs.file import KnobFile
+from gateway.knobs.replicas import ReplicaKnobs
 from gateway.parts import Parts
-from gateway.peer_records import PeerRecords
-from gateway.peers import Peers
 from gateway.privacy import Privacy
-from gateway.probes_in_force import ProbesInForce
+from gateway.processes.allocator import give_back_free_memory
+from gateway.processes.hangup import reloading_on_hangup
+from gateway.processes.peer_records import PeerRecords
+from gateway.processes.peers import Peers
+from gateway.processes.worker_answers import worker_answers
+from gateway.processes.worker_place import WorkerPlace
 from gateway.quality_loop import QualityLoop, running_quality_loop
-from gateway.recent_in_force import RecentInForce
-from gateway.redis_store import RedisStore, open_redis
-from gateway.replica_knobs import ReplicaKnobs
-from gateway.retries import background, until_it_works
-from gateway.routing import RoutingService
-from gateway.routing_knobs import RoutingKnobFile
-from gateway.routing_model import Classifier
-from gateway.service import RecordSink, Service
+from gateway.routing.classifier_in_force import ClassifierInForce, Serving
+from gateway.routing.knobs import RoutingKnobFile
+from gateway.routing.model import Classifier
+from gateway.routing.probes_in_force import ProbesInForce
+from gateway.routing.recent_in_force import RecentInForce
+from gateway.routing.router import RoutingService
 from gateway.settings import Settings
+from gateway.stores.redis_store import RedisStore, open_redis
+from gateway.stores.retries import background, until_it_works
 from gateway.telemetry.alert_figures import alert_figures
 from gateway.telemetry.alerts import Figures, keep_looking, webhook_url
 from gateway.telemetry.levels_of_all import levels_of_all
@@ -54,8 +57,6 @@ from gateway.telemetry.overload_collector import OverloadCollector
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.traces import Traces, span_exporter
 from gateway.tenancy.tenancy import running_tenancy
-from gateway.worker_answers import worker_answers
-from gateway.worker_place import WorkerPlace
 from inference_core.client import CoreClient
 from quality.database import migrate, open_database
 from quality.experience import Encode, encoder_of
@@ -94,6 +95,7 @@ def create_app(
         async with AsyncExitStack() as stack:
             parts = await composition.start(stack)
             parts.put_into(app.state)
+            await asyncio.to_thread(give_back_free_memory)
             stack.enter_context(reloading_on_hangup(parts.reload))
             yield
             parts.not_ready["shutdown"] = "the server is shutting down"
@@ -189,7 +191,7 @@ class Composition:
             privacy=privacy,
             jobs=Jobs(settings, database, tenancy.clock, tenancy.replica, redis, self.metrics.jobs),
             sessions=Sessions(database, tenancy.directory, tenancy.clock),
-            live=await self._start_live(stack, routing, engine),
+            live=await self._start_live(stack, routing, engine, loop),
             database=database,
             quality_loop=loop,
             recent=recent,
@@ -208,8 +210,11 @@ class Composition:
         await stack.enter_async_context(parts.jobs.working(LineAnswers(parts)))
         return parts
 
-    async def _start_live(self, stack: AsyncExitStack, routing: RoutingService, engine: Engine) -> Live:
-        live = Live(routing, self.metrics, engine.cores, self._peers)
+    async def _start_live(
+        self, stack: AsyncExitStack, routing: RoutingService, engine: Engine, loop: QualityLoop | None
+    ) -> Live:
+        quality = None if loop is None else loop.upgrade_rate
+        live = Live(routing, self.metrics, engine.cores, self._peers, quality)
         await stack.enter_async_context(background(live.follow()))
         return live
 

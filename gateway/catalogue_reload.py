@@ -9,10 +9,10 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.classifier_in_force import ClassifierInForce
-from gateway.replica_knobs import ReplicaKnobs
-from gateway.routing import RoutingService
-from gateway.routing_model import Classifier
+from gateway.knobs.replicas import ReplicaKnobs
+from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.model import Classifier
+from gateway.routing.router import RoutingService
 from gateway.settings import Settings
 from quality.store import record_audit
 from tiers.build import build_remote

@@ -11,8 +11,8 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.training.dataset import FILE, data_folder
+from gateway.processes.server_process import running_server
 from gateway.quality_loop import run_retraining
-from gateway.server_process import running_server
 from gateway.settings import Settings
 from migrations.tables import (
     audit_events,

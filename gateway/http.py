@@ -60,7 +60,7 @@ from gateway.api.records import show_record
 from gateway.api.reload import reload_catalogue
 from gateway.api.replicas_admin import change_replicas, show_replicas
 from gateway.api.responses import responses
-from gateway.api.reviews import review_verification
+from gateway.api.reviews import list_reviews, review_verification
 from gateway.api.route import route
 from gateway.api.routing_admin import change_routing, show_routing
 from gateway.api.routing_views import show_clusters, show_curve, show_preview, show_reliability, show_tiers
@@ -73,6 +73,7 @@ from gateway.dashboard.overview import overview_figures
 from gateway.dashboard.rendering import failure_page
 from gateway.dashboard.requests import request_figures
 from gateway.dashboard.site import dashboard_routers
+from gateway.dashboard.users_page import list_users
 from gateway.errors import envelope_response
 from gateway.parts import HttpRequest
 from gateway.settings import Settings
@@ -150,6 +151,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             list_all_batches,
             list_verifications,
             show_verification,
+            list_reviews,
             review_verification,
             list_artefacts,
             list_transitions,
@@ -175,7 +177,6 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             begin_trial,
             end_trial,
             list_experiments,
-            list_requests,
             start_experiment,
             stop_experiment,
             erase_user,
@@ -197,6 +198,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             list_budgets,
             put_budget,
             delete_budget,
+            list_users,
         ],
         guards=[admit_admin],
         tags=["keys"],

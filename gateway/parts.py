@@ -8,36 +8,39 @@ from litestar.connection import Request
 from litestar.datastructures import State
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.answering.service import Service
 from gateway.cache.response_cache import ResponseCache
 from gateway.catalogue_reload import CatalogueReload
-from gateway.core_adapters import CoreAdapters
-from gateway.core_knobs import CoreKnobs
+from gateway.cores.adapters import CoreAdapters
+from gateway.cores.knobs import CoreKnobs
 from gateway.dashboard.live import Live
 from gateway.dashboard.sessions import Sessions
 from gateway.embedding.embedder import Embedder
 from gateway.jobs.jobs import Jobs
-from gateway.peers import Peers
+from gateway.knobs.replicas import ReplicaKnobs
 from gateway.privacy import Privacy
+from gateway.processes.peers import Peers
 from gateway.quality_loop import QualityLoop
-from gateway.recent_in_force import RecentInForce
-from gateway.redis_store import RedisStore
-from gateway.replica_knobs import ReplicaKnobs
-from gateway.routing import RoutingService
-from gateway.service import Service
+from gateway.routing.recent_in_force import RecentInForce
+from gateway.routing.router import RoutingService
 from gateway.settings import Settings
+from gateway.stores.redis_store import RedisStore
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.tenancy import Tenancy
 from quality.feedback import FeedbackDesk
-from quality.record import Record
+from quality.recorded import Recorded
 
 HttpRequest = Request[Any, Any, State]
 PARTS = "parts"
 
 
 class RecordStore(Protocol):
-    """Where past requests are found."""
+    """Where requests are written down and found."""
 
-    async def find(self, request_id: str) -> Record | None:
+    def append(self, record: Recorded) -> None:
+        """Take `record`; never waits."""
+
+    async def find(self, request_id: str) -> Recorded | None:
         """The record of a request, from the moment it is durable."""
 
 

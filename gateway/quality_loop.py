@@ -11,9 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.artefact import default_artefact
 from classifier.registry import ArtefactRegistry
-from gateway.retries import background, until_it_works
 from gateway.settings import Settings
+from gateway.stores.retries import background, until_it_works
 from gateway.telemetry.metrics import Metrics
+from quality.estimates import UpgradeRate
 from quality.experience import Encode, text_embedder
 from quality.experiments import Experiments
 from quality.job import RetrainJob
@@ -151,6 +152,14 @@ class QualityLoop:
         """Let the monitor consider a finished request; before the monitor is there, nothing is sampled."""
         if self.monitor is not None:
             self.monitor.offer(record)
+
+    async def upgrade_rate(self) -> UpgradeRate | None:
+        """Of the last verified answers of all tiers; None before there is a monitor and while the database is away."""
+        try:
+            return None if self.monitor is None else await self.monitor.upgrade_rate()
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("the upgrade rate is not known: %s", error)
+            return None
 
     async def show(self, metrics: Metrics) -> None:
         """Put the upgrade rates into the metrics; a database that is away leaves the last ones."""

@@ -15,7 +15,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 # Never shown, whatever is wrong with them.
-SECRETS = ("api_keys", "admin_keys", "alert_routing_key", "alert_webhook")
+SECRETS = ("api_keys", "admin_keys", "alert_routing_key", "alert_webhook", "error_report_dsn")
 
 
 class SettingsError(ValueError):
@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `database_url`: a SQLAlchemy async URL; empty means SQLite (WAL) in `data_dir`.
     `redis_url`: `redis://[:password@]host:port/number`; empty means that this process shares no windows and caches.
     `core_socket`: where `aio serve --role core` listens and `--role gateway` connects; empty means in `data_dir`.
-    Cores of GPU groups listen beside it (`gateway.cores.socket_of`).
+    Cores of GPU groups listen beside it (`gateway.cores.cores.socket_of`).
     `cluster`: a Ray cluster that has the cores: `auto`, `HOST:PORT` of its head, or `ray://HOST:PORT`; empty: none.
     `adapter_dir`: the folder that LoRA adapters may be loaded from over HTTP; empty means any that the core can read.
     `quality_target`: share of answers that must be no worse than the strongest tier's; None is the artefact's own.
@@ -64,6 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `max_in_flight`, `max_waiting`: answers at once in this process, and requests that wait behind them, by priority.
     `alert_webhook`: URL that is told of alerts, in PagerDuty's form with `alert_routing_key`; empty: nobody is.
     `log_format`: lines for people, or an object of JSON each. `log_requests`: whether each request gets one.
+    `error_report_dsn`: where errors that nobody foresaw are told, as Sentry writes it; empty: the log alone has them.
     `trace_ratio`: share of the traces that begin here and are exported; callers' own decisions are honoured.
     `socket_chats`: most chats at a time on one WebSocket. `keep_alive_seconds`: after so long without a first token a
     stream begins with comments. `stalled_reader_seconds`: who takes nothing for so long is given up.
@@ -128,6 +129,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     alert_webhook: str = ""
     alert_routing_key: str = ""
     alert_poll_seconds: Annotated[float, Meta(gt=0)] = 15.0
+    error_report_dsn: str = ""
     trace_exporter: SpanExport = "none"
     trace_ratio: Annotated[float, Meta(ge=0, le=1)] = 1.0
     otlp_endpoint: str = "http://127.0.0.1:4318"

@@ -11,10 +11,10 @@ import msgspec
 from sqlalchemy import text
 
 from gateway import __version__
-from gateway.core_reading import read_cores
+from gateway.cores.reading import read_cores
 from gateway.parts import Parts
-from gateway.redis_store import RedisAwayError
 from gateway.settings import Settings
+from gateway.stores.redis_store import RedisAwayError
 from quality.database import head_revision
 
 State = Literal["ok", "away", "not used"]

@@ -11,7 +11,7 @@ from msgspec import Meta
 from gateway.api.generating import read_body
 from gateway.api.guard import actor_of
 from gateway.api.operations import describe
-from gateway.core_adapters import ModelAdapters
+from gateway.cores.adapters import ModelAdapters
 from gateway.parts import HttpRequest, parts_of
 from inference_core.protocol import AdapterInfo
 

@@ -7,10 +7,10 @@ from typing import get_args
 
 import msgspec
 
-from gateway.answer import Answer
-from gateway.ask import CacheWish
+from gateway.answering.answer import Answer
+from gateway.answering.ask import CacheWish
+from gateway.answering.slo_class import SLO_CLASSES, SloName
 from gateway.errors import bad_request
-from gateway.slo_class import SLO_CLASSES, SloName
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 
@@ -20,7 +20,7 @@ CACHE_WISHES: tuple[CacheWish, ...] = get_args(CacheWish)
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """`x-aio-quality`, `x-aio-min-tier`, `x-aio-max-cost` (US dollars), `x-aio-deadline-ms` (to the first token),
     `x-aio-conversation` (the caller's own id of the conversation), `x-aio-slo` (what it is for: `SLO_CLASSES`),
-    `x-aio-cache` (use: of sampled answers too, refresh: a new answer, off)."""
+    `x-aio-cache` (use: of sampled answers too, refresh: a new answer, exact: of an equal request only, off)."""
 
     quality_target: float | None = None
     min_tier: int | None = None

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.answer import Answer
+from gateway.answering.answer import Answer
+from gateway.answering.choice import Choice
 from gateway.api.logprobs import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
-from gateway.choice import Choice
 from quality.record import CacheUse
 from tiers.tier import Usage
 

@@ -16,11 +16,11 @@ from gateway.api.line_answers import ENDPOINTS
 from gateway.api.operations import describe
 from gateway.api.owned_queries import is_id, not_found, owned_query
 from gateway.api.schemas import Metadata
-from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from gateway.jobs.batch import Batch, NewBatch, NotCancellableError, TooManyBatchesError
 from gateway.jobs.jobs import Jobs
 from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
 
 MOST_LISTED = 100
 _DEFAULT_LISTED = 20

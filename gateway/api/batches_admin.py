@@ -2,34 +2,22 @@
 
 from typing import Any
 
-import msgspec
 from litestar import get, patch
 from litestar.response import Response
 
-from gateway.api.knob_patch import KnobPatch
+from gateway.api.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
 from gateway.api.operations import describe
-from gateway.database_reach import reached
 from gateway.jobs.batch_knobs import BatchKnobs
 from gateway.jobs.line_book import Waiting
-from gateway.knob_values import knob_schemas
+from gateway.knobs.values import knob_schemas
 from gateway.parts import HttpRequest, parts_of
-from quality.knob_log import KnobChange
+from gateway.stores.database_reach import reached
 
 
-class BatchesShown(msgspec.Struct, frozen=True, kw_only=True):
-    """`knobs` in force and what each of them is; what waits in the queue of all processes."""
+class BatchesShown(FileKnobs[BatchKnobs], frozen=True, kw_only=True):
+    """What waits in the queue of all processes besides."""
 
-    knobs: BatchKnobs
-    schemas: dict[str, dict[str, Any]]
     waiting: Waiting
-
-
-class BatchesChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed; `recorded` is False while the database is away, and the change in force nevertheless."""
-
-    knobs: BatchKnobs
-    changed: list[KnobChange]
-    recorded: bool
 
 
 _patch = KnobPatch("BatchesPatch", BatchKnobs)
@@ -44,11 +32,12 @@ async def show_batches(request: HttpRequest) -> Response[Any]:
     return Response(shown, media_type="application/json")
 
 
-@patch("/batches", operation_class=describe(BatchKnobs, BatchesChanged), summary="Change the knobs of batches")
+@patch(
+    "/batches",
+    operation_class=describe(BatchKnobs, FileKnobsChanged[BatchKnobs]),
+    summary="Change the knobs of batches",
+)
 async def change_batches(request: HttpRequest) -> Response[Any]:
     """All named knobs change at once, or none does; null is a knob's default. They outlast restarts, and the other
     processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
-    knobs = parts_of(request).jobs.knobs
-    changed, recorded = await _patch.change_file(request, knobs)
-    shown = BatchesChanged(knobs=knobs.in_force, changed=changed, recorded=recorded)
-    return Response(shown, media_type="application/json")
+    return await _patch.change_file(request, parts_of(request).jobs.knobs)

@@ -8,14 +8,14 @@ from litestar.params import FromPath
 from litestar.response import Response
 from msgspec import Meta
 
+from gateway.answering.caller import Period
 from gateway.api.csv_export import csv_response, wants_csv
 from gateway.api.generating import read_body
 from gateway.api.keys_admin import Reason, obeyed, order_of
 from gateway.api.operations import describe
 from gateway.api.quality_lists import page_asked_for
-from gateway.caller import Period
-from gateway.database_reach import reached
 from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
 from gateway.tenancy.budget_orders import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.listings import BUDGETS
 

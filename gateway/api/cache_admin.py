@@ -2,37 +2,25 @@
 
 from typing import Any, Literal
 
-import msgspec
 from litestar import get, patch
 from litestar.response import Response
 
 from gateway.api.guard import OPERATOR
-from gateway.api.knob_patch import KnobPatch
+from gateway.api.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
 from gateway.api.operations import describe
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.stores import MemoryStore
-from gateway.knob_values import knob_schemas
+from gateway.knobs.values import knob_schemas
 from gateway.parts import HttpRequest, parts_of
-from quality.knob_log import KnobChange
 
 
-class CacheShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The knobs in force and what each of them is; where answers lie, and how many of how many bytes, as far as they
-    lie in the memory of the process that was asked."""
+class CacheShown(FileKnobs[CacheKnobs], frozen=True, kw_only=True):
+    """Where answers lie besides, and how many of how many bytes, as far as they lie in the memory of the process that
+    was asked."""
 
-    knobs: CacheKnobs
-    schemas: dict[str, dict[str, Any]]
     store: Literal["memory", "redis"]
     entries: int | None
     bytes: int | None
-
-
-class CacheChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed; `recorded` is False while the database is away, and the change in force nevertheless."""
-
-    knobs: CacheKnobs
-    changed: list[KnobChange]
-    recorded: bool
 
 
 _patch = KnobPatch("CachePatch", CacheKnobs)
@@ -56,13 +44,10 @@ async def show_cache(request: HttpRequest) -> Response[Any]:
 @patch(
     "/cache",
     opt=OPERATOR,
-    operation_class=describe(CacheKnobs, CacheChanged),
+    operation_class=describe(CacheKnobs, FileKnobsChanged[CacheKnobs]),
     summary="Change the knobs of the response cache",
 )
 async def change_cache(request: HttpRequest) -> Response[Any]:
     """All named knobs change at once, or none does; null is a knob's default. They outlast restarts, and the other
     gateway processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
-    knobs = parts_of(request).cache.knobs
-    changed, recorded = await _patch.change_file(request, knobs)
-    shown = CacheChanged(knobs=knobs.in_force, changed=changed, recorded=recorded)
-    return Response(shown, media_type="application/json")
+    return await _patch.change_file(request, parts_of(request).cache.knobs)

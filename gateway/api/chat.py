@@ -4,13 +4,13 @@ import msgspec
 from litestar import post
 from litestar.types import ASGIApp
 
+from gateway.answering.ask import Ask
 from gateway.api.answers import ChatAnswer
 from gateway.api.constraints import format_of, tooling_of
 from gateway.api.generating import CompletionsWording, Received, ask_fields, read_body, received, respond
 from gateway.api.operations import describe
 from gateway.api.parsing import check_chat, served_tier
 from gateway.api.schemas import ChatRequest
-from gateway.ask import Ask
 from gateway.parts import HttpRequest, Parts, parts_of
 
 _decoder = msgspec.json.Decoder(ChatRequest)

@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from gateway.answer import Answer
+from gateway.answering.answer import Answer
 from gateway.api.answers import routed, usage_body
 from gateway.api.logprobs import chat_logprobs, completion_logprobs
 from gateway.errors import ErrorEnvelope, as_api_error

@@ -17,10 +17,10 @@ from classifier.registry import ArtefactRegistry
 from gateway.api.generating import read_body
 from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
-from gateway.core_states import require_model
-from gateway.database_reach import reached
+from gateway.cores.hidden_states import require_model
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
 from quality import version_orders
 
 Reason = Annotated[str, Meta(min_length=1, max_length=1024)]

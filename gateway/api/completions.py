@@ -4,12 +4,12 @@ import msgspec
 from litestar import post
 from litestar.types import ASGIApp
 
+from gateway.answering.ask import Ask
 from gateway.api.answers import CompletionAnswer
 from gateway.api.generating import CompletionsWording, Received, ask_fields, read_body, received, respond
 from gateway.api.operations import describe
 from gateway.api.parsing import check_completion
 from gateway.api.schemas import CompletionRequest
-from gateway.ask import Ask
 from gateway.parts import HttpRequest, Parts, parts_of
 
 _decoder = msgspec.json.Decoder(CompletionRequest)

@@ -9,6 +9,7 @@ import msgspec
 from litestar.response import Response, Stream
 
 from gateway.errors import bad_request
+from gateway.parts import HttpRequest
 
 MEDIA_TYPE = "text/csv"
 # What spreadsheets take for the beginning of a formula (OWASP, CSV injection).
@@ -21,6 +22,19 @@ def wants_csv(query: dict[str, str]) -> bool:
     if form not in ("json", "csv"):
         raise bad_request(f"Invalid format: {form[:64]!r}; allowed: json, csv.", "format", "invalid_value")
     return form == "csv"
+
+
+def as_asked(
+    request: HttpRequest,
+    name: str,
+    whole: Any,
+    columns: Sequence[str],
+    rows: Iterable[msgspec.Struct | Mapping[str, Any]],
+) -> Response[Any]:
+    """`whole` as JSON, or with `format=csv` its `rows` as a file `name`.csv. Raises `ApiError` 400."""
+    if not wants_csv(dict(request.query_params)):
+        return Response(whole, media_type="application/json")
+    return csv_response(name, columns, (_mapping(row) for row in rows))
 
 
 def csv_response(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Response[bytes]:
@@ -50,6 +64,10 @@ def cell(value: Any) -> Any:
         return value
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _mapping(row: msgspec.Struct | Mapping[str, Any]) -> Mapping[str, Any]:
+    return msgspec.structs.asdict(row) if isinstance(row, msgspec.Struct) else row
 
 
 def _written(rows: Iterable[Sequence[Any]]) -> str:

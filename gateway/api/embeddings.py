@@ -10,14 +10,15 @@ from litestar import post
 from litestar.types import ASGIApp
 from msgspec import Meta
 
+from gateway.answering.ask import Ask, Prompt
 from gateway.api.disconnects import Presence
 from gateway.api.generating import Received, read_body, received
 from gateway.api.operations import describe
 from gateway.api.parsing import prompts_of
-from gateway.api.schemas import PositiveInt, TokenId
+from gateway.api.schemas import Metadata, PositiveInt, TokenId
 from gateway.api.sending import WholeResponse
-from gateway.ask import Ask, Prompt
 from gateway.embedding.embedder import Embedder, unit_vectors
+from gateway.embedding.recording import embedding_record
 from gateway.errors import ApiError, ClientGoneError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
 from inference_core.protocol import SamplingParams
@@ -28,13 +29,15 @@ MAX_TOKENS = 300_000
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`input`: a text, token ids of the model, or lists of either. `dimensions`: only of models made for it."""
+    """`input`: a text, token ids of the model, or lists of either. `dimensions`: only of models made for it.
+    `metadata`: tags for the bill, as of answers."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
     input: str | list[str | int | list[TokenId]]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: PositiveInt | None = None
     user: Annotated[str, Meta(max_length=512)] | None = None
+    metadata: Metadata | None = None
 
 
 class Embedding(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +92,10 @@ async def embeddings(request: HttpRequest) -> ASGIApp:
 async def embedded(
     parts: Parts, given: Received, body: EmbeddingsRequest, priority: int = 1
 ) -> tuple[EmbeddingList, list[tuple[str, str]]]:
-    """The vectors, and headers that say what they cost. Raises `ApiError`."""
+    """The vectors, and headers that say what they cost; recorded once the budget allows it, however it ends.
+
+    Raises `ApiError`.
+    """
     model = _model(parts, body.model)
     await model.open()
     rows = await asyncio.to_thread(_rows, model, body)
@@ -103,19 +109,29 @@ async def embedded(
         prompts=list(rows),
         caller=given.caller,
         max_tokens=0,
+        metadata=body.metadata,
     )
     tokens = sum(map(len, rows))
     cost = tokens * model.spec.input_usd_per_million / 1e6
     admission = await parts.tenancy.door.enter(ask)
-    spent = 0.0
     try:
         await admission.pay(given.caller, cost)
+    except BaseException:
+        admission.settle(0.0, 0)
+        raise
+    begun, failure = time.monotonic(), None
+    try:
         priority = max(priority, given.caller.priority_ceiling)
         states = await model.embed(rows, priority=priority, salt=given.caller.tenant)
         vectors = unit_vectors(states, model.spec, body.dimensions)
-        spent = cost
+    except BaseException as error:
+        failure = error
+        raise
     finally:
-        admission.settle(spent, tokens if spent else 0)
+        used, spent = (tokens, cost) if failure is None else (0, 0.0)
+        admission.settle(spent, used)
+        name, replica = model.spec.name, parts.service.replica
+        parts.records.append(embedding_record(ask, name, begun, failure, used, spent, replica))
     data = [
         Embedding(index=index, embedding=_written(vector, body.encoding_format)) for index, vector in enumerate(vectors)
     ]

@@ -15,9 +15,9 @@ from gateway.api.classifier_orders import Reason, VersionOrder, check_version
 from gateway.api.generating import read_body
 from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
-from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
 from quality.experiments import ExperimentError, Experiments, Plan
 
 

@@ -10,9 +10,10 @@ from msgspec import Meta
 from gateway.api.generating import read_body
 from gateway.api.operations import describe
 from gateway.api.records import record_of_caller
-from gateway.database_reach import reached
 from gateway.errors import bad_request
 from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
+from quality.embedding_record import EmbeddingRecord
 from quality.feedback import Feedback, FeedbackTaken
 
 _RATINGS = {"up": 1.0, "down": 0.0}
@@ -43,6 +44,8 @@ async def give_feedback(request: HttpRequest) -> Response[Any]:
     if given.rating is None and given.score is None and given.correction is None:
         raise bad_request("Say something: a rating (up or down), a score from 0 to 1, or a correction.", "rating")
     record = await record_of_caller(request, given.request_id)
+    if isinstance(record, EmbeddingRecord):
+        raise bad_request("Only answers can be rated: this request was for embeddings.", "request_id", "not_an_answer")
     score = given.score if given.rating is None else _RATINGS[given.rating]
     feedback = Feedback(score=score, correction=given.correction, comment=given.comment)
     taken = await reached(parts_of(request).feedback.take(record, feedback))

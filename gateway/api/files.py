@@ -7,15 +7,15 @@ from litestar import delete, get, post
 from litestar.params import FromPath
 from litestar.response import Response, Stream
 
+from gateway.answering.caller import Caller
 from gateway.api.guard import caller_of
 from gateway.api.operations import describe, describe_form
 from gateway.api.owned_queries import is_id, not_found, owned_query
 from gateway.api.uploads import FILE, UploadedForm, unused_fields
-from gateway.caller import Caller
-from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from gateway.jobs.file_store import FileWriter, Owner, Purpose, QuotaError, StoredFile
 from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
 
 # Of OpenAI's purposes those that mean something here; the models read no files by themselves.
 PURPOSES: dict[str, Purpose] = {"batch": "batch", "user_data": "user_data"}

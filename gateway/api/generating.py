@@ -8,7 +8,10 @@ import msgspec
 from litestar.connection import ASGIConnection
 from litestar.types import ASGIApp
 
-from gateway.answer import Answer
+from gateway.answering.answer import Answer
+from gateway.answering.ask import Ask
+from gateway.answering.caller import CALLER, Caller
+from gateway.answering.trace_context import trace_context
 from gateway.api.aio_headers import response_headers, wishes_of
 from gateway.api.answers import whole_answer
 from gateway.api.chunks import ChatChunks, Chunks, CompletionChunks, error_event
@@ -17,13 +20,10 @@ from gateway.api.keep_alive import KeepAlive
 from gateway.api.parsing import decode_body, priority_of, sampling_params, stops_of, token_limit, unset_of
 from gateway.api.schemas import Sampling, StreamOptions
 from gateway.api.sending import EndOfEvents, EventResponse, Headers, WholeResponse
-from gateway.ask import Ask
-from gateway.caller import CALLER, Caller
 from gateway.errors import ApiError, ClientGoneError
 from gateway.log_context import LOG_CONTEXT, LogContext
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.request_ids import caller_request_id
-from gateway.trace_context import trace_context
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 

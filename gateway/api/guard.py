@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from gateway.caller import CALLER, KEYLESS, Caller
+from gateway.answering.caller import CALLER, KEYLESS, Caller
 from gateway.dashboard.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, SessionsAwayError, csrf_is_right
 from gateway.errors import ApiError
 from gateway.log_context import LOG_CONTEXT, LogContext
@@ -23,8 +23,9 @@ from gateway.tenancy.directory import KeysAwayError, UnknownKeyError
 # Who acts where no keys are configured: whoever sits at this machine.
 KEYLESS_ACTOR = "local"
 _READING = ("GET", "HEAD")
-# The `opt` of handlers whose change takes no admin.
+# The `opt` of handlers whose change takes no admin, and of those that only an admin may look at.
 OPERATOR: dict[str, str] = {"role": "operator"}
+ADMIN: dict[str, str] = {"role": "admin"}
 
 
 class NotSignedInError(Exception):

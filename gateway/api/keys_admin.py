@@ -11,13 +11,14 @@ from litestar.response import Response
 from msgspec import Meta
 from sqlalchemy.exc import SQLAlchemyError
 
+from gateway.api.csv_export import as_asked
 from gateway.api.generating import read_body
 from gateway.api.guard import actor_of
 from gateway.api.operations import describe
 from gateway.api.quality_lists import page_of
-from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
 from gateway.tenancy.errors import TenancyError, UnknownSubjectError
 from gateway.tenancy.key_orders import IssuedKey, change_key, create_key, create_team, revoke_key, rotate_key, shown_key
 from gateway.tenancy.key_terms import KeyTerms
@@ -114,9 +115,9 @@ async def make_key(request: HttpRequest) -> Response[Any]:
 
 @get("/keys/{key:str}", operation_class=describe(None, KeyShown), summary="Show a key")
 async def show_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-    """By id or name. Its hashes stay where they are."""
+    """By id or name. Its hashes stay where they are. Query: `format`, json or csv."""
     row = await obeyed(request, shown_key(parts_of(request).database, key))
-    return Response(KeyShown(key=row), media_type="application/json")
+    return as_asked(request, "key", KeyShown(key=row), list(row), [row])
 
 
 @patch("/keys/{key:str}", operation_class=describe(ChangeOrder, KeyChanged), summary="Change what a key may do")

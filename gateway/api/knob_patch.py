@@ -2,17 +2,35 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from litestar.response import Response
 from msgspec import UNSET, UnsetType
 
 from gateway.api.generating import read_body
 from gateway.api.guard import actor_of
 from gateway.errors import ApiError
-from gateway.knob_file import KnobFile
+from gateway.knobs.file import KnobFile
 from gateway.parts import HttpRequest, parts_of
 from quality.knob_log import KnobChange
+
+K = TypeVar("K", bound=msgspec.Struct)
+
+
+class FileKnobs(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
+    """The `knobs` in force, and what each of them is."""
+
+    knobs: K
+    schemas: dict[str, dict[str, Any]]
+
+
+class FileKnobsChanged(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
+    """What changed; `recorded` is False while the database is away, and the change in force nevertheless."""
+
+    knobs: K
+    changed: list[KnobChange]
+    recorded: bool
 
 
 class PartChange(NamedTuple):
@@ -44,10 +62,12 @@ class KnobPatch:
         )
         self._decoder = msgspec.json.Decoder(struct)
 
-    async def change_file(self, request: HttpRequest, knobs: KnobFile[Any]) -> KnobsWritten:
-        """Change the knobs of a file as the body of `request` says. Raises `ApiError`."""
+    async def change_file(self, request: HttpRequest, knobs: KnobFile[Any]) -> Response[Any]:
+        """Change the knobs of a file as the body of `request` says; answers `FileKnobsChanged`. Raises `ApiError`."""
         body, part = await self.read(request), knobs.part
-        return await self.carry_out(request, body, part, lambda wanted: [PartChange(part, *knobs.change(wanted))])
+        done = await self.carry_out(request, body, part, lambda wanted: [PartChange(part, *knobs.change(wanted))])
+        shown = FileKnobsChanged(knobs=knobs.in_force, changed=done.changed, recorded=done.recorded)
+        return Response(shown, media_type="application/json")
 
     async def read(self, request: HttpRequest) -> Any:
         """The body. Raises `ApiError` as `read_body` does."""
@@ -68,7 +88,7 @@ class KnobPatch:
 async def order_knobs(
     request: HttpRequest, knobs: KnobFile[Any], wanted: Mapping[str, Any], reason: str
 ) -> KnobsWritten:
-    """As `KnobPatch.change_file`, where it was not the body that said what is `wanted`. Raises `ApiError`."""
+    """Change the knobs of a file, where it was not a body that said what is `wanted`. Raises `ApiError`."""
     part = knobs.part
     return await _carried_out(request, wanted, reason, part, lambda named: [PartChange(part, *knobs.change(named))])
 

@@ -1,6 +1,7 @@
 """`/v1/admin/knobs`: the core's live knobs for operators, changed while it serves, with their history."""
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
@@ -8,11 +9,11 @@ from litestar import get, patch
 from litestar.response import Response
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.api.csv_export import csv_response, wants_csv
+from gateway.api.csv_export import as_asked
 from gateway.api.generating import read_body
 from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
-from gateway.core_knobs import KnobOrder, KnobsChanged
+from gateway.cores.knobs import KnobOrder, KnobsChanged
 from gateway.errors import bad_request
 from gateway.parts import HttpRequest, parts_of
 from inference_core.live_knobs import KNOB_NAMES, knob_schemas
@@ -37,6 +38,16 @@ class KnobsShown(msgspec.Struct, frozen=True, kw_only=True):
     tuning: dict[str, Tuning | None]
     preferred_batch_sizes: dict[str, list[int]]
     knobs: dict[str, dict[str, Any]]
+
+
+class KnobRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A knob of a model, and what it is unless the start of the server or somebody says otherwise."""
+
+    core: str
+    model: str
+    knob: str
+    value: Any
+    default: Any
 
 
 class KnobHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +78,8 @@ _decoder = msgspec.json.Decoder(_patch_struct(dict.fromkeys(KNOB_NAMES, KnobValu
 
 @get("/knobs", operation_class=describe(None, KnobsShown), summary="Show the live knobs")
 async def show_knobs(request: HttpRequest) -> Response[Any]:
-    """The knobs of every model, what the tuner makes of them, and what each of them is."""
+    """The knobs of every model, what the tuner makes of them, and what each of them is. Query: `format`, json or csv: a
+    row for each knob of each model."""
     stats = await parts_of(request).core_knobs.stats()
     models = [model for core in stats.values() for model in core.models]
     shown = KnobsShown(
@@ -77,7 +89,7 @@ async def show_knobs(request: HttpRequest) -> Response[Any]:
         preferred_batch_sizes={model.name: _preferred_sizes(model) for model in models},
         knobs=knob_schemas(),
     )
-    return Response(shown, media_type="application/json")
+    return as_asked(request, "knobs", shown, KnobRow.__struct_fields__, _rows(shown))
 
 
 @patch("/knobs", opt=OPERATOR, operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
@@ -100,15 +112,19 @@ async def change_knobs(request: HttpRequest) -> Response[Any]:
 async def list_knob_changes(request: HttpRequest) -> Response[Any]:
     """Changes and refusals, newest first. Query: `limit` (100), `before` (an id, for the next page), `knob`;
     `format=csv` for a spreadsheet."""
-    query = dict(request.query_params)
-    as_csv = wants_csv(query)
+    query = request.query_params
     limit = _whole_number(query.get("limit"), "limit", MOST_CHANGES) or 100
     before = _whole_number(query.get("before"), "before", 2**63 - 1)
     changes = await parts_of(request).core_knobs.history(limit, before, query.get("knob"))
-    if as_csv:
-        columns = KnobChange.__struct_fields__
-        return csv_response("knob-changes", columns, [msgspec.structs.asdict(change) for change in changes])
-    return Response(KnobHistory(changes=changes), media_type="application/json")
+    return as_asked(request, "knob-changes", KnobHistory(changes=changes), KnobChange.__struct_fields__, changes)
+
+
+def _rows(shown: KnobsShown) -> Iterator[KnobRow]:
+    for model, knobs in shown.models.items():
+        for knob, value in msgspec.structs.asdict(knobs).items():
+            yield KnobRow(
+                core=shown.cores[model], model=model, knob=knob, value=value, default=shown.knobs[knob].get("default")
+            )
 
 
 def _preferred_sizes(model: ModelStats) -> list[int]:

@@ -2,10 +2,15 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import msgspec
+from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.answer import Answer
+from gateway.answering.answer import Answer
+from gateway.answering.ask import Ask
+from gateway.answering.caller import Caller
+from gateway.answering.slo_class import SLO_CLASSES
 from gateway.api.chat import chat_ask
 from gateway.api.completions import completion_ask
 from gateway.api.embeddings import EmbeddingsRequest, embedded
@@ -15,13 +20,10 @@ from gateway.api.responses import ResponsesWording
 from gateway.api.responses_input import chat_of, renamed
 from gateway.api.responses_schemas import ResponsesRequest
 from gateway.api.schemas import ChatRequest, CompletionRequest
-from gateway.ask import Ask
-from gateway.caller import Caller
 from gateway.errors import ApiError, bad_request
 from gateway.jobs.batch import Batch
 from gateway.jobs.batch_input import InputLine
 from gateway.parts import Parts
-from gateway.slo_class import SLO_CLASSES
 from gateway.tenancy.directory import KeysAwayError, UnknownKeyError
 
 _BATCH = SLO_CLASSES["batch"]
@@ -46,17 +48,22 @@ class LineAnswers:
         headers: dict[str, str] = {"x-aio-slo": _BATCH.name}
         if batch.traceparent is not None:
             headers["traceparent"] = batch.traceparent
-        caller = self._caller(batch.key_id)
+        caller = await self._caller(batch.key_id)
         given = Received(request_id=request_id, arrival=time.monotonic(), caller=caller, headers=headers)
         return await ENDPOINTS[batch.endpoint](self._parts, given, line.body.encode(), {"batch_id": batch.batch_id})
 
-    def _caller(self, key_id: str | None) -> Caller:
+    async def _caller(self, key_id: str | None) -> Caller:
+        directory = self._parts.tenancy.directory
         try:
-            return self._parts.tenancy.directory.caller_of(key_id)
+            with suppress(UnknownKeyError):
+                return directory.caller_of(key_id)
+            # Another process may have made the key since this one looked.
+            await directory.load()
+            return directory.caller_of(key_id)
         except UnknownKeyError as error:
             raise ApiError(401, str(error)) from None
-        except KeysAwayError:
-            raise ApiError(503, "Keys cannot be checked yet.", code="keys_unavailable") from None
+        except (KeysAwayError, SQLAlchemyError, OSError):
+            raise ApiError(503, "Keys cannot be checked now.", code="keys_unavailable") from None
 
 
 async def _chat_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
@@ -78,7 +85,9 @@ async def _responses_line(parts: Parts, given: Received, body: bytes, tags: dict
 
 
 async def _embeddings_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    answer, _ = await embedded(parts, given, decode_body(_embeddings, body), _BATCH.priority)
+    asked = decode_body(_embeddings, body)
+    asked = msgspec.structs.replace(asked, metadata=(asked.metadata or {}) | tags)
+    answer, _ = await embedded(parts, given, asked, _BATCH.priority)
     return msgspec.json.encode(answer)
 
 

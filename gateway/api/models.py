@@ -7,9 +7,9 @@ from litestar import get
 from litestar.params import FromPath
 from litestar.response import Response
 
+from gateway.answering.caller import Caller
 from gateway.api.guard import caller_of
 from gateway.api.operations import describe
-from gateway.caller import Caller
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, Parts, parts_of
 from tiers.tier_spec import TierSpec

@@ -96,10 +96,10 @@ def _inlined(struct: type[msgspec.Struct]) -> dict[str, Any]:
             return node
         if "$ref" in node:
             return inline(definitions[node["$ref"].rsplit("/", 1)[1]])
-        if isinstance(node.get("items"), list):
-            # A tuple: in JSON schema as of 2020-12, which OpenAPI 3.1 speaks, its items are a prefix.
-            node = node | {"prefixItems": node["items"], "items": False}
-        return {key: inline(value) for key, value in node.items() if key != "$defs"}
+        if "prefixItems" in node:
+            # A tuple, of fixed length besides: many readers of OpenAPI know only one schema for all items of an array.
+            node = node | {"items": {"anyOf": node["prefixItems"]}}
+        return {key: inline(value) for key, value in node.items() if key not in ("$defs", "prefixItems")}
 
     inlined: dict[str, Any] = inline(schema)
     return inlined

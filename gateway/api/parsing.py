@@ -5,11 +5,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from gateway.answering.ask import TIER_DEFAULTS, Prompt
+from gateway.answering.slo_class import SERVICE_TIERS, SloName, slo_class
 from gateway.api.constraints import grammar_of
 from gateway.api.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, ContentPart, Message, Sampling
-from gateway.ask import TIER_DEFAULTS, Prompt
 from gateway.errors import ApiError, bad_request
-from gateway.slo_class import SERVICE_TIERS, SloName, slo_class
 from inference_core.protocol import SamplingParams
 from tiers.tier import ChatMessage
 from tiers.tools.tool import ToolCall

@@ -8,13 +8,14 @@ from litestar import get, post
 from litestar.response import Response
 from msgspec import Meta
 
+from gateway.api.csv_export import as_asked
 from gateway.api.generating import read_body
 from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
-from gateway.database_reach import reached
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
-from gateway.recent_in_force import RecentInForce
+from gateway.routing.recent_in_force import RecentInForce
+from gateway.stores.database_reach import reached
 from quality.recent_experience import reset_promotions
 
 
@@ -63,8 +64,10 @@ _order = msgspec.json.Decoder(ResetOrder)
 
 @get("/promotions", operation_class=describe(None, PromotionsShown), summary="List promotions in force")
 async def list_promotions(request: HttpRequest) -> Response[Any]:
-    """Those of this process, which follows the database; the strongest evidence first. 409 without a classifier."""
-    return Response(promotions_shown(request), media_type="application/json")
+    """Those of this process, which follows the database; the strongest evidence first. 409 without a classifier.
+    Query: `format`, json or csv."""
+    shown = promotions_shown(request)
+    return as_asked(request, "promotions", shown, PromotionShown.__struct_fields__, shown.promotions)
 
 
 @post(

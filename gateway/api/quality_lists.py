@@ -9,13 +9,14 @@ from litestar.params import FromPath
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.api.csv_export import csv_stream, head_of, lines_of, wants_csv
+from gateway.api.csv_export import as_asked, csv_stream, head_of, lines_of, wants_csv
+from gateway.api.estimate_rows import EstimateRow, estimate_rows
 from gateway.api.generating import read_body
 from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
-from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
 from quality.database import MOST_INTEGER
 from quality.listings import (
     ARTEFACTS,
@@ -58,8 +59,8 @@ _decoder = msgspec.json.Decoder(RetrainOrder)
 
 @get("/requests", operation_class=describe(None, Page), summary="List requests")
 async def list_requests(request: HttpRequest) -> Response[Any]:
-    """Newest first, without texts; `/v1/requests/{request_id}` has the whole record. Query: `tier`, `key_id`, and as
-    for verifications."""
+    """Newest first, without texts; `/admin/api/requests/{request_id}` has the whole record. Query: `tier`, `status`,
+    `requested_model`, `key_id`, and as for verifications."""
     return await page_of(request, REQUESTS)
 
 
@@ -79,12 +80,12 @@ async def list_verifications(request: HttpRequest) -> Response[Any]:
 
 @get("/verifications/{number:int}", operation_class=describe(None, VerificationShown), summary="Show a verification")
 async def show_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
-    """The whole of it, the verifier's answer included."""
+    """The whole of it, the verifier's answer included. Query: `format`, json or csv."""
     possible = 1 <= number <= MOST_INTEGER
     row = await reached(VERIFICATIONS.one(parts_of(request).database, number)) if possible else None
     if row is None:
         raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
-    return Response(VerificationShown(verification=row), media_type="application/json")
+    return as_asked(request, "verification", VerificationShown(verification=row), list(row), [row])
 
 
 @get("/artefacts", operation_class=describe(None, Page), summary="List classifier versions")
@@ -122,8 +123,9 @@ async def list_experiments(request: HttpRequest) -> Response[Any]:
 @get("/estimates", operation_class=describe(None, MonitorStatus), summary="Show the estimates of quality")
 async def show_estimates(request: HttpRequest) -> Response[Any]:
     """By tier with intervals, the evidence that errors have become more frequent, what verification costs, and how far
-    the judges can be trusted."""
-    return Response(await estimates_shown(request), media_type="application/json")
+    the judges can be trusted. Query: `format`, json or csv."""
+    shown = await estimates_shown(request)
+    return as_asked(request, "estimates", shown, EstimateRow.__struct_fields__, estimate_rows(shown))
 
 
 async def estimates_shown(request: HttpRequest) -> MonitorStatus:

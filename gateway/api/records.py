@@ -8,13 +8,17 @@ from litestar.response import Response
 
 from gateway.api.guard import caller_of
 from gateway.api.operations import describe
-from gateway.database_reach import reached
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
+from quality.embedding_record import EmbeddingRecord
 from quality.record import Record
+from quality.recorded import Recorded
 
 
-@get("/requests/{request_id:str}", operation_class=describe(None, Record), summary="Show a past request")
+@get(
+    "/requests/{request_id:str}", operation_class=describe(None, Record, EmbeddingRecord), summary="Show a past request"
+)
 async def show_record(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
     """Found from the moment the record is durable; callers with a key see their own requests only.
 
@@ -23,7 +27,7 @@ async def show_record(request: HttpRequest, request_id: FromPath[str]) -> Respon
     return Response(await record_of_caller(request, request_id), media_type="application/json")
 
 
-async def record_of_caller(request: HttpRequest, request_id: str) -> Record:
+async def record_of_caller(request: HttpRequest, request_id: str) -> Recorded:
     """The caller's own request of this id. Raises `ApiError`: 404 without one, 503 while the database is away."""
     record = await reached(parts_of(request).records.find(request_id))
     key_id = caller_of(request).key_id

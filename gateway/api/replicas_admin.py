@@ -9,7 +9,7 @@ from litestar.response import Response
 from gateway.api.guard import OPERATOR
 from gateway.api.knob_patch import KnobPatch, PartChange
 from gateway.api.operations import describe
-from gateway.knob_values import knob_schemas
+from gateway.knobs.values import knob_schemas
 from gateway.parts import HttpRequest, parts_of
 from quality.knob_log import KnobChange
 from tiers.replica_spec import BalancingSpec

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from gateway.answer import Answer
+from gateway.answering.answer import Answer
+from gateway.answering.choice import Choice
 from gateway.api.answers import routed
 from gateway.api.responses_schemas import ResponsesRequest, ResponseTool
-from gateway.choice import Choice
 from gateway.errors import ErrorBody
 from tiers.tier import Usage
 from tiers.tier_spec import SamplingDefaults

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.answer import Answer
+from gateway.answering.answer import Answer
 from gateway.api.response_body import (
     ResponseBody,
     call_item,

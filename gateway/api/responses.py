@@ -4,7 +4,7 @@ import msgspec
 from litestar import post
 from litestar.types import ASGIApp
 
-from gateway.answer import Answer
+from gateway.answering.answer import Answer
 from gateway.api.chat import chat_ask
 from gateway.api.generating import read_body, received, respond
 from gateway.api.operations import describe

@@ -1,22 +1,24 @@
-"""`POST /admin/api/verifications/{id}/review`: an operator has read a judged answer, and says what it was worth."""
+"""`/admin/api/reviews`: judged answers for operators to read; and what they say that such an answer was worth."""
 
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import post
+from litestar import get, post
 from litestar.params import FromPath
 from litestar.response import Response
 from msgspec import Meta
 
+from gateway.api.csv_export import as_asked
 from gateway.api.generating import read_body
 from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
-from gateway.database_reach import reached
-from gateway.errors import ApiError
+from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.stores.database_reach import reached
 from quality.database import MOST_INTEGER
 from quality.feedback import JUDGE, Feedback, FeedbackTaken
 from quality.listings import VERIFICATIONS
+from quality.pages import Page, PageError
 from quality.record import Record
 
 Verdict = Literal["no_worse", "tie", "worse"]
@@ -39,13 +41,23 @@ class Reviewable(msgspec.Struct, frozen=True):
 
 
 class ReviewPage(msgspec.Struct, frozen=True):
-    """The first answer to review, and the cursor of what comes after it, None after the last."""
+    """Answers to review, and the cursor of what comes after them, None after the last."""
 
-    found: Reviewable | None
+    found: list[Reviewable]
     next: str | None
 
 
 _order = msgspec.json.Decoder(ReviewOrder)
+
+
+@get("/reviews", operation_class=describe(None, Page), summary="List answers to review")
+async def list_reviews(request: HttpRequest) -> Response[Any]:
+    """Verifications that a judge called worse and nobody reviewed, the newest first, without texts; of so many at a
+    time looked through that a page may be short. Query: `cursor`; `format`, json or csv."""
+    asked = await reviews_from(request, _LOOKED_THROUGH)
+    columns = VERIFICATIONS.columns
+    rows = [{name: one.row[name] for name in columns} for one in asked.found]
+    return as_asked(request, "reviews", Page(rows=rows, next=asked.next), columns, rows)
 
 
 @post(
@@ -76,21 +88,27 @@ async def order_review(request: HttpRequest, number: int, order: ReviewOrder) ->
     return await reached(parts.feedback.take(reviewable.record, feedback, reviewer=actor_of(request)))
 
 
-async def next_review(parts: Parts, cursor: str | None) -> ReviewPage:
-    """The newest answer from `cursor` on that a judge called worse and nobody reviewed, of so many looked through.
-    Raises `PageError`."""
-    bounds = {} if cursor is None else {"cursor": cursor}
-    chosen = {"status": "done", "label": "worse"}
-    judged = await reached(VERIFICATIONS.page(parts.database, chosen, limit=_LOOKED_THROUGH, **bounds))
+async def reviews_from(request: HttpRequest, most: int) -> ReviewPage:
+    """The newest answers, from the query's `cursor` on, that a judge called worse and nobody reviewed; `most` of them,
+    of so many looked through. Raises `ApiError` 400 and 503."""
+    parts, found = parts_of(request), []
+    cursor = request.query_params.get("cursor")
+    chosen, bounds = {"status": "done", "label": "worse"}, {"cursor": cursor} if cursor else {}
+    try:
+        judged = await reached(VERIFICATIONS.page(parts.database, chosen, limit=_LOOKED_THROUGH, **bounds))
+    except PageError as error:
+        raise bad_request(f"{error}.", error.param, "invalid_value") from error
     for place, row in enumerate(judged.rows):
         if row["judge"] == JUDGE:
             continue
         whole = await reached(VERIFICATIONS.one(parts.database, row["verification_id"]))
-        found = None if whole is None else await _reviewable(parts, whole)
-        if found is not None:
+        reviewable = None if whole is None else await _reviewable(parts, whole)
+        if reviewable is not None:
+            found.append(reviewable)
+        if len(found) == most:
             last = place == len(judged.rows) - 1 and judged.next is None
             return ReviewPage(found, None if last else VERIFICATIONS.cursor_of(row))
-    return ReviewPage(None, judged.next)
+    return ReviewPage(found, judged.next)
 
 
 async def _reviewable(parts: Parts, row: dict[str, Any]) -> Reviewable | None:
@@ -98,6 +116,6 @@ async def _reviewable(parts: Parts, row: dict[str, Any]) -> Reviewable | None:
     if row["status"] != "done" or row["verifier_answer"] is None:
         return None
     record = await reached(parts.records.find(row["request_id"]))
-    if record is None or record.tier != row["tier"] or not record.messages or record.answer is None:
+    if not isinstance(record, Record) or record.tier != row["tier"] or not record.messages or record.answer is None:
         return None
     return Reviewable(row, record)

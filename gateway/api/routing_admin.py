@@ -7,13 +7,12 @@ from litestar import get, patch
 from litestar.response import Response
 
 from gateway.api.guard import OPERATOR
-from gateway.api.knob_patch import KnobPatch
+from gateway.api.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
 from gateway.api.operations import describe
-from gateway.classifier_in_force import ClassifierInForce
-from gateway.knob_values import knob_schemas
+from gateway.knobs.values import knob_schemas
 from gateway.parts import HttpRequest, Parts, parts_of
-from gateway.routing_knobs import RoutingKnobs
-from quality.knob_log import KnobChange
+from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.knobs import RoutingKnobs
 
 
 class ClassifierShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,21 +32,11 @@ class ClassifierShown(msgspec.Struct, frozen=True, kw_only=True):
     refusal: str = ""
 
 
-class RoutingShown(msgspec.Struct, frozen=True, kw_only=True):
-    """`knobs` in force and what each of them is; `conversations` remembered by this process."""
+class RoutingShown(FileKnobs[RoutingKnobs], frozen=True, kw_only=True):
+    """Who serves besides, and how many `conversations` this process remembers."""
 
-    knobs: RoutingKnobs
-    schemas: dict[str, dict[str, Any]]
     classifier: ClassifierShown
     conversations: int
-
-
-class RoutingChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed; `recorded` is False while the database is away, and the change in force nevertheless."""
-
-    knobs: RoutingKnobs
-    changed: list[KnobChange]
-    recorded: bool
 
 
 _patch = KnobPatch("RoutingPatch", RoutingKnobs)
@@ -69,16 +58,13 @@ async def show_routing(request: HttpRequest) -> Response[Any]:
 @patch(
     "/routing",
     opt=OPERATOR,
-    operation_class=describe(RoutingKnobs, RoutingChanged),
+    operation_class=describe(RoutingKnobs, FileKnobsChanged[RoutingKnobs]),
     summary="Change the knobs of routing",
 )
 async def change_routing(request: HttpRequest) -> Response[Any]:
     """All named knobs change at once, or none does; null is a knob's default. They outlast restarts, and the other
     gateway processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
-    knobs = parts_of(request).routing.knobs
-    changed, recorded = await _patch.change_file(request, knobs)
-    shown = RoutingChanged(knobs=knobs.in_force, changed=changed, recorded=recorded)
-    return Response(shown, media_type="application/json")
+    return await _patch.change_file(request, parts_of(request).routing.knobs)
 
 
 def _classifier(parts: Parts) -> ClassifierShown:

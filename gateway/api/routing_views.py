@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,14 +12,15 @@ from litestar.response import Response
 
 from classifier.manifest import CurvePoint
 from classifier.outcome_model import OutcomeModel
-from gateway.api.csv_export import csv_response, wants_csv
+from gateway.api.csv_export import as_asked
 from gateway.api.operations import describe
-from gateway.classifier_in_force import ClassifierInForce
-from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
-from gateway.routing_preview import OperatingPoint, Preview, preview
-from gateway.routing_rule import RoutingRule, heuristic_rule
+from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.model import rule_of
+from gateway.routing.preview import OperatingPoint, Preview, preview
+from gateway.routing.rule import RoutingRule
+from gateway.stores.database_reach import reached
 from quality.estimates import Share, acceptance
 from quality.kinds import KindShare, acceptance_by_kind
 from quality.probe_curve import ProbeCurve, probe_curve
@@ -119,7 +119,7 @@ class TiersCompared(msgspec.Struct, frozen=True, kw_only=True):
 async def show_curve(request: HttpRequest) -> Response[Any]:
     """Of the serving version, and on probes where there are any. 409 without a classifier. `format`: json or csv."""
     shown = await curve_shown(parts_of(request))
-    return _as_asked(request, "curve", shown, shown.points, CurveRow.__struct_fields__)
+    return as_asked(request, "curve", shown, CurveRow.__struct_fields__, shown.points)
 
 
 @get("/routing/preview", operation_class=describe(None, PreviewShown), summary="Preview another quality target")
@@ -128,7 +128,7 @@ async def show_preview(request: HttpRequest) -> Response[Any]:
     changes. `format`: json or csv."""
     shown = PreviewShown(preview=await preview_of(request))
     rows = [] if shown.preview is None else [shown.preview.now, shown.preview.then]
-    return _as_asked(request, "preview", shown, rows, OperatingPoint.__struct_fields__)
+    return as_asked(request, "preview", shown, OperatingPoint.__struct_fields__, rows)
 
 
 @get(
@@ -138,21 +138,21 @@ async def show_reliability(request: HttpRequest) -> Response[Any]:
     """By tier and tenth of the predicted P(no worse). `format`: json or csv."""
     parts = parts_of(request)
     shown = ReliabilityShown(bins=await reached(reliability(parts.database, parts.routing.strongest)))
-    return _as_asked(request, "reliability", shown, shown.bins, ReliabilityBin.__struct_fields__)
+    return as_asked(request, "reliability", shown, ReliabilityBin.__struct_fields__, shown.bins)
 
 
 @get("/routing/clusters", operation_class=describe(None, ClustersShown), summary="Show kinds of prompts")
 async def show_clusters(request: HttpRequest) -> Response[Any]:
     """How good each tier is for each kind. 409 without a classifier. `format`: json or csv."""
     shown = await clusters_shown(parts_of(request))
-    return _as_asked(request, "clusters", shown, shown.rows, ClusterRow.__struct_fields__)
+    return as_asked(request, "clusters", shown, ClusterRow.__struct_fields__, shown.rows)
 
 
 @get("/routing/tiers", operation_class=describe(None, TiersCompared), summary="Compare the tiers")
 async def show_tiers(request: HttpRequest) -> Response[Any]:
     """Accuracy, price and latency, and which tier is not worth its price. `format`: json or csv."""
     shown = await tiers_compared(parts_of(request))
-    return _as_asked(request, "tiers", shown, shown.tiers, TierRow.__struct_fields__)
+    return as_asked(request, "tiers", shown, TierRow.__struct_fields__, shown.tiers)
 
 
 def model_in_force(parts: Parts) -> OutcomeModel:
@@ -210,10 +210,7 @@ def target_of(given: str) -> float | None:
 
 def rule_at(parts: Parts, target: float | None) -> RoutingRule:
     """The rule of the version in force, or of the heuristic without one, at a target; None is the version's own."""
-    try:
-        return parts.routing.classifier.model_for("").rule_for(target)
-    except Exception:
-        return heuristic_rule(target)
+    return rule_of(parts.routing.classifier, "", target)
 
 
 async def clusters_shown(parts: Parts) -> ClustersShown:
@@ -258,14 +255,6 @@ async def tiers_compared(parts: Parts) -> TiersCompared:
         problem=problem,
         tiers=rows,
     )
-
-
-def _as_asked(
-    request: HttpRequest, name: str, whole: msgspec.Struct, rows: Sequence[msgspec.Struct], columns: Sequence[str]
-) -> Response[Any]:
-    if wants_csv(dict(request.query_params)):
-        return csv_response(name, columns, [msgspec.structs.asdict(row) for row in rows])
-    return Response(whole, media_type="application/json")
 
 
 def _row(source: str, parameter: float, no_worse: float, cost_share: float) -> CurveRow:

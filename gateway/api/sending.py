@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 
 from litestar.types import Receive, Scope, Send
 
-from gateway.answer import Answer
+from gateway.answering.answer import Answer
 from gateway.api.chunks import Chunks
 from gateway.api.disconnects import Presence
 from gateway.api.reader_watch import ReaderWatch

@@ -11,7 +11,7 @@ from litestar.datastructures import State
 from litestar.exceptions import WebSocketDisconnect
 from msgspec import Meta
 
-from gateway.answer import Answer
+from gateway.answering.answer import Answer
 from gateway.api.answers import Routed, UsageBody, routed, usage_body
 from gateway.api.chat import chat_ask
 from gateway.api.chunks import DONE, ChatChunks

@@ -7,8 +7,9 @@ import msgspec
 from litestar import get
 from litestar.response import Response
 
+from gateway.api.csv_export import as_asked
 from gateway.api.operations import describe
-from gateway.core_reading import read_cores
+from gateway.cores.reading import read_cores
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, Parts, parts_of
 from inference_core.errors import CoreError
@@ -59,7 +60,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/stats", operation_class=describe(None, Stats), summary="Show queues, caches and steps")
 async def show_stats(request: HttpRequest) -> Response[Any]:
-    """Tiers with their load and prefix hit rate; cores; models with their steps, blocks, knobs and tuning."""
+    """Tiers with their load and prefix hit rate; cores; models with their steps, blocks, knobs and tuning. Query:
+    `format`, json or csv: the models."""
     parts = parts_of(request)
     cores = parts.core_knobs.cores
     there, away = await read_cores(cores)
@@ -70,7 +72,9 @@ async def show_stats(request: HttpRequest) -> Response[Any]:
         cores=[_core_shown(name, there, away) for name in cores],
         models=[model for stats in there.values() for model in stats.models],
     )
-    return Response(shown, media_type="application/json")
+    homes = {model: core.name for core in shown.cores for model in core.models}
+    rows = [{"core": homes[model.name], **msgspec.structs.asdict(model)} for model in shown.models]
+    return as_asked(request, "models", shown, ("core", *ModelStats.__struct_fields__), rows)
 
 
 def _core_shown(name: str, there: Mapping[str, CoreStats], away: Mapping[str, CoreError]) -> CoreShown:

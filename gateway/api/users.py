@@ -9,10 +9,10 @@ from litestar.response import Response
 from classifier.errors import ArtefactError
 from gateway.api.guard import actor_of
 from gateway.api.operations import describe
-from gateway.database_reach import reached
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
 from gateway.privacy import UserErased
+from gateway.stores.database_reach import reached
 
 _LONGEST = 128
 

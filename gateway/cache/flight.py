@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from classifier.decision import Decision
-from gateway.bill import Bill
-from gateway.generation import Generation
+from gateway.answering.bill import Bill
+from gateway.answering.generation import Generation
 from quality.record import Attempt, CacheUse
 from tiers.errors import TierRequestError
 from tiers.tier import Delta, Tier
@@ -105,7 +105,7 @@ class FlightReader:
     def __init__(
         self, flight: Flight, decision: Decision, *, stream: bool, another: Callable[[], Flight] | None = None
     ) -> None:
-        self.decision = decision
+        self._decision = decision
         self._stream, self._another = stream, another
         # Of a flight that failed after whoever began it had left.
         self._owed: list[Attempt] = []
@@ -116,6 +116,12 @@ class FlightReader:
         self._flight, self._place = flight, 0
         self.attempted = flight.attempted
         flight.board(self)
+
+    @property
+    def decision(self) -> Decision:
+        """The reader's own, unless the fast path failed and the ordinary route took its place."""
+        generation = self._flight.generation
+        return generation.decision if generation.rerouted else self._decision
 
     @property
     def tier(self) -> Tier:

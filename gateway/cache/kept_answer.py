@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import msgspec
 
 from classifier.decision import Decision
-from gateway.bill import Bill
-from gateway.generation import Generation
+from gateway.answering.bill import Bill
+from gateway.answering.generation import Generation
 from quality.record import Attempt, CacheUse
 from tiers.tier import Delta, Tier, Usage
 

@@ -1,4 +1,5 @@
-"""The response cache: an equal request gets the kept answer, or joins the one that is being made (SPEC CA-01)."""
+"""The response cache: an equal request gets the kept answer, or joins the one that is being made (SPEC CA-01); where an
+operator wants it, another wording of the same prompt gets the kept answer too."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -6,16 +7,18 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from classifier.decision import Decision
-from gateway.answer import Source
-from gateway.ask import Ask
+from gateway.answering.answer import Source
+from gateway.answering.ask import Ask
+from gateway.answering.generation import Generation
 from gateway.cache.cache_key import CatalogueDigest, cache_key, is_deterministic
 from gateway.cache.flight import Flight, FlightReader
 from gateway.cache.kept_answer import KeptAnswer, Replay, kept_answer
 from gateway.cache.knobs import CacheKnobs
+from gateway.cache.similar_prompts import Embedding, SimilarPrompts, Wording, wording_of
 from gateway.cache.stores import AnswerStore
-from gateway.generation import Generation
-from gateway.knob_file import KnobFile
-from gateway.routing import RoutingService
+from gateway.knobs.file import KnobFile
+from gateway.routing.router import RoutingService
+from quality.record import CacheUse
 
 log = logging.getLogger(__name__)
 
@@ -32,31 +35,41 @@ class ResponseCache:
 
     def __init__(self, knobs: KnobFile[CacheKnobs], store: AnswerStore, routing: RoutingService) -> None:
         self.knobs, self.store, self._routing = knobs, store, routing
+        self.similar = SimilarPrompts(knobs)
         self._catalogue = CatalogueDigest()
         self._flights: dict[FlightKey, Flight] = {}
 
-    async def source(self, ask: Ask, decision: Decision, generate: Callable[[], Generation]) -> Source:
-        """What answers `ask`; `generate` begins a generation for it."""
+    async def source(
+        self, ask: Ask, decision: Decision, generate: Callable[[], Generation], embedding: Embedding | None = None
+    ) -> Source:
+        """What answers `ask`; `generate` begins a generation for it. `embedding`: of its prompt, by the classifier that
+        has decided; without one, none but an equal request's answer does."""
         if not self._concerns(ask, decision):
             return generate()
-        key = self._key(ask, decision)
+        key, wording = self._key(ask, decision), self._wording(ask, decision, embedding)
         if ask.cache == "refresh":
-            return FlightReader(self._take_off(key, ask, generate), decision, stream=ask.stream)
-        if self._joinable(key, ask) is None and (kept := await self._kept(key, ask)) is not None:
-            return Replay(kept, decision, self._routing.tier(kept.tier), "hit")
+            return FlightReader(self._take_off(key, ask, generate, wording), decision, stream=ask.stream)
+        if self._joinable(key, ask) is None and (found := await self._found(key, wording, ask)) is not None:
+            kept, use = found
+            return Replay(kept, decision, self._routing.tier(kept.tier), use)
         flight = self._joinable(key, ask)
         if flight is None:
-            return FlightReader(self._take_off(key, ask, generate), decision, stream=ask.stream)
+            return FlightReader(self._take_off(key, ask, generate, wording), decision, stream=ask.stream)
 
         def another() -> Flight:
-            return self._joinable(key, ask) or self._take_off(key, ask, generate)
+            return self._joinable(key, ask) or self._take_off(key, ask, generate, wording)
 
         return FlightReader(flight, decision, stream=ask.stream, another=another)
 
     def _concerns(self, ask: Ask, decision: Decision) -> bool:
         if ask.cache == "off" or not self.knobs.in_force.enabled:
             return False
-        return ask.cache is not None or is_deterministic(ask, self._routing.spec(decision.tier))
+        return ask.cache in ("use", "refresh") or is_deterministic(ask, self._routing.spec(decision.tier))
+
+    def _wording(self, ask: Ask, decision: Decision, embedding: Embedding | None) -> Wording | None:
+        if not self.knobs.in_force.semantic or embedding is None or not _may_be_kept(ask):
+            return None
+        return wording_of(ask, embedding, lambda worded: self._key(worded, decision))
 
     def _key(self, ask: Ask, decision: Decision) -> bytes:
         catalogue = self._catalogue.of(self._routing.catalog.tiers, self._routing.fingerprint)
@@ -66,13 +79,13 @@ class ResponseCache:
         flight = self._flights.get((key, ask.stream, ask.priority))
         return None if flight is None or flight.abandoned else flight
 
-    def _take_off(self, key: bytes, ask: Ask, generate: Callable[[], Generation]) -> Flight:
+    def _take_off(self, key: bytes, ask: Ask, generate: Callable[[], Generation], wording: Wording | None) -> Flight:
         place = key, ask.stream, ask.priority
         keeps = _may_be_kept(ask)
 
         def ended(flight: Flight) -> Awaitable[None] | None:
             if flight.whole and keeps:
-                return self._keep(place, flight)
+                return self._keep(place, flight, wording)
             self._land(place, flight)
             return None
 
@@ -83,16 +96,27 @@ class ResponseCache:
         if self._flights.get(place) is flight:
             del self._flights[place]
 
-    async def _keep(self, place: FlightKey, flight: Flight) -> None:
+    async def _keep(self, place: FlightKey, flight: Flight, wording: Wording | None) -> None:
         """Put the answer away; who asks meanwhile still reads the flight."""
         try:
             value = _encode(kept_answer(flight.generation, flight.deltas))
             if len(value) <= self.knobs.in_force.max_bytes:
                 await self.store.put(place[0], value)
+                if wording is not None:
+                    await self.similar.put(wording, place[0])
         except Exception as error:
             log.error("an answer is not kept: %s", type(error).__name__, exc_info=error)
         finally:
             self._land(place, flight)
+
+    async def _found(self, key: bytes, wording: Wording | None, ask: Ask) -> tuple[KeptAnswer, CacheUse] | None:
+        if (kept := await self._kept(key, ask)) is not None:
+            return kept, "hit"
+        if wording is None or ask.cache == "exact":
+            return None
+        answer = await self.similar.find(wording)
+        kept = None if answer is None else await self._kept(answer, ask)
+        return None if kept is None else (kept, "similar")
 
     async def _kept(self, key: bytes, ask: Ask) -> KeptAnswer | None:
         if not _may_be_kept(ask):

@@ -1,8 +1,10 @@
 """What a semantic cache would do: how often the answer to a prompt near enough to another would answer that one too."""
 
-import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+import random
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -10,57 +12,14 @@ import numpy.typing as npt
 
 from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import routing_input_of_text
+from gateway.cache.gist import gist
+from gateway.cache.knobs import CacheKnobs
+from gateway.cache.prompt_edits import EDITS, PromptEdit, words_of
 from quality.estimates import Share, wilson_interval
 
 THRESHOLDS = (0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995)
 Vectors = npt.NDArray[np.float32]
-# Of the shorter prompt's words to the longer one's.
-MIN_LENGTH_RATIO = 0.8
 ROWS_AT_ONCE = 512
-
-_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-_NUMBER_WORDS = frozenset(
-    [
-        "zero",
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "eleven",
-        "twelve",
-        "dozen",
-        "hundred",
-        "thousand",
-        "million",
-        "half",
-        "third",
-        "quarter",
-        "twice",
-        "double",
-        "triple",
-        "first",
-        "second",
-        "fourth",
-        "fifth",
-        "last",
-        "once",
-        "both",
-    ]
-)
-_NEGATIONS = frozenset(
-    ["no", "not", "never", "nor", "neither", "without", "none", "cannot", "except", "nobody", "nothing"]
-)
-_QUESTION_WORDS = frozenset(["what", "who", "whom", "whose", "when", "where", "why", "which", "how"])
-# A capital after a lower-case letter or a comma: not the beginning of a sentence.
-_NAME = re.compile(r"(?<=[a-z,] )[A-Z][^\W_]*")
-_QUOTED = re.compile(r"[\"“]([^\"“”]+)[\"”]")
 
 
 class PromptPair(msgspec.Struct, frozen=True):
@@ -73,7 +32,7 @@ class PromptPair(msgspec.Struct, frozen=True):
 
 class ThresholdRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of all pairs of a kind, those that a cosine of `threshold` or more would answer from each other; `_guarded`:
-    where the guards have to pass besides."""
+    where the gists have to be equal besides."""
 
     threshold: float
     same: Share
@@ -84,65 +43,23 @@ class ThresholdRow(msgspec.Struct, frozen=True, kw_only=True):
     others_guarded: Share
 
 
-class GuardRow(msgspec.Struct, frozen=True, kw_only=True):
-    """How many pairs `guard` alone would refuse."""
+class EditRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the prompts that could be edited so, those whose edited form would get the answer to the prompt."""
 
-    guard: str
-    same: Share
-    different: Share
+    edit: str
+    harmless: bool
+    near: Share
+    guarded: Share
 
 
 class SemanticStudy(msgspec.Struct, frozen=True, kw_only=True):
     """`same` and `different`: pairs by whether one answer does for both. `others`: prompts of which none stands for
-    another, each beside the one that would be found for it."""
+    another, each beside all others. `edits`: of these prompts, at `threshold`."""
 
     classifier: str
     thresholds: list[ThresholdRow]
-    guards: list[GuardRow]
-
-
-def numbers(text: str) -> list[str]:
-    """The numbers of a text in their order, figures and words."""
-    return _NUMBER.findall(text) + [word for word in _words(text) if word in _NUMBER_WORDS]
-
-
-def negations(text: str) -> list[str]:
-    """The words that deny something, in their order."""
-    return [word for word in _words(text) if word in _NEGATIONS or word.endswith("n't")]
-
-
-def names(text: str) -> set[str]:
-    """Capitalised words inside sentences, and what stands between double quotes."""
-    return {*_NAME.findall(text), *(" ".join(_words(quoted)) for quoted in _QUOTED.findall(text))}
-
-
-def question_words(text: str) -> list[str]:
-    """The question words of a text, in their order."""
-    return [word for word in _words(text) if word in _QUESTION_WORDS]
-
-
-def _alike_in(of: Callable[[str], Collection[str]]) -> Callable[[str, str], bool]:
-    return lambda a, b: of(a) == of(b)
-
-
-def similar_length(a: str, b: str) -> bool:
-    """Whether neither text says much that the other does not."""
-    shorter, longer = sorted((len(_words(a)), len(_words(b))))
-    return shorter >= MIN_LENGTH_RATIO * longer
-
-
-GUARDS: dict[str, Callable[[str, str], bool]] = {
-    "numbers": _alike_in(numbers),
-    "negations": _alike_in(negations),
-    "names and quotations": _alike_in(names),
-    "question words": _alike_in(question_words),
-    "length": similar_length,
-}
-
-
-def guards_pass(a: str, b: str) -> bool:
-    """Whether nothing that the guards look at differs."""
-    return all(guard(a, b) for guard in GUARDS.values())
+    threshold: float
+    edits: list[EditRow]
 
 
 def read_pairs(path: Path) -> list[PromptPair]:
@@ -158,70 +75,80 @@ def semantic_study(
     different: Collection[str],
     others: Sequence[str] = (),
     thresholds: Iterable[float] = THRESHOLDS,
+    *,
+    threshold: float | None = None,
+    seed: int = 7,
 ) -> SemanticStudy:
-    """`different`: ids of pairs of which each prompt wants an answer of its own."""
-    same_pairs = [(pair.a, pair.b) for pair in pairs if pair.id not in different]
-    other_pairs = [(pair.a, pair.b) for pair in pairs if pair.id in different]
-    same, near = _judged(model, same_pairs), _judged(model, other_pairs)
-    apart = _nearest(_vectors(model, others), others)
+    """`different`: ids of pairs of which each prompt wants an answer of its own. `threshold`: of the edits, by default
+    the cache's own; `seed`: of what is edited."""
+    threshold = CacheKnobs().semantic_threshold if threshold is None else threshold
+    same = _judged(model, [(pair.a, pair.b) for pair in pairs if pair.id not in different])
+    near = _judged(model, [(pair.a, pair.b) for pair in pairs if pair.id in different])
+    apart = _nearest(_vectors(model, others), [gist(prompt) for prompt in others])
     rows = [
         ThresholdRow(
-            threshold=threshold,
-            same=_found(same, threshold),
-            same_guarded=_found(same, threshold, guarded=True),
-            different=_found(near, threshold),
-            different_guarded=_found(near, threshold, guarded=True),
-            others=_found(apart, threshold),
-            others_guarded=_found(apart, threshold, guarded=True),
+            threshold=bound,
+            same=_near(same, bound),
+            same_guarded=_guarded(same, bound),
+            different=_near(near, bound),
+            different_guarded=_guarded(near, bound),
+            others=_near(apart, bound),
+            others_guarded=_guarded(apart, bound),
         )
-        for threshold in thresholds
+        for bound in thresholds
     ]
-    guards = [
-        GuardRow(guard=name, same=_refused(guard, same_pairs), different=_refused(guard, other_pairs))
-        for name, guard in GUARDS.items()
-    ]
-    return SemanticStudy(classifier=model.version, thresholds=rows, guards=guards)
+    edits = [_edited(model, others, edit, threshold, random.Random(seed)) for edit in EDITS if others]
+    return SemanticStudy(classifier=model.version, thresholds=rows, threshold=threshold, edits=edits)
 
 
-# Cosine of two prompts, and whether the guards pass.
-_Judged = tuple[float, bool]
+class _Judged(NamedTuple):
+    """Cosine to the nearest prompt, and to the nearest of the same gist; -1 where there is none."""
+
+    cosine: float
+    same_gist: float
 
 
 def _judged(model: OutcomeModel, pairs: Sequence[tuple[str, str]]) -> list[_Judged]:
-    return [(float(np.prod(_vectors(model, pair), axis=0).sum()), guards_pass(*pair)) for pair in pairs]
+    cosines = [float(np.prod(_vectors(model, pair), axis=0).sum()) for pair in pairs]
+    return [
+        _Judged(cosine, cosine if gist(a) == gist(b) else -1.0) for cosine, (a, b) in zip(cosines, pairs, strict=True)
+    ]
 
 
-def _nearest(vectors: Vectors, prompts: Sequence[str]) -> list[_Judged]:
-    """Each prompt beside the nearest one of all others, whichever came first."""
+def _nearest(vectors: Vectors, gists: Sequence[str]) -> list[_Judged]:
+    """Each prompt beside all others, whichever came first."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, one in enumerate(gists):
+        places[one].append(place)
     found: list[_Judged] = []
-    for start in range(0, len(prompts), ROWS_AT_ONCE):
+    for start in range(0, len(gists), ROWS_AT_ONCE):
         cosines = vectors[start : start + ROWS_AT_ONCE] @ vectors.T
-        rows = np.arange(len(cosines))
-        cosines[rows, start + rows] = -1.0
-        for row, nearest in enumerate(cosines.argmax(axis=1).tolist()):
-            passes = guards_pass(prompts[start + row], prompts[nearest])
-            found.append((float(cosines[row, nearest]), passes))
+        for row, others in enumerate(cosines):
+            others[start + row] = -1.0
+            found.append(_Judged(float(others.max()), float(others[places[gists[start + row]]].max())))
     return found
+
+
+def _edited(
+    model: OutcomeModel, prompts: Sequence[str], edit: PromptEdit, threshold: float, rng: random.Random
+) -> EditRow:
+    words = [word for prompt in prompts for word in words_of(prompt)]
+    edited = [(prompt, edit.edit(prompt, rng, words)) for prompt in prompts]
+    judged = _judged(model, [(prompt, other) for prompt, other in edited if other is not None])
+    return EditRow(
+        edit=edit.name, harmless=edit.harmless, near=_near(judged, threshold), guarded=_guarded(judged, threshold)
+    )
+
+
+def _near(judged: Sequence[_Judged], threshold: float) -> Share:
+    return wilson_interval(sum(one.cosine >= threshold for one in judged), len(judged))
+
+
+def _guarded(judged: Sequence[_Judged], threshold: float) -> Share:
+    return wilson_interval(sum(one.same_gist >= threshold for one in judged), len(judged))
 
 
 def _vectors(model: OutcomeModel, prompts: Sequence[str]) -> Vectors:
     """Unit vectors [n, d] of what the classifier sees of the prompts."""
     vectors = [model.encode(routing_input_of_text(prompt)).embedding for prompt in prompts]
-    if not vectors:
-        return np.empty((0, 0), np.float32)
-    found = np.stack(vectors).astype(np.float32)
-    unit: Vectors = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    return unit
-
-
-def _found(judged: Sequence[_Judged], threshold: float, *, guarded: bool = False) -> Share:
-    hits = sum(cosine >= threshold and (passes or not guarded) for cosine, passes in judged)
-    return wilson_interval(hits, len(judged))
-
-
-def _refused(guard: Callable[[str, str], bool], pairs: Sequence[tuple[str, str]]) -> Share:
-    return wilson_interval(sum(not guard(a, b) for a, b in pairs), len(pairs))
-
-
-def _words(text: str) -> list[str]:
-    return [word.lower().replace("’", "'") for word in _WORD.findall(text)]
+    return np.stack(vectors).astype(np.float32) if vectors else np.empty((0, 0), np.float32)

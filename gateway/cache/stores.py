@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from gateway.cache.knobs import CacheKnobs
-from gateway.knob_file import KnobFile
-from gateway.redis_store import RedisAwayError, RedisStore
+from gateway.knobs.file import KnobFile
+from gateway.stores.redis_store import RedisAwayError, RedisStore
 
 Clock = Callable[[], float]
 # What an entry takes beside its value: key, tuple and places in the table, in bytes.

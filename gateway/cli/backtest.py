@@ -9,7 +9,7 @@ import click
 from gateway.cli.options import catalog_option, data_dir_option, echo_json, json_option, settings_from, table
 
 if TYPE_CHECKING:
-    from gateway.backtest import Report
+    from gateway.backtesting.backtest import Report
 
 
 @click.command()
@@ -50,9 +50,9 @@ def backtest(
 
     Nothing is sent anywhere: the classifier in force decides, the catalogue's prices count, labels in LOG judge.
     """
-    from gateway.backtest import TARGETS, Backtest
-    from gateway.backtest_log import TierNames, read_log, training_rows, write_example, write_training
-    from gateway.dry_run import dry_routing
+    from gateway.backtesting.backtest import TARGETS, Backtest
+    from gateway.backtesting.log import TierNames, read_log, training_rows, write_example, write_training
+    from gateway.routing.dry_run import dry_routing
 
     if example:
         from classifier.training.dataset import data_folder

@@ -17,7 +17,7 @@ def encoder_choice(given: str, settings: "Settings") -> "Path | ReadLayer":
             raise click.BadParameter(f"{given!r} is no folder; give one, or hidden[:MODEL[:LAYER]]")
         return Path(given)
     from classifier.training.hidden_train import parse_read_layer
-    from gateway.core_states import smallest_model
+    from gateway.cores.hidden_states import smallest_model
     from tiers.catalog_file import load_catalog
 
     try:

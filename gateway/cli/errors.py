@@ -20,13 +20,13 @@ _EXPECTED = {
     "quality.tier_accuracy": {"TierMeasurementError"},
     "quality.tier_worth": {"ReportFileError"},
     "quality.training_subprocess": {"TrainingProcessError"},
-    "gateway.backtest_log": {"BacktestLogError"},
-    "gateway.mixed_workload": {"MixError"},
+    "gateway.backtesting.log": {"BacktestLogError"},
+    "gateway.bench.mixed_workload": {"MixError"},
     "gateway.tenancy.errors": {"TenancyError"},
     "gateway.errors": {"ApiError"},
     "gateway.fleet.errors": {"PlanError"},
     "gateway.cluster.errors": {"ClusterError"},
-    "gateway.announcement": {"ServerStartError", "ServerStoppedError"},
+    "gateway.processes.announcement": {"ServerStartError", "ServerStoppedError"},
 }
 
 

@@ -212,7 +212,7 @@ def _place_in_group(group: GpuGroupSpec, model: GpuModelSpec, draft: GpuModelSpe
     )
     asked = _mesh(given)
     if asked is None and given["device_name"] is None and given["devices"] is None:
-        asked = Mesh(tensor=group.cards)  # as the catalogue has it
+        asked = Mesh(tensor=group.tensor, pipeline=group.pipeline)  # as the catalogue has it
     form: WeightFormat = weight_format(given["weights"] or model.weights)
     placed_draft = None
     if draft is not None:

@@ -1,8 +1,15 @@
-"""`aio report`: the sources' tables beside what was measured, as one page."""
+"""`aio report`: the sources' tables beside what was measured and what a ledger recorded, as one page."""
 
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from gateway.cli.options import catalog_option, data_dir_option, database_option, settings_from
+
+if TYPE_CHECKING:
+    from gateway.reporting.live import Live
 
 
 @click.command()
@@ -13,20 +20,38 @@ import click
     show_default=True,
     help="Folder of measurements.",
 )
+@click.option("--live", "is_live", is_flag=True, help="Read the ledger and the catalogue too: cost, tiers, stages.")
+@click.option(
+    "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Of the ledger."
+)
 @click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write it there.  [prints it]")
-def report(measurements: Path, page: Path | None) -> None:
-    """Make the report from what was measured.
+@catalog_option
+@data_dir_option
+@database_option
+def report(measurements: Path, is_live: bool, days: float, page: Path | None, **given: Any) -> None:
+    """Make the report from what was measured, and from a ledger where `--live` or `--database-url` asks for it.
 
     Example: aio report --page docs/report.md
     """
     from gateway.reporting.report import report as made
     from inference_core.bench.measurement import MeasurementError
 
+    live = _live(days, given) if is_live or given["database_url"] else None
     try:
-        text = made(measurements)
+        text = made(measurements, live)
     except MeasurementError as error:
         raise click.ClickException(str(error)) from error
     if page is None:
         click.echo(text, nl=False)
     else:
         page.write_text(text, encoding="utf-8")
+
+
+def _live(days: float, given: dict[str, Any]) -> "Live":
+    from gateway.cli.stored_order import with_database
+    from gateway.reporting.live import read_live
+    from tiers.catalog_file import load_catalog
+
+    settings, now = settings_from(**given), time.time()
+    catalog = load_catalog(settings.catalog)
+    return with_database(settings, lambda engine: read_live(engine, catalog, now - days * 86_400, now))

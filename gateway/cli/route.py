@@ -12,7 +12,7 @@ from gateway.cli.options import table as text_table
 if TYPE_CHECKING:
     from classifier.decision import Decision
     from gateway.settings import Settings
-    from quality.record import Record
+    from quality.recorded import Recorded
     from tiers.catalog import Catalog
 
 
@@ -56,7 +56,7 @@ def route(
 def _decide(
     settings: "Settings", prompt: str, max_tokens: int | None, wishes: dict[str, Any]
 ) -> "tuple[Decision, float, Catalog]":
-    from gateway.dry_run import dry_ask, dry_routing
+    from gateway.routing.dry_run import dry_ask, dry_routing
     from tiers.tier import ChatMessage
 
     routing = dry_routing(settings)
@@ -96,11 +96,14 @@ def _text(decision: "Decision", catalog: "Catalog") -> str:
 
 def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
     from classifier.policy import decide
+    from quality.record import Record
     from tiers.catalog_file import load_catalog
 
     record = asyncio.run(_find(settings, request_id))
     if record is None:
         raise click.ClickException(f"no request {request_id!r} is in the database {settings.database}")
+    if not isinstance(record, Record):
+        raise click.ClickException(f"request {request_id!r} was for embeddings, which are not routed")
     again = decide(record.decision.inputs)
     same = again == record.decision
     if as_json:
@@ -112,7 +115,7 @@ def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-async def _find(settings: "Settings", request_id: str) -> "Record | None":
+async def _find(settings: "Settings", request_id: str) -> "Recorded | None":
     from quality.database import open_database
     from quality.store import get_request
 

@@ -54,14 +54,14 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
 
     Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
     """
-    from gateway.telemetry.logs import configure_logging
+    from gateway.telemetry.set_up import set_up_telemetry
 
     settings = settings_from(role="all" if role == "core" else role, **given)
     if settings.cluster:
         settings = _with_cores_elsewhere(settings, role, deploys=worker is None)
-    configure_logging(settings.log_level, settings.log_format)
+    set_up_telemetry(settings, f"core {group or ''}".strip() if role == "core" else role)
     if supervised:
-        from gateway.worker_place import end_with_supervisor
+        from gateway.processes.worker_place import end_with_supervisor
 
         end_with_supervisor()
     if role == "core":
@@ -95,7 +95,14 @@ def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> 
 def _serve_core(settings: "Settings", group: str | None) -> None:
     import asyncio
 
-    from gateway.cores import chosen_core, core_factory, core_title, require_machine, socket_of, watchdog_seconds_of
+    from gateway.cores.cores import (
+        chosen_core,
+        core_factory,
+        core_title,
+        require_machine,
+        socket_of,
+        watchdog_seconds_of,
+    )
     from inference_core.core_server import serve_core
     from tiers.catalog_file import load_catalog
 
@@ -115,7 +122,7 @@ def _serve_core(settings: "Settings", group: str | None) -> None:
 
 
 def _serve_supervised(settings: "Settings") -> None:
-    from gateway.supervisor import run_supervised
+    from gateway.processes.supervisor import run_supervised
 
     click.get_current_context().exit(run_supervised(settings))
 
@@ -123,7 +130,7 @@ def _serve_supervised(settings: "Settings") -> None:
 def _serve_http(settings: "Settings", worker: str | None) -> None:
     import msgspec
 
-    from gateway.server import run_server
-    from gateway.worker_place import WorkerPlace
+    from gateway.processes.server import run_server
+    from gateway.processes.worker_place import WorkerPlace
 
     run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerPlace))

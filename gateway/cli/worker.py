@@ -29,14 +29,14 @@ def worker(**given: Any) -> None:
 
     Beside `aio serve` with AIO_BATCH_CONCURRENCY=0, on the same database, and on the same Redis where there is one.
     """
-    from gateway.announcement import worker_text
     from gateway.http import worker_app
-    from gateway.server import run_server
-    from gateway.telemetry.logs import configure_logging
+    from gateway.processes.announcement import worker_text
+    from gateway.processes.server import run_server
+    from gateway.telemetry.set_up import set_up_telemetry
 
     # The gateways look for alerts.
     settings = settings_from(**given, alert_webhook="")
     if not settings.batch_concurrency:
         raise click.UsageError("a worker with --concurrency 0 (or AIO_BATCH_CONCURRENCY=0) would answer nothing")
-    configure_logging(settings.log_level, settings.log_format)
+    set_up_telemetry(settings, "worker")
     run_server(settings, http=worker_app, ready=worker_text)

@@ -12,13 +12,15 @@ import msgspec
 import ray
 from ray import serve
 
-from gateway.cluster.announced import Announced
+from gateway.cluster.announced import Announced, Role
 from gateway.cluster.autoscaling import pressures
 from gateway.cluster.registry import ANNOUNCE_SECONDS, NAME, NAMESPACE, Registry
-from gateway.cores import core_factory, core_title, watchdog_seconds_of
+from gateway.cluster.stage_ranks import stage_places
+from gateway.cores.cores import core_factory, core_title, watchdog_seconds_of
 from gateway.settings import Settings
 from inference_core.core_server import CoreServer
 from inference_core.errors import CoreGoneError
+from inference_core.protocol import KnobValue
 from inference_core.tcp_transport import TcpCoreClient, TcpDoor
 from tiers.catalog import Catalog
 
@@ -26,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class ReplicaTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What every replica of a core is started with; the folders are each node's own."""
+    """What every replica of a pool is started with; the folders are each node's own. `knobs`: the pool's own."""
 
     service: str
     catalog: Catalog
@@ -34,6 +36,8 @@ class ReplicaTerms(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: str
     cache_dir: str
     drain_seconds: float
+    role: Role = "both"
+    knobs: dict[str, KnobValue] = {}
 
 
 class CoreDeployment:
@@ -46,7 +50,7 @@ class CoreDeployment:
         settings.data_path.mkdir(parents=True, exist_ok=True)
         door = TcpDoor(ray.util.get_node_ip_address(), secrets.token_bytes(32))
         self._server = CoreServer(
-            core_factory(terms.catalog, settings, terms.core),
+            core_factory(terms.catalog, settings, terms.core, stage_places()),
             door,
             watchdog_seconds=watchdog_seconds_of(terms.catalog, terms.core),
             title=core_title(terms.catalog, terms.core),
@@ -55,12 +59,20 @@ class CoreDeployment:
         self._client = TcpCoreClient(door.address)
         try:
             await self._client.start()
+            await self._client.set_knobs(terms.knobs)
         except CoreGoneError:
             await self._server.stop()  # raises why
             raise
         context = serve.get_replica_context()
         node = ray.get_runtime_context().get_node_id()
-        self._said = Announced(name=context.replica_id.unique_id, node=node[:8], pid=os.getpid(), address=door.address)
+        self._said = Announced(
+            name=context.replica_id.unique_id,
+            node=node[:8],
+            pid=os.getpid(),
+            address=door.address,
+            role=terms.role,
+            own_knobs=frozenset(terms.knobs),
+        )
         self._registry = registry()
         self._announcing = asyncio.create_task(self._announce())
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from inference_core.client import CoreClient
+from gateway.cluster.replica_choice import CoreReplica
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import KnobValue
 
@@ -35,14 +35,14 @@ class CoreOrders:
         else:
             self._adapters[model, name] = path
 
-    async def repeat(self, client: CoreClient) -> None:
-        """Tell `client` all of it; what it refuses, the log says. Raises `CoreGoneError`."""
+    async def repeat(self, replica: CoreReplica) -> None:
+        """Tell `replica` all of it; what it refuses, the log says. Raises `CoreGoneError`."""
         for model, changes in self._knobs:
             with _logged_refusal(f"knobs {', '.join(changes)}"):
-                await client.set_knobs(changes, model)
+                await replica.set_knobs(changes, model)
         for (model, name), path in self._adapters.items():
             with _logged_refusal(f"adapter {name} of {model}"):
-                await client.load_adapter(model, name, path)
+                await replica.client.load_adapter(model, name, path)
 
 
 @contextmanager

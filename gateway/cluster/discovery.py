@@ -7,7 +7,7 @@ from functools import partial
 
 from gateway.cluster.announced import Announced
 from gateway.cluster.replicated_core import ReplicatedCore
-from gateway.cores import core_title
+from gateway.cores.cores import core_title
 from inference_core.client import CoreClient
 from tiers.catalog import Catalog
 

@@ -2,33 +2,36 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 import ray
 from ray import serve
 
-from gateway.cluster.announced import Announced
+from gateway.cluster.announced import Announced, Role
 from gateway.cluster.core_deployment import CoreDeployment, ReplicaTerms, registry
 from gateway.cluster.errors import ClusterError
 from gateway.cluster.placement import NodeRoom, placement_of, require_room
 from gateway.cluster.registry import NAMESPACE
 from gateway.settings import Settings
+from inference_core.protocol import KnobValue
 from tiers.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 JOIN_SECONDS = 20
+_POOLS: tuple[Role, ...] = ("both", "prefill")  # a name each: whoever answers has the first
 _FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """How many replicas every core has: `fewest` to begin with, and up to `most` as `autoscaling` has it.
+    """How many replicas a pool of every core has: `fewest` to begin with, and up to `most` as `autoscaling` has it.
 
     `cpus`: of a replica of the CPU's core, and of each rank of another. `start_seconds`: how long they may take to
-    load. `up_seconds`, `down_seconds`: how long more, or fewer, must be wanted before it is done.
+    load. `up_seconds`, `down_seconds`: how long more, or fewer, must be wanted before it is done. `knobs`: live knobs
+    that its replicas have of their own, whatever the others are told.
     """
 
     fewest: int = 1
@@ -37,11 +40,13 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     start_seconds: float = 600.0
     up_seconds: float = 10.0
     down_seconds: float = 300.0
+    knobs: dict[str, KnobValue] = {}
 
 
-def service_of(catalog: Catalog, core: str) -> str:
-    """What the replicas of a core are called in the cluster: as application of Serve and in the registry."""
-    return f"aio-{catalog.name}-{core}"
+def service_of(catalog: Catalog, core: str, role: Role = "both") -> str:
+    """What a pool of a core is called in the cluster: as application of Serve and in the registry. Prefill replicas are
+    a pool of their own, which is scaled alone (SPEC BS-08)."""
+    return f"aio-{catalog.name}-{core}" + ("-prefill" if role == "prefill" else "")
 
 
 def join(address: str) -> None:
@@ -54,40 +59,62 @@ def join(address: str) -> None:
         raise ClusterError(f"no Ray cluster at {address}: {error}. Start one: aio cluster up") from error
 
 
-def deploy(catalog: Catalog, settings: Settings, scale: Scale, *, anew: bool = False) -> None:
+def deploy(
+    catalog: Catalog, settings: Settings, scale: Scale, *, prefill: Scale | None = None, anew: bool = False
+) -> None:
     """Bring all cores of `catalog` up and wait until each serves; what serves already stays as it is, or with `anew`
-    takes the numbers of `scale`.
+    takes the numbers of `scale`. With `prefill`, a second pool of each computes long prompts for the first one.
 
     Raises NoRoomError, with the constraint, before anything is started, and ClusterError if a core does not come up.
     """
     running = serve_applications()
-    wanted = [core for core in catalog.core_names if anew or running.get(service_of(catalog, core)) != "RUNNING"]
+    pools: dict[Role, Scale] = {"both": scale} if prefill is None else {"decode": scale, "prefill": prefill}
+    wanted = [
+        (core, role)
+        for core in catalog.core_names
+        for role in pools
+        if anew or running.get(service_of(catalog, core, role)) != "RUNNING"
+    ]
     if not wanted:
         return
     rooms = free_rooms()
-    for core in wanted:
-        there = len(announced(catalog, core)) if service_of(catalog, core) in running else 0
-        if scale.fewest > there:
-            require_room(placement_of(catalog, core, scale.cpus), rooms, scale.fewest - there)
+    for core in dict.fromkeys(core for core, _ in wanted):
+        # What one pool gives up is room for the other.
+        lacking = 0
+        for name, few in ((service_of(catalog, core, role), pools[role].fewest) for one, role in wanted if one == core):
+            lacking += few - (len(_replicas(name)) if name in running else 0)
+        if lacking > 0:
+            require_room(placement_of(catalog, core, scale.cpus), rooms, lacking)
     registry()
     serve.start(proxy_location="Disabled")
-    targets = [_target(catalog, settings, core, scale) for core in wanted]
+    targets = [_target(catalog, settings, core, role, pools[role]) for core, role in wanted]
     serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
-    _wait([service_of(catalog, core) for core in wanted], scale.start_seconds)
+    _wait([service_of(catalog, core, role) for core, role in wanted], scale.start_seconds)
+    if anew and prefill is None:
+        _delete(name for core in catalog.core_names if (name := service_of(catalog, core, "prefill")) in running)
 
 
 def remove(catalog: Catalog) -> list[str]:
     """Take all cores of `catalog` down, each after it has drained; what they were called."""
-    names = [service_of(catalog, core) for core in catalog.core_names]
-    found = [name for name in names if name in serve_applications()]
-    for name in found:
+    running = serve_applications()
+    names = [service_of(catalog, core, role) for core in catalog.core_names for role in _POOLS]
+    return _delete(name for name in names if name in running)
+
+
+def _delete(names: Iterable[str]) -> list[str]:
+    deleted = list(names)
+    for name in deleted:
         serve.delete(name)
-    return found
+    return deleted
 
 
 def announced(catalog: Catalog, core: str) -> list[Announced]:
     """The replicas of a core that serve now."""
-    return list(ray.get(registry().replicas.remote(service_of(catalog, core)), timeout=JOIN_SECONDS))
+    return [replica for role in _POOLS for replica in _replicas(service_of(catalog, core, role))]
+
+
+def _replicas(service: str) -> list[Announced]:
+    return list(ray.get(registry().replicas.remote(service), timeout=JOIN_SECONDS))
 
 
 def free_rooms() -> list[NodeRoom]:
@@ -108,9 +135,9 @@ def _free_rooms() -> list[NodeRoom]:
     return [NodeRoom(node["NodeID"], free.get(node["NodeID"], {})) for node in alive]
 
 
-def _target(catalog: Catalog, settings: Settings, core: str, scale: Scale) -> Any:
+def _target(catalog: Catalog, settings: Settings, core: str, role: Role, scale: Scale) -> Any:
     placement = placement_of(catalog, core, scale.cpus)
-    service = service_of(catalog, core)
+    service = service_of(catalog, core, role)
     leader = dict(placement.bundles[0])
     options: dict[str, Any] = {
         "name": service,
@@ -144,6 +171,8 @@ def _target(catalog: Catalog, settings: Settings, core: str, scale: Scale) -> An
         data_dir=str(settings.data_path.absolute() / "cluster"),
         cache_dir=str(settings.cache_path.absolute()),
         drain_seconds=settings.drain_seconds,
+        role=role,
+        knobs=scale.knobs,
     )
     app = serve.deployment(CoreDeployment).options(**options).bind(terms)
     return serve.RunTarget(target=app, name=service, route_prefix=None)

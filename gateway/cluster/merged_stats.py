@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from inference_core.protocol import CoreStats, JoinStats, ModelStats, SpeculationStats, SwapStats
+from inference_core.protocol import CoreStats, HandoverStats, JoinStats, ModelStats, SpeculationStats, SwapStats
 
 # What is now, and is gone with a replica.
 _LEVELS = ("running", "waiting", "blocks_in_use", "blocks_cached", "blocks_total", "adapter_slots")
@@ -22,15 +22,18 @@ _COUNTS = (
     "adapter_installs",
     "adapter_evictions",
 )
+_HANDOVER_COUNTS = ("out_blocks", "in_blocks", "refused_frames")
 _SWAP_LEVELS = ("blocks_total", "blocks_kept")
 _SWAP_COUNTS = ("out_blocks", "back_blocks", "refused_blocks", "copying_seconds", "spared_seconds")
 
 
-def merged(query_id: str, present: Sequence[CoreStats], past: Sequence[CoreStats] = ()) -> CoreStats:
+def merged(
+    query_id: str, present: Sequence[CoreStats], past: Sequence[CoreStats] = (), *, answering: int | None = None
+) -> CoreStats:
     """Of the replicas at `present`, at least one, and of those that are gone, whose counts stay counted.
 
-    A new request goes where it waits least, so the predicted wait is the least. Knobs and tuning are those of the
-    first: replicas are told the same.
+    A new request goes where it waits least, so the predicted wait is the least of those that answer: the first
+    `answering`, or all. Knobs and tuning are those of the first: replicas of a role are told the same.
     """
     first = present[0]
     past = [_counts_alone(stats) for stats in past]
@@ -40,7 +43,9 @@ def merged(query_id: str, present: Sequence[CoreStats], past: Sequence[CoreStats
         arena_bytes=sum(stats.arena_bytes for stats in present),
         slab_bytes=first.slab_bytes,
         slabs_free=sum(stats.slabs_free for stats in present),
-        models=[_merged_model(_named(model.name, present), _named(model.name, past)) for model in first.models],
+        models=[
+            _merged_model(_named(model.name, present), _named(model.name, past), answering) for model in first.models
+        ],
     )
 
 
@@ -68,7 +73,7 @@ def _counts_alone(stats: CoreStats) -> CoreStats:
     return msgspec.structs.replace(stats, arena_bytes=0, slabs_free=0, models=models)
 
 
-def _merged_model(present: list[ModelStats], past: list[ModelStats]) -> ModelStats:
+def _merged_model(present: list[ModelStats], past: list[ModelStats], answering: int | None) -> ModelStats:
     both = [*present, *past]
     steps = [sum(model.step_seconds_counts) for model in both]
     return msgspec.structs.replace(
@@ -77,11 +82,14 @@ def _merged_model(present: list[ModelStats], past: list[ModelStats]) -> ModelSta
         step_seconds_mean=_mean([model.step_seconds_mean for model in both], steps),
         step_seconds_counts=_added([model.step_seconds_counts for model in both]),
         batch_sizes=_by_size([model.batch_sizes for model in both]),
-        predicted_wait_seconds=min(model.predicted_wait_seconds for model in present),
+        predicted_wait_seconds=min(model.predicted_wait_seconds for model in present[: answering or None]),
         queue_alert=any(model.queue_alert for model in present),
         joins=_merged_joins([join for model in both for join in model.joins]),
         speculation=_merged_speculation([model.speculation for model in both if model.speculation is not None]),
         swap=_merged_swap([model.swap for model in both]),
+        handover=HandoverStats(
+            **{name: sum(getattr(model.handover, name) for model in both) for name in _HANDOVER_COUNTS}
+        ),
     )
 
 

@@ -38,10 +38,11 @@ def placement_of(catalog: Catalog, core: str, cpus: float) -> CorePlacement:
     if core == CPU_CORE:
         return CorePlacement(core=core, bundles=[{"CPU": cpus, _BYTES: catalog.core.arena_bytes}])
     group = catalog.group(core)
-    # The ranks of a bundle are started by its leader, so one process has to own all of their cards.
-    bundle: Bundle = {"CPU": cpus * group.cards}
-    bundle |= {_BYTES: group.cards * group.card_bytes} if group.device == "cpu" else {"GPU": group.cards}
-    return CorePlacement(core=core, bundles=[bundle])
+    # The ranks of a bundle are started by one process, which has to own all of their cards.
+    bundle: Bundle = {"CPU": cpus * group.tensor}
+    bundle |= {_BYTES: group.tensor * group.card_bytes} if group.device == "cpu" else {"GPU": group.tensor}
+    strategy: Strategy = "STRICT_PACK" if group.pipeline == 1 else "SPREAD"
+    return CorePlacement(core=core, bundles=[bundle] * group.pipeline, strategy=strategy)
 
 
 def require_room(placement: CorePlacement, nodes: Sequence[NodeRoom], replicas: int = 1) -> list[list[str]]:

@@ -1,12 +1,14 @@
 """Which replica of a core gets a request: the one that has its prompt's beginning, unless that one is busier."""
 
+import asyncio
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
+from gateway.cluster.announced import Announced
 from inference_core.client import CoreClient
-from inference_core.protocol import AddRequest, CoreStats
+from inference_core.protocol import AddRequest, CoreStats, Knobs, KnobsSet, KnobValue
 from tiers.prefix_affinity import rendezvous_score
 
 PREFIX_TOKENS = 256
@@ -15,13 +17,19 @@ BOUND = 1.25
 
 
 class CoreReplica:
-    """A connected replica; `in_flight` counts requests from here, `others` those from elsewhere when it last told."""
+    """A connected replica; `in_flight` counts requests from here, `others` those from elsewhere when it last told.
 
-    def __init__(self, name: str, node: str, client: CoreClient) -> None:
-        self.name, self.node, self.client = name, node, client
+    `copying` is held by whoever copies blocks from it: one at a time, as its connection has room for one.
+    """
+
+    def __init__(self, announced: Announced, client: CoreClient) -> None:
+        self.name, self.node, self.role, self.client = announced.name, announced.node, announced.role, client
         self.in_flight = self.others = 0
         self.leaving = False
         self.latest: CoreStats | None = None
+        self.copying = asyncio.Lock()
+        self._own_knobs = announced.own_knobs
+        self._knobs: dict[str, Knobs] = {}
 
     @property
     def load(self) -> int:
@@ -33,9 +41,24 @@ class CoreReplica:
         """Whether new ones may go there."""
         return not self.leaving and self.client.stuck is None
 
+    def handover_min_tokens(self, model: str) -> int:
+        """The knob of that name, as the replica last told it; 0 before."""
+        knobs = self._knobs.get(model)
+        return 0 if knobs is None else knobs.handover_min_tokens
+
+    async def set_knobs(
+        self, changes: Mapping[str, KnobValue], model: str | None = None, *, keep: bool = False
+    ) -> KnobsSet:
+        """See `CoreClient.set_knobs`, of those that are not its pool's own."""
+        common = {name: value for name, value in changes.items() if name not in self._own_knobs}
+        answer = await self.client.set_knobs(common, model, keep=keep)
+        self._knobs = answer.knobs
+        return answer
+
     def heard(self, stats: CoreStats) -> None:
         """Its latest statistics."""
         self.latest = stats
+        self._knobs = {model.name: model.knobs for model in stats.models}
         self.others = max(0, sum(model.running + model.waiting for model in stats.models) - self.in_flight)
 
 

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import TypeVar
 
-from gateway.cluster.announced import Announced
+from gateway.cluster.announced import Announced, Role
 from gateway.cluster.core_orders import CoreOrders
 from gateway.cluster.merged_stats import merged, summed_past
+from gateway.cluster.prompt_handover import PromptHandover
 from gateway.cluster.replica_choice import CoreReplica, chosen, prefix_key
 from inference_core.client import CoreClient
 from inference_core.errors import CoreError, CoreGoneError
@@ -41,6 +42,10 @@ class ReplicatedCore(CoreClient):
     A request whose replica is lost, or shuts down, before its first output is sent to another one; after it, its
     iterator raises `CoreGoneError`. A replica that is leaving gets no new requests, and is left when its last one has
     ended. Knobs and adapters go to all replicas, and to those that come later.
+
+    Replicas of the role "prefill" answer only where there are no others. Long prompts that a replica of the role
+    "decode" is to answer are computed by one of them first (`PromptHandover`); whatever goes wrong with that, the
+    replica that answers computes its prompt itself.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class ReplicatedCore(CoreClient):
         self._replicas: dict[str, CoreReplica] = {}
         self._requests: dict[str, CoreReplica] = {}
         self._orders = CoreOrders()
+        self._handover = PromptHandover(title, self._visit, self._read)
         self._models: dict[str, ModelInfo] = {}
         self._lost: dict[str, CoreStats] = {}
         self._past: CoreStats | None = None
@@ -113,30 +119,31 @@ class ReplicatedCore(CoreClient):
             tried.append(replica)
             begun = False
             self._requests[request.request_id] = replica
-            replica.in_flight += 1
             try:
-                async with aclosing(replica.client.generate(request)) as outputs:
-                    async for output in outputs:
-                        if not begun and output.error_kind == "overloaded" and self._has_another(key, tried):
-                            break
-                        begun = True
-                        yield output
-                    else:
-                        return
+                with self._visit(replica):
+                    computed = await self._handover.prepare(request, replica, self._with_role("prefill"))
+                    async with aclosing(replica.client.generate(request)) as outputs:
+                        async for output in outputs:
+                            if not begun and output.error_kind == "overloaded" and self._has_another(key, tried):
+                                break
+                            begun = True
+                            if not output.index:
+                                # What was computed for this request alone was not there before it.
+                                output.cached_tokens = max(0, output.cached_tokens - computed)
+                            yield output
+                        else:
+                            return
             except CoreGoneError as error:
                 self._note_lost(replica, error)
                 if begun or not self._has_another(key, tried):
                     raise
             finally:
-                replica.in_flight -= 1
                 self._requests.pop(request.request_id, None)
-                if replica.leaving and not replica.in_flight:
-                    self._leave(replica)
             log.info("%s: %s did not begin %s; another replica will", self._title, replica.name, request.request_id)
 
     def _next(self, key: bytes, tried: list[CoreReplica]) -> CoreReplica:
         """Whom to ask now. Raises `CoreGoneError` if there is nobody."""
-        others = [replica for replica in self._replicas.values() if replica not in tried]
+        others = self._answering(tried)
         # A core that is stuck or leaves says so itself.
         replica = chosen(key, others) or next(iter(others), None)
         if replica is None:
@@ -144,8 +151,26 @@ class ReplicatedCore(CoreClient):
         return replica
 
     def _has_another(self, key: bytes, tried: list[CoreReplica]) -> bool:
+        return len(tried) < MOST_ATTEMPTS and chosen(key, self._answering(tried)) is not None
+
+    def _answering(self, tried: list[CoreReplica]) -> list[CoreReplica]:
+        """Who may answer and was not asked yet: whoever is there, if there is nobody but prefill replicas."""
         others = [replica for replica in self._replicas.values() if replica not in tried]
-        return len(tried) < MOST_ATTEMPTS and chosen(key, others) is not None
+        return [replica for replica in others if replica.role != "prefill"] or others
+
+    def _with_role(self, role: Role) -> list[CoreReplica]:
+        return [replica for replica in self._replicas.values() if replica.role == role]
+
+    @contextmanager
+    def _visit(self, replica: CoreReplica) -> Iterator[None]:
+        """Something of ours is at `replica`, which is left with its last one if it leaves."""
+        replica.in_flight += 1
+        try:
+            yield
+        finally:
+            replica.in_flight -= 1
+            if replica.leaving and not replica.in_flight:
+                self._leave(replica)
 
     def abort_choice(self, request_id: str, index: int) -> None:
         """See `CoreClient.abort_choice`."""
@@ -155,12 +180,19 @@ class ReplicatedCore(CoreClient):
     async def stats(self) -> CoreStats:
         """Of all replicas, as one; counts include those of replicas that are gone."""
         self._require_replicas()
-        readings = await asyncio.gather(*(self._read(replica) for replica in list(self._replicas.values())))
+        replicas = self._told_in_order()
+        readings = await asyncio.gather(*(self._read(replica) for replica in replicas))
         present = [reading for reading in readings if reading is not None]
         if not present:
             raise self._gone()
+        answering = sum(r is not None and one.role != "prefill" for one, r in zip(replicas, readings, strict=True))
         past = [stats for name, stats in self._lost.items() if name not in self._replicas]
-        return merged("", present, past if self._past is None else [*past, self._past])
+        past = past if self._past is None else [*past, self._past]
+        return self._handover.added_to(merged("", present, past, answering=answering))
+
+    def _told_in_order(self) -> list[CoreReplica]:
+        """All of them, those that answer first."""
+        return sorted(self._replicas.values(), key=lambda replica: replica.role == "prefill")
 
     async def _read(self, replica: CoreReplica) -> CoreStats | None:
         try:
@@ -177,30 +209,30 @@ class ReplicatedCore(CoreClient):
         self, changes: Mapping[str, KnobValue], model: str | None = None, *, keep: bool = False
     ) -> KnobsSet:
         """See `CoreClient.set_knobs`; what one replica refuses, all do, being loaded alike."""
-        answer = await self._told(lambda client: client.set_knobs(changes, model, keep=keep))
+        answer = await self._told(lambda replica: replica.set_knobs(changes, model, keep=keep))
         self._orders.note_knobs(changes, model)
         return answer
 
     async def load_adapter(self, model: str, name: str, path: str) -> list[AdapterInfo]:
         """See `CoreClient.load_adapter`; every replica reads `path` on its own machine."""
-        answer = await self._told(lambda client: client.load_adapter(model, name, path))
+        answer = await self._told(lambda replica: replica.client.load_adapter(model, name, path))
         self._orders.note_adapter(model, name, path)
         return answer
 
     async def unload_adapter(self, model: str, name: str) -> list[AdapterInfo]:
         """See `CoreClient.unload_adapter`."""
-        answer = await self._told(lambda client: client.unload_adapter(model, name))
+        answer = await self._told(lambda replica: replica.client.unload_adapter(model, name))
         self._orders.note_adapter(model, name, None)
         return answer
 
-    async def _told(self, order: Callable[[CoreClient], Awaitable[T]]) -> T:
+    async def _told(self, order: Callable[[CoreReplica], Awaitable[T]]) -> T:
         """The answer of the first replica, which may refuse before any other is told."""
         self._require_replicas()
-        first, *others = self._replicas.values()
-        answer = await order(first.client)
+        first, *others = self._told_in_order()
+        answer = await order(first)
         for replica in others:
             try:
-                await order(replica.client)
+                await order(replica)
             except CoreGoneError as error:
                 self._note_lost(replica, error)
         return answer
@@ -232,10 +264,12 @@ class ReplicatedCore(CoreClient):
 
     async def _join(self, announced: Announced) -> None:
         client = self._connect(announced)
+        replica = CoreReplica(announced, client)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await client.start()
-                await self._orders.repeat(client)
+                await self._orders.repeat(replica)
+                replica.heard(await client.stats())
         except (CoreError, TimeoutError) as error:
             self._note(f"{announced.name} on {announced.node} cannot be reached: {error or 'no answer in time'}")
             await client.close()
@@ -244,7 +278,7 @@ class ReplicatedCore(CoreClient):
             raise
         else:
             self._models = client.models
-            self._replicas[announced.name] = CoreReplica(announced.name, announced.node, client)
+            self._replicas[announced.name] = replica
             self._lost.pop(announced.name, None)
             log.info("%s: replica %s on %s serves", self._title, announced.name, announced.node)
         finally:

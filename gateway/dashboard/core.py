@@ -8,8 +8,8 @@ from litestar import get, post
 from litestar.response import Response
 
 from gateway.api.guard import OPERATOR, actor_of
-from gateway.core_knobs import KnobOrder
-from gateway.core_reading import read_cores
+from gateway.cores.knobs import KnobOrder
+from gateway.cores.reading import read_cores
 from gateway.dashboard.forms import form_of, text_of
 from gateway.dashboard.knob_form import knob_fields, wanted_changes
 from gateway.dashboard.page import Page
@@ -105,7 +105,7 @@ def arena_parts(stats: CoreStats) -> list[ArenaPart]:
         most = max(model.blocks_total, 1)
         found.append(ArenaPart(f"{model.name}, in use", model.blocks_in_use / most, 1 + 2 * (place % 2)))
         found.append(ArenaPart(f"{model.name}, cached prefixes", model.blocks_cached / most, 2 + 2 * (place % 2)))
-    return [*found, ArenaPart("free", max(0.0, 1 - sum(part.share for part in found)), 5)]
+    return [*found, ArenaPart("free", max(0.0, 1 - sum(part.share for part in found)), 0)]
 
 
 def size_bars(batch_sizes: Mapping[int, int]) -> list[Bar]:

@@ -9,6 +9,7 @@ from gateway.telemetry.alerts import Figures as AlertFigures
 from gateway.telemetry.service_levels import Figures, TierFigures
 from gateway.telemetry.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
 from inference_core.protocol import CoreStats, ModelStats
+from quality.estimates import UpgradeRate
 from tiers.tier import Tier
 
 
@@ -54,9 +55,10 @@ class CoreNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlertNow(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure above its limit since `since` (epoch seconds)."""
+    """A `figure` (one of `alert_figures`) above its limit since `since` (epoch seconds)."""
 
     name: str
+    figure: str
     severity: Severity
     summary: str
     value: float
@@ -76,13 +78,15 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything on the overview page. Windows end `at` (epoch seconds); `history` is oldest first."""
+    """Everything on the overview page. Windows end `at` (epoch seconds); `history` is oldest first. `upgrade`: how many
+    of the last verified answers were worse than the strongest tier's, by the last sample; None if that is not known."""
 
     at: float
     window_seconds: float
     overall: TierNow
     tiers: list[TierNow]
     cores: list[CoreNow]
+    upgrade: UpgradeRate | None
     alerts: list[AlertNow]
     history: list[Point]
 
@@ -123,6 +127,7 @@ def over_limit(figures: AlertFigures, since: dict[str, float], now: float) -> li
             found.append(
                 AlertNow(
                     name=rule.name,
+                    figure=rule.figure,
                     severity=rule.severity,
                     summary=rule.summary,
                     value=value,

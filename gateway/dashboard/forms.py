@@ -37,6 +37,11 @@ async def fields_of(request: HttpRequest) -> dict[str, str]:
     return {name: texts[0] for name, texts in form.items() if texts}
 
 
+def given_of(form: Form, *names: str) -> dict[str, str]:
+    """The first texts of those of the fields that hold anything."""
+    return {name: text for name in names if (text := text_of(form, name)) is not None}
+
+
 def list_of(form: Form, name: str) -> list[str] | None:
     """Texts with commas between them, or of several boxes of one name; None for none."""
     return [part.strip() for text in form.get(name, ()) for part in text.split(",") if part.strip()] or None

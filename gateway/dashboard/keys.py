@@ -18,12 +18,12 @@ from gateway.api.keys_admin import (
     order_of,
 )
 from gateway.api.quality_lists import page_asked_for
-from gateway.dashboard.forms import Form, form_of, is_changed, list_of, taken, text_of
+from gateway.dashboard.forms import Form, form_of, given_of, is_changed, list_of, taken, text_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.dashboard.requests import epoch_of
-from gateway.database_reach import reached
 from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.stores.database_reach import reached
 from gateway.tenancy.budget_orders import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.key_orders import IssuedKey, change_key, create_key, create_team, revoke_key, rotate_key, shown_key
 from gateway.tenancy.listings import BUDGETS, KEYS, TEAMS
@@ -77,7 +77,7 @@ async def make_key(request: HttpRequest) -> Response[Any]:
     """A new key; the page that follows shows it this once."""
     form = await form_of(request)
     values = {"name": text_of(form, "name") or "", "terms": _terms(form)}
-    order = taken(values | _given(form, "team", "reason"), KeyOrder)
+    order = taken(values | given_of(form, "team", "reason"), KeyOrder)
     work = create_key(parts_of(request).database, order.name, order.team, order.terms, order_of(request, order.reason))
     return _issued(request, await obeyed(request, work))
 
@@ -86,7 +86,7 @@ async def make_key(request: HttpRequest) -> Response[Any]:
 async def change_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """Change what the form has changed of what a key may do."""
     form = await form_of(request)
-    order = taken({"terms": _terms(form)} | _given(form, "reason"), ChangeOrder)
+    order = taken({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
     work = change_key(parts_of(request).database, key, order.terms, order_of(request, order.reason))
     changed = await obeyed(request, work)
     said = "; ".join(f"{name}: {before} → {after}" for name, (before, after) in changed.items())
@@ -98,7 +98,7 @@ async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """A new secret; the page that follows shows it this once. The old one is good for `hours` more."""
     form = await form_of(request)
     given = {} if (hours := text_of(form, "hours")) is None else {"grace_seconds": _seconds(hours)}
-    order = taken(given | _given(form, "reason"), RotateOrder)
+    order = taken(given | given_of(form, "reason"), RotateOrder)
     work = rotate_key(parts_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
     return _issued(request, await obeyed(request, work))
 
@@ -106,7 +106,7 @@ async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
 @post("/keys/{key:str}/revoke", status_code=200)
 async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """For good."""
-    order = taken(_given(await form_of(request), "reason"), RevokeOrder)
+    order = taken(given_of(await form_of(request), "reason"), RevokeOrder)
     await obeyed(request, revoke_key(parts_of(request).database, key, order_of(request, order.reason)))
     return back_to(f"{_PATH}/{key}", "The key is revoked: refused here at once, and by other processes in a moment.")
 
@@ -115,7 +115,7 @@ async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
 async def make_team(request: HttpRequest) -> Response[Any]:
     """A new team."""
     form = await form_of(request)
-    order = taken({"name": text_of(form, "name") or ""} | _given(form, "reason"), TeamOrder)
+    order = taken({"name": text_of(form, "name") or ""} | given_of(form, "reason"), TeamOrder)
     await obeyed(request, create_team(parts_of(request).database, order.name, order_of(request, order.reason)))
     return back_to(_PATH, f"There is a team {order.name}.")
 
@@ -124,7 +124,7 @@ async def make_team(request: HttpRequest) -> Response[Any]:
 async def put_budget(request: HttpRequest) -> Response[Any]:
     """Bound what a key or team may spend."""
     parts, form = parts_of(request), await form_of(request)
-    order = taken(_given(form, "kind", "subject", "period", "amount_usd", "reason"), BudgetOrder)
+    order = taken(given_of(form, "kind", "subject", "period", "amount_usd", "reason"), BudgetOrder)
     static = order.kind == "key" and parts.tenancy.directory.is_static(order.subject)
     done = order_of(request, order.reason)
     work = set_budget(parts.database, order.kind, order.subject, order.period, order.amount_usd, done, static)
@@ -152,10 +152,6 @@ def _terms(form: Form) -> dict[str, Any]:
         expires = text_of(form, "expires_at")
         terms["expires_at"] = None if expires is None else epoch_of("expires_at", expires)
     return terms
-
-
-def _given(form: Form, *names: str) -> dict[str, str]:
-    return {name: text for name in names if (text := text_of(form, name)) is not None}
 
 
 def _seconds(hours: str) -> Any:

@@ -4,17 +4,18 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
-from gateway.core_reading import read_cores
+from gateway.cores.reading import read_cores
 from gateway.dashboard.figures import AlertNow, CoreNow, Overview, Point, over_limit, tiers_now
-from gateway.peers import Peers
-from gateway.routing import RoutingService
+from gateway.processes.peers import Peers
+from gateway.routing.router import RoutingService
 from gateway.telemetry.alert_figures import alert_figures
 from gateway.telemetry.levels_of_all import levels_of_all
 from gateway.telemetry.metrics import Metrics
 from inference_core.client import CoreClient
 from inference_core.protocol import CoreStats
+from quality.estimates import UpgradeRate
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,8 @@ CORE_SECONDS = 0.15
 class Live:
     """Figures of all gateway processes behind the port, cores, and an hour of samples (SPEC OB-12).
 
-    Everything is read from memory and from the cores: no query, however many requests there are.
+    All that moves is read from memory and from the cores: no query, however many requests there are. What is known of
+    the answers (`quality`) is asked for with each sample.
     """
 
     def __init__(
@@ -37,9 +39,12 @@ class Live:
         metrics: Metrics,
         cores: Mapping[str, CoreClient],
         peers: Peers | None = None,
+        quality: Callable[[], Awaitable[UpgradeRate | None]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._routing, self._metrics, self._cores, self._peers, self._clock = routing, metrics, cores, peers, clock
+        self._quality = quality
+        self._upgrade: UpgradeRate | None = None
         self._begun = clock()
         self._history: deque[Point] = deque(maxlen=SAMPLES)
         self._since: dict[str, float] = {}
@@ -64,6 +69,8 @@ class Live:
 
     async def sample(self) -> None:
         """Add a point to the history, and look for figures that are too high."""
+        if self._quality is not None:
+            self._upgrade = await self._quality()
         async with self._lock:
             now = self._snapshot = await self._look()
         levels = await levels_of_all(self._metrics.levels, self._peers)
@@ -99,6 +106,7 @@ class Live:
             overall=overall,
             tiers=tiers,
             cores=[self._core(name) for name in self._cores],
+            upgrade=self._upgrade,
             alerts=self._alerts,
             history=list(self._history),
         )

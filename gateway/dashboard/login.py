@@ -7,7 +7,7 @@ from litestar import get, post
 from litestar.datastructures import Cookie
 from litestar.response import Response
 
-from gateway.api.guard import needs_no_key
+from gateway.api.guard import KEYLESS_ACTOR, actor_of, needs_no_key
 from gateway.dashboard.login_limit import LoginLimit
 from gateway.dashboard.rendering import HOME, LOGIN, back_to, page
 from gateway.dashboard.sessions import (
@@ -19,11 +19,12 @@ from gateway.dashboard.sessions import (
     csrf_is_right,
     new_token,
 )
+from gateway.dashboard.sign_in_trail import Means, address_of, note, note_failure
 from gateway.dashboard.users import password_is_right
-from gateway.database_reach import reached
 from gateway.errors import ApiError
 from gateway.keys import PREFIX_LENGTH, digest_of
 from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
 from gateway.tenancy.directory import KeysAwayError, UnknownKeyError
 from gateway.tenancy.known_keys import ADMINISTRATION
 
@@ -52,8 +53,12 @@ async def sign_in(request: HttpRequest) -> Response[Any]:
         return _form(request, 403, "The form was too old, or its cookie was refused. Try again.")
     limit = _limit(request)
     name, secret = form.get("name", "").strip(), form.get("secret", "")
-    subjects = [f"from {request.client.host if request.client else ''}", *([f"name {name[:128]}"] if name else [])]
+    means: Means = "password" if name else "key" if secret else "this machine"
+    subjects = [f"from {address_of(request)}", *([f"name {name[:128]}"] if name else [])]
     if seconds := limit.wait(*subjects):
+        # Once for each time that it begins to hold, so that nobody fills the database by going on.
+        if limit.is_news(*subjects):
+            await note_failure(request, "session.limited", name, means)
         refused = _form(request, 429, f"Too many attempts failed. Wait {seconds} seconds.")
         refused.headers["retry-after"] = str(seconds)
         return refused
@@ -61,13 +66,18 @@ async def sign_in(request: HttpRequest) -> Response[Any]:
     limit.failed(*subjects)
     holder = await _holder(request, name, secret)
     if holder is None:
-        log.warning("a sign-in to the dashboard failed, as %s", "a user" if name else "the holder of a key")
+        log.warning("a sign-in to the dashboard failed, by %s", means)
+        await note_failure(request, "session.refused", name, means)
         return _form(request, 401, "That is no name with its password, and no admin key.", name)
     limit.forgive(*subjects)
+    sessions = parts_of(request).sessions
     try:
-        token = await parts_of(request).sessions.begin(holder)
+        token = await sessions.begin(holder)
+        caller = await sessions.caller(token)
     except SessionsAwayError:
         raise ApiError(503, "The database is away. Sign in with an admin key, or try again later.") from None
+    if caller is not None:
+        await note(request, "session.begun", caller.key_id or KEYLESS_ACTOR, by=means)
     return _with_cookie(request, back_to(_safe(form.get("next", ""))), token, int(SESSION_SECONDS))
 
 
@@ -75,6 +85,7 @@ async def sign_in(request: HttpRequest) -> Response[Any]:
 async def sign_out(request: HttpRequest) -> Response[Any]:
     """End the session, here and in the database."""
     await reached(parts_of(request).sessions.end(request.cookies.get(COOKIE, "")))
+    await note(request, "session.ended", actor_of(request))
     response = back_to(LOGIN)
     response.delete_cookie(COOKIE, path="/")
     return response

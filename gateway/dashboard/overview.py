@@ -8,13 +8,12 @@ import msgspec
 from litestar import get
 from litestar.response import Response, Stream
 
-from gateway.api.csv_export import csv_response
+from gateway.api.csv_export import as_asked
 from gateway.api.operations import describe
 from gateway.dashboard.charts import Series
 from gateway.dashboard.figures import Overview, TierNow
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import HEADERS, TEMPLATES, page
-from gateway.errors import bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
 
 EVENT_SECONDS = 2.0
@@ -42,14 +41,9 @@ async def overview_events(request: HttpRequest) -> Stream:
 @get("/overview", operation_class=describe(None, Overview), summary="Show how tiers and cores fare now")
 async def overview_figures(request: HttpRequest) -> Response[Any]:
     """Everything on the dashboard's overview, over the last five minutes. Query: `format`, json or csv: the tiers."""
-    form = request.query_params.get("format", "json")
-    if form not in ("json", "csv"):
-        raise bad_request(f"Invalid format: {form[:64]!r}; allowed: json, csv.", "format", "invalid_value")
     now = await parts_of(request).live.overview()
-    if form == "json":
-        return Response(now, media_type="application/json")
     rows = [_flat(tier) for tier in (now.overall, *now.tiers)]
-    return csv_response("overview", list(rows[0]), rows)
+    return as_asked(request, "overview", now, list(rows[0]), rows)
 
 
 async def _events(parts: Parts) -> AsyncIterator[str]:

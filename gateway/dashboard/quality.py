@@ -7,6 +7,7 @@ import msgspec
 from litestar import get, post
 from litestar.response import Response
 
+from classifier.artefact import default_artefact
 from classifier.errors import ArtefactError
 from classifier.registry import ArtefactRegistry
 from gateway.api.classifier_orders import (
@@ -35,7 +36,8 @@ ROWS = "10"
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """The versions in the registry, and which of them serve; `now` is None while none does."""
+    """The versions in the registry, and which of them serve: what ships with the package while it is empty. `now` is
+    None for a registry that cannot be read."""
 
     versions: list[str]
     now: VersionsNow | None
@@ -45,13 +47,13 @@ class Registered(msgspec.Struct, frozen=True):
 async def show_quality(request: HttpRequest) -> Response[Any]:
     """Query: `cursor`, of the page of versions before this one."""
     parts = parts_of(request)
-    asked = {"limit": ROWS}
+    asked, promotions = {"limit": ROWS}, _promotions(request)
     versions, runs, rollouts, estimates, registered = await asyncio.gather(
         page_asked_for(request, ARTEFACTS, asked | dict(request.query_params)),
         page_asked_for(request, RETRAININGS, asked),
         page_asked_for(request, ROLLOUTS, asked),
         _estimates(request),
-        asyncio.to_thread(_registered, ArtefactRegistry(parts.settings.registry_path)),
+        asyncio.to_thread(_registered, ArtefactRegistry(parts.settings.registry_path), promotions is not None),
     )
     monitor = None if parts.quality_loop is None else parts.quality_loop.monitor
     return page(
@@ -61,7 +63,7 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
         estimates=estimates,
         rules=None if monitor is None else monitor.settings,
         loop_runs=parts.quality_loop is not None,
-        promotions=_promotions(request),
+        promotions=promotions,
         runs=runs.rows,
         rollouts=rollouts.rows,
         versions=versions,
@@ -141,7 +143,10 @@ def _promotions(request: HttpRequest) -> PromotionsShown | None:
         return None
 
 
-def _registered(registry: ArtefactRegistry) -> Registered:
+def _registered(registry: ArtefactRegistry, routes: bool) -> Registered:
+    if routes and not registry.versions():
+        shipped = default_artefact().name
+        return Registered([shipped], VersionsNow(current=shipped, previous=None, trial=None, share=0.0))
     try:
         return Registered(registry.versions(), versions_now(registry))
     except ArtefactError:

@@ -14,13 +14,14 @@ from litestar.datastructures import Cookie
 from litestar.exceptions import HTTPException
 from litestar.response import Response
 
+from gateway.answering.caller import CALLER, KEYLESS
 from gateway.api.guard import NotSignedInError, caller_of
-from gateway.caller import CALLER, KEYLESS
 from gateway.dashboard import assets, charts
 from gateway.dashboard.page import OPT, Page, links
 from gateway.dashboard.sessions import COOKIE, csrf_of
 from gateway.errors import as_api_error, request_id_of
 from gateway.parts import HttpRequest
+from gateway.telemetry.slo import Quantiles
 from tiers.errors import TierError
 
 log = logging.getLogger(__name__)
@@ -124,6 +125,15 @@ def _milliseconds(value: float | None) -> str:
     return _seconds(None if value is None else value / 1e3)
 
 
+def _quantiles(figure: Quantiles) -> str:
+    """p50, p95 and p99 of seconds, in one unit that fits them all."""
+    values = [value for value in (figure.p50, figure.p95, figure.p99) if value is not None and math.isfinite(value)]
+    if len(values) < 3:
+        return "–"
+    scale, unit = (1.0, "s") if values[-1] >= 1 else (1e3, "ms")
+    return " / ".join(f"{value * scale:.3g}" for value in values) + f" {unit}"
+
+
 def _usd(value: float | None) -> str:
     if value is None:
         return "–"
@@ -183,6 +193,7 @@ def _templates() -> Environment:
         "milliseconds": _milliseconds,
         "usd": _usd,
         "percent": _percent,
+        "quantiles": _quantiles,
         "bytes": _bytes,
         "number": _number,
         "when": _when,

@@ -8,13 +8,14 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Decision, PolicyInputs
-from classifier.errors import NoTierAllowedError
+from classifier.errors import ArtefactError, NoTierAllowedError
 from classifier.outcome_model import OutcomeModel
 from classifier.policy import barred_tiers, decide
 from classifier.routing_input import routing_input
-from gateway.loaded_version import LoadedVersion
-from gateway.routing import RoutingService
-from gateway.routing_rule import heuristic_rule
+from gateway.routing.loaded_version import LoadedVersion
+from gateway.routing.model import rule_of
+from gateway.routing.router import RoutingService
+from gateway.routing.rule import heuristic_rule
 from migrations.tables import verifications
 from quality.record import Record
 
@@ -99,7 +100,7 @@ def rerouted(routing: RoutingService, record: Record, quality_target: float) -> 
     if inputs.prediction.kind == "heuristic":
         rule = heuristic_rule(quality_target)
     else:
-        rule = routing.classifier.model_for(record.request_id).rule_for(quality_target)
+        rule = rule_of(routing.classifier, record.request_id, quality_target)
     wanted: PolicyInputs = msgspec.structs.replace(
         inputs, rule=rule.rule, quality_target=rule.quality_target, lambda_=rule.lambda_, tau=rule.tau
     )
@@ -110,8 +111,12 @@ def rerouted(routing: RoutingService, record: Record, quality_target: float) -> 
 
 
 async def nearest_examples(routing: RoutingService, record: Record) -> list[Example]:
-    """The verified prompts nearest to this one in the memory of the version in force; none without its text."""
-    version = routing.classifier.model_for(record.request_id)
+    """The verified prompts nearest to this one in the memory of the version in force; none without its text or a
+    version."""
+    try:
+        version = routing.classifier.model_for(record.request_id)
+    except ArtefactError:
+        return []
     if record.messages is None or not isinstance(version, LoadedVersion):
         return []
     return await asyncio.to_thread(_nearest, version.model, record.messages)

@@ -1,4 +1,4 @@
-"""The requests page: what was served, newest first, found by tier, key, time or id; and the path of each one."""
+"""The requests page: what was served, found by tier, status, model, key, time or id; and the path of each request."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -8,7 +8,7 @@ from litestar import get
 from litestar.params import FromPath
 from litestar.response import Response
 
-from gateway.api.csv_export import csv_response
+from gateway.api.csv_export import as_asked
 from gateway.api.operations import describe
 from gateway.api.quality_lists import page_asked_for
 from gateway.dashboard.page import Page
@@ -20,12 +20,14 @@ from gateway.dashboard.request_path import (
     stages_of,
     verifications_of,
 )
-from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
+from quality.embedding_record import EmbeddingRecord
 from quality.listings import REQUESTS
 from quality.record import Record
 from quality.record_rows import request_row
+from quality.recorded import Recorded
 
 ROWS = 50
 
@@ -35,6 +37,13 @@ class RequestShown(msgspec.Struct, frozen=True, kw_only=True):
 
     request: Record
     verifications: list[dict[str, Any]]
+
+
+class EmbeddingShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of a request for embeddings, of which nothing is verified."""
+
+    request: EmbeddingRecord
+    verifications: list[dict[str, Any]] = []
 
 
 @get("/requests")
@@ -61,6 +70,8 @@ async def show_requests(request: HttpRequest) -> Response[Any]:
 async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
     """The path of one request. Query: `quality`, a target in [0, 1] to decide it again for."""
     record = await _record(request, request_id)
+    if isinstance(record, EmbeddingRecord):
+        return page(request, "embedding.html", "Request", record=record)
     parts = parts_of(request)
     wanted = _target(request.query_params.get("quality", "").strip())
     return page(
@@ -78,21 +89,20 @@ async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Respo
     )
 
 
-@get("/requests/{request_id:str}", operation_class=describe(None, RequestShown), summary="Show a request")
+@get(
+    "/requests/{request_id:str}", operation_class=describe(None, RequestShown, EmbeddingShown), summary="Show a request"
+)
 async def request_figures(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
     """Anybody's: the record with its decision, and what was verified of it. Query: `format`, json or csv: its row."""
-    form = request.query_params.get("format", "json")
-    if form not in ("json", "csv"):
-        raise bad_request(f"Invalid format: {form[:64]!r}; allowed: json, csv.", "format", "invalid_value")
     record = await _record(request, request_id)
-    if form == "csv":
-        row = msgspec.to_builtins(request_row(record))
-        return csv_response("request", list(row), [row])
+    row = msgspec.to_builtins(request_row(record))
+    if isinstance(record, EmbeddingRecord):
+        return as_asked(request, "request", EmbeddingShown(request=record), list(row), [row])
     verified = await reached(verifications_of(parts_of(request).database, record.request_id))
-    return Response(RequestShown(request=record, verifications=verified), media_type="application/json")
+    return as_asked(request, "request", RequestShown(request=record, verifications=verified), list(row), [row])
 
 
-async def _record(request: HttpRequest, request_id: str) -> Record:
+async def _record(request: HttpRequest, request_id: str) -> Recorded:
     record = await reached(parts_of(request).records.find(request_id))
     if record is None:
         raise ApiError(404, f"No request {request_id[:128]!r} is recorded.", code="request_not_found")

@@ -1,5 +1,6 @@
 """The routing page: cost against quality, what another target would do before it is in force, and whom to trust."""
 
+import asyncio
 from typing import Any
 
 from litestar import get, post
@@ -22,10 +23,10 @@ from gateway.dashboard.charts import Curve, Mark, Plane
 from gateway.dashboard.forms import fields_of, reason_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
-from gateway.database_reach import reached
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
-from gateway.routing_preview import Preview
+from gateway.routing.preview import Preview
+from gateway.stores.database_reach import reached
 from quality.reliability import ReliabilityBin, reliability
 
 PATH = "/admin/routing"
@@ -37,10 +38,13 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
     """Query: `quality_target`, to see what it would do with yesterday's traffic."""
     parts = parts_of(request)
     wanted = target_of(request.query_params.get("quality_target", ""))
-    previewed = await preview_of(request)
-    curve = await _unless_off(curve_shown, parts)
-    clusters: ClustersShown | None = await _unless_off(clusters_shown, parts)
-    bins = await reached(reliability(parts.database, parts.routing.strongest))
+    previewed, curve, clusters, bins, compared = await asyncio.gather(
+        preview_of(request),
+        _unless_off(curve_shown, parts),
+        _unless_off(clusters_shown, parts),
+        reached(reliability(parts.database, parts.routing.strongest)),
+        tiers_compared(parts),
+    )
     in_force = rule_at(parts, parts.routing.target_in_force)
     return page(
         request,
@@ -59,7 +63,7 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
         bin_marks=[_mark(one) for one in bins],
         diagonal=[Curve(name="as predicted", points=[(0.0, 0.0), (1.0, 1.0)], colour=5, dashes="4 4")],
         clusters=_by_cluster(clusters),
-        compared=await tiers_compared(parts),
+        compared=compared,
         judged=range(1, parts.routing.strongest),
     )
 

@@ -10,7 +10,7 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.caller import KEYLESS, Caller
+from gateway.answering.caller import KEYLESS, Caller
 from gateway.dashboard.users import SCOPES_OF
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import Directory, KeysAwayError, UnknownKeyError

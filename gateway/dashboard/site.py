@@ -19,6 +19,7 @@ from gateway.dashboard.rendering import failure_page
 from gateway.dashboard.requests import REQUESTS_PAGE
 from gateway.dashboard.routing import ROUTING_PAGE
 from gateway.dashboard.system import SYSTEM_PAGE
+from gateway.dashboard.users_page import USERS_PAGE
 
 PAGES: tuple[Page, ...] = (
     OVERVIEW_PAGE,
@@ -28,6 +29,7 @@ PAGES: tuple[Page, ...] = (
     EXPERIMENTS_PAGE,
     CORE_PAGE,
     KEYS_PAGE,
+    USERS_PAGE,
     SYSTEM_PAGE,
 )
 

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.tenancy.errors import TenancyError, UnknownSubjectError
 from gateway.tenancy.orders import Order, write_down
-from migrations.tables import dashboard_users
+from migrations.tables import dashboard_sessions, dashboard_users
 from quality.pages import Listing
 
 Role = Literal["viewer", "operator", "admin"]
@@ -43,6 +43,12 @@ class UserOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     role: Role = "viewer"
 
 
+class RoleOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a user may do from now on."""
+
+    role: Role
+
+
 async def add_user(engine: AsyncEngine, user: UserOrder, order: Order) -> None:
     """Raises `TenancyError` if the name is taken."""
     row = {"name": user.name, "role": user.role, "password": await asyncio.to_thread(hashed, user.password)}
@@ -54,13 +60,30 @@ async def add_user(engine: AsyncEngine, user: UserOrder, order: Order) -> None:
         raise TenancyError(f"there is a user {user.name!r} already", "name") from error
 
 
-async def remove_user(engine: AsyncEngine, name: str, order: Order) -> None:
-    """Ends the user's sessions too. Raises `UnknownSubjectError`."""
+async def change_role(engine: AsyncEngine, name: str, role: Role, order: Order) -> Role:
+    """In force within two seconds where the user is signed in. Returns the role before. Raises `UnknownSubjectError`,
+    and `TenancyError` for somebody's own role: no admin locks the door from outside."""
     async with engine.begin() as connection:
-        gone = delete(dashboard_users).where(dashboard_users.c.name == name).returning(dashboard_users.c.role)
-        role = await connection.scalar(gone)
-        if role is None:
-            raise UnknownSubjectError(f"there is no user {name[:128]!r}", "name")
+        before = await _role(connection, name, order)
+        await connection.execute(update(dashboard_users).where(dashboard_users.c.name == name).values(role=role))
+        await write_down(connection, order, "user.changed", name, {"role": [before, role]})
+    return before
+
+
+async def end_sessions(engine: AsyncEngine, name: str, order: Order) -> int:
+    """Sign a user out everywhere; how many sessions that were. Raises `UnknownSubjectError`."""
+    async with engine.begin() as connection:
+        await _role(connection, name)
+        ended = await connection.execute(delete(dashboard_sessions).where(dashboard_sessions.c.user_name == name))
+        await write_down(connection, order, "user.signed_out", name, {"sessions": [ended.rowcount, 0]})
+    return ended.rowcount
+
+
+async def remove_user(engine: AsyncEngine, name: str, order: Order) -> None:
+    """Ends the user's sessions too. Raises `UnknownSubjectError`, and `TenancyError` for oneself."""
+    async with engine.begin() as connection:
+        role = await _role(connection, name, order)
+        await connection.execute(delete(dashboard_users).where(dashboard_users.c.name == name))
         await write_down(connection, order, "user.removed", name, {"role": [role, None]})
 
 
@@ -84,6 +107,18 @@ def hashed(password: str, salt: bytes | None = None) -> str:
     salt = os.urandom(16) if salt is None else salt
     digest = _scrypt(password, salt, _N, _R, _P)
     return f"scrypt:{_N}:{_R}:{_P}:{_text(salt)}:{_text(digest)}"
+
+
+async def _role(connection: AsyncConnection, name: str, order: Order | None = None) -> Role:
+    """That a user has, who must not be the one who gives the order."""
+    # A write comes first, so that SQLite waits for another writer instead of failing, and PostgreSQL holds the row.
+    mine = update(dashboard_users).where(dashboard_users.c.name == name).values(role=dashboard_users.c.role)
+    role: Role | None = await connection.scalar(mine.returning(dashboard_users.c.role))
+    if role is None:
+        raise UnknownSubjectError(f"there is no user {name[:128]!r}", "name")
+    if order is not None and order.actor == f"user:{name}":
+        raise TenancyError("another admin has to do that to you", "name")
+    return role
 
 
 def _matches(password: str, kept: str) -> bool:

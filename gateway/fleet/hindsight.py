@@ -14,7 +14,7 @@ from inference_core.bench.trace_file import Arrival
 _BATCH = 8
 _BUSY = (0.4, 0.6, 0.8, 1.0, 1.2)
 _WINDOWS_S = (0.0, 60.0)
-_BLOCKS = (8, 4, 2)
+_BLOCKS_S = (120.0, 60.0, 30.0)
 
 
 class ClairvoyantRule:
@@ -71,7 +71,7 @@ def cheapest_schedule(setting: Setting, most_missed: int, start: FleetRun) -> Fl
             best, cost = run, found.replica_hours
             break
     schedule = [ordered for at, ordered, _ in best.sizes if 0 < at <= setting.until + setting.fleet.interval_s]
-    for size in _BLOCKS:
+    for size in (max(1, round(seconds / setting.fleet.interval_s)) for seconds in _BLOCKS_S):
         for first in range(0, len(schedule), size):
             while True:
                 lower = [

@@ -21,7 +21,7 @@ class PredictiveKnobs(msgspec.Struct, frozen=True, kw_only=True):
 
     busy: float = 0.8
     quantile: float = 0.9
-    down_window_s: float = 120.0
+    down_window_s: float = 900.0
     catch_up_s: float = 15.0
     memory: float = 2000.0
 

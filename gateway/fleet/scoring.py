@@ -1,6 +1,7 @@
 """What is compared: a trace through a fleet under a rule, and how well its requests were served at what cost."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import msgspec
@@ -35,7 +36,8 @@ class ServiceObjectives(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace on a fleet; only what arrives after `since` is counted."""
+    """A trace on a fleet; only what arrives after `since` is counted. Kubernetes asks its rules every
+    `reactive_interval_s`, 15 s being its default."""
 
     trace: str
     profile: ReplicaProfile
@@ -43,6 +45,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     objectives: ServiceObjectives
     arrivals: Sequence[Arrival]
     since: float = -1.0
+    reactive_interval_s: float = 15.0
 
     @property
     def until(self) -> float:
@@ -57,6 +60,16 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     def after(self, share: float) -> "Setting":
         """The whole trace, counted from after its first `share`."""
         return msgspec.structs.replace(self, since=share * self.until)
+
+    def at_speed(self, speed: float) -> "Setting":
+        """The same requests in 1 / `speed` of the time: as much more load, of the same shape."""
+        arrivals = [replace(each, at=each.at / speed) for each in self.arrivals]
+        return msgspec.structs.replace(self, arrivals=arrivals, since=self.since / speed)
+
+    def reactive(self) -> "Setting":
+        """The same for a rule that Kubernetes asks."""
+        fleet = msgspec.structs.replace(self.fleet, interval_s=self.reactive_interval_s)
+        return msgspec.structs.replace(self, fleet=fleet)
 
     def run(self, rule: ScalingRule) -> FleetRun:
         """The trace under `rule`, from the warm pool."""

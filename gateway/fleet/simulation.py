@@ -11,12 +11,12 @@ from gateway.fleet.simulated_replica import SimulatedReplica, SimulatedRequest
 
 
 class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`least` is the warm pool. `interval_s`: how often the rule is asked, 15 s being the HPA's default."""
+    """`least` is the warm pool. `interval_s`: how often the rule is asked."""
 
     cold_start_s: float
     least: int = 3
     most: int = 64
-    interval_s: float = 15.0
+    interval_s: float = 5.0
 
     def clamp(self, wanted: int) -> int:
         return min(self.most, max(self.least, wanted))

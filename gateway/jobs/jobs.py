@@ -18,10 +18,10 @@ from gateway.jobs.keeper import BatchKeeper
 from gateway.jobs.line_book import LineBook
 from gateway.jobs.line_worker import AnswerLine, LineWorker
 from gateway.jobs.redis_queue import RedisQueue
-from gateway.knob_file import KnobFile
-from gateway.redis_store import RedisStore
-from gateway.retries import background
+from gateway.knobs.file import KnobFile
 from gateway.settings import Settings
+from gateway.stores.redis_store import RedisStore
+from gateway.stores.retries import background
 from gateway.telemetry.job_metrics import JobMetrics
 from gateway.tenancy.database_time import DatabaseTime
 

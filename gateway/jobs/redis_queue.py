@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.jobs.job_queue import Job, JobQueue, QueueAwayError
 from gateway.jobs.line_book import LineBook
-from gateway.redis_store import RedisAwayError, RedisStore
+from gateway.stores.redis_store import RedisAwayError, RedisStore
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -83,7 +83,7 @@ ITEMS = (
         row="CK-02",
         area="model",
         item="a distilled model for prompts below 30 tokens",
-        gap="a cheap tier takes short prompts by the classifier's choice; no student was distilled",
+        gap="the fast path takes them to the tier it names (gateway/test_edge_path.py); no student was distilled",
     ),
     ChecklistItem(
         row="CK-03",
@@ -138,7 +138,7 @@ ITEMS = (
         row="CK-05",
         area="scale",
         item="edge first, below 20 ms",
-        gap="no edge device was measured; the planner counts edge nodes (docs/capacity.md)",
+        gap="no edge device was measured; `aio bench edge` can (docs/routing.md), the planner counts edge nodes",
     ),
     ChecklistItem(
         row="CK-06",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.reporting.features import ENGINE_FEATURES, ENGINES, SERVER_FEATURES, SERVERS, Feature
+from gateway.reporting.live import Live, dollars, traffic_rows
 from gateway.reporting.stages import TOKENS, Stage, stages
 from inference_core.bench.page import parts_of
 
@@ -20,21 +21,23 @@ _BEFORE_AFTER = (
 )
 
 
-def report(measurements: Path) -> str:
-    """The page, from a folder of measurements. Raises `MeasurementError` for a damaged one."""
+def report(measurements: Path, live: Live | None = None) -> str:
+    """The page, from a folder of measurements and what a ledger says. Raises `MeasurementError` for a damaged one."""
     parts = parts_of(measurements)
     sections = [
         ("A 100-token answer, stage by stage", stage_section(stages(measurements))),
+        *([] if live is None else [("As served", _as_served(live))]),
         ("Voice bot: 1,900 to 2,000 tokens in, 200 out", _voice(parts)),
         ("Query rewriting: 10 to 20 tokens, not streamed", _rewrite()),
         ("One technique at a time", parts.get("ablation", NOT_MEASURED)),
         ("Naive baseline", _naive(parts)),
-        ("Before and after", _before_after(parts)),
+        ("Before and after", _before_after(parts, live)),
         ("Feature matrix", feature_section()),
         ("Records", record_section(measurements)),
     ]
+    origin = "" if live is None else f" and from the ledger of {live.days:g} days"
     head = (
-        "# Report\n\nMade by `aio report` from `docs/measurements`: the sources' tables in their own shape. "
+        f"# Report\n\nMade by `aio report` from `docs/measurements`{origin}: the sources' tables in their own shape. "
         f"“{NOT_MEASURED}” means that nothing here measured it; the sources' figures are theirs."
     )
     return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
@@ -47,6 +50,19 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def stage_section(found: Sequence[Stage]) -> str:
     """Budget against measured, and what both amount to in tokens per second, per stream and in all kept apart."""
+    decode = next(stage for stage in found if stage.name == "decode")
+    speed = NOT_MEASURED
+    if decode.measured_ms:
+        speed = f"{(TOKENS - 1) * 1000 / decode.measured_ms:.0f} tokens a second on one stream"
+    return (
+        _stage_table(found)
+        + f"\n\nThe source's 65 ms for 99 tokens are 1,523 tokens a second on one stream; its 1,200 are in all. "
+        f"Here: {speed}, with a 135M model in INT4 on two CPUs, which is no comparison of engines. "
+        "The stream's figure holds all that the gateway adds, routing included."
+    )
+
+
+def _stage_table(found: Sequence[Stage]) -> str:
     rows = [
         [
             stage.name,
@@ -58,16 +74,22 @@ def stage_section(found: Sequence[Stage]) -> str:
     ]
     known = [stage.measured_ms for stage in found if stage.measured_ms is not None]
     rows.append(["all", f"{sum(s.budget_ms for s in found):g}", f"{sum(known):.2f}" if known else NOT_MEASURED, ""])
-    decode = next(stage for stage in found if stage.name == "decode")
-    speed = NOT_MEASURED
-    if decode.measured_ms:
-        speed = f"{(TOKENS - 1) * 1000 / decode.measured_ms:.0f} tokens a second on one stream"
-    return (
-        _table(["stage", "source 000, ms", "here, ms", "from"], rows)
-        + f"\n\nThe source's 65 ms for 99 tokens are 1,523 tokens a second on one stream; its 1,200 are in all. "
-        f"Here: {speed}, with a 135M model in INT4 on two CPUs, which is no comparison of engines. "
-        "The stream's figure holds all that the gateway adds, routing included."
-    )
+    return _table(["stage", "source 000, ms", "here, ms", "from"], rows)
+
+
+def _as_served(live: Live) -> str:
+    """Traffic and cost by tier, then the stage budget of each tier that answered."""
+    costs = live.costs
+    saving = "–" if costs.saving_with_checks is None else f"{costs.saving_with_checks:.1%}"
+    head = ["tier", "model", "requests", "share", "p95 ms", "$ per 1k tokens", "cost", "saving"]
+    tables = [
+        _table(head, traffic_rows(live)),
+        f"The saving is against the strongest tier alone. Checking answers cost {dollars(costs.verification_usd)}; "
+        f"with that, the saving is {saving}.",
+    ]
+    for tier, found in live.stages().items():
+        tables += [f"Tier {tier}, {live.timings[tier].answers:,} answers:", _stage_table(found)]
+    return "\n\n".join(tables)
 
 
 def _voice(parts: dict[str, str]) -> str:
@@ -95,8 +117,14 @@ def _naive(parts: dict[str, str]) -> str:
     )
 
 
-def _before_after(parts: dict[str, str]) -> str:
-    rows = [[name, before, after, NOT_MEASURED] for name, before, after in _BEFORE_AFTER]
+def _before_after(parts: dict[str, str], live: Live | None) -> str:
+    served = {}
+    if live is not None and live.all_timings is not None:
+        served = {
+            "P95 latency (ms)": f"{live.all_timings.e2e_p95_ms:,.0f} (whole answers, as served)",
+            "cost per 1k tokens": f"{dollars(live.costs.total.cost_per_1k_tokens_usd)} (as served)",
+        }
+    rows = [[name, before, after, served.get(name, NOT_MEASURED)] for name, before, after in _BEFORE_AFTER]
     text = _table(["source 003", "before", "after", "here"], rows)
     return (
         text

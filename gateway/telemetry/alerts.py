@@ -14,10 +14,10 @@ from typing import Any, Literal
 import httpx
 import msgspec
 
-from gateway.settings import Settings, SettingsError
+from gateway.settings import Settings
 from gateway.telemetry.alert_rules import RULES, AlertRule, Figure
+from gateway.telemetry.told_url import told_url
 from tiers.http_transport import transport_to
-from tiers.metadata_addresses import is_metadata_host
 
 log = logging.getLogger(__name__)
 
@@ -121,13 +121,5 @@ async def keep_looking(
 
 
 def webhook_url(settings: Settings) -> httpx.URL:
-    """Where events go. Raises `SettingsError` unless it is http or https with a host."""
-    try:
-        url = httpx.URL(settings.alert_webhook)
-    except httpx.InvalidURL as error:
-        raise SettingsError(f"AIO_ALERT_WEBHOOK is no URL: {error}") from None
-    if url.scheme not in ("http", "https") or not url.host:
-        raise SettingsError("AIO_ALERT_WEBHOOK must be an http or https URL with a host")
-    if is_metadata_host(url.host):
-        raise SettingsError("AIO_ALERT_WEBHOOK is where clouds have their metadata; no webhook is there")
-    return url
+    """Where events go. Raises `SettingsError` as `told_url` does."""
+    return told_url("AIO_ALERT_WEBHOOK", settings.alert_webhook)

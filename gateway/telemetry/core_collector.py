@@ -35,6 +35,7 @@ class CoreCollector(Collector):
         yield from _queue_families(models)
         yield from _token_families(models)
         yield from _swap_families(models)
+        yield from _handover_families(models)
         yield from _step_families(models)
         yield from _tuning_families(models)
         yield from _speculation_families(models)
@@ -96,6 +97,22 @@ def _swap_families(models: Models) -> Iterator[Metric]:
     yield _counter("aio_swap_copying_seconds", "What copying took.", models, lambda m: m.swap.copying_seconds)
     yield _counter("aio_swap_spared_seconds", "What computing the restored blocks would have taken.", models,
                    lambda m: m.swap.spared_seconds)  # fmt: skip
+
+
+def _handover_families(models: Models) -> Iterator[Metric]:
+    yield _counter("aio_handed_out_blocks", "KV blocks told to other cores.", models, lambda m: m.handover.out_blocks)
+    yield _counter("aio_handed_in_blocks", "KV blocks taken from others.", models, lambda m: m.handover.in_blocks)
+    yield _counter("aio_handover_refused_frames", "Runs of KV blocks not taken.", models,
+                   lambda m: m.handover.refused_frames)  # fmt: skip
+    yield _counter("aio_handover_seconds", "What handing prompts over took.", models, lambda m: m.handover.seconds)
+    yield _counter("aio_handover_tokens", "Prompt tokens handed over.", models, lambda m: m.handover.tokens)
+    prompts = CounterMetricFamily(
+        "aio_handovers", "Long prompts, by what became of handing them over.", labels=[*_LABELS, "outcome"]
+    )
+    for core, model in models:
+        for outcome, count in model.handover.outcomes.items():
+            prompts.add_metric([model.name, core, outcome], count)
+    yield prompts
 
 
 def _step_families(models: Models) -> Iterator[Metric]:

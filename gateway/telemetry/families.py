@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
+from operator import add
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -39,7 +40,11 @@ class CounterFamily(Collector):
 
 
 class HistogramFamily(Collector):
-    """A histogram for each combination of labels; `bounds` ascend, and a value on a bound is below it."""
+    """A histogram for each combination of labels; `bounds` ascend, and a value on a bound is below it.
+
+    Values may be observed with more labels than `labels`: under its own name the family sums over those, and `named`
+    shows them.
+    """
 
     def __init__(self, name: str, documentation: str, labels: Iterable[str], bounds: Bounds) -> None:
         self.name, self.documentation, self.labels, self.bounds = name, documentation, list(labels), bounds
@@ -65,7 +70,17 @@ class HistogramFamily(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """One family; its buckets are cumulative, as Prometheus wants them."""
-        yield self.named(self.name, self.labels)
+        family = HistogramMetricFamily(self.name, self.documentation, labels=self.labels)
+        summed: dict[Labels, list[int]] = {}
+        sums: dict[Labels, float] = {}
+        for labels, counts in self._counts.items():
+            shown = labels[: len(self.labels)]
+            before = summed.get(shown)
+            summed[shown] = counts if before is None else list(map(add, before, counts))
+            sums[shown] = sums.get(shown, 0.0) + self._sums[labels]
+        for shown, counts in summed.items():
+            family.add_metric(list(shown), self._buckets(counts), sums[shown])
+        yield family
 
     def named(self, name: str, labels: Iterable[str], more: Iterable[tuple[str, str]] = ()) -> HistogramMetricFamily:
         """The family under another name, with other names of its labels and `more` of them."""
@@ -76,7 +91,9 @@ class HistogramFamily(Collector):
 
     def add_to(self, family: HistogramMetricFamily, more: list[str]) -> None:
         """Put all histograms into `family`, with the values of `more` labels."""
-        names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
         for labels, counts in self._counts.items():
-            buckets = list(zip(names, accumulate(counts), strict=True))
-            family.add_metric([*labels, *more], buckets, self._sums[labels])
+            family.add_metric([*labels, *more], self._buckets(counts), self._sums[labels])
+
+    def _buckets(self, counts: Iterable[int]) -> list[tuple[str, float]]:
+        names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
+        return list(zip(names, accumulate(counts), strict=True))

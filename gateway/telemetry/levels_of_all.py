@@ -4,7 +4,7 @@ import logging
 
 import msgspec
 
-from gateway.peers import Peers
+from gateway.processes.peers import Peers
 from gateway.telemetry.service_levels import Figures, ServiceLevels, merged
 
 log = logging.getLogger(__name__)

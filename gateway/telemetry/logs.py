@@ -26,6 +26,8 @@ _CHATTY = ("httpx", "httpcore", "alembic", "apscheduler", "aiosqlite", "asyncio"
 
 FIELDS = "fields"
 """Of `extra`: a line's own fields, a dict of plain values."""
+REPORT = "report"
+"""Of a line that is an error report too: its event's fields (`gateway.telemetry.error_reports`)."""
 
 
 def configure_logging(level: str, style: LogFormat = "text") -> None:
@@ -76,7 +78,7 @@ class JsonFormatter(logging.Formatter):
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     context = LOG_CONTEXT.get()
-    own: dict[str, Any] = getattr(record, FIELDS, {})
+    own: dict[str, Any] = getattr(record, FIELDS, {}) | getattr(record, REPORT, {})
     if context is None:
         return own
     shown: dict[str, Any] = {"request_id": context.request_id}
@@ -87,17 +89,23 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 def _stack(record: logging.LogRecord) -> Iterator[str]:
     """What raised, outermost frame first, then what it came from; words only outside of requests."""
-    error = record.exc_info[1] if record.exc_info else None
+    raised = record.exc_info[1] if record.exc_info else None
     said = LOG_CONTEXT.get() is None and not hasattr(record, FIELDS)
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    for error in chain_of(raised):
+        if error is not raised:
+            yield "from"
         yield f"{type(error).__qualname__}: {error}" if said else type(error).__qualname__
         for frame in extract_tb(error.__traceback__):
             yield f"  {frame.filename}:{frame.lineno} in {frame.name}"
+
+
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception and what it came from, each once."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        if error is not None:
-            yield "from"
 
 
 def _time_of(record: logging.LogRecord) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from gateway.core_reading import read_cores
+from gateway.cores.reading import read_cores
 from gateway.telemetry.core_collector import CoreCollector
 from gateway.telemetry.gpus import GpuCollector, Gpus
 from gateway.telemetry.job_metrics import JobMetrics

@@ -2,7 +2,7 @@
 
 import logging
 
-from gateway.answer import Answer
+from gateway.answering.answer import Answer
 from gateway.telemetry.logs import FIELDS
 from quality.record import Record
 

@@ -9,9 +9,10 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from prometheus_client.registry import Collector
 
 from classifier.policy import promoted_from
-from gateway.answer import Answer
+from gateway.answering.answer import Answer
 from gateway.telemetry.bounded_names import BoundedNames
 from gateway.telemetry.families import Bounds, CounterFamily, HistogramFamily
+from gateway.telemetry.gen_ai import operation_name
 from gateway.telemetry.service_levels import ServiceLevels
 from quality.record import Record
 
@@ -147,7 +148,7 @@ class RequestMetrics(Collector):
 
     def _observe_latencies(self, answer: Answer, record: Record) -> dict[int, int]:
         """Counts gaps between tokens by their bucket, which are returned, and all other latencies."""
-        model, stamps = (record.model,), answer.stamps
+        model, stamps = (record.model, operation_name(record.api)), answer.stamps
         self._e2e.observe(model, record.timings.e2e_ms / 1e3)
         self._prompt.observe(model, record.prompt_tokens)
         self._generated.observe(model, record.completion_tokens)
@@ -180,7 +181,7 @@ class RequestMetrics(Collector):
             if tokens:
                 family.add_metric(tier, self._cost.value(tier) / tokens * 1e3)
         yield family
-        model = ["gen_ai_response_model"]
+        model = ["gen_ai_response_model", "gen_ai_operation_name"]
         yield self._ttft.named("gen_ai_server_time_to_first_token_seconds", model)
         yield self._per_token.named("gen_ai_server_time_per_output_token_seconds", model)
         yield self._e2e.named("gen_ai_server_request_duration_seconds", model)
@@ -192,6 +193,7 @@ class RequestMetrics(Collector):
         yield usage
 
     def _by_model(self, name: str, documentation: str, bounds: Bounds) -> HistogramFamily:
+        """Observed by model and operation; vLLM's names know the model alone."""
         return self._histogram(name, documentation, ["model_name"], bounds)
 
     def _histogram(self, name: str, documentation: str, labels: list[str], bounds: Bounds) -> HistogramFamily:

@@ -7,8 +7,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from gateway.answer import Answer
-from gateway.slo_class import slo_class
+from gateway.answering.answer import Answer
+from gateway.answering.slo_class import slo_class
 from gateway.telemetry.sketch import Sketch
 from quality.record import Record
 

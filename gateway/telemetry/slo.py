@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from gateway.slo_class import SLO_CLASSES
+from gateway.answering.slo_class import SLO_CLASSES
 from gateway.telemetry.request_metrics import SECONDS
 from gateway.telemetry.service_levels import STAGES, Figures, Stage, TierFigures
 from gateway.telemetry.sketch import Sketch

@@ -17,27 +17,32 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from gateway import __version__
-from gateway.answer import Answer
+from gateway.answering.answer import Answer
+from gateway.answering.trace_context import TraceContext, new_span_id
 from gateway.settings import Settings, SettingsError
-from gateway.trace_context import TraceContext, new_span_id
+from gateway.telemetry.gen_ai import operation_name
+from gateway.telemetry.told_url import told_url
 from quality.record import Record
 
 Attributes = dict[str, Any]
 # Name, begin and end in monotonic seconds, attributes.
 Stage = tuple[str, float, float, Attributes]
 
-_OPERATIONS = {"completion": "text_completion"}
 _FLAGS = TraceFlags(TraceFlags.SAMPLED)
 _SCOPE = InstrumentationScope("aio.gateway", __version__)
 _OK, _ERROR = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
 
 
 def span_exporter(settings: Settings) -> SpanExporter | None:
-    """The configured exporter; of OTLP the environment's OTEL_EXPORTER_OTLP_… hold (headers, certificates, timeout)."""
+    """The configured exporter; of OTLP the environment's OTEL_EXPORTER_OTLP_… hold (headers, certificates, timeout).
+
+    Raises `SettingsError` for an endpoint that is no URL of a collector.
+    """
     if settings.trace_exporter == "none":
         return None
     if settings.trace_exporter == "console":
         return ConsoleSpanExporter()
+    endpoint = str(told_url("AIO_OTLP_ENDPOINT", settings.otlp_endpoint)).rstrip("/")
     try:
         # Takes a tenth of a second to import, and few processes need it.
         otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
@@ -45,7 +50,7 @@ def span_exporter(settings: Settings) -> SpanExporter | None:
         raise SettingsError(
             f"AIO_TRACE_EXPORTER=otlp: {error}; install opentelemetry-exporter-otlp-proto-http"
         ) from None
-    exporter: SpanExporter = otlp.OTLPSpanExporter(endpoint=f"{settings.otlp_endpoint.rstrip('/')}/v1/traces")
+    exporter: SpanExporter = otlp.OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces")
     return exporter
 
 
@@ -114,7 +119,7 @@ def _parent(trace: TraceContext) -> SpanContext | None:
 def _root_attributes(answer: Answer, record: Record) -> Attributes:
     ask = answer.ask
     attributes: Attributes = {
-        "gen_ai.operation.name": _OPERATIONS.get(record.api, record.api),
+        "gen_ai.operation.name": operation_name(record.api),
         "gen_ai.provider.name": "aio",
         "gen_ai.request.model": record.requested_model,
         "gen_ai.request.temperature": ask.sampling.temperature,

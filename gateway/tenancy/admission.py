@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gateway.ask import Ask
-from gateway.caller import Caller
+from gateway.answering.ask import Ask
+from gateway.answering.caller import Caller
 from gateway.errors import ApiError
-from gateway.redis_store import RedisAwayError
+from gateway.stores.redis_store import RedisAwayError
 from gateway.tenancy.periods import microusd, microusd_at_least, period_bounds, period_key
 from gateway.tenancy.purse import BudgetExceededError, BudgetsAwayError, Hold, Purse
 from gateway.tenancy.windows import Entry, Room, Windows

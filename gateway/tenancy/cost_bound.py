@@ -1,7 +1,7 @@
 """The most that an answer may cost: no tokeniser makes more tokens than bytes, and tiers stop at their limits."""
 
-from gateway.ask import Ask
-from gateway.routing import most_tokens
+from gateway.answering.ask import Ask
+from gateway.routing.exclusions import most_tokens
 from tiers.tier import Tier
 from tiers.tier_spec import TierSpec
 

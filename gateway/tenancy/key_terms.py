@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.caller import Scope
+from gateway.answering.caller import Scope
 from gateway.tenancy.errors import TenancyError
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]

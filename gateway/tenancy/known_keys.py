@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.caller import Allowance, BudgetRef, Caller
+from gateway.answering.caller import Allowance, BudgetRef, Caller
 from tiers.catalog import Catalog
 
 ADMINISTRATION: frozenset[str] = frozenset({"viewer", "admin"})

@@ -1,13 +1,13 @@
 """Rates and concurrency that all replicas share: counted in Redis, by its clock, in one atomic script per request.
 
-What requests of one moment ask goes in one round trip (`gateway.redis_scripts`).
+What requests of one moment ask goes in one round trip (`gateway.stores.redis_scripts`).
 """
 
 import asyncio
 
-from gateway.caller import Allowance
-from gateway.redis_scripts import Argument, Call, RedisScripts, script
-from gateway.redis_store import RedisAwayError, RedisStore
+from gateway.answering.caller import Allowance
+from gateway.stores.redis_scripts import Argument, Call, RedisScripts, script
+from gateway.stores.redis_store import RedisAwayError, RedisStore
 from gateway.tenancy.windows import WINDOW_SECONDS, Entry, LocalWindows, Sums, Windows, judged
 
 # A request of a replica that died counts as in flight for this long.

@@ -11,9 +11,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.keys import ApiKeys
-from gateway.redis_store import RedisStore
-from gateway.retries import background
 from gateway.settings import Settings
+from gateway.stores.redis_store import RedisStore
+from gateway.stores.retries import background
 from gateway.tenancy.admission import Door
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import Directory

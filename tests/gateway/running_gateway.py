@@ -12,10 +12,11 @@ import openai
 import uvicorn
 from litestar import Litestar
 
-from gateway.app import create_app
+from gateway.app import HttpApp, create_app
 from gateway.cache.stores import MemoryStore
+from gateway.http import http_app
 from gateway.parts import PARTS, Parts
-from gateway.server import WEBSOCKETS
+from gateway.processes.server import WEBSOCKETS
 from gateway.settings import Settings
 from inference_core.client import CoreClient
 from inference_core.core import Core
@@ -52,6 +53,7 @@ class RunningGateway:
         self.classifier.reset()
         if isinstance(self.parts.cache.store, MemoryStore):
             self.parts.cache.store.clear()
+        self.parts.cache.similar.clear()
 
     def tier(self, number: int) -> ScriptedTier:
         return self.tiers[number - 1]
@@ -74,14 +76,16 @@ async def running_gateway(
     *,
     scripted: bool = True,
     cores: Mapping[str, CoreClient] | None = None,
+    http: HttpApp = http_app,
 ) -> AsyncIterator[RunningGateway]:
     """Serve under uvicorn until the block ends; then shut down as a signal would, cancelling after the grace.
 
-    Unless `scripted`, the catalogue's own tiers serve, on `core`, or on `cores` by their names.
+    Unless `scripted`, the catalogue's own tiers serve, on `core`, or on `cores` by their names. `http` makes the
+    application.
     """
     tiers, classifier = scripted_tiers() if scripted else [], ScriptedClassifier()
     cores = {"cpu": core} if core is not None else cores
-    app = create_app(settings, tiers=tiers or None, classifier=classifier, cores=cores)
+    app = create_app(settings, tiers=tiers or None, classifier=classifier, cores=cores, http=http)
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         app,

@@ -1,14 +1,21 @@
 """A classifier that predicts what a test tells it to."""
 
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
 from classifier.decision import Prediction
 from classifier.manifest import NoveltyFallback
 from classifier.routing_input import RoutingInput
 from classifier.split import Split
-from gateway.routing_rule import RoutingRule
+from gateway.routing.model import Reading
+from gateway.routing.rule import RoutingRule
 
 
 class ScriptedClassifier:
-    """Predicts `p_ok` and `novelty` for every prompt; `error` is raised instead if it is set."""
+    """Predicts `p_ok` and `novelty` for every prompt; `error` is raised instead if it is set. `embedding` makes the
+    vector of a prompt; None: there is none."""
 
     on_trial = False
 
@@ -22,6 +29,7 @@ class ScriptedClassifier:
         self.version = "scripted"
         self.error: Exception | None = None
         self.experiment: Split | None = None
+        self.embedding: Callable[[RoutingInput], npt.NDArray[np.float32]] | None = None
         self.seen: list[RoutingInput] = []
 
     def split(self) -> Split | None:
@@ -29,6 +37,10 @@ class ScriptedClassifier:
 
     def model_for(self, request_id: str) -> "ScriptedClassifier":
         return self
+
+    def read(self, given: RoutingInput) -> Reading:
+        prediction = self.predict(given)
+        return Reading(prediction, None if self.embedding is None else self.embedding(given))
 
     def predict(self, given: RoutingInput) -> Prediction:
         self.seen.append(given)

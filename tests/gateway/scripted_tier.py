@@ -5,6 +5,7 @@ import struct
 from collections.abc import AsyncGenerator, Callable
 
 from inference_core.evidence import Evidence, TokenEvidence
+from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.errors import TierError
 from tiers.tier import Delta, GenerationRequest, TextLogprob, Tier, TierLoad, Usage
 from tiers.tools.tool import ToolCallDelta
@@ -19,6 +20,7 @@ class ScriptedTier(Tier):
     log-probability of every word. `state` and `sureness` (a log-probability per word, the last one for all further
     words) are its evidence, for requests that ask for any.
 
+    `vocabulary`: the tokeniser that it has, as a tier in this process would.
     `hold_at`: waits before that word until `go` is set; `holding` is set when it gets there.
     `ended` is set when a generation ended or was closed; `closed_early` counts those that were closed.
     """
@@ -45,6 +47,11 @@ class ScriptedTier(Tier):
         self.closed_early = 0
         self.requests: list[GenerationRequest] = []
         self.health = TierLoad()
+        self.vocabulary: Tokenizer | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self.vocabulary
 
     async def start(self) -> None:
         self.started = True

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.answer import Answer
-from gateway.ask import Ask
+from gateway.answering.answer import Answer
+from gateway.answering.ask import Ask
+from gateway.answering.service import Service
 from gateway.errors import ApiError
-from gateway.routing import RoutingService
-from gateway.service import Service
+from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from quality.record import Record
 from tests.gateway.running_gateway import scripted_tiers

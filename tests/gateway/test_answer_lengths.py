@@ -11,11 +11,11 @@ from classifier.answer_length import AnswerLength
 from classifier.decision import Decision
 from classifier.features import FEATURE_NAMES
 from classifier.probes import ProbeSet
-from gateway.ask import Ask
-from gateway.classifier_in_force import ClassifierInForce
-from gateway.probes_in_force import ProbesInForce
-from gateway.routing import RoutingService
-from gateway.routing_knobs import RoutingKnobFile
+from gateway.answering.ask import Ask
+from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.knobs import RoutingKnobFile
+from gateway.routing.probes_in_force import ProbesInForce
+from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from tiers.catalog_file import load_catalog
 from tiers.pricing import predicted_costs

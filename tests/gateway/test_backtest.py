@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 
 from classifier.training.dataset import OutcomeRow, load_outcomes, models_of, origin_of, outcome_labels, tier_scores
 from classifier.training.train import train
-from gateway.backtest import Backtest
-from gateway.backtest_estimates import gain_over_shuffled, saving
-from gateway.backtest_log import BacktestLogError, LogRow, TierNames, read_log, training_rows, write_training
+from gateway.backtesting.backtest import Backtest
+from gateway.backtesting.estimates import gain_over_shuffled, saving
+from gateway.backtesting.log import BacktestLogError, LogRow, TierNames, read_log, training_rows, write_training
 from gateway.cli import main
-from gateway.routing import RoutingService
+from gateway.routing.router import RoutingService
 from tests.classifier.synthetic_outcomes import generated_rows
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tiers.catalog_file import load_catalog

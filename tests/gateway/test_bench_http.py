@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gateway.bench_http import HttpTarget
+from gateway.bench.http_target import HttpTarget
 from inference_core.bench.report import Timing
 from inference_core.bench.target import AskError
 from inference_core.bench.workload import Job

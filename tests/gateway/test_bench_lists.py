@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from gateway.bench_lists import DECISIONS, LISTS, SUMMARIES, DatabaseInUseError, bench_lists, fill, queries
-from gateway.bench_monitor import bench_monitor
+from gateway.bench.lists import DECISIONS, LISTS, SUMMARIES, DatabaseInUseError, bench_lists, fill, queries
+from gateway.bench.monitor import bench_monitor
 from gateway.dashboard.site import PAGES
 from gateway.settings import Settings
 from migrations.tables import verifications
@@ -31,6 +31,18 @@ async def test_every_filter_has_rows_to_find_and_a_used_database_is_left_alone(d
             await fill(engine, 1, lambda stage, share: None)
         async with engine.connect() as connection:
             assert await connection.scalar(select(func.count()).select_from(verifications)) == 2000
+    finally:
+        await engine.dispose()
+
+
+async def test_one_list_alone_is_filled(sqlite_url: str) -> None:
+    await migrate(sqlite_url)
+    engine = open_database(sqlite_url)
+    try:
+        await fill(engine, 10, lambda stage, share: None, only="rollouts")
+        async with engine.connect() as connection:
+            found = {name: len((await connection.execute(select(table))).all()) for name, (table, *_) in LISTS.items()}
+        assert {name: rows for name, rows in found.items() if rows} == {"rollouts": 10}
     finally:
         await engine.dispose()
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gateway.bench_overhead import bench_overhead
+from gateway.bench.overhead import bench_overhead
 from gateway.settings import Settings
 from inference_core.bench.paced_core import PacedCore
 from inference_core.protocol import AddRequest, ModelInfo, SamplingParams

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.bench_proxy import Target, bench_proxy
-from gateway.bench_upstream import running_upstream
+from gateway.bench.proxy import Target, bench_proxy
+from gateway.bench.upstream import running_upstream
 
 
 async def test_every_load_has_a_row_for_every_target_and_failures_are_counted() -> None:

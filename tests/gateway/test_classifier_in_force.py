@@ -14,9 +14,9 @@ from classifier.errors import ArtefactError
 from classifier.registry import ArtefactRegistry
 from classifier.routing_input import routing_input_of_text
 from classifier.split import Arm, Split
-from gateway.ask import Ask
-from gateway.classifier_in_force import ClassifierInForce
-from gateway.routing import RoutingService
+from gateway.answering.ask import Ask
+from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from tiers.catalog_file import load_catalog
 from tiers.tier import ChatMessage

@@ -12,13 +12,14 @@ from click.testing import CliRunner, Result
 from classifier.decision import Decision, PolicyInputs, Prediction
 from classifier.policy import decide
 from classifier.routing_input import routing_input_of_text
-from gateway.classifier_in_force import ClassifierInForce
 from gateway.cli import main
-from gateway.cli.bench_route import TimedClassifier
+from gateway.cli.bench.route import TimedClassifier
+from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.settings import Settings
 from quality.database import migrate, open_database
 from quality.record import Record, Timings
 from quality.store import insert_records
+from tests.quality.store.records import make_embedding
 
 
 def aio(*arguments: str) -> Result:
@@ -83,7 +84,7 @@ def test_the_route_bench_steps_predict_what_the_classifier_predicts(tmp_path: Pa
     given = routing_input_of_text("Explain why the sky is blue, step by step.")
     timed = TimedClassifier(classifier)
     timed.watch.start()
-    assert timed.predict(given) == classifier.predict(given)
+    assert timed.read(given).prediction == classifier.predict(given)
 
 
 def test_route_in_json_can_be_steered(tmp_path: Path) -> None:
@@ -127,6 +128,8 @@ def test_route_replays_a_recorded_decision(tmp_path: Path) -> None:
     missing = aio("route", "--replay", "chatcmpl-2", "--data-dir", str(tmp_path))
     assert missing.exit_code == 1
     assert "chatcmpl-2" in missing.output
+    vectors = aio("route", "--replay", "embd-1", "--data-dir", str(tmp_path))
+    assert (vectors.exit_code, "not routed" in vectors.output) == (1, True)
 
 
 async def _store(settings: Settings, decision: Decision) -> None:
@@ -140,7 +143,7 @@ async def _store(settings: Settings, decision: Decision) -> None:
         timings=Timings(route_ms=1, ttft_ms=1, e2e_ms=1, overhead_ms=1),
     )  # fmt: skip
     async with engine.begin() as connection:
-        await insert_records(connection, [record])
+        await insert_records(connection, [record, make_embedding("embd-1")])
     await engine.dispose()
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.ask import Ask
-from gateway.caller import Caller
-from gateway.conversations import TIERS_KEPT, Conversations, circumstances
+from gateway.answering.ask import Ask
+from gateway.answering.caller import Caller
+from gateway.routing.conversations import TIERS_KEPT, Conversations, circumstances
 from inference_core.protocol import SamplingParams
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog_file import load_catalog

@@ -2,7 +2,24 @@
 
 from gateway.telemetry.core_collector import CoreCollector
 from inference_core.fake_runner import hash_core
-from inference_core.protocol import SwapStats
+from inference_core.protocol import HandoverStats, SwapStats
+
+
+def test_handovers_are_told_by_what_became_of_them() -> None:
+    stats = hash_core("m").stats()
+    stats.models[0].handover = HandoverStats(
+        out_blocks=3, in_blocks=5, refused_frames=1, outcomes={"done": 2, "corrupt": 1}, seconds=0.5, tokens=80
+    )
+    collector = CoreCollector()
+    collector.stats = {"cpu": stats}
+    samples = [sample for family in collector.collect() for sample in family.samples]
+
+    by_outcome = {s.labels["outcome"]: s.value for s in samples if s.name == "aio_handovers_total"}
+    told = {s.name: s.value for s in samples}
+    assert by_outcome == {"done": 2, "corrupt": 1}
+    assert (told["aio_handed_out_blocks_total"], told["aio_handed_in_blocks_total"]) == (3, 5)
+    assert told["aio_handover_refused_frames_total"] == 1
+    assert (told["aio_handover_seconds_total"], told["aio_handover_tokens_total"]) == (0.5, 80)
 
 
 def test_swaps_are_told_in_blocks_bytes_and_seconds() -> None:

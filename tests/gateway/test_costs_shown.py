@@ -1,14 +1,16 @@
 """What traffic costs: worked out before, and reported live."""
 
+import csv
+import io
 import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.bench.mixed_workload import MixError, counts_of, mixed_workload
 from gateway.cli import main
-from gateway.mixed_workload import MixError, counts_of, mixed_workload
-from gateway.routing import RoutingService
+from gateway.routing.router import RoutingService
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.test_disconnects import only_record
@@ -101,6 +103,9 @@ async def test_operators_see_costs_that_are_those_of_the_records(gateway: Runnin
     assert round(total["cost_usd"] * 1e6) == sum(round(record.cost_usd * 1e6) for record in records)
     assert round(total["baseline_usd"] * 1e6) == sum(round(record.baseline_cost_usd * 1e6) for record in records)
     assert report["by_key"][0]["name"] is None
+    sheet = csv.DictReader(io.StringIO((await gateway.http.get("/admin/api/costs?format=csv")).text))
+    split = {(row["split"], row["name"]): row["requests"] for row in sheet}
+    assert (split["total", ""], split["tier", "1"], split["tier", "3"]) == ("3", "2", "1")
     for wrong in ("since=x", "until=-1", "since=10&until=5", "since=nan", "tag=a%22b"):
         refused = await gateway.http.get(f"/admin/api/costs?{wrong}")
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, wrong.split("=")[0])

@@ -3,7 +3,6 @@
 import asyncio
 import resource
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from quality.database import open_database
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream, running_upstream
+from tests.polling import until
 
 CHAT = "/v1/chat/completions"
 
@@ -47,12 +47,6 @@ def ask(aio: ServedProcess) -> str:
 def metric(aio: ServedProcess, name: str) -> float:
     lines = httpx.get(f"{aio.url}/metrics", timeout=30).text.splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
-
-
-def until(condition: Callable[[], Any]) -> None:
-    # What is waited for happens in another process; the test's own timeout ends it.
-    while not condition():
-        time.sleep(0.02)
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 import asyncio
 import base64
 from collections.abc import AsyncIterator
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,41 +10,17 @@ import openai
 import pytest
 import pytest_asyncio
 
-from gateway.settings import Settings
-from tests.classifier.tiny_checkpoints import tiny_checkpoint
-from tests.gateway.paraphrases import PARAPHRASES
+from tests.gateway.embedding_catalog import TEXTS, embedding_settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-TEXTS = [text for pair in PARAPHRASES for text in pair]
-ENTRY = """
-[[embeddings]]
-name = "tiny"
-path = "{path}"
-max_tokens = 48
-input_usd_per_million = 100
-[[embeddings]]
-name = "matryoshka"
-path = "{path}"
-shortenable = true
-input_usd_per_million = 0
-"""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def encoding(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
     """Scripted tiers, and an encoder of 2 layers."""
-    folder = tmp_path_factory.mktemp("encoder")
-    path = tiny_checkpoint(folder / "distilbert", "distilbert", TEXTS)
-    async with running_gateway(_settings(folder, path)) as running:
+    async with running_gateway(embedding_settings(tmp_path_factory.mktemp("encoder"))) as running:
         yield running
-
-
-def _settings(folder: Path, encoder: Path, **fields: Any) -> Settings:
-    laptop = resources.files("tiers.catalogs").joinpath("laptop.toml").read_text()
-    catalog = folder / "catalog.toml"
-    catalog.write_text(laptop + ENTRY.format(path=encoder))
-    return Settings(data_dir=str(folder / "data"), monitor=False, catalog=str(catalog), **fields)
 
 
 async def embedded(gateway: RunningGateway, given: Any, **fields: Any) -> Any:

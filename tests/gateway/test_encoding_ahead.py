@@ -17,9 +17,9 @@ from classifier.outcome_model import OutcomeModel
 from classifier.pooled_projection import PooledProjection
 from classifier.routing_input import routing_input_of_text
 from classifier.transformer_encoder import TransformerEncoder
-from gateway.ask import Ask
-from gateway.loaded_version import LoadedVersion
-from gateway.routing import RoutingService
+from gateway.answering.ask import Ask
+from gateway.routing.loaded_version import LoadedVersion
+from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from tiers.catalog_file import load_catalog
 from tiers.tier import ChatMessage

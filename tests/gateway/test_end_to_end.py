@@ -170,6 +170,7 @@ def test_gateway_and_core_can_be_processes_of_their_own(tmp_path: Path, cache: P
             pass
         answer = aio.client.chat.completions.create(model="tier-2", messages=FRANCE, max_tokens=16, temperature=0)
         assert answer.choices[0].message.content
+        assert len(aio.client.embeddings.create(model="smollm2-embed", input="Paris").data[0].embedding) == 576
         assert not aio.maps_torch()
 
 

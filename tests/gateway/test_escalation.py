@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.answer import Answer
-from gateway.ask import Ask
-from gateway.probes_in_force import ProbesInForce
-from gateway.routing import RoutingService
-from gateway.routing_knobs import RoutingKnobFile
-from gateway.service import Service
+from gateway.answering.answer import Answer
+from gateway.answering.ask import Ask
+from gateway.answering.service import Service
+from gateway.routing.knobs import RoutingKnobFile
+from gateway.routing.probes_in_force import ProbesInForce
+from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from quality.record import Record
 from tests.gateway.known_probes import BAD_STATE, GOOD_STATE, known_probes

@@ -20,10 +20,10 @@ from classifier.registry import ArtefactRegistry
 from classifier.routing_input import routing_input_of_text
 from classifier.training.hidden_train import ReadLayer, train_over_hidden_states
 from classifier.training.train import Candidate
-from gateway.ask import Ask
-from gateway.classifier_in_force import ClassifierInForce
-from gateway.core_states import CoreStates, require_model
-from gateway.routing import RoutingService
+from gateway.answering.ask import Ask
+from gateway.cores.hidden_states import CoreStates, require_model
+from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.router import RoutingService
 from inference_core.core_loop import ThreadCoreClient
 from inference_core.loading import load_core
 from inference_core.protocol import SamplingParams
@@ -189,7 +189,9 @@ async def test_a_core_that_was_started_with_another_model_is_refused(
 
 
 async def test_a_gateway_process_reads_states_without_torch() -> None:
-    program = "import sys, gateway.classifier_in_force, gateway.core_states; print('torch' in sys.modules)"
+    program = (
+        "import sys, gateway.routing.classifier_in_force, gateway.cores.hidden_states; print('torch' in sys.modules)"
+    )
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

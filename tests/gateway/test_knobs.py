@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from sqlalchemy import text
 
 from gateway.cli import main
-from gateway.core_knobs import CoreKnobs, KnobOrder
+from gateway.cores.knobs import CoreKnobs, KnobOrder
 from gateway.keys import new_key
 from gateway.settings import Settings
 from inference_core.protocol import Knobs

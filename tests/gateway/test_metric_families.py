@@ -49,6 +49,22 @@ def test_a_model_without_observations_is_listed_with_zeros() -> None:
     assert set(samples(registry).values()) == {0.0}
 
 
+def test_labels_beyond_its_own_are_summed_and_shown_under_another_name() -> None:
+    registry = CollectorRegistry()
+    many = HistogramFamily("gap_seconds", "Gaps.", ["model_name"], BOUNDS)
+    registry.register(many)
+    for model, operation, value in (("a", "chat", 0.25), ("a", "text", 7.0), ("b", "chat", 0.25), ("a", "chat", 0.25)):
+        many.observe((model, operation), value)
+    counts = {key[1:]: value for key, value in samples(registry).items() if key[0] == "gap_seconds_bucket"}
+    assert [counts["a", le] for le in ("0.01", "0.5", "2.5", "+Inf")] == [0, 2, 2, 3]
+    assert counts["b", "+Inf"] == 1
+    assert samples(registry)["gap_seconds_sum", "a", None] == 7.5
+    whole = [s for s in many.named("other", ["model", "operation"]).samples if s.name == "other_count"]
+    assert {(s.labels["model"], s.labels["operation"]): s.value for s in whole} == {
+        ("a", "chat"): 2, ("a", "text"): 1, ("b", "chat"): 1,
+    }  # fmt: skip
+
+
 def test_the_buckets_of_many_values_are_told() -> None:
     many = HistogramFamily("gap_seconds", "Gaps.", [], BOUNDS)
     assert many.observe_all((), [0.001, 0.0011, 0.4, 9.0, 9.0]) == {0: 1, 1: 1, 2: 1, 5: 2}

@@ -11,8 +11,8 @@ from sqlalchemy import delete, insert
 
 from classifier.decision import PolicyInputs
 from classifier.policy import decide
-from gateway.classifier_in_force import ClassifierInForce
-from gateway.recent_in_force import RecentInForce
+from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.recent_in_force import RecentInForce
 from gateway.settings import Settings
 from migrations.tables import training_rows
 from quality.experience import encode_prompt

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.redis_store import REST_SECONDS, RedisAwayError, RedisStore, open_redis
+from gateway.stores.redis_store import REST_SECONDS, RedisAwayError, RedisStore, open_redis
 from tests.conftest import RedisServer
 
 

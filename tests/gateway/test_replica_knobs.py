@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import ApiError
-from gateway.replica_knobs import ReplicaKnobs
+from gateway.knobs.replicas import ReplicaKnobs
 from gateway.settings import Settings
 from tests.gateway.running_gateway import running_gateway
 from tests.tiers.tier_world import remote_spec

@@ -1,5 +1,7 @@
 """Whether tiers keep their service levels: figures of a sliding window, states by thresholds, flat memory."""
 
+import csv
+import io
 import math
 import random
 import tracemalloc
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.stamps import Stamps
+from gateway.answering.stamps import Stamps
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.request_metrics import SECONDS
 from gateway.telemetry.service_levels import Figures, ServiceLevels, TierFigures, merged
@@ -195,6 +197,8 @@ async def test_operators_see_states_and_prometheus_does_too(gateway: RunningGate
     tier = report["tiers"][1]
     assert (tier["tier"], tier["requests"], tier["model"]) == (2, 20, "smollm2-bf16")
     assert tier["state"] in ("green", "amber", "red")
+    sheet = csv.DictReader(io.StringIO((await gateway.http.get("/admin/api/slo?format=csv")).text))
+    assert {row["requests"] for row in sheet if row["tier"] == "2"} == {"20"}
     text = (await gateway.http.get("/metrics")).text
     families = {family.name: family for family in text_string_to_metric_families(text)}
     states = {sample.labels["tier"]: sample.value for sample in families["aio_slo_state"].samples}
@@ -207,6 +211,27 @@ async def test_operators_see_states_and_prometheus_does_too(gateway: RunningGate
         assert families[f"gen_ai_server_{name}_seconds"].samples
     kinds = {sample.labels["gen_ai_token_type"] for sample in families["gen_ai_client_token_usage"].samples}
     assert kinds == {"input", "output"}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_operations_are_told_apart_under_opentelemetrys_names_alone(gateway: RunningGateway) -> None:
+    async def counts(name: str, label: str) -> dict[str, float]:
+        text = (await gateway.http.get("/metrics")).text
+        samples = (s for family in text_string_to_metric_families(text) for s in family.samples)
+        found = [s for s in samples if s.name == f"{name}_count" and "smollm2-int4" in s.labels.values()]
+        return {s.labels.get(label, ""): s.value for s in found}
+
+    ours = "gen_ai_server_request_duration_seconds", "gen_ai_operation_name"
+    theirs = "vllm:e2e_request_latency_seconds", "gen_ai_operation_name"
+    before, whole = await counts(*ours), sum((await counts(*theirs)).values())
+    body = {"model": "tier-1", "messages": [{"role": "user", "content": "hello"}]}
+    assert (await gateway.http.post("/v1/chat/completions", json=body)).status_code == 200
+    for _ in range(2):
+        done = await gateway.http.post("/v1/completions", json={"model": "tier-1", "prompt": "hello"})
+        assert done.status_code == 200
+    after = await counts(*ours)
+    assert {name: after[name] - before.get(name, 0) for name in after} == {"chat": 1, "text_completion": 2}
+    assert await counts(*theirs) == {"": whole + 3}
 
 
 @pytest.mark.asyncio(loop_scope="module")

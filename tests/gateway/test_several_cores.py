@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.cores import chosen_core, core_title, knobs_file_of, socket_of
-from gateway.engine import Engine
+from gateway.cores.cores import chosen_core, core_title, knobs_file_of, socket_of
+from gateway.cores.engine import Engine
 from gateway.settings import Settings
 from inference_core.core import Core
 from inference_core.core_loop import ThreadCoreClient

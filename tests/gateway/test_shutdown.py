@@ -3,9 +3,8 @@
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import openai
@@ -14,6 +13,7 @@ import pytest
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream, running_upstream
+from tests.polling import until
 
 HOLD = [{"role": "user", "content": "hold the line"}]
 
@@ -29,12 +29,6 @@ def upstream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
 def options(request: pytest.FixtureRequest, upstream: Upstream, tmp_path: Path) -> list[str]:
     catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
     return ["--gateway-workers", str(request.param), "--catalog", str(catalog)]
-
-
-def until(condition: Callable[[], Any]) -> None:
-    # What is waited for happens in other processes, which have no event for it; the test's own timeout ends it.
-    while not condition():
-        threading.Event().wait(0.02)
 
 
 def refused(aio: ServedProcess) -> bool:

@@ -6,11 +6,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.engine import running_engine
+from gateway.cores.engine import running_engine
 from gateway.settings import Settings
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
 from tests.tiers.loopback_server import Call, LoopbackServer
+from tests.tiers.triton_server import Triton
 from tiers.catalog_file import load_catalog
 from tiers.errors import CatalogError
 
@@ -71,6 +72,24 @@ async def test_a_tier_that_is_down_at_the_start_is_routed_around_and_found_when_
             while (await asked(aio.http, "tier-1")).status_code != 200:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             assert (await aio.http.get("/health/ready")).json() == {"status": "ok"}
+
+
+async def test_a_triton_model_without_the_tensors_is_told_by_the_readiness_page(tmp_path: Path) -> None:
+    model = Triton(["Hello"], inputs=("input_ids",))
+    async with Server(loading=False) as well, LoopbackServer(model.answer) as other:
+        other.looked_at = model.look
+        catalogue(tmp_path, well.base_url, other.base_url.removesuffix("/v1"))
+        path, table = tmp_path / "catalog.toml", 'model = "upstream"\n'
+        path.write_text(path.read_text().replace(table, table + 'kind = "triton-tensorrt-llm"\n', 1))
+        settings = Settings(data_dir=str(tmp_path), monitor=False, catalog=str(path))
+        async with running_gateway(settings, scripted=False) as aio:
+            ready = (await aio.http.get("/health/ready")).json()
+            assert ready["status"] == "degraded"
+            assert "'upstream' without the inputs max_tokens, text_input" in ready["problems"]["tier 1"]
+            model.inputs = ("text_input", "max_tokens")
+            # Polled: the gateway looks again by itself.
+            while (await aio.http.get("/health/ready")).json() != {"status": "ok"}:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
 
 async def test_without_any_tier_it_starts_and_is_not_ready(tmp_path: Path) -> None:

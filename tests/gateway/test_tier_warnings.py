@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import gateway.engine
+import gateway.cores.engine
 from gateway.cli import main
-from gateway.engine import Engine
+from gateway.cores.engine import Engine
 from gateway.settings import Settings
 from quality.tier_worth import REPORT_FILE
 from tests.gateway.running_gateway import running_gateway
@@ -42,7 +42,7 @@ def tiers(monkeypatch: pytest.MonkeyPatch) -> list[KnowingTier]:
         assert settings.role == "all"
         yield Engine(scripted, {})
 
-    monkeypatch.setattr(gateway.engine, "running_engine", running_engine)
+    monkeypatch.setattr(gateway.cores.engine, "running_engine", running_engine)
     return scripted
 
 

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from gateway.answering.trace_context import TraceContext, trace_context
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry import traces
 from gateway.telemetry.traces import Traces, span_exporter
-from gateway.trace_context import TraceContext, trace_context
 from tests.gateway.otlp_collector import attribute, running_collector
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.tiers.loopback_server import Call, LoopbackServer

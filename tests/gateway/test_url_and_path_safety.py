@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from gateway.app import create_app
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.alerts import webhook_url
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
@@ -75,6 +76,23 @@ async def test_a_catalogue_that_names_a_metadata_server_is_refused(host: str) ->
 async def test_a_webhook_is_http_and_no_metadata_server(url: str) -> None:
     with pytest.raises(SettingsError, match="AIO_ALERT_WEBHOOK"):
         webhook_url(Settings(alert_webhook=url))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254:4318",
+        "http://[fd00:ec2::254]:4318",
+        "http://[::ffff:a9fe:a9fe]/",
+        "https://metadata.google.internal",
+        "file:///etc/passwd",
+        "http://",
+    ],
+)
+async def test_traces_are_sent_to_no_metadata_server(settings: Settings, url: str) -> None:
+    wanted = msgspec.structs.replace(settings, trace_exporter="otlp", otlp_endpoint=url)
+    with pytest.raises(SettingsError, match="AIO_OTLP_ENDPOINT"):
+        create_app(wanted)
 
 
 async def test_a_name_that_resolves_to_a_forbidden_address_is_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,8 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -15,6 +14,7 @@ from gateway.telemetry.worker_metrics import merged_exposition
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served, started
 from tests.gateway.upstream import Upstream, running_upstream
+from tests.polling import until
 
 CHAT = "/v1/chat/completions"
 
@@ -59,12 +59,6 @@ def requests_by_worker(aio: ServedProcess) -> dict[str, float]:
 def workers(aio: ServedProcess) -> set[int]:
     pid = aio.process.pid
     return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
-
-
-def until(condition: Callable[[], Any]) -> None:
-    # What is waited for happens in other processes, which have no event for it; the test's own timeout ends it.
-    while not condition():
-        threading.Event().wait(0.02)
 
 
 def held_stream(aio: ServedProcess, upstream: Upstream) -> tuple[threading.Thread, list[str]]:

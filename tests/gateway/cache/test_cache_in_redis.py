@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest_asyncio
 
 from gateway.settings import Settings
@@ -22,8 +24,8 @@ async def pair(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[tuple
         yield first, second
 
 
-async def asked(gateway: RunningGateway) -> tuple[int, str]:
-    answer = await gateway.http.post("/v1/chat/completions", json=BODY)
+async def asked(gateway: RunningGateway, body: dict[str, Any] = BODY) -> tuple[int, str]:
+    answer = await gateway.http.post("/v1/chat/completions", json=body)
     await gateway.parts.service.idle()
     return answer.status_code, answer.headers["x-aio-cache"]
 
@@ -41,6 +43,19 @@ async def test_what_one_has_answered_the_other_gives_again_while_redis_is_there(
     assert [await asked(one), await asked(other)] == [(200, "miss"), (200, "miss")]
     metrics = (await other.http.get("/metrics")).text
     assert "aio_cache_failures_total 0.0" not in metrics
+
+
+async def test_other_wordings_are_known_where_they_were_answered_alone(
+    pair: tuple[RunningGateway, RunningGateway],
+) -> None:
+    for gateway in pair:
+        gateway.parts.cache.knobs.change({"semantic": True})
+        gateway.classifier.embedding = lambda given: np.array([1.0, 0.0], np.float32)
+    one, other = pair
+    assert await asked(one) == (200, "miss")
+    await until_kept(one)
+    reworded = BODY | {"messages": [{"role": "user", "content": "say hello"}]}
+    assert [await asked(one, reworded), await asked(other, reworded)] == [(200, "similar"), (200, "miss")]
 
 
 async def until_kept(gateway: RunningGateway) -> None:

@@ -7,13 +7,13 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.ask import Ask
+from gateway.answering.ask import Ask
+from gateway.answering.service import Service
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.response_cache import ResponseCache
 from gateway.cache.stores import MemoryStore
-from gateway.knob_file import KnobFile
-from gateway.routing import RoutingService
-from gateway.service import Service
+from gateway.knobs.file import KnobFile
+from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from quality.record import Record
 from tests.gateway.running_gateway import scripted_tiers

@@ -1,5 +1,6 @@
-"""What is counted of a semantic cache, and what its guards refuse."""
+"""What is counted of a semantic cache, with its guard and without."""
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -8,51 +9,25 @@ from click.testing import CliRunner
 
 from classifier.artefact import default_artefact, load_artefact
 from classifier.outcome_model import OutcomeModel
-from gateway.cache.semantic_study import GUARDS, PromptPair, guards_pass, read_pairs, semantic_study
-from gateway.cli.bench_semantic_cache import semantic_cache
+from gateway.cache.lookup_cost import lookup_cost
+from gateway.cache.semantic_study import PromptPair, SemanticStudy, read_pairs, semantic_study
+from gateway.cli.bench.semantic_cache import semantic_cache
+from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.router import RoutingService
+from tiers.catalog_file import load_catalog
 
 REWORDED = PromptPair(
-    "same", "A juggler can juggle 16 balls, and half are blue.", "A juggler has 16 balls; half are blue."
+    "same", "A juggler has 16 balls. How many are blue?", "A juggler has 16 balls.  How many are blue?"
 )
 RACE = PromptPair(
     "race", "You overtake the second person. Where are you?", "You overtake the last person. Where are you?"
 )
+FIELDS = [f"Find the degree of the field extension Q(sqrt(2){mark} sqrt(3)) over Q." for mark in ",*+"]
 
 
 @pytest.fixture(scope="module")
 def model() -> OutcomeModel:
     return load_artefact(default_artefact())
-
-
-@pytest.mark.parametrize(
-    ("guard", "a", "b"),
-    [
-        ("numbers", "Add 15 and 3 apples.", "Add 15 and 4 apples."),
-        ("numbers", RACE.a, RACE.b),
-        ("numbers", "Divide 6 by 3.", "Divide 3 by 6."),
-        ("negations", "Is this allowed here?", "Is this not allowed here?"),
-        ("negations", "Why do cats purr?", "Why don’t cats purr?"),
-        ("names and quotations", "I want a poem about Paris.", "I want a poem about Rome."),
-        ("names and quotations", 'Translate "the red house".', 'Translate "the blue house".'),
-        ("question words", "When did it end?", "Why did it end?"),
-        ("length", "Write a poem.", "Write a poem that has as many lines as a sonnet has."),
-    ],
-)
-def test_a_guard_refuses_prompts_that_differ_in_what_it_looks_at(guard: str, a: str, b: str) -> None:
-    assert not GUARDS[guard](a, b)
-    assert not guards_pass(a, b)
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        (REWORDED.a, REWORDED.b),
-        ("Say “hello there” to Ann.", 'Say "hello there" to Ann.'),
-        ("Sort 3 lists.  Fast.", "Sort 3 lists.\nFast."),
-    ],
-)
-def test_the_guards_let_rewordings_pass(a: str, b: str) -> None:
-    assert guards_pass(a, b)
 
 
 def test_right_and_false_hits_are_counted_apart(model: OutcomeModel) -> None:
@@ -63,10 +38,24 @@ def test_right_and_false_hits_are_counted_apart(model: OutcomeModel) -> None:
     assert (high.same.count, high.different.count, high.others.total) == (0, 0, 0)
 
 
-def test_each_prompt_is_set_beside_the_nearest_other_one(model: OutcomeModel) -> None:
-    study = semantic_study(model, [], (), [RACE.a, RACE.b, "Sorting integers with Python"], thresholds=[0.8])
+def test_each_prompt_is_set_beside_all_other_ones(model: OutcomeModel) -> None:
+    study = semantic_study(model, [], (), [*FIELDS, REWORDED.a, REWORDED.b, "Sorting integers"], thresholds=[0.95])
     (row,) = study.thresholds
-    assert (row.others.count, row.others_guarded.count, row.others.total) == (2, 0, 3)
+    assert (row.others.count, row.others_guarded.count, row.others.total) == (5, 2, 6)
+
+
+def hits(study: SemanticStudy, *, harmless: bool) -> tuple[int, int]:
+    rows = [row for row in study.edits if row.harmless is harmless]
+    return sum(row.near.count for row in rows), sum(row.guarded.count for row in rows)
+
+
+def test_edits_that_ask_for_something_else_are_near_and_guarded_against(model: OutcomeModel) -> None:
+    study = semantic_study(model, [], (), [*FIELDS, RACE.a, "What isn't 3 + 4, is it nine?"], threshold=0.9)
+    near, guarded = hits(study, harmless=False)
+    assert near > 0
+    assert guarded == 0
+    assert hits(study, harmless=True)[1] > 0
+    assert study == semantic_study(model, [], (), [*FIELDS, RACE.a, "What isn't 3 + 4, is it nine?"], threshold=0.9)
 
 
 def test_equal_prompts_are_left_to_the_exact_cache(tmp_path: Path) -> None:
@@ -81,3 +70,12 @@ def test_an_id_that_no_pair_has_is_refused(tmp_path: Path) -> None:
     found = CliRunner().invoke(semantic_cache, ["--pairs", str(file), "--different", "typo"])
     assert found.exit_code == 2
     assert "typo" in found.output
+
+
+def test_a_lookup_is_timed_over_prompts_that_answers_are_kept_of(tmp_path: Path) -> None:
+    catalog = load_catalog("laptop")
+    classifier = ClassifierInForce(tmp_path, catalog.fingerprint)
+    classifier.load()
+    cost = asyncio.run(lookup_cost(RoutingService(catalog, {}, classifier, None), [*FIELDS, RACE.a, RACE.b]))
+    assert cost.entries == 5
+    assert 0 < cost.p50_us <= cost.p99_us

@@ -8,8 +8,8 @@ import pytest_asyncio
 
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.stores import ENTRY_BYTES, MemoryStore, SharedStore
-from gateway.knob_file import KnobFile
-from gateway.redis_store import REST_SECONDS, RedisStore
+from gateway.knobs.file import KnobFile
+from gateway.stores.redis_store import REST_SECONDS, RedisStore
 from tests.conftest import RedisServer
 
 

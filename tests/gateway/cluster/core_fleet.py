@@ -2,54 +2,86 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
-from gateway.cluster.announced import Announced
+from gateway.cluster.announced import Announced, Role
 from gateway.cluster.replicated_core import ReplicatedCore
 from inference_core.core_server import CoreServer
 from inference_core.errors import CoreGoneError
 from inference_core.fake_runner import hash_core
+from inference_core.heartbeat import SILENT_SECONDS
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput
-from inference_core.tcp_transport import TcpDoor
+from inference_core.tcp_transport import TcpCoreClient, TcpDoor
+from tests.gateway.cluster.silent_relay import SilentRelay
 from tests.gateway.running_gateway import PausedCore
 
 
 class ServedReplica:
-    """One replica; while `paused` it takes commands and makes no step."""
+    """One replica; while `paused` it takes commands and makes no step. `model`: see `hash_core`."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(
+        self,
+        name: str,
+        silent_seconds: float = SILENT_SECONDS,
+        *,
+        role: Role = "both",
+        own_knobs: Collection[str] = (),
+        **model: Any,
+    ) -> None:
+        self.name, self.role, self.own_knobs = name, role, frozenset(own_knobs)
+        self._model = {"slabs": 256, "max_context": 2048, "knobs": Knobs(), "adapter_slots": 1} | model
         self.paused = threading.Event()
-        self.door = TcpDoor("127.0.0.1", name.encode())
+        self.door = TcpDoor("127.0.0.1", name.encode(), silent_seconds=silent_seconds)
+        self.relay: SilentRelay | None = None
         self.server = CoreServer(self._load, self.door, title=name)
         self.said = True
         self.leaving = False
 
     def _load(self) -> PausedCore:
-        core = hash_core("m", slabs=256, max_context=2048, knobs=Knobs(), adapter_slots=1)
-        return PausedCore(core, self.paused)
+        return PausedCore(hash_core("m", **self._model), self.paused)
 
     @property
     def announced(self) -> Announced:
-        return Announced(name=self.name, node="here", pid=0, address=self.door.address, leaving=self.leaving)
+        address = self.door.address
+        if self.relay is not None:
+            address = msgspec.structs.replace(address, port=self.relay.port)
+        return Announced(
+            name=self.name,
+            node="here",
+            pid=0,
+            address=address,
+            leaving=self.leaving,
+            role=self.role,
+            own_knobs=self.own_knobs,
+        )
+
+    async def put_behind_a_relay(self) -> SilentRelay:
+        """Clients that come from now on reach it through the relay alone."""
+        self.relay = SilentRelay(self.door.address.port)
+        await self.relay.start()
+        return self.relay
 
     async def stop(self, grace_seconds: float = 0.0) -> None:
         with suppress(CoreGoneError):
             await self.server.stop(grace_seconds)
+        if self.relay is not None:
+            await self.relay.close()
 
 
 class CoreFleet:
     """Replicas that are announced as long as they are `said` to be there."""
 
-    def __init__(self) -> None:
+    def __init__(self, silent_seconds: float = SILENT_SECONDS) -> None:
+        self._silent_seconds = silent_seconds
         self.replicas: dict[str, ServedReplica] = {}
         self.away: Exception | None = None
 
-    async def add(self, name: str) -> ServedReplica:
-        replica = self.replicas[name] = ServedReplica(name)
+    async def add(self, name: str, **how: Any) -> ServedReplica:
+        replica = self.replicas[name] = ServedReplica(name, self._silent_seconds, **how)
         await replica.server.start()
         return replica
 
@@ -59,7 +91,10 @@ class CoreFleet:
         return [replica.announced for replica in self.replicas.values() if replica.said]
 
     def client(self) -> ReplicatedCore:
-        return ReplicatedCore("the core", self.discover, look_seconds=0.01)
+        def connect(announced: Announced) -> TcpCoreClient:
+            return TcpCoreClient(announced.address, silent_seconds=self._silent_seconds)
+
+        return ReplicatedCore("the core", self.discover, connect=connect, look_seconds=0.01)
 
     async def close(self) -> None:
         for replica in self.replicas.values():

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gateway.cluster.errors import NoRoomError
@@ -25,6 +26,16 @@ def test_tensor_parallel_ranks_are_packed_on_one_node() -> None:
 
     assert placement == FOUR_CARDS
     assert placement.strategy == "STRICT_PACK"
+
+
+def test_each_pipeline_stage_is_a_bundle_of_its_own() -> None:
+    catalog = load_catalog("datacenter")
+    groups = [msgspec.structs.replace(group, pipeline=2 if group.cards == 4 else 1) for group in catalog.gpu_groups]
+
+    placement = placement_of(msgspec.structs.replace(catalog, gpu_groups=groups), "gpu-70b", cpus=1)
+
+    assert placement.bundles == [{"CPU": 2, "GPU": 2}] * 2
+    assert placement.strategy == "SPREAD"
 
 
 def test_a_group_on_the_host_takes_memory_for_its_cards(tmp_path: Path) -> None:

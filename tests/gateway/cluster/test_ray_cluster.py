@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.gateway.served_process import UNCACHED, ServedProcess, served
+from tests.polling import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
@@ -59,18 +60,14 @@ def gateway(cluster: Any, folder: Path) -> Iterator[ServedProcess]:
         yield running
 
 
-def until(condition: Any) -> None:
-    """Polled: it comes true in another process."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.5)
-
-
 def replicas(cluster: Any, folder: Path) -> list[dict[str, Any]]:
-    shown = aio(cluster, folder, "status", "--json")
+    return replicas_of(cluster, folder, "cpu", "laptop")
+
+
+def replicas_of(cluster: Any, folder: Path, core: str, catalog: str) -> list[dict[str, Any]]:
+    shown = aio(cluster, folder, "status", "--json", "--catalog", catalog)
     assert shown.returncode == 0, shown.stderr
-    found: list[dict[str, Any]] = json.loads(shown.stdout)["cpu"]["replicas"]
+    found: list[dict[str, Any]] = json.loads(shown.stdout)[core]["replicas"]
     return found
 
 
@@ -195,3 +192,26 @@ def test_a_queue_brings_another_replica_and_idleness_takes_it(
 
 def serving(cluster: Any, folder: Path) -> list[dict[str, Any]]:
     return [one for one in replicas(cluster, folder) if not one["leaving"]]
+
+
+def test_prefill_replicas_are_a_pool_of_their_own(cluster: Any, folder: Path, gateway: ServedProcess) -> None:
+    pools = ("--replicas", "1", "--prefill", "1", "--prefill-knob", "max_num_batched_tokens=2048")
+    deployed = aio(cluster, folder, "deploy", *pools)
+    assert deployed.returncode == 0, deployed.stderr
+    until(lambda: sorted(one["role"] for one in serving(cluster, folder)) == ["decode", "prefill"])
+    changed = httpx.patch(f"{gateway.url}/v1/admin/knobs", json={"handover_min_tokens": 200}, timeout=60)
+    assert changed.status_code == 200, changed.text
+    body = {"model": "tier-1", "messages": [{"role": "user", "content": "Say it again. " * 100}], "max_tokens": 8}
+
+    # Gateways look for replicas every second, so that the first prompts may find none for prefill yet.
+    def is_handed_over() -> bool:
+        body["messages"][0]["content"] += "And again. "
+        reply = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers=UNCACHED, timeout=PATIENCE)
+        assert reply.status_code == 200, reply.text
+        metrics = httpx.get(f"{gateway.url}/metrics", timeout=60).text
+        return any("aio_handovers_total{" in line and 'outcome="done"' in line for line in metrics.splitlines())
+
+    until(is_handed_over)
+    again = aio(cluster, folder, "deploy", "--replicas", "1")
+    assert again.returncode == 0, again.stderr
+    until(lambda: [one["role"] for one in serving(cluster, folder)] == ["both"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from gateway.dashboard.sessions import RECHECK_SECONDS
 from gateway.dashboard.users import Role, UserOrder, add_user
 from gateway.tenancy.orders import Order
 from tests.gateway.running_gateway import RunningGateway
@@ -63,3 +64,9 @@ async def with_user(gateway: RunningGateway, name: str, role: Role) -> AsyncIter
         answer = await sign_in(client, PASSWORD, name)
         assert answer.status_code == 303, answer.text
         yield client
+
+
+def look_again(gateway: RunningGateway) -> None:
+    """As if time had passed: what is believed of sessions without a look is over."""
+    for known in gateway.parts.sessions._known.values():
+        known.looked_at -= RECHECK_SECONDS

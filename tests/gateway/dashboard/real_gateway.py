@@ -1,19 +1,32 @@
-"""A gateway of the default catalogue in a process of its own, with answers of its real model, for browsers."""
+"""A gateway of the default catalogue in a process of its own, with answers of its real model, and a browser for it."""
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
 
 from gateway.demo import demo_prompts
+from tests.gateway.dashboard.browsing import PASSWORD
+from tests.gateway.dashboard.real_traffic import ADMIN, ask
 from tests.gateway.served_process import ServedProcess, served
+from tests.polling import until
 
-ADMIN = "an-admin-key-of-some-length"
 MODELS = ("tier-1", "tier-2", "auto", "tier-1", "tier-3", "tier-4")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+# A module's marks.
+IN_CHROMIUM = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        CHROMIUM is None and not os.environ.get("AIO_REQUIRE_BROWSER"), reason="needs Chromium (Debian's package)"
+    ),
+]
 
 
 @contextmanager
@@ -21,14 +34,16 @@ def asked_gateway(data: Path, cache: Path, prompts: int, **environment: str) -> 
     """Started, and asked so many prompts: those of the data folder where there is one."""
     with served(data, cache, environment={"AIO_ADMIN_KEYS": f"boss={ADMIN}", **environment}) as process:
         for number, prompt in enumerate(demo_prompts(prompts)[0]):
-            process.client.chat.completions.create(
-                model=MODELS[number % len(MODELS)],
-                messages=[{"role": "user", "content": prompt}],
-                max_tokens=12,
-                temperature=0,
-                stream=False,
-            )
+            ask(process, MODELS[number % len(MODELS)], prompt)
         yield process
+
+
+def add_user(data: Path, name: str, role: str) -> None:
+    """Let somebody sign in by name, at the installation of a data folder."""
+    order = ["admin", "add-user", name, "--role", role, "--password-stdin", "--data-dir", str(data)]
+    # In a process of its own: Playwright's event loop is this thread's.
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", *order]
+    subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, stdout=subprocess.DEVNULL)
 
 
 @contextmanager
@@ -50,3 +65,50 @@ def signed_in(context: BrowserContext) -> Page:
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url("**/admin")
     return page
+
+
+@contextmanager
+def admin_at(browser: Browser, gateway: ServedProcess) -> Iterator[Page]:
+    """A page of the admin, who says yes when asked whether it is meant."""
+    context = browser.new_context(base_url=gateway.url)
+    context.set_default_timeout(15_000)
+    page = signed_in(context)
+    page.on("dialog", lambda dialog: dialog.accept())
+    yield page
+    context.close()
+
+
+def card(page: Page, heading: str) -> Locator:
+    """The section under a heading."""
+    return page.locator("section.card").filter(has=page.get_by_role("heading", name=heading, exact=True))
+
+
+def row(page: Page, table: str, *texts: str) -> Locator:
+    """The first row of a table with all these texts."""
+    rows = page.get_by_role("region", name=table).locator("tbody tr")
+    for text in texts:
+        rows = rows.filter(has_text=text)
+    return rows.first
+
+
+def reloaded_until(page: Page, there: Locator) -> None:
+    """Look again until the page has it."""
+
+    def found() -> bool:
+        page.reload()
+        return there.count() > 0
+
+    until(found)
+
+
+def serious_findings(page: Page) -> list[str]:
+    """What axe calls serious or critical on a page, in light and in dark."""
+    found = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        found += [
+            f"{page.url}, {scheme}: {one['id']}: {[node['html'][:160] for node in one['nodes'][:3]]}"
+            for one in Axe().run(page).response["violations"]
+            if one["impact"] in ("serious", "critical")
+        ]
+    return found

@@ -5,18 +5,27 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
-from playwright.sync_api import BrowserContext, ViewportSize
+from playwright.sync_api import Browser, Page, ViewportSize
 
 from gateway.dashboard.live import SAMPLE_SECONDS
 from gateway.dashboard.site import PAGES
 from gateway.demo import demo_prompts
-from tests.gateway.dashboard.real_gateway import asked_gateway, chromium, signed_in
+from tests.gateway.dashboard.real_gateway import add_user, asked_gateway, chromium, signed_in
+from tests.gateway.dashboard.real_traffic import WATCHED, ask, ask_until_judged_worse, complain, order, rate, retrain
+from tests.gateway.served_process import ServedProcess
 
 SIZE: ViewportSize = {"width": 1280, "height": 860}
 PHONE: ViewportSize = {"width": 390, "height": 844}
-PROMPTS = 12
-COLOURS = 64
+# Long pages end in long tables; a reader sees what they are like before that.
+MOST_HEIGHT = {"/requests": 1000, "/system": 665}
+USUAL_MOST_HEIGHT = 2200
+PROMPTS, SAMPLES = 12, 6
+# What the picture of a request shows: `auto` decided about it, and somebody liked the answer.
+TYPICAL = (
+    "What causes the seasons on Earth? A. its distance from the sun B. the tilt of its axis C. its speed D. the moon"
+)
 
 
 def take(folder: Path) -> None:
@@ -24,44 +33,77 @@ def take(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as data,
-        chromium() as browser,
-        asked_gateway(Path(data), Path(data) / "cache", PROMPTS) as gateway,
+        asked_gateway(Path(data), Path(data) / "cache", PROMPTS, **WATCHED) as gateway,
     ):
-        # A curve needs some of the samples that the gateway takes of itself.
-        for prompt in demo_prompts(5)[0]:
-            gateway.client.chat.completions.create(
-                model="auto", messages=[{"role": "user", "content": prompt}], max_tokens=12
-            )
-            time.sleep(SAMPLE_SECONDS)
-        desk = browser.new_context(base_url=gateway.url, viewport=SIZE)
-        page = signed_in(desk)
-        for one in PAGES:
-            page.goto(f"/admin{one.path}".rstrip("/"))
-            page.screenshot(path=folder / f"dashboard-{name_of(one.path)}.png", full_page=True)
-        page.goto("/admin/requests")
-        page.locator("td a").first.click()
-        page.screenshot(path=folder / "dashboard-request.png", full_page=True)
-        _login(desk, folder)
-        for name, scheme, size in (("dark", "dark", SIZE), ("phone", "light", PHONE)):
-            other = browser.new_context(base_url=gateway.url, viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
-            signed_in(other).screenshot(path=folder / f"dashboard-overview-{name}.png")
+        request_id = _lived_in(gateway)
+        for name, role in (("vera", "viewer"), ("oscar", "operator"), ("ada", "admin")):
+            add_user(Path(data), name, role)
+        with chromium() as browser:
+            _every_page(browser, gateway, folder, request_id)
+            _login(browser, gateway, folder)
+            for name, scheme, size in (("dark", "dark", SIZE), ("phone", "light", PHONE)):
+                other = browser.new_context(base_url=gateway.url, viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+                signed_in(other).screenshot(path=folder / f"dashboard-overview-{name}.png")
+
+
+def _lived_in(gateway: ServedProcess) -> str:
+    """What pages show after some use; returns the id of a request worth showing."""
+    complain(gateway, demo_prompts(2)[0][-1])
+    ask_until_judged_worse(gateway, 6)
+    retrain(gateway)
+    typical = ask(gateway, "auto", TYPICAL, 64)
+    rate(gateway, typical, "up")
+    order(gateway)
+    # A curve needs some of the samples that the gateway takes of itself.
+    prompts = demo_prompts(4 * SAMPLES)[0]
+    for begin in range(0, len(prompts), 4):
+        for model, prompt in zip(("auto", "tier-1", "auto", "tier-2"), prompts[begin:], strict=False):
+            ask(gateway, model, prompt)
+        time.sleep(SAMPLE_SECONDS)
+    return typical
+
+
+def _every_page(browser: Browser, gateway: ServedProcess, folder: Path, request_id: str) -> None:
+    page = signed_in(browser.new_context(base_url=gateway.url, viewport=SIZE))
+    for path in (*(one.path for one in PAGES), "/quality/review"):
+        page.goto(f"/admin{path}".rstrip("/"))
+        _whole(page, folder / f"dashboard-{name_of(path)}.png", MOST_HEIGHT.get(path, USUAL_MOST_HEIGHT))
+    page.goto(f"/admin/requests/{request_id}?quality=0.8")
+    _whole(page, folder / "dashboard-request.png")
+    page.goto("/admin/keys")
+    page.get_by_role("link", name="reports").first.click()
+    _whole(page, folder / "dashboard-key.png")
+
+
+def _whole(page: Page, path: Path, most: int = USUAL_MOST_HEIGHT) -> None:
+    height = min(most, int(page.evaluate("document.documentElement.scrollHeight")))
+    page.screenshot(path=path, full_page=True, clip={"x": 0, "y": 0, "width": SIZE["width"], "height": height})
+
+
+def _login(browser: Browser, gateway: ServedProcess, folder: Path) -> None:
+    page = browser.new_context(base_url=gateway.url, viewport=SIZE).new_page()
+    page.goto("/admin/login")
+    page.screenshot(path=folder / "dashboard-login.png", clip={"x": 340, "y": 0, "width": 600, "height": 420})
 
 
 def shrink(folder: Path) -> None:
-    """Few colours are enough for pages, and make a third of the bytes."""
+    """Few of a page's colours make nearly all of it, the tiers' own among them: they stay exactly as they are, the
+    others become their nearest; a third of the bytes."""
     for path in folder.glob("dashboard-*.png"):
-        Image.open(path).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+        pixels = np.asarray(Image.open(path).convert("RGB"), np.int32)
+        packed, place, counts = np.unique(pixels @ [1 << 16, 1 << 8, 1], return_inverse=True, return_counts=True)
+        colours = np.stack([packed >> 16, packed >> 8 & 255, packed & 255], axis=1)
+        # What is coloured says more than one more grey of a letter's edge.
+        kept = colours[np.argsort(-counts * (1 + np.ptp(colours, axis=1)), kind="stable")[:256]]
+        nearest = np.square(colours[:, None] - kept[None]).sum(axis=2).argmin(axis=1).astype(np.uint8)
+        picture = Image.fromarray(nearest[place].reshape(pixels.shape[:2]), "P")
+        picture.putpalette(kept.astype(np.uint8).tobytes())
+        picture.save(path, optimize=True)
 
 
 def name_of(path: str) -> str:
     """Of a page's file."""
     return path.strip("/").replace("/", "-") or "overview"
-
-
-def _login(context: BrowserContext, folder: Path) -> None:
-    page = context.new_page()
-    page.goto("/admin/login")
-    page.screenshot(path=folder / "dashboard-login.png", clip={"x": 340, "y": 0, "width": 600, "height": 420})
 
 
 if __name__ == "__main__":

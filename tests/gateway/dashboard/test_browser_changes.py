@@ -1,10 +1,7 @@
 """Every change that the dashboard makes, made in a browser as a person makes it: by labels, buttons and dialogs."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -13,19 +10,23 @@ import pytest
 if not os.environ.get("AIO_REQUIRE_BROWSER"):
     pytest.importorskip("playwright", reason="needs playwright and axe-playwright-python, of the extra dev")
 
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from gateway.dashboard.site import PAGES
 from tests.gateway.dashboard.browsing import PASSWORD
-from tests.gateway.dashboard.real_gateway import CHROMIUM, asked_gateway, chromium, signed_in
+from tests.gateway.dashboard.real_gateway import (
+    IN_CHROMIUM,
+    add_user,
+    admin_at,
+    asked_gateway,
+    card,
+    reloaded_until,
+    row,
+    signed_in,
+)
 from tests.gateway.served_process import ServedProcess
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None and not os.environ.get("AIO_REQUIRE_BROWSER"), reason="needs Chromium (Debian's package)"
-    ),
-]
+pytestmark = IN_CHROMIUM
 
 VIEWER = "vera"
 
@@ -34,45 +35,14 @@ VIEWER = "vera"
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
     data = tmp_path_factory.mktemp("data")
     with asked_gateway(data, tmp_path_factory.mktemp("cache"), 3) as process:
-        add_viewer(data)
+        add_user(data, VIEWER, "viewer")
         yield process
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture
 def page(chrome: Browser, gateway: ServedProcess) -> Iterator[Page]:
-    """Of the admin, who says yes when asked whether it is meant."""
-    context = chrome.new_context(base_url=gateway.url)
-    context.set_default_timeout(15_000)
-    page = signed_in(context)
-    page.on("dialog", lambda dialog: dialog.accept())
-    yield page
-    context.close()
-
-
-def add_viewer(data: Path) -> None:
-    order = ["admin", "add-user", VIEWER, "--role", "viewer", "--password-stdin", "--data-dir", str(data)]
-    # In a process of its own: Playwright's event loop is this thread's.
-    command = [sys.executable, "-c", "from gateway.cli import main; main()", *order]
-    subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, stdout=subprocess.DEVNULL)
-
-
-def card(page: Page, heading: str) -> Locator:
-    """The section under a heading."""
-    return page.locator("section.card").filter(has=page.get_by_role("heading", name=heading, exact=True))
-
-
-def row(page: Page, table: str, *texts: str) -> Locator:
-    """The first row of a table with all these texts."""
-    rows = page.get_by_role("region", name=table).locator("tbody tr")
-    for text in texts:
-        rows = rows.filter(has_text=text)
-    return rows.first
+    with admin_at(chrome, gateway) as page:
+        yield page
 
 
 def answered(gateway: ServedProcess, key: str, tokens: int = 2) -> int:
@@ -98,6 +68,38 @@ def test_a_knob_is_changed_refused_out_of_bounds_and_in_the_history(page: Page) 
     expect(page.get_by_role("alert")).to_contain_text("prefill_chunk")
     page.get_by_role("link", name="Back to Core").click()
     expect(page.get_by_label("prefill_chunk", exact=True)).to_have_value("64")
+
+
+def test_a_technique_is_switched_off_for_good_with_its_effect_and_on_again(page: Page) -> None:
+    page.goto("/admin/core")
+    cached = row(page, "Models of core cpu", "smollm2-int4").locator("td").nth(5)
+    expect(cached).not_to_have_text("0")
+    page.get_by_label("prefix_caching", exact=True).select_option("false")
+    page.get_by_label("speculation", exact=True).select_option("prompt_lookup")
+    page.get_by_label("keep across restarts").check()
+    page.get_by_role("button", name="Change smollm2-int4").click()
+    expect(page.get_by_role("status")).to_contain_text("prefix_caching of smollm2-int4: true → false")
+    expect(row(page, "Table of changes", "speculation", "prompt_lookup")).to_contain_text("kept")
+    expect(cached).to_have_text("0")
+    page.get_by_label("prefix_caching", exact=True).select_option("true")
+    page.get_by_label("speculation", exact=True).select_option("off")
+    page.get_by_role("button", name="Change smollm2-int4").click()
+    expect(page.get_by_label("prefix_caching", exact=True)).to_have_value("true")
+
+
+def test_a_knob_of_all_models_is_set_and_emptied_again(page: Page) -> None:
+    page.goto("/admin/core")
+    before = page.get_by_label("threads", exact=True).input_value()
+    page.get_by_label("threads", exact=True).fill("1")
+    page.get_by_role("button", name="Change all models of cpu").click()
+    for model in ("smollm2-int4", "smollm2-bf16"):
+        expect(page.get_by_role("status")).to_contain_text(f"threads of {model}")
+    for model in ("smollm2-int4", "smollm2-bf16"):
+        page.goto(f"/admin/core?model={model}")
+        expect(page.get_by_label("threads", exact=True)).to_have_value("1")
+    page.get_by_label("threads", exact=True).fill("")
+    page.get_by_role("button", name="Change all models of cpu").click()
+    expect(page.get_by_label("threads", exact=True)).to_have_value(before)
 
 
 def test_a_quality_target_is_previewed_applied_and_taken_back(page: Page) -> None:
@@ -189,6 +191,32 @@ def test_a_question_that_is_denied_changes_nothing(chrome: Browser, gateway: Ser
     page.context.close()
 
 
+def test_a_user_is_added_comes_in_loses_rights_is_signed_out_and_removed(page: Page, chrome: Browser) -> None:
+    page.goto("/admin/users")
+    form = card(page, "Add a user")
+    form.get_by_label("Name").fill("otto")
+    form.get_by_label("Password").fill(PASSWORD)
+    form.get_by_label("Role").select_option("operator")
+    form.get_by_role("button").click()
+    expect(page.get_by_role("status")).to_contain_text("otto may sign in as operator.")
+    context = chrome.new_context(base_url=page.url)
+    otto = signed_in_by_name(context, "otto", "/admin/core")
+    expect(otto.get_by_role("button", name="Change smollm2-int4")).to_be_visible()
+
+    page.get_by_label("Role of otto", exact=True).select_option("viewer")
+    page.get_by_role("button", name="Change the role of otto").click()
+    expect(page.get_by_role("status")).to_contain_text("otto: operator → viewer")
+    reloaded_until(otto, otto.locator("header").get_by_text("viewer"))
+    expect(otto.get_by_role("button", name="Change smollm2-int4")).to_have_count(0)
+    page.get_by_role("button", name="Sign otto out").click()
+    expect(page.get_by_role("status")).to_contain_text("otto is signed out everywhere (1)")
+    reloaded_until(otto, otto.get_by_role("button", name="Sign in"))
+    context.close()
+    page.get_by_role("button", name="Remove otto").click()
+    expect(page.get_by_role("status")).to_contain_text("otto is removed")
+    expect(row(page, "Table of users", "otto")).to_have_count(0)
+
+
 def test_an_experiment_is_started_and_stopped(page: Page) -> None:
     page.goto("/admin/experiments")
     page.get_by_label("Name").fill("small or large")
@@ -208,12 +236,7 @@ def test_an_experiment_is_started_and_stopped(page: Page) -> None:
 def test_a_viewer_has_no_forms_but_searches_and_signs_out(chrome: Browser, gateway: ServedProcess) -> None:
     context = chrome.new_context(base_url=gateway.url)
     context.set_default_timeout(15_000)
-    page = context.new_page()
-    page.goto("/admin/login?next=/admin/core")
-    page.get_by_label("Name").fill(VIEWER)
-    page.get_by_label("Password or admin key").fill(PASSWORD)
-    page.get_by_role("button", name="Sign in").click()
-    page.wait_for_url("**/admin/core")
+    page = signed_in_by_name(context, VIEWER, "/admin/core")
     for one in PAGES:
         if one.role != "viewer":
             continue
@@ -225,6 +248,17 @@ def test_a_viewer_has_no_forms_but_searches_and_signs_out(chrome: Browser, gatew
     page.goto("/admin/core")
     page.wait_for_url("**/admin/login?next=**")
     context.close()
+
+
+def signed_in_by_name(context: BrowserContext, name: str, path: str) -> Page:
+    """At a path."""
+    page = context.new_page()
+    page.goto(f"/admin/login?next={path}")
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("Password or admin key").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(f"**{path}")
+    return page
 
 
 def overflow(page: Page, width: int) -> int:

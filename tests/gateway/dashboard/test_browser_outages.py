@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -11,20 +12,15 @@ import pytest
 if not os.environ.get("AIO_REQUIRE_BROWSER"):
     pytest.importorskip("playwright", reason="needs playwright and axe-playwright-python, of the extra dev")
 
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from gateway.dashboard.site import PAGES
 from tests.conftest import PostgresServer
-from tests.gateway.dashboard.real_gateway import ADMIN, CHROMIUM, chromium, signed_in
+from tests.gateway.dashboard.real_gateway import IN_CHROMIUM, chromium, serious_findings, signed_in
+from tests.gateway.dashboard.real_traffic import ADMIN
 from tests.gateway.served_process import served, started
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None and not os.environ.get("AIO_REQUIRE_BROWSER"), reason="needs Chromium (Debian's package)"
-    ),
-]
+pytestmark = IN_CHROMIUM
 
 PATHS = {page.title: f"/admin{page.path}".rstrip("/") for page in PAGES}
 WITHOUT_DATABASE = ("Overview", "Core", "System")
@@ -53,8 +49,7 @@ def checked(page: Page, title: str) -> None:
     """Look at a page: its place in the navigation, and what axe finds serious."""
     page.goto(PATHS[title])
     expect(page.get_by_role("link", name=title, exact=True).first).to_have_attribute("aria-current", "page")
-    found = [one for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
-    assert not found, f"{title}: {found}"
+    assert not serious_findings(page)
 
 
 def test_an_empty_installation_says_what_is_missing_on_every_page(installation: Installation) -> None:
@@ -89,6 +84,21 @@ def test_pages_say_that_the_database_is_away_and_are_whole_when_it_is_back(
         postgres_server.start()
     page.goto(PATHS["Keys and budgets"])
     expect(page.get_by_text("No key has been made yet.")).to_be_visible()
+
+
+def test_with_no_key_at_all_whoever_is_at_the_machine_continues_by_a_button(
+    installation: Installation, tmp_path: Path
+) -> None:
+    beside = installation[0].context.browser
+    assert beside is not None
+    options = ("--role", "gateway", "--socket", str(tmp_path / "no-core.sock"))
+    with served(tmp_path, tmp_path / "cache", *options) as gateway:
+        page = beside.new_context(base_url=gateway.url).new_page()
+        page.goto("/admin/keys")
+        page.get_by_role("button", name="Continue on this machine").click()
+        page.wait_for_url("**/admin/keys")
+        expect(page.get_by_role("heading", name="Make a key")).to_be_visible()
+        page.context.close()
 
 
 # The last of this module: the core stays dead.

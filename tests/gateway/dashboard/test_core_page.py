@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.settings import Settings
-from tests.gateway.dashboard.browsing import browser, forms_of, sign_in, submit, with_user
+from tests.gateway.dashboard.browsing import forms_of, submit, with_user
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -21,13 +21,6 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)
     async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as running:
         yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def admin(aio: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with browser(aio) as client:
-        await sign_in(client)
-        yield client
 
 
 async def knobs_of(aio: RunningGateway) -> dict[str, dict[str, object]]:

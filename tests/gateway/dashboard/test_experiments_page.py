@@ -1,25 +1,15 @@
 """The experiments page: started, shown and stopped by those who may, and nothing that was typed is ever run."""
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
 from classifier.registry import ArtefactRegistry
-from gateway.settings import Settings
 from tests.gateway.dashboard.browsing import browser, forms_of, sign_in, submit, with_user
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.running_gateway import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE = "/admin/experiments"
 SCRIPT = "<script>alert(1)</script>"
 PLAN = {"name": SCRIPT, "a": "tier:3", "b": "tier:1", "share": "50", "reason": SCRIPT}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    async with running_gateway(Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)) as running:
-        yield running
 
 
 def split_of(aio: RunningGateway) -> object:

@@ -1,34 +1,18 @@
 """The pages of keys and budgets: made, changed, rotated and revoked by admins alone, and a secret is shown once."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
-from gateway.settings import Settings
-from tests.gateway.dashboard.browsing import browser, forms_of, sign_in, submit, with_user
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.dashboard.browsing import forms_of, submit, with_user
+from tests.gateway.running_gateway import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADMIN = "an-admin-key-of-some-length"
+SETTINGS = {"admin_keys": f"ann={ADMIN}"}
 PAGE = "/admin/keys"
 CHAT = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello"}]}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    data = str(tmp_path_factory.mktemp("data"))
-    async with running_gateway(Settings(data_dir=data, monitor=False, admin_keys=f"ann={ADMIN}")) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def admin(aio: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with browser(aio) as client:
-        await sign_in(client, ADMIN)
-        yield client
 
 
 def secret_in(page: httpx.Response) -> str:

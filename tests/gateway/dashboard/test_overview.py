@@ -4,34 +4,19 @@ import asyncio
 import csv
 import io
 import threading
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from gateway.dashboard.figures import over_limit
 from gateway.settings import Settings
 from gateway.telemetry.alert_rules import RULES
+from quality.estimates import UpgradeRate, UpgradeSettings, upgrade_rate
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "Say hello."}]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    data = str(tmp_path_factory.mktemp("data"))
-    async with running_gateway(Settings(data_dir=data, monitor=False)) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def admin(aio: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with browser(aio) as client:
-        await sign_in(client)
-        yield client
 
 
 async def test_an_empty_installation_says_what_to_do(admin: httpx.AsyncClient) -> None:
@@ -71,6 +56,24 @@ async def test_samples_make_the_history(aio: RunningGateway, admin: httpx.AsyncC
     history = (await admin.get("/admin/api/overview")).json()["history"]
     assert history[-1]["requests_per_second"]["2"] > 0
     assert history[-1]["ttft_p95"] > 0
+
+
+async def test_how_many_verified_answers_were_worse_is_of_the_last_sample(
+    aio: RunningGateway, admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _forget(aio)
+    assert (await admin.get("/admin/api/overview")).json()["upgrade"] is None
+    assert "none verified yet" in (await admin.get("/admin")).text
+
+    async def three_of_fifty() -> UpgradeRate:
+        return upgrade_rate([False] * 3 + [True] * 47, UpgradeSettings())
+
+    monkeypatch.setattr(aio.parts.live, "_quality", three_of_fifty)
+    await aio.parts.live.sample()
+    assert (await admin.get("/admin/api/overview")).json()["upgrade"]["needs_upgrade"]["count"] == 3
+    page = await admin.get("/admin")
+    assert "6.0%" in page.text
+    assert "of 50 verified" in page.text
 
 
 async def test_what_moves_comes_as_events(

@@ -2,36 +2,20 @@
 
 import csv
 import io
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from gateway.api.csv_export import cell
 from gateway.dashboard.request_path import rerouted, stages_of
-from gateway.settings import Settings
-from tests.gateway.dashboard.browsing import browser, sign_in
+from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.rule import RoutingRule
 from tests.gateway.dashboard.rows import insert_requests
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.running_gateway import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SCRIPT = "<script>alert(1)</script>"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    data = str(tmp_path_factory.mktemp("data"))
-    async with running_gateway(Settings(data_dir=data, monitor=False)) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def admin(aio: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with browser(aio) as client:
-        await sign_in(client)
-        yield client
 
 
 def rows_of(text: str) -> list[dict[str, Any]]:
@@ -59,6 +43,21 @@ async def test_requests_are_found_by_tier_key_time_and_id_and_paged(
     older = first.text.split('rel="next" href="')[1].split('"')[0].replace("&amp;", "&")
     assert "r009" in (await admin.get(older)).text
     assert "r058" not in (await admin.get("/admin/requests?tier=2&key_id=k&since=&until=")).text
+    await insert_requests(
+        aio.parts.database,
+        {"request_id": "failed", "created_at": at, "status": "error", "requested_model": "org/a-model", "key_id": "k"},
+        {"request_id": "left", "created_at": at, "status": "aborted", "requested_model": "auto", "key_id": "k"},
+    )
+    for query, found in (
+        ({"status": "error"}, "failed"),
+        ({"requested_model": "org/a-model", "key_id": "k"}, "failed"),
+        ({"status": "aborted", "requested_model": "auto", "tier": "1"}, "left"),
+    ):
+        page = await admin.get("/admin/requests", params=query)
+        assert [name for name in ("failed", "left", "r059") if name in page.text] == [found], query
+        listed = (await admin.get("/admin/api/requests", params=query)).json()["rows"]
+        assert [row["request_id"] for row in listed] == [found]
+    assert "facet" not in listed[0]
     late = await admin.get("/admin/requests", params={"since": "2023-11-14T23:12"})
     assert "r059" in late.text
     assert "r057" not in late.text
@@ -145,6 +144,28 @@ async def test_another_target_decides_anew_from_what_was_recorded(
     assert tiers == sorted(tiers)
     for wrong in ("2", "x", "nan"):
         assert (await admin.get(path, params={"quality": wrong})).status_code == 400
+
+
+async def test_a_request_is_shown_and_decided_anew_where_no_version_of_the_classifier_serves(
+    aio: RunningGateway, admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = await aio.openai.chat.completions.create(model="auto", messages=[{"role": "user", "content": "Hello"}])
+    await aio.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
+    none = ClassifierInForce(aio.parts.settings.registry_path, aio.parts.routing.catalog.fingerprint)
+    monkeypatch.setattr(aio.parts.routing, "classifier", none)
+    page = await admin.get(f"/admin/requests/{answer.id}", params={"quality": 0.9})
+    assert page.status_code == 200, page.text
+    assert (await admin.get("/admin/routing")).status_code == 200
+
+
+async def test_a_mistake_in_a_version_is_not_taken_for_there_being_none(
+    aio: RunningGateway, admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(quality_target: float | None) -> RoutingRule:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(aio.classifier, "rule_for", broken)
+    assert (await admin.get("/admin/routing")).status_code == 500
 
 
 async def test_a_request_is_there_for_programs_too(aio: RunningGateway, admin: httpx.AsyncClient) -> None:

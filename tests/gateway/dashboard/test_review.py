@@ -1,27 +1,16 @@
 """The review queue: answers judged worse beside the verifier's, and an operator's word in the judge's place."""
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 from sqlalchemy import insert, select
 
-from gateway.settings import Settings
 from migrations.tables import verifications
 from tests.gateway.dashboard.browsing import forms_of, submit, with_user
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.test_disconnects import only_record
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE = "/admin/quality/review"
 SCRIPT = "<script>alert(1)</script>"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
-    async with running_gateway(settings) as running:
-        yield running
 
 
 async def judged_worse(aio: RunningGateway, at: float, tier: int = 1, text: str | None = SCRIPT) -> str:
@@ -62,6 +51,11 @@ async def test_an_operator_reviews_one_after_the_other_and_a_viewer_looks_on(aio
 
         seen = await viewer.get(PAGE)
         assert newer in seen.text
+        listed = (await viewer.get("/admin/api/reviews")).json()
+        assert [row["request_id"] for row in listed["rows"]] == [newer, older]
+        assert SCRIPT not in {row.get("verifier_answer") for row in listed["rows"]}, "texts one at a time"
+        sheet = (await viewer.get("/admin/api/reviews?format=csv")).text
+        assert len(sheet.strip().splitlines()) == 3
         skip = seen.text.split(f'href="{PAGE}?')[1].split('"')[0]
         assert older in (await viewer.get(f"{PAGE}?{skip}")).text
         assert not [action for action in forms_of(seen) if action.startswith(PAGE)]

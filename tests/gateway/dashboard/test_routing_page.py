@@ -14,9 +14,9 @@ from sqlalchemy import insert, update
 
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy import decide
-from gateway.classifier_in_force import ClassifierInForce
-from gateway.routing_preview import preview
-from gateway.routing_rule import RoutingRule
+from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.preview import preview
+from gateway.routing.rule import RoutingRule
 from gateway.settings import Settings
 from migrations.tables import routing_decisions, training_rows, verifications
 from quality.experience import encode_prompt
@@ -40,13 +40,6 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
         classifier.load()
         running.parts.routing.classifier = classifier
         yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def admin(aio: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with browser(aio) as client:
-        await sign_in(client)
-        yield client
 
 
 def inputs_of(p_ok: list[float]) -> PolicyInputs:

@@ -1,32 +1,25 @@
 """Who comes into the dashboard, who does not, and what a cookie alone cannot do."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 from sqlalchemy import select, update
 
 from gateway.dashboard.login_limit import MOST_FAILURES, WINDOW_SECONDS, LoginLimit
-from gateway.dashboard.sessions import COOKIE, RECHECK_SECONDS
+from gateway.dashboard.sessions import COOKIE
 from gateway.dashboard.users import remove_user
 from gateway.settings import Settings
 from gateway.tenancy.orders import Order
 from migrations.tables import audit_events, dashboard_sessions, dashboard_users
-from tests.gateway.dashboard.browsing import PASSWORD, browser, forms_of, sign_in, submit, with_user
+from tests.gateway.dashboard.browsing import PASSWORD, browser, forms_of, look_again, sign_in, submit, with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADMIN = "an-admin-key-of-some-length"
+SETTINGS = {"admin_keys": f"ann={ADMIN}"}
 PAGE = "/admin/requests"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    data = str(tmp_path_factory.mktemp("data"))
-    async with running_gateway(Settings(data_dir=data, monitor=False, admin_keys=f"ann={ADMIN}")) as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +94,36 @@ async def test_failures_are_limited_also_for_the_right_password(aio: RunningGate
         refused = await sign_in(client, ADMIN)
         assert refused.status_code == 429
         assert 0 < int(refused.headers["retry-after"]) <= WINDOW_SECONDS
+
+
+async def test_who_came_in_and_who_did_not_is_in_the_audit_trail_without_what_was_typed(aio: RunningGateway) -> None:
+    async with with_user(aio, "tess", "viewer") as client:
+        await submit(client, await client.get(PAGE), "/admin/logout")
+        assert (await sign_in(client, ADMIN)).status_code == 303
+        assert (await sign_in(client, "a wrong secret", "tess")).status_code == 401
+        assert (await sign_in(client, "", "a secret in the wrong field")).status_code == 401
+        while (await sign_in(client, "a wrong secret")).status_code == 401:
+            pass
+        for _ in range(3):
+            assert (await sign_in(client, "a wrong secret")).status_code == 429
+    assert [(event["action"], event["actor"], event["subject"]) for event in await sessions_in_trail(aio, 8)] == [
+        ("session.limited", "nobody", "key"),
+        *[("session.refused", "nobody", "key")] * (MOST_FAILURES - 2),
+        ("session.refused", "nobody", "unknown"),
+        ("session.refused", "nobody", "tess"),
+        ("session.begun", "ann", "ann"),
+        ("session.ended", "user:tess", "user:tess"),
+    ]
+    kept = str(await sessions_in_trail(aio, 1000))
+    assert "'from': '127.0.0.1'" in kept
+    assert not [secret for secret in (ADMIN, PASSWORD, "a wrong secret", "a secret in") if secret in kept]
+
+
+async def sessions_in_trail(aio: RunningGateway, limit: int) -> list[dict[str, Any]]:
+    """The newest events of sessions."""
+    admin = {"authorization": f"Bearer {ADMIN}"}
+    rows = (await aio.http.get("/admin/api/transitions", params={"limit": 1000}, headers=admin)).json()["rows"]
+    return [row for row in rows if row["action"].startswith("session.")][:limit]
 
 
 async def test_failures_are_counted_by_subject_and_forgotten_with_time() -> None:
@@ -182,10 +205,10 @@ async def test_a_removed_user_is_out_and_a_changed_role_holds(aio: RunningGatewa
     async with with_user(aio, "carl", "admin") as client:
         async with database.begin() as connection:
             await connection.execute(update(dashboard_users).values(role="viewer").filter_by(name="carl"))
-        _look_again(aio)
+        look_again(aio)
         assert "viewer" in (await client.get(PAGE)).text
         await remove_user(database, "carl", Order(actor="test", now=1.0))
-        _look_again(aio)
+        look_again(aio)
         assert (await client.get(PAGE)).status_code == 303
 
 
@@ -211,7 +234,7 @@ async def test_a_session_is_over_in_time(aio: RunningGateway) -> None:
     async with with_user(aio, "dora", "viewer") as client:
         async with aio.parts.database.begin() as connection:
             await connection.execute(update(dashboard_sessions).values(expires_at=1.0).filter_by(user_name="dora"))
-        _look_again(aio)
+        look_again(aio)
         assert (await client.get(PAGE)).status_code == 303
 
 
@@ -272,9 +295,3 @@ class TestAtThisMachine:
             assert refused.status_code == 503
         async with running_gateway(away) as gateway, browser(gateway, cookies={COOKIE: "unknown"}) as client:
             assert (await client.get(PAGE)).status_code == 503
-
-
-def _look_again(gateway: RunningGateway) -> None:
-    """As if time had passed: what is believed without a look is over."""
-    for known in gateway.parts.sessions._known.values():
-        known.looked_at -= RECHECK_SECONDS

@@ -48,7 +48,9 @@ async def test_the_page_shows_the_same(aio: RunningGateway) -> None:
         for shown in ("database (SQLite)", "Redis", "core cpu", head_revision(), "Without it"):
             assert shown in page.text
         sheet = (await client.get(f"{API}?format=csv")).text
-        assert sheet.startswith("name,state,detail,policy")
+        assert sheet.startswith("part,name,state,detail,policy")
+        for line in ("dependency,database", f"fact,schema,,{head_revision()}", "fact,catalogue,,laptop"):
+            assert f"\n{line}" in sheet, line
 
 
 async def test_the_checklist_has_every_item_with_its_state(aio: RunningGateway) -> None:

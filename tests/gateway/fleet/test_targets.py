@@ -23,7 +23,7 @@ BUSY = Passed(requests=600, prompt_tokens=600 * 300, output_tokens=600 * 60)
 
 
 def targets(**fleet: float) -> FleetTargets:
-    settings = FleetSettings(**({"cold_start_s": 3.6, "least": 3, "most": 40} | fleet))
+    settings = FleetSettings(**({"cold_start_s": 3.6, "least": 3, "most": 40, "interval_s": 15.0} | fleet))
     return FleetTargets(
         {"1": PROFILE}, {"1": settings}, objectives=ServiceObjectives(), knobs=PredictiveKnobs(down_window_s=60.0)
     )

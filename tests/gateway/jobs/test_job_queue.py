@@ -17,7 +17,7 @@ from gateway.jobs.file_store import Owner
 from gateway.jobs.job_queue import Job, JobQueue, QueueAwayError
 from gateway.jobs.line_book import LineAnswer, LineBook
 from gateway.jobs.redis_queue import RedisQueue
-from gateway.redis_store import RedisStore
+from gateway.stores.redis_store import RedisStore
 from gateway.tenancy.database_time import DatabaseTime
 from quality.database import migrate, open_database
 from tests.conftest import RedisServer

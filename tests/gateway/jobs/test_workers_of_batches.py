@@ -4,11 +4,9 @@ import io
 import json
 import signal
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import httpx
 import openai
@@ -18,6 +16,7 @@ from tests.gateway.jobs.batching import ENDED, request_line
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served, started
 from tests.gateway.upstream import Upstream, running_upstream
+from tests.polling import until
 
 pytestmark = pytest.mark.slow
 LINES = 40
@@ -76,12 +75,6 @@ def made(client: openai.OpenAI) -> str:
     lines = [request_line(name, messages=[{"role": "user", "content": f"hold {name}"}]) for name in names]
     file = client.files.create(file=("in.jsonl", io.BytesIO(b"\n".join(lines))), purpose="batch")
     return client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h").id
-
-
-def until(condition: Callable[[], Any]) -> None:
-    # What is waited for happens in other processes, which have no event for it; the test's own timeout ends it.
-    while not condition():
-        threading.Event().wait(0.05)
 
 
 def answers(client: openai.OpenAI, batch_id: str) -> dict[str, str]:

@@ -8,8 +8,8 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.caller import Allowance
-from gateway.redis_store import RedisAwayError, RedisStore
+from gateway.answering.caller import Allowance
+from gateway.stores.redis_store import RedisAwayError, RedisStore
 from gateway.tenancy import redis_windows, windows
 from gateway.tenancy.redis_windows import RedisWindows
 from gateway.tenancy.windows import Entry, LocalWindows, Windows

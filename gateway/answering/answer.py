@@ -1,0 +1,247 @@
+"""An Answer: what one caller reads of an Ask being answered, with exactly one Record at the end."""
+
+import time
+from typing import Literal, Protocol
+
+from classifier.decision import Decision
+from gateway.answering.ask import Ask
+from gateway.answering.bill import Bill
+from gateway.answering.choice import Choice
+from gateway.answering.stamps import Stamps
+from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
+from quality.record import Attempt, CacheUse, Record, Timings
+from tiers.tier import ChatMessage, Delta, Tier, Usage
+
+Status = Literal["ok", "error", "aborted"]
+
+
+class Source(Protocol):
+    """Where the deltas of an answer come from: a generation, one that is shared with others, or the cache.
+
+    `attempted`: when the attempt under way began, monotonic seconds; if it changes, earlier deltas are void. `cached`:
+    what the cache had to do with it, None for nothing.
+    """
+
+    @property
+    def tier(self) -> Tier:
+        """Who answers, as of now."""
+
+    @property
+    def decision(self) -> Decision:
+        """Why that tier was chosen."""
+
+    @property
+    def attempted(self) -> float: ...
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """Those that have ended."""
+
+    @property
+    def p_ok(self) -> float:
+        """P(the answer is no worse than the strongest tier's), by the last stage that looked at it."""
+
+    @property
+    def cached(self) -> CacheUse | None: ...
+
+    async def __anext__(self) -> Delta: ...
+
+    async def aclose(self) -> None:
+        """Stop reading. Idempotent."""
+
+    def bill(self) -> Bill:
+        """What this reader pays for; after the end or `aclose`."""
+
+
+class Surroundings(Protocol):
+    """What an Answer needs around it: a price to compare with, and somebody to take the record.
+
+    `replica`: the name of this process, for the record.
+    """
+
+    replica: str | None
+
+    def baseline(self, usage: Usage) -> float:
+        """US dollars of `usage` on the strongest tier."""
+
+    def finished(self, answer: "Answer", record: Record) -> None:
+        """Called exactly once per opened answer."""
+
+
+class Answer:
+    """Iterate over it for the deltas; `aclose` it, always. After the end `record` holds the whole story."""
+
+    def __init__(self, ask: Ask, source: Source, surroundings: Surroundings) -> None:
+        self.ask = ask
+        self.source = source
+        self.stamps = Stamps(arrival=ask.arrival, routed=time.monotonic(), attempted=source.attempted)
+        self.choices = [Choice() for _ in range(ask.choices)]
+        self.usage: Usage | None = None
+        self.record: Record | None = None
+        # What is left of the caller's limits, for the response.
+        self.rate_headers: dict[str, str] = {}
+        self._surroundings = surroundings
+        self._opening: Delta | None = None
+
+    async def open(self) -> None:
+        """Wait for the first delta. Raises what the last tier tried raised; the record is then written."""
+        try:
+            self._opening = await anext(self, None)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def whole(self) -> None:
+        """Run to the end."""
+        try:
+            async for _ in self:
+                pass
+        finally:
+            await self.aclose()
+
+    def __aiter__(self) -> "Answer":
+        return self
+
+    async def __anext__(self) -> Delta:
+        if self._opening is not None:
+            delta, self._opening = self._opening, None
+            return delta
+        if self.record is not None:
+            raise StopAsyncIteration
+        began = time.monotonic()
+        try:
+            delta = await anext(self.source)
+        except StopAsyncIteration:
+            self._finish("ok", 200, None)
+            raise
+        except Exception as error:
+            await self.source.aclose()
+            self._give_up("error", error)
+            raise
+        finally:
+            now = time.monotonic()
+            self.stamps.tier_seconds += now - began
+        self._take(delta, now)
+        return delta
+
+    async def aclose(self) -> None:
+        """Stop: the tier's work is freed within one step, unless others read it. Idempotent; unfinished answers are
+        recorded as aborted."""
+        await self.source.aclose()
+        self._give_up("aborted", None)
+
+    @property
+    def decision(self) -> Decision:
+        """Why this tier was chosen."""
+        return self.source.decision
+
+    @property
+    def tier(self) -> Tier:
+        """Who answers."""
+        return self.source.tier
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """The tiers that were tried for this caller; before the end, those that were given up."""
+        return self.source.attempts if self.record is None else self.record.attempts
+
+    @property
+    def p_ok(self) -> float:
+        """P(the answer is no worse than the strongest tier's), by the last stage that looked at it."""
+        return self.source.p_ok
+
+    @property
+    def escalated_from(self) -> Attempt | None:
+        """The attempt whose evidence handed the answer on, if there was one."""
+        return next((attempt for attempt in self.attempts if attempt.status == "escalated"), None)
+
+    @property
+    def cost_usd(self) -> float:
+        """What all attempts cost, so far."""
+        return sum(attempt.cost_usd for attempt in self.attempts)
+
+    def overhead_ms(self) -> float:
+        """Milliseconds since arrival that were not spent waiting for a tier."""
+        return (time.monotonic() - self.stamps.arrival - self.stamps.tier_seconds) * 1e3
+
+    def _take(self, delta: Delta, now: float) -> None:
+        if self.source.attempted != self.stamps.attempted:
+            # Another tier has taken over.
+            self.choices = [Choice() for _ in range(self.ask.choices)]
+            self.stamps = self.stamps.again(self.source.attempted)
+        if not delta.at_once:
+            self.stamps.take(now, len(delta.token_ids))
+        if delta.usage is not None:
+            self.usage = delta.usage
+            self.stamps.queue_seconds, self.stamps.preemptions = delta.queue_seconds, delta.preemptions
+            return
+        self.choices[delta.index].take(delta)
+
+    def _give_up(self, status: Literal["error", "aborted"], error: Exception | None) -> None:
+        if self.record is None:
+            http_status = CLIENT_CLOSED_REQUEST if error is None else as_api_error(error).status
+            begun = self.ask.stream and self.stamps.first_delta is not None
+            self._finish(status, 200 if begun else http_status, error)
+
+    def _finish(self, status: Status, http_status: int, error: Exception | None) -> None:
+        self.stamps.finished = time.monotonic()
+        self.record = self._recorded(status, http_status, error, self.source.bill())
+        self._surroundings.finished(self, self.record)
+
+    def _recorded(self, status: Status, http_status: int, error: Exception | None, bill: Bill) -> Record:
+        ask, first, usage = self.ask, self.choices[0], bill.usage
+        return Record(
+            request_id=ask.request_id,
+            created_at=ask.created_at,
+            api=ask.api,
+            requested_model=ask.requested_model,
+            key_id=ask.key_id,
+            stream=ask.stream,
+            status=status,
+            http_status=http_status,
+            error=None if error is None else _shown(error),
+            decision=self.decision,
+            tier=self.tier.number,
+            model=self.tier.model,
+            attempts=bill.attempts,
+            messages=ask.recorded_messages(),
+            answer=_recorded_answer(first) if ask.store_texts else None,
+            reasoning=(first.reasoning or None) if ask.store_texts else None,
+            finish_reason=first.finish_reason,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            cost_usd=bill.cost_usd,
+            baseline_cost_usd=self._surroundings.baseline(usage) if bill.paid else 0.0,
+            timings=self._timings(),
+            response_format=ask.response_format if ask.store_texts else None,
+            cache=self.source.cached,
+            tags=ask.metadata,
+            replica=self._surroundings.replica,
+        )
+
+    def _timings(self) -> Timings:
+        stamps = self.stamps
+        elapsed = stamps.finished - stamps.arrival
+        route_ms, overhead_ms = (stamps.routed - stamps.arrival) * 1e3, (elapsed - stamps.tier_seconds) * 1e3
+        first, last = stamps.first_delta, stamps.last_delta
+        if first is None or last is None:
+            return Timings(route_ms=route_ms, ttft_ms=None, e2e_ms=elapsed * 1e3, overhead_ms=overhead_ms)
+        return Timings(
+            route_ms=route_ms,
+            ttft_ms=(first - stamps.arrival) * 1e3,
+            e2e_ms=elapsed * 1e3,
+            overhead_ms=overhead_ms,
+            queue_ms=stamps.queue_seconds * 1e3,
+            prefill_ms=max(first - stamps.attempted - stamps.queue_seconds, 0.0) * 1e3,
+            decode_ms=(last - first) * 1e3,
+        )
+
+
+def _recorded_answer(choice: Choice) -> str:
+    return ChatMessage(role="assistant", content=choice.text, tool_calls=tuple(choice.tool_calls)).recorded_content()
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

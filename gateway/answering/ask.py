@@ -1,0 +1,137 @@
+"""An Ask: one caller's request after parsing, independent of HTTP, as routing and service read it."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from gateway.answering.caller import KEYLESS, Caller
+from gateway.answering.slo_class import SLO_CLASSES, SloName
+from gateway.answering.trace_context import TraceContext
+from inference_core.protocol import SamplingParams
+from tiers.tier import ChatMessage, GenerationRequest, ReasoningEffort
+from tiers.tier_spec import SamplingDefaults, TierSpec
+from tiers.tools.tool import Tooling
+
+Prompt = str | list[int]
+CacheWish = Literal["use", "refresh", "exact", "off"]
+TIER_DEFAULTS = SamplingDefaults.__struct_fields__
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """Exactly one of `messages` and `prompts` is set.
+
+    `arrival`: monotonic seconds; `created_at`: UTC epoch seconds. `quality_target`: share of answers that must be
+    no worse than the strongest tier's, None for the server's own. `deadline_seconds`: the caller's bound on the time
+    to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`: sampling
+    fields the caller left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none.
+    `service_tier`: what the answer repeats of the caller's wish. `metadata`: the caller's tags, recorded as they are.
+    `conversation`: the caller's own id of it, None if it has to be recognised. `slo`: its class of service.
+    `cache`: the caller's wish of the response cache, None for its own rule. `echo`, `include_stop` and the
+    `reasoning_…` fields: see `GenerationRequest`.
+    """
+
+    request_id: str
+    api: Literal["chat", "completion"]
+    requested_model: str
+    sampling: SamplingParams
+    arrival: float
+    created_at: float
+    unset: tuple[str, ...] = ()
+    messages: list[ChatMessage] | None = None
+    prompts: list[Prompt] | None = None
+    stream: bool = False
+    caller: Caller = KEYLESS
+    store_texts: bool = True
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    tooling: Tooling | None = None
+    response_format: dict[str, Any] | None = None
+    n: int = 1
+    best_of: int | None = None
+    echo: bool = False
+    include_stop: bool = False
+    reasoning_effort: ReasoningEffort | None = None
+    reasoning_budget: int | None = None
+    priority: int = 1
+    service_tier: str | None = None
+    metadata: dict[str, str] | None = None
+    quality_target: float | None = None
+    min_tier: int | None = None
+    max_cost_usd: float | None = None
+    deadline_seconds: float | None = None
+    trace: TraceContext | None = None
+    adapter: str = ""
+    conversation: str | None = None
+    slo: SloName | None = None
+    cache: CacheWish | None = None
+
+    @property
+    def key_id(self) -> str | None:
+        """The pseudonym of the caller's key."""
+        return self.caller.key_id
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether tools, a grammar or an adapter shape the answer: it cannot be held beside one that is free."""
+        return self.sampling.grammar is not None or self.tooling is not None or bool(self.adapter)
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether other tiers can be asked the same: for a free answer, or for one of the same `response_format`."""
+        free = self.sampling.grammar is None or self.response_format is not None
+        return free and self.tooling is None and not self.adapter
+
+    @property
+    def choices(self) -> int:
+        """How many choices the answer has, over all prompts."""
+        return self.n * len(self.prompts or [None])
+
+    def generations(self, spec: TierSpec) -> list[GenerationRequest]:
+        """What to ask the tier of `spec` for: one request per prompt, with the tier's defaults and objective."""
+        if self.prompts is None or len(self.prompts) == 1:
+            return [self._generation(spec, self.request_id, self.prompts[0] if self.prompts else None)]
+        return [
+            self._generation(spec, f"{self.request_id}-{place}", prompt) for place, prompt in enumerate(self.prompts)
+        ]
+
+    def _generation(self, spec: TierSpec, request_id: str, prompt: Prompt | None) -> GenerationRequest:
+        changes = {name: getattr(spec.sampling, name) for name in self.unset}
+        drawn = self.best_of or self.n
+        if drawn > self.n and self.sampling.logprobs is None:
+            changes["logprobs"] = 0  # what the best are told by
+        usual = spec.objective.ttft_ms / 1e3 if self.slo is None else SLO_CLASSES[self.slo].ttft_seconds
+        seconds = usual if self.deadline_seconds is None else self.deadline_seconds
+        return GenerationRequest(
+            request_id=request_id,
+            messages=self.messages,
+            prompt=prompt,
+            sampling=msgspec.structs.replace(self.sampling, **changes),
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            n=drawn,
+            echo=self.echo,
+            include_stop=self.include_stop,
+            reasoning_effort=self.reasoning_effort,
+            reasoning_budget=self.reasoning_budget,
+            tooling=self.tooling,
+            response_format=self.response_format,
+            priority=self.priority,
+            arrival=self.arrival,
+            deadline=self.arrival + seconds,
+            strict_deadline=self.deadline_seconds is not None,
+            salt=self.caller.tenant,
+            adapter=self.adapter,
+            trace=None if self.trace is None else self.trace.headers,
+            whole=not self.stream,
+        )
+
+    def recorded_messages(self) -> list[dict[str, str]] | None:
+        """The conversation as the record keeps it; a raw prompt is one turn of the role `prompt`."""
+        if not self.store_texts:
+            return None
+        if self.messages is not None:
+            return [{"role": message.role, "content": message.recorded_content()} for message in self.messages]
+        return [
+            {"role": "prompt", "content": prompt if isinstance(prompt, str) else " ".join(map(str, prompt))}
+            for prompt in self.prompts or []
+        ]

@@ -1,0 +1,245 @@
+"""A Generation: the tiers' half of an answer, with hold, escalation and fall-over, and what every attempt cost."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+import msgspec
+
+from classifier.decision import Decision
+from gateway.answering.ask import Ask
+from gateway.answering.bill import Bill
+from gateway.answering.escalation import Escalation, Verdict
+from gateway.answering.tier_deltas import tier_deltas
+from gateway.telemetry.logs import FIELDS
+from quality.record import Attempt, AttemptStatus, CacheUse
+from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.pricing import cost_usd
+from tiers.replica_try import ReplicaTry
+from tiers.tier import Delta, Tier, Usage
+from tiers.tier_spec import TierSpec
+
+log = logging.getLogger(__name__)
+
+
+class Ladder(Protocol):
+    """What a Generation needs around it: prices, and the tier to go on with."""
+
+    def spec(self, number: int) -> TierSpec:
+        """The catalogue's entry of a tier."""
+
+    def price(self, tier: int, usage: Usage) -> float:
+        """US dollars of `usage` on a tier."""
+
+    def next_up(self, decision: Decision, tier: int) -> Tier | None:
+        """The next allowed tier above `tier`, if there is one."""
+
+    def tier(self, number: int) -> Tier:
+        """The tier of this number."""
+
+    async def ordinary(self, ask: Ask, decision: Decision) -> Decision | None:
+        """What is decided where the fast path of `decision` has failed; None if no other tier may answer."""
+
+    def affords(self, ask: Ask, tier: Tier) -> bool:
+        """Whether the budgets of who asks bear another attempt, by `tier`."""
+
+    def escalation(self, ask: Ask, decision: Decision, tier: int) -> Escalation | None:
+        """What judges an answer of `tier` while it is given; None where nothing does."""
+
+
+class Generation:
+    """Iterate over it for the deltas; `aclose` it, always.
+
+    A streamed one commits itself with its first delta; a whole one never does, so that a tier that fails late is
+    replaced too, because nothing has reached the caller. There is one fall-over per request (SPEC RT-11), and one
+    escalation: by its own evidence an answer may be judged not good enough before anything of it has been let go.
+    Where the fast path fails, the ordinary route chooses anew: `rerouted`, and `decision` is then that one.
+    `attempted`: when the attempt under way began, monotonic seconds; a later one makes all deltas before it void.
+    """
+
+    # Nobody else reads it, and it is not kept.
+    cached: CacheUse | None = None
+
+    def __init__(self, ask: Ask, decision: Decision, tier: Tier, ladder: Ladder) -> None:
+        self.ask = ask
+        self.decision = decision
+        self.rerouted = False
+        self.tier = tier
+        self.attempted = time.monotonic()
+        self.attempts: list[Attempt] = []
+        self.usage: Usage | None = None
+        self._ladder = ladder
+        self._replicas: list[ReplicaTry] = []
+        self._escalation = ladder.escalation(ask, decision, tier.number)
+        self._spec = ladder.spec(tier.number)
+        self._requests = ask.generations(self._spec)
+        if self._escalation is not None:
+            evidence = self._escalation.request
+            self._requests = [msgspec.structs.replace(one, evidence=evidence) for one in self._requests]
+        self._deltas: AsyncGenerator[Delta, None] = tier_deltas(tier, self._requests, ask.n)
+        self._held: deque[Delta] = deque()
+        self._generated = 0
+        self._let_go = False
+        self._over = False
+
+    def __aiter__(self) -> "Generation":
+        return self
+
+    async def __anext__(self) -> Delta:
+        if self._over:
+            raise StopAsyncIteration
+        try:
+            delta = await self._next_delta()
+        except StopAsyncIteration:
+            self._end("ok", None)
+            raise
+        except Exception as error:
+            await self._deltas.aclose()
+            self._end("error", error)
+            raise
+        self._let_go = True
+        return delta
+
+    async def aclose(self) -> None:
+        """Stop: the tier's work is freed within one step. Idempotent."""
+        await self._deltas.aclose()
+        self._end("aborted", None)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the answering tier's own evidence said of the answer, or that of the tier that it was taken from."""
+        return None if self._escalation is None else self._escalation.verdict
+
+    @property
+    def p_ok(self) -> float:
+        """P(the answer is no worse than the strongest tier's), by the last stage that looked at it."""
+        verdict = self.verdict
+        p_ok = self.decision.inputs.prediction.p_ok if verdict is None else verdict.p_ok
+        return p_ok[self.tier.number - 1]
+
+    def bill(self) -> Bill:
+        """All of it; once it has ended."""
+        return Bill(attempts=self.attempts, usage=self.usage or Usage(prompt_tokens=0, completion_tokens=0))
+
+    async def _next_delta(self) -> Delta:
+        while True:
+            if self._held and not self._is_holding:
+                return self._held.popleft()
+            try:
+                delta = await anext(self._deltas)
+                if delta.finish_reason == "error":
+                    raise TierError(f"tier {self.tier.number} ended a choice with an error")
+                self._generated += len(delta.token_ids)
+                self.usage = delta.usage or self.usage
+                self._replicas += delta.tries
+                verdict = None if self._escalation is None else self._escalation.take(delta)
+                if verdict is not None and verdict.escalate and await self._escalate(verdict):
+                    continue
+                self._held.append(delta)
+            except StopAsyncIteration:
+                if not self._held:
+                    raise
+                self._escalation = None
+            except TierRequestError:
+                raise
+            except Exception as error:
+                await self._fall_over(error)
+
+    @property
+    def _is_holding(self) -> bool:
+        return self._escalation is not None and self._escalation.holding
+
+    async def _escalate(self, verdict: Verdict) -> bool:
+        """Hand the answer to the next tier up, if there still is one."""
+        higher = self._next_up()
+        if higher is None:
+            return False
+        await self._deltas.aclose()
+        self._close_attempt("escalated", None)
+        log.info(
+            "request %s: tier %d hands over to tier %d (%s)",
+            self.ask.request_id, self.tier.number, higher.number, verdict.reason,
+        )  # fmt: skip
+        self._go_on_with(higher)
+        return True
+
+    async def _fall_over(self, error: Exception) -> None:
+        """Go on with the next tier up, or raise `error` if that is not possible any more."""
+        if not isinstance(error, TierError):
+            log.error(
+                "tier %d failed in request %s", self.tier.number, self.ask.request_id,
+                exc_info=error, extra={FIELDS: {"tier": self.tier.number}},
+            )  # fmt: skip
+        committed = self.ask.stream and self._let_go
+        failed_before = any(attempt.status == "error" for attempt in self.attempts)
+        may_move = not committed and not failed_before
+        stand_in = await self._stand_in() if may_move else None
+        if stand_in is None:
+            raise error
+        await self._deltas.aclose()
+        self._close_attempt("error", error)
+        log.warning(
+            "request %s: tier %d failed (%s), tier %d takes over",
+            self.ask.request_id, self.tier.number, type(error).__name__, stand_in.number,
+        )  # fmt: skip
+        self._go_on_with(stand_in)
+
+    async def _stand_in(self) -> Tier | None:
+        """Who goes on in place of a tier that failed: whom the ordinary route chooses where it was the fast path's."""
+        if not self.decision.by_edge:
+            return self._next_up()
+        ordinary = await self._ladder.ordinary(self.ask, self.decision)
+        if ordinary is None or not self._ladder.affords(self.ask, tier := self._ladder.tier(ordinary.tier)):
+            return None
+        self.decision, self.rerouted = ordinary, True
+        return tier
+
+    def _next_up(self) -> Tier | None:
+        """The next tier that is allowed, and that the caller's budgets bear."""
+        higher = self._ladder.next_up(self.decision, self.tier.number)
+        return higher if higher is not None and self._ladder.affords(self.ask, higher) else None
+
+    def _go_on_with(self, tier: Tier) -> None:
+        """Begin anew with `tier`, whose answer nothing judges any more."""
+        self.tier, self._escalation = tier, None
+        self.attempted = time.monotonic()
+        self._held.clear()
+        self._generated, self.usage, self._replicas = 0, None, []
+        self._spec = self._ladder.spec(tier.number)
+        self._requests = self.ask.generations(self._spec)
+        self._deltas = tier_deltas(tier, self._requests, self.ask.n)
+
+    def _end(self, status: AttemptStatus, error: Exception | None) -> None:
+        if not self._over:
+            self._over = True
+            self._close_attempt(status, error)
+
+    def _close_attempt(self, status: AttemptStatus, error: Exception | None) -> None:
+        verdict = self.verdict
+        self.usage = self.usage or self._used_so_far(error)
+        self.attempts.append(
+            Attempt(
+                tier=self.tier.number,
+                model=self.tier.model,
+                status=status,
+                cost_usd=cost_usd(self._spec, self.usage),
+                error=None if error is None else f"{type(error).__name__}: {error}",
+                stage=None if verdict is None else verdict.stage,
+                p_ok=None if verdict is None else verdict.p_ok[self.tier.number - 1],
+                reason=None if verdict is None else verdict.reason,
+                replicas=[*self._replicas, *(error.tries if isinstance(error, TierError) else ())],
+            )
+        )
+
+    def _used_so_far(self, error: Exception | None) -> Usage:
+        """Tokens to bill for an attempt that did not end by itself: none if the tier never took the request."""
+        if isinstance(error, (TierUnavailableError, TierRequestError)) and not self._generated:
+            return Usage(prompt_tokens=0, completion_tokens=0)
+        try:
+            prompt_tokens = sum(self.tier.count_prompt_tokens(request) for request in self._requests)
+        except TierError:
+            # The tier is gone, tokeniser and all; what it generated is still billed.
+            prompt_tokens = 0
+        return Usage(prompt_tokens=prompt_tokens, completion_tokens=self._generated)

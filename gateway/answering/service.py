@@ -1,0 +1,200 @@
+"""The main job, independent of HTTP: route an Ask, answer it by a tier, hand its Record to ledger and monitor."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from classifier.decision import Decision, Exclusion
+from gateway.answering.answer import Answer, Source
+from gateway.answering.ask import Ask
+from gateway.answering.escalation import Escalation
+from gateway.answering.generation import Generation
+from gateway.answering.overload import OverloadQueue
+from gateway.cache.response_cache import ResponseCache
+from gateway.errors import ApiError
+from gateway.routing.probes_in_force import ProbesInForce
+from gateway.routing.router import RoutingService
+from gateway.tenancy.admission import Admission
+from gateway.tenancy.cost_bound import most_usd
+from gateway.tenancy.tenancy import Tenancy
+from quality.record import Record
+from quality.redaction import Redact, redacted
+from tiers.tier import Tier, Usage
+from tiers.tier_spec import TierSpec
+
+log = logging.getLogger(__name__)
+
+MOST_IN_FLIGHT, MOST_WAITING = 1000, 4000
+
+
+class RecordSink(Protocol):
+    """Takes finished requests without blocking: the ledger, the monitor, the metrics, the traces."""
+
+    def __call__(self, answer: Answer, record: Record) -> None: ...
+
+
+class Service:
+    """Answers asks. Holds no request state but the count of those in flight, which a shutdown waits for.
+
+    `redact` is applied to the texts of a record before any of `sinks` gets it. Without `tenancy` nobody is bounded,
+    and without `cache` every answer is made anew.
+    """
+
+    def __init__(
+        self,
+        routing: RoutingService,
+        sinks: list[RecordSink],
+        probes: ProbesInForce | None = None,
+        redact: Redact | None = None,
+        tenancy: Tenancy | None = None,
+        overload: OverloadQueue | None = None,
+        cache: ResponseCache | None = None,
+    ) -> None:
+        self.routing = routing
+        self.probes = probes
+        self.replica = None if tenancy is None else tenancy.replica
+        self._door = None if tenancy is None else tenancy.door
+        self.overload = overload or OverloadQueue(MOST_IN_FLIGHT, MOST_WAITING)
+        self._cache = cache
+        self._entered: dict[str, float] = {}
+        self._sinks = sinks
+        self._redact = redact
+        self._open: set[Answer] = set()
+        self._admissions: dict[str, Admission] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draining = False
+
+    async def start(self, ask: Ask) -> Answer:
+        """Route `ask` and wait for the first delta of its answer; the caller iterates over it and closes it.
+
+        Raises `ApiError` if no tier may serve it, and what the tier raised if it failed before its first delta.
+        """
+        answer = await self._begin(ask)
+        await answer.open()
+        return answer
+
+    async def complete(self, ask: Ask) -> Answer:
+        """Route `ask` and answer it to the end."""
+        answer = await self._begin(ask)
+        await answer.whole()
+        return answer
+
+    async def _begin(self, ask: Ask) -> Answer:
+        """The caller's limits first, then a place among the answers that are given at once, then the route, which says
+        what the budget has to bear."""
+        if self._draining:
+            raise self.overload.shutting_down(ask.priority)
+        admission = Admission() if self._door is None else await self._door.enter(ask)
+        entered: float | None = None
+        try:
+            entered = await self.overload.enter(ask.priority)
+            await self.routing.prepare(ask)
+            answer = await self._routed(ask, admission)
+        except BaseException:
+            if entered is not None:
+                self.overload.leave(entered, answered=False)
+            admission.close(None)
+            raise
+        self._entered[ask.request_id] = entered
+        return answer
+
+    async def _routed(self, ask: Ask, admission: Admission) -> Answer:
+        _, adapter = self.routing.split_adapter(ask.requested_model)
+        if adapter:
+            ask = msgspec.structs.replace(ask, adapter=adapter)
+        decision, embedding = self.routing.routed(ask)
+        tier = self.routing.tier(decision.tier)
+        if ask.caller.allowance.budgets:
+            await admission.pay(ask.caller, most_usd(ask, tier, self.spec(decision.tier)))
+        source: Source
+        if self._cache is None:
+            source = Generation(ask, decision, tier, self)
+        else:
+            source = await self._cache.source(ask, decision, lambda: Generation(ask, decision, tier, self), embedding)
+        answer = Answer(ask, source, self)
+        answer.rate_headers = admission.headers
+        self._admissions[ask.request_id] = admission
+        self._open.add(answer)
+        self._idle.clear()
+        return answer
+
+    @property
+    def in_flight(self) -> int:
+        """Answers begun and not finished."""
+        return len(self._open)
+
+    async def idle(self) -> None:
+        """Wait until nothing is in flight."""
+        await self._idle.wait()
+
+    async def drain(self, seconds: float) -> int:
+        """Refuse new asks and wait up to `seconds` for the open ones; returns how many are still open."""
+        self._draining = True
+        self.overload.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.idle()
+        return self.in_flight
+
+    def spec(self, number: int) -> TierSpec:
+        """The catalogue's entry of a tier."""
+        return self.routing.spec(number)
+
+    def price(self, tier: int, usage: Usage) -> float:
+        """US dollars of `usage` on a tier."""
+        return self.routing.price(tier, usage)
+
+    def baseline(self, usage: Usage) -> float:
+        """US dollars of `usage` on the strongest tier."""
+        return self.routing.price(self.routing.strongest, usage)
+
+    def next_up(self, decision: Decision, tier: int) -> Tier | None:
+        """The next allowed tier above `tier`."""
+        return self.routing.next_up(decision, tier)
+
+    def tier(self, number: int) -> Tier:
+        """The tier of this number, as it is now."""
+        return self.routing.tier(number)
+
+    async def ordinary(self, ask: Ask, decision: Decision) -> Decision | None:
+        """The ordinary route of a request whose fast path has failed; None if no other tier may answer."""
+        failed = Exclusion(tier=decision.tier, reason="it failed on the fast path")
+        await self.routing.prepare(ask, failed)
+        try:
+            return self.routing.route(ask, failed)
+        except ApiError:
+            return None
+
+    def affords(self, ask: Ask, tier: Tier) -> bool:
+        """Whether the caller's budgets bear another attempt, by `tier`; what it may cost is then held."""
+        admission = self._admissions.get(ask.request_id)
+        if admission is None or admission.hold is None:
+            return True
+        return admission.affords(most_usd(ask, tier, self.spec(tier.number)))
+
+    def escalation(self, ask: Ask, decision: Decision, tier: int) -> Escalation | None:
+        """What judges an answer of `tier` while it is given."""
+        return None if self.probes is None else self.probes.escalation(ask, decision, tier, self.routing)
+
+    def finished(self, answer: Answer, record: Record) -> None:
+        """Account for an answer that has ended."""
+        if record.status == "ok":
+            self.routing.remember(answer.ask, record.decision.would_be or record.tier)
+        self._open.discard(answer)
+        if (entered := self._entered.pop(record.request_id, None)) is not None:
+            self.overload.leave(entered, answered=record.status == "ok")
+        if (admission := self._admissions.pop(record.request_id, None)) is not None:
+            admission.close(record)
+        if not self._open:
+            self._idle.set()
+        if self._redact is not None:
+            record = redacted(record, self._redact)
+        for sink in self._sinks:
+            try:
+                sink(answer, record)
+            except Exception:
+                log.exception("request %s was answered, but a sink of its record failed", record.request_id)

@@ -1,0 +1,57 @@
+"""What a tier says to one or several prompts of a request, as one closable stream of deltas."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import cast
+
+import msgspec
+
+from gateway.answering.best_of import best_of
+from tiers.merge import merge
+from tiers.tier import Delta, GenerationRequest, Tier, Usage
+
+
+def tier_deltas(tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:
+    """Deltas of all `requests` as they come; choice `j` of request `i` has index `i * n + j`, usage is the sum.
+
+    A request for more than `n` choices gives the best `n` of them (`best_of`). The first error ends everything. Closing
+    the generator closes every request within one step of its engine.
+    """
+    if len(requests) == 1:
+        return _one(tier, requests[0], n)
+    sources = [_one(tier, request, n) for request in requests]
+    return _billed_together(merge([_numbered(source, place * n) for place, source in enumerate(sources)]))
+
+
+def _one(tier: Tier, request: GenerationRequest, n: int) -> AsyncGenerator[Delta, None]:
+    # Contract of `Tier`: the iterator can be closed early, so it is a generator.
+    drawn = cast(AsyncGenerator[Delta, None], tier.generate(request))
+    return best_of(drawn, request.n, n) if request.n > n else drawn
+
+
+async def _numbered(source: AsyncGenerator[Delta, None], first: int) -> AsyncGenerator[Delta, None]:
+    async with aclosing(source) as deltas:
+        async for delta in deltas:
+            delta.index += first
+            yield delta
+
+
+async def _billed_together(merged: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
+    bills: list[Delta] = []
+    async with aclosing(merged) as deltas:
+        async for delta in deltas:
+            if delta.usage is not None:
+                bills.append(delta)
+            else:
+                yield delta
+    yield Delta(
+        usage=_total([bill.usage for bill in bills if bill.usage is not None]),
+        queue_seconds=max(bill.queue_seconds for bill in bills),
+        preemptions=sum(bill.preemptions for bill in bills),
+        tries=[one for bill in bills for one in bill.tries],
+    )
+
+
+def _total(usages: list[Usage]) -> Usage:
+    names = Usage.__struct_fields__
+    return msgspec.convert({name: sum(getattr(usage, name) for usage in usages) for name in names}, Usage)

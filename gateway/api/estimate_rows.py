@@ -1,0 +1,83 @@
+"""The estimates of quality as rows of one table, for spreadsheets."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from quality.estimates import Share
+from quality.monitor import MonitorStatus
+
+
+class EstimateRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An estimate, of a tier, a cluster of prompts or whatever `of` names, None for all of them.
+
+    `count` are the answers or prompts that it is taken of; [`low`, `high`] with 95%; `flagged`: an alarm, or drift.
+    """
+
+    estimate: str
+    tier: int | None = None
+    cluster: int | None = None
+    of: str | None = None
+    count: int | None = None
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    flagged: bool | None = None
+    reason: str | None = None
+
+
+def estimate_rows(status: MonitorStatus) -> Iterator[EstimateRow]:
+    """Everything that `status` knows, one figure a row."""
+    for tier, share in status.acceptance.items():
+        yield _share("no worse, of the sample", share, tier=tier)
+    for kind in status.acceptance_by_kind:
+        yield EstimateRow(
+            estimate="no worse, of all traffic",
+            tier=kind.tier,
+            cluster=kind.cluster,
+            count=kind.answers,
+            value=kind.value,
+            low=kind.low,
+            high=kind.high,
+        )
+    for rate in status.upgrade_rates:
+        needs = _share("needs an upgrade", rate.needs_upgrade, tier=rate.tier)
+        yield msgspec.structs.replace(needs, flagged=rate.alarm, reason=rate.reason)
+    for stream, evidence in status.evidence_of_shift.items():
+        yield EstimateRow(estimate="evidence of shift (e-value)", of=stream, value=evidence)
+    for drift in status.input_drift:
+        yield EstimateRow(
+            estimate="drift of prompts",
+            of=drift.of,
+            count=drift.prompts,
+            value=drift.value,
+            low=drift.low,
+            high=drift.high,
+            flagged=drift.drifted,
+        )
+    for one in status.calibration_drift:
+        yield EstimateRow(
+            estimate="verified less predicted",
+            tier=one.tier,
+            count=one.answers,
+            value=one.verified - one.predicted,
+            low=one.low,
+            high=one.high,
+            flagged=one.drifted,
+        )
+    for judge in status.calibrations:
+        for name in ("sensitivity", "specificity"):
+            yield EstimateRow(estimate=f"{name} on {judge.pairs} pairs", of=judge.judge, value=getattr(judge, name))
+    for name in ("offered", "sampled", "dropped"):
+        yield EstimateRow(estimate="answers since start", of=name, count=getattr(status, name))
+    for name in status.queue.__struct_fields__:
+        yield EstimateRow(estimate="verifications", of=name, count=getattr(status.queue, name))
+    for name in ("serving_usd", "committed_usd", "probe_usd"):
+        yield EstimateRow(estimate="spending", of=name, value=getattr(status.spending, name))
+    yield EstimateRow(estimate="spending", of="budget_usd", value=status.budget_usd)
+
+
+def _share(estimate: str, share: Share, tier: int | None) -> EstimateRow:
+    return EstimateRow(
+        estimate=estimate, tier=tier, count=share.total, value=share.value, low=share.low, high=share.high
+    )

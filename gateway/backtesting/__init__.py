@@ -1,0 +1,1 @@
+"""What routing would have done with requests of before."""

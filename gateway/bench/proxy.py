@@ -1,0 +1,215 @@
+"""What proxying costs: requests per second and latency through a gateway, against its upstream asked directly."""
+
+import asyncio
+import itertools
+import math
+import random
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from urllib.parse import urlsplit
+
+import msgspec
+
+MARK = b"000000000000"
+TOPICS = "report summary river number compare explain city data price water table winter market letter"
+_numbers = itertools.count(1)
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Who is asked: `url` without a path, the model, and a key where one is wanted. `cache`: what is wished of the
+    response cache; `repeats`: whether prompts come again."""
+
+    name: str
+    url: str
+    model: str
+    key: str = ""
+    cache: str = "off"
+    repeats: bool = False
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians over the rounds; milliseconds. `offered`: concurrency of a closed loop, or arrivals per second. The time
+    is that of the whole answer."""
+
+    target: str
+    stream: bool
+    loop: str
+    offered: float
+    req_s: float
+    p50_ms: float
+    p99_ms: float
+    ok: int
+    errors: int
+
+
+class Asker(asyncio.Protocol):
+    """One connection that asks once at a time; `payloads` are requests whose mark is replaced by a number."""
+
+    def __init__(self, payloads: Sequence[bytes], stream: bool) -> None:
+        self._payloads, self._mark = payloads, b"[DONE]" if stream else b'"choices"'
+        self._buffer, self._need = b"", -1
+        self._answer: asyncio.Future[bool] | None = None
+        self._transport: asyncio.Transport | None = None
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = transport  # type: ignore[assignment]
+
+    async def ask(self) -> bool:
+        """Whether it was answered whole."""
+        if self.lost:
+            return False
+        number = next(_numbers)
+        self._buffer, self._need = b"", -1
+        self._answer = asyncio.get_running_loop().create_future()
+        assert self._transport is not None
+        self._transport.write(self._payloads[number % len(self._payloads)].replace(MARK, b"%012d" % number, 1))
+        return await self._answer
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._buffer += data
+        if self._need < 0 and (end := self._buffer.find(b"\r\n\r\n")) >= 0:
+            head = self._buffer[:end].lower()
+            at = head.find(b"\r\ncontent-length:")
+            self._need = end + 4 + int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+        # A chunked body ends in an empty chunk; no event's own data can look like that.
+        whole = len(self._buffer) >= self._need if self._need else self._buffer.endswith(b"\r\n0\r\n\r\n")
+        if self._need >= 0 and whole and self._answer is not None and not self._answer.done():
+            self._answer.set_result(self._buffer[9:12] == b"200" and self._mark in self._buffer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self.lost = True
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(False)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def bench_proxy(
+    targets: Sequence[Target],
+    *,
+    concurrency: Sequence[int],
+    rate: float,
+    seconds: float,
+    rounds: int,
+) -> AsyncIterator[Row]:
+    """A closed loop for each of `concurrency`, whole and streamed, then Poisson arrivals at `rate` per second, whole; 0
+    for none. The targets take turns, each round is of `seconds`, and one more before them warms up."""
+    loads = [(stream, float(number), False) for stream in (False, True) for number in concurrency]
+    if rate:
+        loads.append((False, rate, True))
+    for stream, offered, is_open in loads:
+        found: dict[str, list[Row]] = {target.name: [] for target in targets}
+        for turn in range(rounds + 1):
+            for target in targets:
+                row = await one_round(target, stream, offered, is_open, seconds if turn else min(seconds, 1.0))
+                if turn:
+                    found[target.name].append(row)
+        for rows in found.values():
+            yield _median(rows)
+
+
+async def one_round(target: Target, stream: bool, offered: float, is_open: bool, seconds: float) -> Row:
+    """One load for so long: a closed loop of `offered` connections, or (`is_open`) so many arrivals per second."""
+    parts = urlsplit(target.url)
+    payloads, host = payloads_of(target, parts.netloc, stream), parts.hostname or "127.0.0.1"
+    loop = asyncio.get_running_loop()
+    askers: list[Asker] = []
+
+    async def connected() -> Asker:
+        _, asker = await loop.create_connection(lambda: Asker(payloads, stream), host, parts.port or 80)
+        askers.append(asker)
+        return asker
+
+    times: list[float] = []
+    errors = 0
+    began = time.perf_counter()
+
+    async def one(asker: Asker, due: float) -> None:
+        nonlocal errors
+        if await asker.ask():
+            times.append(time.perf_counter() - due)
+        else:
+            errors += 1
+
+    async def closed(asker: Asker) -> None:
+        while time.perf_counter() - began < seconds:
+            await one(asker, time.perf_counter())
+
+    async def opened(idle: list[Asker], due: float) -> None:
+        asker = idle.pop() if idle else await connected()
+        # A server closes what was idle for some seconds.
+        if asker.lost:
+            asker = await connected()
+        await one(asker, due)
+        idle.append(asker)
+
+    if is_open:
+        await _arrivals(offered, seconds, opened)
+    else:
+        first = [await connected() for _ in range(int(offered))]
+        began = time.perf_counter()
+        await asyncio.gather(*map(closed, first))
+    wall = time.perf_counter() - began
+    for asker in askers:
+        asker.close()
+    times.sort()
+    return Row(
+        target=target.name, stream=stream, loop="poisson" if is_open else "closed", offered=offered,
+        req_s=round(len(times) / wall, 1), p50_ms=_quantile(times, 0.5), p99_ms=_quantile(times, 0.99),
+        ok=len(times), errors=errors,
+    )  # fmt: skip
+
+
+def _quantile(times: list[float], q: float) -> float:
+    """Milliseconds, of sorted seconds; NaN of none."""
+    return round(times[int(q * (len(times) - 1))] * 1e3, 3) if times else math.nan
+
+
+async def _arrivals(
+    rate: float, seconds: float, begin: Callable[[list[Asker], float], Coroutine[None, None, None]]
+) -> None:
+    rng = random.Random(7)
+    idle: list[Asker] = []
+    tasks: set[asyncio.Task[None]] = set()
+    began = due = time.perf_counter()
+    while due - began < seconds:
+        due += rng.expovariate(rate)
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        tasks.add(asyncio.create_task(begin(idle, due)))
+    await asyncio.gather(*tasks)
+
+
+def payloads_of(target: Target, netloc: str, stream: bool) -> list[bytes]:
+    """Requests of 16 to 112 words, no two alike once numbered: neither cache nor memory of decisions helps. Where they
+    repeat, there is no number in them."""
+    rng = random.Random(11)
+    auth = f"Authorization: Bearer {target.key}\r\n" if target.key else ""
+    found = []
+    for place in range(256):
+        text = " ".join(rng.choices(TOPICS.split(), k=16 + 3 * place % 97))
+        content = text if target.repeats else f"{MARK.decode()} {text}"
+        body = {"model": target.model, "messages": [{"role": "user", "content": content}], "max_tokens": 16}
+        raw = msgspec.json.encode(body | {"stream": stream})
+        common = f"Host: {netloc}\r\n{auth}x-aio-cache: {target.cache}\r\nContent-Type: application/json\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\n{common}"
+        found.append(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
+    return found
+
+
+def _median(rows: list[Row]) -> Row:
+    return msgspec.structs.replace(
+        rows[0],
+        req_s=statistics.median(row.req_s for row in rows),
+        p50_ms=statistics.median(row.p50_ms for row in rows),
+        p99_ms=statistics.median(row.p99_ms for row in rows),
+        ok=sum(row.ok for row in rows),
+        errors=sum(row.errors for row in rows),
+    )

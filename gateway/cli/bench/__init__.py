@@ -1,0 +1,139 @@
+"""`aio bench`: its commands, and what their options and progress lines share."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.group import LazyGroup
+from gateway.cli.options import Command
+
+if TYPE_CHECKING:
+    from inference_core.bench import Progress
+
+bench = LazyGroup(
+    name="bench",
+    help="Measure parts of AIO on this machine.",
+    commands={
+        "core": ("gateway.cli.bench.core:core", "Throughput and latency of the inference core."),
+        "cluster": ("gateway.cli.bench.cluster:cluster", "A core on a cluster beside the same one here; recovery."),
+        "serve": ("gateway.cli.bench.serve:serve", "The same over HTTP, or of another server's."),
+        "sweep": ("gateway.cli.bench.sweep:sweep", "The latency-throughput curve of the core, and its knee."),
+        "handover": ("gateway.cli.bench.handover:handover", "Keys and values from core to core, or computed anew."),
+        "interference": ("gateway.cli.bench.interference:interference", "What requests do to each other's latency."),
+        "ablation": ("gateway.cli.bench.ablation:ablation", "What each technique of the core is worth."),
+        "batch": ("gateway.cli.bench.batch:batch", "Lines per second through the queue of batches."),
+        "lists": ("gateway.cli.bench.lists:lists", "Pages of the admin API over a million rows, by any filters."),
+        "mix": ("gateway.cli.bench.mix:mix", "Prompts that routing sends to the tiers in given shares."),
+        "monitor": ("gateway.cli.bench.monitor:monitor", "What the quality monitor adds to a request."),
+        "overhead": ("gateway.cli.bench.overhead:overhead", "Python per token between the core and the wire."),
+        "quality": ("gateway.cli.bench.quality:quality", "How far quantised arithmetic strays from float32."),
+        "quantisers": ("gateway.cli.bench.quantisers:quantisers", "What each way of quantising loses."),
+        "kernels": ("gateway.cli.bench.kernels:kernels", "The linear kernels beside the machine's bounds."),
+        "edge": ("gateway.cli.bench.edge:edge", "First tokens on the fast path for short prompts."),
+        "route": ("gateway.cli.bench.route:route", "CPU and wall-clock time of a routing decision, by stage."),
+        "encoder": ("gateway.cli.bench.encoder:encoder", "What a slow encoder of the classifier costs."),
+        "scheduling": ("gateway.cli.bench.scheduling:scheduling", "What a step costs besides the model."),
+        "semantic-cache": ("gateway.cli.bench.semantic_cache:semantic_cache", "Hits and false hits of near prompts."),
+        "step": ("gateway.cli.bench.step:step", "Where the time of one step of a model goes."),
+        "speculation": ("gateway.cli.bench.speculation:speculation", "What drafted tokens are worth."),
+        "lora": ("gateway.cli.bench.lora:lora", "What it costs that streams go through different adapters."),
+        "peers": ("gateway.cli.bench.peers:peers", "Other engines and ours under the same loads, in turn."),
+        "report": ("gateway.cli.bench.report:report", "Tables and plots of kept measurements."),
+        "memory": ("gateway.cli.bench.memory:memory", "Whether a gateway takes more memory the longer it serves."),
+        "proxy": ("gateway.cli.bench.proxy:proxy", "What a request through the gateway costs, beside a peer."),
+        "start": ("gateway.cli.bench.start:start", "Time to ready and memory of server processes."),
+        "viewers": ("gateway.cli.bench.viewers:viewers", "What live updates of the dashboard cost requests."),
+        "structured": ("gateway.cli.bench.structured:structured", "What a JSON schema costs in speed."),
+        "tiers": ("gateway.cli.bench.tiers:tiers", "What each tier gets right, and which are worth their price."),
+    },
+)
+
+
+def numbers_of(kind: type[int] | type[float]) -> Callable[[click.Context, click.Parameter, str], tuple[float, ...]]:
+    """A callback that reads a list such as `1 8 32`."""
+
+    def read(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
+        try:
+            return tuple(kind(part) for part in value.replace(",", " ").split())
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is not a list of numbers") from None
+
+    return read
+
+
+class ManyNumbers(click.Command):
+    """Lets `--concurrency 1 8 32` take all words up to the next option, as argparse's nargs="+" does."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Join the words after the options that take several."""
+        joined: list[str] = []
+        open_option = False
+        for word in args:
+            if word in ("--concurrency", "--levels", "--rate", "--sequences", "--prompt-tokens", "--rows"):
+                open_option = True
+                joined += [word, ""]
+            elif open_option and not word.startswith("--"):
+                joined[-1] = f"{joined[-1]} {word}".strip()
+            else:
+                open_option = False
+                joined.append(word)
+        return super().parse_args(ctx, joined)
+
+
+LOAD_OPTIONS = (
+    click.option(
+        "--concurrency",
+        callback=numbers_of(int),
+        metavar="N...",
+        default="1 8 32",
+        show_default=True,
+        help="Closed loop: in flight.",
+    ),
+    click.option(
+        "--rate", callback=numbers_of(float), metavar="R...", default="", help="Open loop: Poisson arrivals per second."
+    ),
+    click.option(
+        "--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Replay a CSV or JSONL file."
+    ),
+    click.option("--prompt-tokens", default=128, show_default=True, help="Words per prompt, about one token each."),
+    click.option("--output-tokens", default=64, show_default=True),
+    click.option("--shared-prefix", default=0, show_default=True, help="Words in front of every prompt, all the same."),
+    click.option("--rounds", default=3, show_default=True, help="Closed loop: requests per unit of concurrency."),
+    click.option("--requests", default=0, show_default=True, help="Requests per row: at least, at most for a trace."),
+    click.option("--duration", default=30.0, show_default=True, help="Seconds of arrivals at a rate."),
+    click.option("--trace-speed", default=1.0, show_default=True, help="2 replays twice as fast."),
+    click.option("--trace-unit", type=click.Choice(["s", "ms"]), default="s", show_default=True),
+    click.option("--max-prompt", default=0, show_default=True, help="Clip the prompts of a trace."),
+    click.option("--seed", default=7, show_default=True),
+    click.option("--warmup", default=2, show_default=True, help="Requests before the first row."),
+    click.option("--timeout", default=300.0, show_default=True, help="Seconds for one request."),
+    click.option("--slo-ttft-ms", type=float, help="Objective for the first token; adds goodput columns."),
+    click.option("--slo-itl-ms", type=float, help="Objective for the mean time per later token."),
+)
+
+
+def load_options(command: Command) -> Command:
+    """The loads that `BenchOptions` describes, as options."""
+    for option in reversed(LOAD_OPTIONS):
+        command = option(command)
+    return command
+
+
+keep_option = click.option("--keep", is_flag=True, help="Leave a finished measurement in --out as it is.")
+out_option = click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the measurement here as JSON lines; one that was cut short goes on.",
+)
+
+
+def show_progress(now: "Progress") -> None:
+    """A line that is redrawn on a terminal; elsewhere one line per load."""
+    if now.done < now.total and not sys.stderr.isatty():
+        return
+    speed = now.output_tokens / max(now.seconds, 1e-9)
+    line = f"{now.label}: {now.done}/{now.total}, {now.errors} errors, {speed:.0f} tok/s"
+    click.echo(f"\r{line}" if now.done < now.total else f"\r{line}\n", err=True, nl=False)

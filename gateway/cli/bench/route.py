@@ -1,0 +1,269 @@
+"""`aio bench route`: what a routing decision costs, as a whole and stage by stage."""
+
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from classifier.features import LEXICON, surface_features
+from classifier.manifest import NoveltyFallback
+from classifier.outcome_model import EncodedTurn
+from classifier.policy import decide
+from classifier.routing_input import CHARS_PER_TOKEN, RoutingInput
+from classifier.tokens import tokenise
+from gateway.answering.ask import Ask
+from gateway.cli.options import catalog_option, data_dir_option, echo_json, json_option, settings_from, table
+from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.model import Reading
+from gateway.routing.router import RoutingService
+from gateway.routing.rule import RoutingRule
+from inference_core.protocol import SamplingParams
+from tiers.catalog_file import load_catalog
+from tiers.tier import ChatMessage
+
+WARM_UP = 50
+# Of the prompts that stand in where the data are absent.
+VOCABULARY = " ".join(LEXICON.values()).split()
+
+Clock = Callable[[], int]
+
+
+class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Of many measurements, in milliseconds."""
+
+    p50: float
+    p90: float
+    p99: float
+
+
+class StageTime(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of a decision: CPU time of the thread and wall-clock time."""
+
+    stage: str
+    cpu_ms: Percentiles
+    wall_ms: Percentiles
+
+
+class RouteBench(msgspec.Struct, frozen=True, kw_only=True):
+    """`decision` is the whole call as the gateway makes it; `process_cpu_ms` counts all threads, so that a mean above
+    the decision's own would betray arithmetic that was spread over cores. `stages` were timed in a second pass."""
+
+    classifier: str
+    prompts: int
+    tokens: int
+    source: str
+    decision: StageTime
+    process_cpu_ms: float
+    stages: list[StageTime]
+
+
+@click.command()
+@click.option("--prompts", type=click.IntRange(min=1), default=1000, show_default=True, help="Decisions to measure.")
+@click.option(
+    "--tokens", type=click.IntRange(min=1), default=512, show_default=True, help="Length of a prompt, at 4 characters."
+)
+@click.option("--seed", default=7, show_default=True, help="Of the choice or generation of prompts.")
+@catalog_option
+@data_dir_option
+@json_option
+def route(prompts: int, tokens: int, seed: int, as_json: bool, **given: Any) -> None:
+    """Measure routing decisions over real prompts of the public outcomes, or generated ones where these are absent.
+
+    AIO_DATA names the folder of the outcomes. Prompts are joined and cut to the wanted length; every decision is on
+    another one, as long as there are enough.
+    """
+    settings = settings_from(**given)
+    catalog = load_catalog(settings.catalog)
+    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint)
+    classifier.load()
+    # Without tiers: none is down and none has a queue, so that nothing waits.
+    service = RoutingService(catalog, {}, classifier, settings.quality_target)
+    texts, source = _prompts(prompts, tokens * CHARS_PER_TOKEN, seed)
+    asks = [_ask(text) for text in texts]
+    decision, process_cpu_ms = _time_decisions(service, asks)
+    result = RouteBench(
+        classifier=classifier.model.version,
+        prompts=prompts,
+        tokens=tokens,
+        source=source,
+        decision=decision,
+        process_cpu_ms=process_cpu_ms,
+        stages=_time_stages(classifier, service, asks),
+    )
+    if as_json:
+        echo_json(result)
+    else:
+        click.echo(_text(result))
+
+
+def _time_decisions(service: RoutingService, asks: Sequence[Ask]) -> tuple[StageTime, float]:
+    for ask in asks[:WARM_UP]:
+        service.route(ask)
+    watch = Stopwatch()
+    process = time.process_time_ns()
+    for ask in asks:
+        watch.start()
+        service.route(ask)
+        watch.lap("decision")
+    return watch.stages()[0], (time.process_time_ns() - process) / len(asks) / 1e6
+
+
+def _time_stages(classifier: ClassifierInForce, service: RoutingService, asks: Sequence[Ask]) -> list[StageTime]:
+    """The parts of a decision, timed while the service makes it.
+
+    What comes before the classifier is the input. The policy is run once more on its own; what else comes after the
+    classifier (limits of the tiers, costs, the record of the inputs) is the service's.
+    """
+    timed = TimedClassifier(classifier)
+    watched = RoutingService(service.catalog, {}, timed, service.quality_target)
+    watch = timed.watch
+    for ask in asks:
+        watch.start()
+        decision = watched.route(ask)
+        watch.lap("service")
+        decide(decision.inputs)
+        watch.lap("policy")
+    watch.take_off("policy", of="service")
+    return watch.stages()
+
+
+class TimedClassifier:
+    """A classifier whose stages end laps of its stopwatch: what `OutcomeModel.predict` does, step by step."""
+
+    on_trial = False
+
+    def __init__(self, classifier: ClassifierInForce) -> None:
+        self.watch = Stopwatch()
+        self._classifier = classifier
+        self._model = classifier.model
+
+    def read(self, given: RoutingInput) -> Reading:
+        """P(no worse) of every tier, and the prompt's embedding."""
+        lap, model = self.watch.lap, self._model
+        lap("input")
+        tokens = tokenise(given.turn)
+        lap("words")
+        features = surface_features(given.turn, tokens, given.turn_chars)
+        lap("features")
+        encoding = model.encoder.encode(given.turn, tokens, features)
+        lap("encoder")
+        nearby = model.memory.look_up_one(encoding.embedding)
+        lap("memory")
+        prediction = model.prediction(EncodedTurn(features, *encoding), nearby)
+        lap("heads")
+        return Reading(prediction, encoding.embedding)
+
+    def rule_for(self, quality_target: float | None) -> RoutingRule:
+        """The rule that meets a quality target."""
+        return self._classifier.rule_for(quality_target)
+
+    def fallback(self) -> NoveltyFallback:
+        """The version's own."""
+        return self._classifier.serving.current.fallback()
+
+    def split(self) -> None:
+        """No experiment is timed."""
+
+    def model_for(self, request_id: str) -> "TimedClassifier":
+        """Itself."""
+        return self
+
+
+class Stopwatch:
+    """CPU and wall-clock nanoseconds of named laps; what the clocks themselves cost is taken off."""
+
+    def __init__(self) -> None:
+        self._clocks: tuple[Clock, Clock] = (time.thread_time_ns, time.perf_counter_ns)
+        self._laps: dict[str, tuple[list[int], list[int]]] = {}
+        self._began = [0, 0]
+        self._own = [0, 0]
+        for _ in range(200):
+            self.start()
+            self.lap("")
+        own = self._laps.pop("")
+        self._own = [round(statistics.median(nanoseconds)) for nanoseconds in own]
+
+    def start(self) -> None:
+        """Begin a lap."""
+        self._began = [clock() for clock in self._clocks]
+
+    def lap(self, name: str) -> None:
+        """End a lap, call it `name` and begin the next one."""
+        now = [clock() for clock in self._clocks]
+        laps = self._laps.setdefault(name, ([], []))
+        for nanoseconds, end, began, own in zip(laps, now, self._began, self._own, strict=True):
+            nanoseconds.append(max(end - began - own, 0))
+        self.start()
+
+    def take_off(self, part: str, of: str) -> None:
+        """Subtract the laps called `part` from those called `of`, turn by turn."""
+        for whole, less in zip(self._laps[of], self._laps[part], strict=True):
+            whole[:] = [max(total - inner, 0) for total, inner in zip(whole, less, strict=True)]
+
+    def stages(self) -> list[StageTime]:
+        """All laps by name, in the order in which they were first run."""
+        return [
+            StageTime(stage=name, cpu_ms=_percentiles(cpu), wall_ms=_percentiles(wall))
+            for name, (cpu, wall) in self._laps.items()
+        ]
+
+
+def _percentiles(nanoseconds: Sequence[int]) -> Percentiles:
+    ordered = sorted(nanoseconds)
+    p50, p90, p99 = (ordered[min(int(share * len(ordered)), len(ordered) - 1)] / 1e6 for share in (0.5, 0.9, 0.99))
+    return Percentiles(p50=round(p50, 4), p90=round(p90, 4), p99=round(p99, 4))
+
+
+def _prompts(count: int, chars: int, seed: int) -> tuple[list[str], str]:
+    """`count` texts of `chars` characters, and where their words are from."""
+    from classifier.errors import TrainingDataError
+    from classifier.training.dataset import data_folder, load_outcomes
+
+    chance = random.Random(seed)
+    try:
+        texts = [row.prompt for row in load_outcomes(data_folder())]
+        source = "real prompts"
+    except TrainingDataError:
+        texts = [" ".join(chance.choices(VOCABULARY, k=60)).capitalize() + "?" for _ in range(2000)]
+        source = "generated prompts"
+    chance.shuffle(texts)
+    endless = itertools.cycle(texts)
+    prompts: list[str] = []
+    for _ in range(count):
+        text = next(endless)
+        while len(text) < chars:
+            text += "\n\n" + next(endless)
+        prompts.append(text[:chars])
+    return prompts, source
+
+
+def _ask(text: str) -> Ask:
+    return Ask(
+        request_id="bench",
+        api="chat",
+        requested_model="auto",
+        sampling=SamplingParams(),
+        arrival=time.monotonic(),
+        created_at=time.time(),
+        messages=[ChatMessage(role="user", content=text)],
+    )
+
+
+def _text(result: RouteBench) -> str:
+    rows = [
+        [
+            stage.stage,
+            *(f"{ms:.3f}" for times in (stage.cpu_ms, stage.wall_ms) for ms in (times.p50, times.p90, times.p99)),
+        ]
+        for stage in (result.decision, *result.stages)
+    ]
+    head = ["ms", "CPU p50", "p90", "p99", "wall p50", "p90", "p99"]
+    return (
+        f"{result.prompts} {result.source} of {result.tokens} tokens, classifier {result.classifier}\n\n"
+        f"{table(head, rows)}\n\nCPU time of all threads: {result.process_cpu_ms:.3f} ms per decision"
+    )

@@ -1,0 +1,109 @@
+"""`aio classifier predict` and `aio classifier explain`: what a version says of many prompts, or all of one."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.classifier.versions import version_option
+from gateway.cli.options import data_dir_option, echo_json, json_option, settings_from, table
+
+if TYPE_CHECKING:
+    from classifier.explanation import Explanation
+
+
+@click.command()
+@click.option(
+    "--input",
+    "source",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help='JSON lines with "id" and "prompt".',
+)
+@click.option("--output", "target", type=click.Path(dir_okay=False, path_type=Path), required=True, help="JSON lines.")
+@version_option
+@click.option("--quality", type=click.FloatRange(0, 1), help="Quality target of `tier`.  [the version's own]")
+@click.option("--processes", type=click.IntRange(min=1), help="Processes beside each other.  [one per core]")
+@data_dir_option
+@json_option
+def predict(
+    source: Path,
+    target: Path,
+    version: str | None,
+    quality: float | None,
+    processes: int | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Write p_ok, p_correct, tier and novelty of every prompt of a file; the order is the file's.
+
+    The output appears whole when all is done, or not at all.
+    """
+    from classifier.batch import predict_lines
+    from classifier.prompt_file import read_prompts
+    from gateway.cli.classifier.versions import folder_of
+    from inference_core.loaders.atomic_file import atomic_file
+
+    folder = folder_of(settings_from(**given).registry_path, version)
+    began, written = time.perf_counter(), 0
+    with atomic_file(target) as file:
+        for count, lines in predict_lines(folder, read_prompts(source), quality_target=quality, processes=processes):
+            file.write(lines)
+            written += count
+    seconds = time.perf_counter() - began
+    if as_json:
+        echo_json({"version": folder.name, "rows": written, "seconds": round(seconds, 3), "output": str(target)})
+    else:
+        rate = f"{written / seconds:,.0f} a second" if seconds else "at once"
+        click.echo(f"{written:,} prompts by {folder.name} in {seconds:.2f} s ({rate}) -> {target}")
+
+
+@click.command()
+@click.argument("prompt", required=False)
+@click.option(
+    "--input", "source", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="JSON lines of prompts."
+)
+@version_option
+@data_dir_option
+@json_option
+def explain(prompt: str | None, source: Path | None, version: str | None, as_json: bool, **given: Any) -> None:
+    """Show what a version sees in PROMPT, what moved it, and how far from experience it is; or of a file's prompts."""
+    from classifier.acceptance import accepted_artefact
+    from classifier.explanation import explained
+    from classifier.prompt_file import PromptRow, read_prompts
+    from gateway.cli.classifier.versions import folder_of
+
+    if (prompt is None) == (source is None):
+        raise click.UsageError("give either a PROMPT or --input FILE")
+    model = accepted_artefact(folder_of(settings_from(**given).registry_path, version))
+    rows = read_prompts(source) if source is not None else [PromptRow("prompt", prompt or "")]
+    found = [explained(model, row) for row in rows]
+    if as_json:
+        echo_json(found if source is not None else found[0])
+        return
+    for number, one in enumerate(found):
+        click.echo(("\n" if number else "") + _text(one, named=source is not None))
+
+
+def _text(one: "Explanation", *, named: bool) -> str:
+    tiers = [
+        [str(k), f"{ok:.3f}", f"{one.p_correct[k - 1]:.3f}" if one.p_correct else "-"]
+        for k, ok in enumerate(one.p_ok, start=1)
+    ]
+    far = "far from experience" if one.novel else "near experience"
+    lines = [
+        *([f"{one.id}"] if named else []),
+        f"tier {one.tier} for a quality target of {one.quality_target:.3f}: {one.reason}",
+        "",
+        table(["tier", "P(no worse)", "P(correct)"], tiers),
+        "",
+        f"classifier {one.version} ({one.kind}); novelty {one.novelty:.3f} of {one.novelty_threshold:.3f}: {far}",
+        "moved by (logit of tier 1): " + ", ".join(f"{name} {effect:+.2f}" for name, effect in one.contributions),
+        "features: " + (", ".join(f"{name} {value:.3g}" for name, value in one.features.items()) or "none"),
+    ]
+    if one.looked_at < one.characters:
+        lines.append(f"it looks at {one.looked_at:,} of {one.characters:,} characters")
+    if one.appeals:
+        lines.append("passed over, since they ask for a tier: " + "; ".join(repr(a) for a in one.appeals))
+    return "\n".join(lines)

@@ -1,0 +1,44 @@
+"""`aio cluster`: the cores of a catalogue on a Ray cluster."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from gateway.cli.group import LazyGroup
+
+cluster = LazyGroup(
+    name="cluster",
+    help="Serve the cores of a catalogue from a Ray cluster (pip install 'aio-gateway[ray]').",
+    commands={
+        "up": ("gateway.cli.cluster.up:up", "Start a cluster of several nodes on this machine, for trials."),
+        "deploy": ("gateway.cli.cluster.deploy:deploy", "Bring the catalogue's cores up, with so many replicas."),
+        "status": ("gateway.cli.cluster.status:status", "Show the replicas of every core and where they are."),
+        "down": ("gateway.cli.cluster.deploy:down", "Take the catalogue's cores down, each once it has drained."),
+    },
+)
+
+address_option = click.option(
+    "--cluster",
+    "address",
+    metavar="ADDRESS",
+    envvar="AIO_CLUSTER",
+    default="auto",
+    show_default=True,
+    help="auto, HOST:PORT or ray://HOST:PORT.  [AIO_CLUSTER]",
+)
+
+
+def require_ray() -> None:
+    """Raises a click error that says what to install."""
+    if find_spec("ray") is None or find_spec("ray.serve") is None:
+        raise click.ClickException("Ray is not installed: pip install 'aio-gateway[ray]'")
+
+
+def joined(address: str) -> Any:
+    """The module of the fleet, in a process that has joined the cluster."""
+    require_ray()
+    from gateway.cluster import fleet
+
+    fleet.join(address)
+    return fleet

@@ -1,0 +1,13 @@
+"""`aio fleet`: simulate scaling rules on recorded traces, and serve the target that a cluster's autoscaler reads."""
+
+from gateway.cli.group import LazyGroup
+
+fleet = LazyGroup(
+    name="fleet",
+    help="Scale replicas ahead of the traffic.",
+    commands={
+        "simulate": ("gateway.cli.fleet.simulate:simulate", "Compare scaling rules on recorded traces."),
+        "serve": ("gateway.cli.fleet.serve:serve", "Serve the target that a cluster's autoscaler reads."),
+        "split": ("gateway.cli.fleet.split:split", "Compare prefill and decode apart with both together."),
+    },
+)

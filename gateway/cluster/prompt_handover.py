@@ -1,0 +1,97 @@
+"""Has prefill replicas compute long prompts for the replicas that answer them; without, all goes on as ever (BS-08)."""
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager
+
+import msgspec
+
+from gateway.cluster.replica_choice import CoreReplica, chosen, prefix_key
+from inference_core.errors import CoreError, CoreGoneError, HandoverError, QueueFullError
+from inference_core.handover import HandedOver, chain_of, hand_over, hands_over, require_alike
+from inference_core.protocol import AddRequest, CoreStats
+
+log = logging.getLogger(__name__)
+
+DONE = "done"
+
+
+class PromptHandover:
+    """`visit` counts a request at a replica while it lasts; `read` looks whether a replica is still there."""
+
+    def __init__(
+        self,
+        title: str,
+        visit: Callable[[CoreReplica], AbstractContextManager[None]],
+        read: Callable[[CoreReplica], Awaitable[object]],
+    ) -> None:
+        self._title, self._visit, self._read = title, visit, read
+        self._outcomes: dict[str, Counter[str]] = {}
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._tokens: Counter[str] = Counter()
+
+    async def prepare(self, request: AddRequest, target: CoreReplica, sources: Iterable[CoreReplica]) -> int:
+        """Bring the prompt's blocks to `target`, if it is long enough for that; how many tokens were computed for it.
+
+        Whatever keeps it from that is counted, and the request goes on without; nothing is raised but a cancellation.
+        """
+        if not self._is_wanted(request, target):
+            return 0
+        source = chosen(prefix_key(request), sources)
+        try:
+            done = await self._handed_over(request, source, target)
+        except CoreError as error:
+            outcome = _why(error)
+            log.info("%s: %s is computed where it is answered: %s", self._title, request.request_id, error)
+            self._count(request, outcome)
+            if outcome == "gone" and source is not None:
+                await asyncio.gather(self._read(source), self._read(target))
+            return 0
+        if done is None:
+            return 0
+        self._count(request, DONE)
+        self._seconds[request.model] += done.prefill_seconds + done.copy_seconds
+        self._tokens[request.model] += done.tokens
+        return min(done.tokens, done.computed)
+
+    def _count(self, request: AddRequest, outcome: str) -> None:
+        self._outcomes.setdefault(request.model, Counter())[outcome] += 1
+
+    def _is_wanted(self, request: AddRequest, target: CoreReplica) -> bool:
+        least = target.handover_min_tokens(request.model)
+        return target.role == "decode" and 0 < least <= len(request.prompt_token_ids) and hands_over(request)
+
+    async def _handed_over(
+        self, request: AddRequest, source: CoreReplica | None, target: CoreReplica
+    ) -> HandedOver | None:
+        """None if too little of the prompt lacks at `target`. Raises `CoreError`."""
+        if source is None:
+            raise CoreGoneError("there is no prefill replica that takes prompts")
+        block_size = require_alike(request.model, source.client, target.client).layout.block_size
+        held = await target.client.import_blocks(chain_of(request))
+        if len(request.prompt_token_ids) - held * block_size < target.handover_min_tokens(request.model):
+            return None
+        with self._visit(source):
+            return await hand_over(request, source.client, target.client, first=held, copying=source.copying)
+
+    def added_to(self, stats: CoreStats) -> CoreStats:
+        """The cores' statistics with what became of their prompts."""
+        for model in stats.models:
+            model.handover = msgspec.structs.replace(
+                model.handover,
+                outcomes=dict(self._outcomes.get(model.name, {})),
+                seconds=self._seconds[model.name],
+                tokens=self._tokens[model.name],
+            )
+        return stats
+
+
+def _why(error: CoreError) -> str:
+    """The outcome that an error stands for."""
+    if isinstance(error, HandoverError):
+        return error.reason
+    if isinstance(error, QueueFullError):
+        return "overloaded"
+    return "gone" if isinstance(error, CoreGoneError) else "refused"

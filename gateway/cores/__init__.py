@@ -1,0 +1,1 @@
+"""The inference cores behind a gateway: started, read, tuned."""

@@ -1,0 +1,136 @@
+"""The LoRA adapters of the core behind a gateway: listed, loaded and unloaded while it serves."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from gateway.cores.knobs import PART, CoreKnobs
+from gateway.cores.reading import read_cores
+from gateway.errors import ApiError, bad_request
+from inference_core.client import CoreClient
+from inference_core.errors import CoreGoneError, InvalidRequestError
+from inference_core.protocol import AdapterInfo
+from quality.knob_log import KnobChange
+
+KNOB = "adapter"
+"""What the audit trail calls loads and unloads."""
+
+
+class ModelAdapters(msgspec.Struct, frozen=True, kw_only=True):
+    """The adapters of a model. `slots`: how many may lie ready at once; the counts are since start."""
+
+    slots: int
+    installs: int
+    evictions: int
+    adapters: list[AdapterInfo]
+
+
+class CoreAdapters:
+    """Speaks to `cores` by their names (none: every tier is remote).
+
+    Every load and unload, and every refusal of one, is written down in `trail` as a change of the knob `adapter`: from
+    the name that is gone to the name and the folder that are served. `folder`: the only one that adapters may lie in,
+    links followed; None for any.
+    """
+
+    def __init__(self, cores: Mapping[str, CoreClient], trail: CoreKnobs, folder: Path | None = None) -> None:
+        self._cores, self._trail, self._folder = dict(cores), trail, folder
+
+    async def served_names(self) -> list[str]:
+        """`MODEL:ADAPTER` of every adapter that new requests may name, of the cores that answer."""
+        there, _ = await read_cores(self._cores)
+        models = [model for stats in there.values() for model in stats.models]
+        return [f"{model.name}:{info.name}" for model in models for info in model.adapters if not info.leaving]
+
+    async def by_model(self) -> dict[str, ModelAdapters]:
+        """The adapters of every model of the cores that answer. Raises `ApiError` 503 if none does."""
+        self._require_cores()
+        there, away = await read_cores(self._cores)
+        if not there:
+            raise _gone(next(iter(away.values())))
+        return {
+            model.name: ModelAdapters(
+                slots=model.adapter_slots,
+                installs=model.adapter_installs,
+                evictions=model.adapter_evictions,
+                adapters=model.adapters,
+            )
+            for stats in there.values()
+            for model in stats.models
+        }
+
+    async def load(self, model: str, name: str, path: str, actor: str) -> list[AdapterInfo]:
+        """Load the PEFT folder `path`, on the core's machine; the model's adapters then.
+
+        Raises `ApiError`: 400 naming the parameter and the reason, 503 without a core.
+        """
+        core = self._core_of(model)
+        if self._folder is not None and not await asyncio.to_thread(_lies_in, self._folder, path):
+            await self._write_down(actor, model, None, f"{name}: {path}", "outside AIO_ADAPTER_DIR")
+            raise bad_request(
+                "path: adapters are loaded from the folder of AIO_ADAPTER_DIR alone.", "path", "invalid_value"
+            )
+        try:
+            adapters = await core.load_adapter(model, name, path)
+        except InvalidRequestError as error:
+            await self._write_down(actor, model, None, f"{name}: {path}", str(error))
+            raise bad_request(f"{error}.", error.param, "invalid_value") from None
+        except CoreGoneError as error:
+            raise _gone(error) from error
+        await self._write_down(actor, model, None, f"{name}: {path}")
+        return adapters
+
+    async def unload(self, model: str, name: str, actor: str) -> list[AdapterInfo]:
+        """Unload an adapter, at once or with the last request that has it; the model's adapters now.
+
+        Raises `ApiError`: 404 if it is not there, 503 without a core.
+        """
+        core = self._core_of(model)
+        try:
+            adapters = await core.unload_adapter(model, name)
+        except InvalidRequestError as error:
+            await self._write_down(actor, model, name, None, str(error))
+            raise ApiError(404, f"{error}.", param=error.param, code="adapter_not_found") from None
+        except CoreGoneError as error:
+            raise _gone(error) from error
+        await self._write_down(actor, model, name, None)
+        return adapters
+
+    async def _write_down(
+        self, actor: str, model: str, old: str | None, new: str | None, refused: str | None = None
+    ) -> None:
+        change = KnobChange(
+            created_at=time.time(),
+            actor=actor,
+            part=PART,
+            model=model,
+            knob=KNOB,
+            old_value=old,
+            new_value=new,
+            refused=refused,
+        )
+        await self._trail.write_down([change])
+
+    def _core_of(self, model: str) -> CoreClient:
+        """The core that has `model`, or the one that may say that there is no such model."""
+        self._require_cores()
+        return next((c for c in self._cores.values() if model in c.models), next(iter(self._cores.values())))
+
+    def _require_cores(self) -> None:
+        if not self._cores:
+            raise ApiError(503, "This server has no core of its own: all its tiers are remote.", code="no_core")
+
+
+def _gone(error: Exception) -> ApiError:
+    return ApiError(503, f"The core is away: {error}.", code="core_unavailable")
+
+
+def _lies_in(folder: Path, path: str) -> bool:
+    """With links followed; a path that cannot be one lies nowhere."""
+    try:
+        return Path(path).resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError):
+        return False

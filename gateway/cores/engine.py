@@ -1,0 +1,129 @@
+"""The tiers of a process and the cores behind them: in this process, in others, or not needed at all."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+from gateway.cores.cores import core_clients, core_problem_key, require_machine
+from gateway.settings import Settings
+from gateway.stores.retries import background, until_it_works
+from inference_core.client import CoreClient
+from inference_core.errors import CoreError
+from tiers.build import build_tiers
+from tiers.catalog import Catalog
+from tiers.errors import CatalogError
+from tiers.reloadable import ReloadableTier
+from tiers.tier import Tier
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 1.0
+# How long a start waits for servers elsewhere before it goes on without them.
+FIRST_ANSWER_SECONDS = 5.0
+
+
+class Engine:
+    """What serves: the tiers, and a client of each of their cores by its name.
+
+    `away` names what in other processes is not connected, with the reason; tiers elsewhere go on.
+    """
+
+    def __init__(self, tiers: Sequence[Tier], cores: Mapping[str, CoreClient]) -> None:
+        self.tiers = {tier.number: tier for tier in tiers}
+        self.cores = dict(cores)
+        self.away: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Start every core, one after another, and its tiers."""
+        for name in self.cores:
+            await self._start_core(name)
+
+    async def stay_connected(self, name: str) -> None:
+        """Connect to a core in another process, now and whenever the connection was lost."""
+        problem = core_problem_key(name)
+        while True:
+            await until_it_works(partial(self._start_core, name), problem, self.away, WATCH_SECONDS)
+            try:
+                while True:
+                    await self.cores[name].stats()
+                    await asyncio.sleep(WATCH_SECONDS)
+            except CoreError as error:
+                self.away[problem] = str(error)
+                log.warning("lost %s: %s", problem, error)
+
+    @asynccontextmanager
+    async def starting_elsewhere(self) -> AsyncIterator[None]:
+        """Start the tiers that no core of ours computes; those that do not answer yet are tried again for as long as
+        the block lasts, and are down until then. Raises `CatalogError` for one that never can."""
+        async with AsyncExitStack() as stack:
+            starting = [
+                asyncio.ensure_future(self._keep_starting(tier))
+                for tier in self.tiers.values()
+                if tier.core_name is None
+            ]
+            for one in starting:
+                await stack.enter_async_context(background(one))
+            if starting:
+                await asyncio.wait(starting, timeout=FIRST_ANSWER_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+            for one in starting:
+                if one.done() and (error := one.exception()) is not None:
+                    raise error
+            yield
+
+    async def _keep_starting(self, tier: Tier) -> None:
+        name = f"tier {tier.number}"
+        self.away[name] = "has not answered yet"
+        await until_it_works(tier.start, name, self.away, WATCH_SECONDS, fatal=CatalogError)
+
+    async def close(self) -> None:
+        """Stop the tiers, then leave the cores."""
+        for tier in self.tiers.values():
+            await tier.close()
+        for core in self.cores.values():
+            await core.close()
+
+    async def _start_core(self, name: str) -> None:
+        """Connect to a core, then start its tiers; what already runs stays as it is."""
+        await self.cores[name].start()
+        await self._start_tiers(name)
+
+    async def _start_tiers(self, core_name: str | None) -> None:
+        for tier in self.tiers.values():
+            if tier.core_name == core_name:
+                await tier.start()
+
+
+@asynccontextmanager
+async def running_engine(
+    settings: Settings,
+    catalog: Catalog,
+    tiers: Sequence[Tier] | None = None,
+    cores: Mapping[str, CoreClient] | None = None,
+) -> AsyncIterator[Engine]:
+    """The engine of this process, started; `tiers` and `cores` replace the catalogue's own, as tests do.
+
+    In the role `all` a core that cannot load stops the start, with the reason; in the role `gateway` every tier serves
+    as soon as its core is there. A tier elsewhere that is down stops nothing: it serves once it answers.
+    """
+    if tiers is None:
+        if cores is None:
+            if settings.role == "all":
+                await require_machine(catalog, settings, catalog.core_names)
+            cores = core_clients(catalog, settings)
+        built = build_tiers(catalog, cores)
+        tiers = [tier if tier.core_name is not None else ReloadableTier(tier) for tier in built]
+    engine = Engine(tiers, cores or {})
+    try:
+        async with AsyncExitStack() as stack:
+            if settings.role == "gateway" and engine.cores:
+                engine.away |= {core_problem_key(name): "not connected yet" for name in engine.cores}
+                for name in engine.cores:
+                    await stack.enter_async_context(background(engine.stay_connected(name)))
+            else:
+                await engine.start()
+            await stack.enter_async_context(engine.starting_elsewhere())
+            yield engine
+    finally:
+        await engine.close()

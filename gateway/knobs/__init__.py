@@ -1,0 +1,1 @@
+"""Live knobs: values kept in files that every process follows."""

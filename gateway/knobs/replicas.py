@@ -1,0 +1,100 @@
+"""The live knobs of replica sets: what differs from the catalogue, in a file that all gateway processes follow."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gateway.errors import bad_request
+from gateway.knobs.followed_file import FollowedFile
+from gateway.knobs.values import check_knobs
+from tiers.replica_set import ReplicaSet
+from tiers.replica_spec import BalancingSpec
+from tiers.tier import Tier
+
+log = logging.getLogger(__name__)
+
+Overrides = dict[str, dict[str, Any]]
+
+
+class BalancingChange(NamedTuple):
+    """How requests were and are spread over the replicas of a tier."""
+
+    tier: ReplicaSet
+    before: BalancingSpec
+    after: BalancingSpec
+
+
+class ReplicaKnobs:
+    """Sets `balancing` of those of `tiers` that are replicated, from `path`; None keeps changes in memory alone.
+
+    A file that cannot be used changes nothing.
+    """
+
+    def __init__(self, tiers: Iterable[Tier], path: Path | None = None) -> None:
+        self._overrides: Overrides = {}
+        self._file = FollowedFile(path, self._take, "knobs of replicas")
+        self._set(tiers)
+        self.refresh()
+
+    def renew(self, tiers: Iterable[Tier]) -> None:
+        """Go on with these tiers, some of which may be new; the knobs in force stay so. Never raises."""
+        self._set(tiers)
+        try:
+            self._apply(self._overrides)
+        except Exception as error:
+            log.error("the catalogue's knobs of replicas are in force, since changed ones do not fit: %s", error)
+
+    def _set(self, tiers: Iterable[Tier]) -> None:
+        now = (tier.in_force() for tier in tiers)
+        self.sets = {tier.number: tier for tier in now if isinstance(tier, ReplicaSet)}
+        self._catalog = {number: tier.balancing for number, tier in self.sets.items()}
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed; never raises."""
+        self._file.refresh()
+
+    async def follow(self, seconds: float) -> None:
+        """Look at the file every `seconds`."""
+        await self._file.follow(seconds)
+
+    def change(self, numbers: Iterable[int], changes: Mapping[str, Any]) -> list[BalancingChange]:
+        """Put `changes` in force for these tiers, all or none, here at once and in other processes soon.
+
+        None puts a knob back to the catalogue's value. Raises `ApiError` 400 naming the knob or the tier, and OSError
+        if the file cannot be written; then nothing has changed.
+        """
+        self.refresh()
+        overrides = {name: dict(knobs) for name, knobs in self._overrides.items()}
+        for number in numbers:
+            if number not in self.sets:
+                there = ", ".join(map(str, self.sets)) or "none"
+                raise bad_request(f"Tier {number} has no replicas; tiers that do: {there}.", "tier", "invalid_value")
+            knobs = overrides.get(self.sets[number].name, {}) | dict(changes)
+            overrides[self.sets[number].name] = {name: value for name, value in knobs.items() if value is not None}
+        self._specs(overrides)
+        self._file.replace(overrides)
+        return self._apply(overrides)
+
+    def _take(self, content: bytes) -> None:
+        self._apply(msgspec.json.decode(content, type=Overrides))
+
+    def _apply(self, overrides: Overrides) -> list[BalancingChange]:
+        specs = self._specs(overrides)
+        changes = [BalancingChange(tier, tier.balancing, specs[number]) for number, tier in self.sets.items()]
+        for change in changes:
+            change.tier.balancing = change.after
+        self._overrides = overrides
+        return changes
+
+    def _specs(self, overrides: Overrides) -> dict[int, BalancingSpec]:
+        return {
+            number: _checked(self._catalog[number], overrides.get(tier.name, {})) for number, tier in self.sets.items()
+        }
+
+
+def _checked(start: BalancingSpec, knobs: Mapping[str, Any]) -> BalancingSpec:
+    check_knobs(knobs, BalancingSpec, "knob of replicas")
+    return msgspec.convert(msgspec.structs.asdict(start) | dict(knobs), BalancingSpec)

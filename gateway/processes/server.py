@@ -1,0 +1,152 @@
+"""The HTTP server around the application: uvicorn, and what a newcomer reads while it starts."""
+
+import asyncio
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import FrameType
+from typing import Any, Final
+
+import click
+import uvicorn
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from gateway.app import HttpApp, create_app
+from gateway.http import http_app
+from gateway.parts import PARTS
+from gateway.processes.announcement import ServerStartError, ServerStoppedError, policy_text, ready_text
+from gateway.processes.http_protocol import BoundedHttpProtocol, connections_allowed
+from gateway.processes.worker_place import WorkerPlace
+from gateway.settings import Settings
+
+# The implementation that waits for a slow reader. Frames are a few tokens: compressing them would cost more than it
+# saves, and 64 KiB of every connection.
+WEBSOCKETS: Final[dict[str, Any]] = {"ws": "websockets-sansio", "ws_per_message_deflate": False}
+
+
+class AnnouncedServer(uvicorn.Server):
+    """A server that says where it listens and what to try, once it does; of several, their supervisor says it.
+
+    After a first signal it goes on for `unready_seconds`, calls itself unready, and then drains; a second one ends it
+    at once. To have been told to stop is no failure, so that the process then ends with status 0.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        place: WorkerPlace | None,
+        ready: Callable[[str, int], str],
+        *,
+        unready: Callable[[], None] = lambda: None,
+        unready_seconds: float = 0.0,
+    ) -> None:
+        super().__init__(config)
+        self._place, self._ready = place, ready
+        self._unready, self._unready_seconds = unready, unready_seconds
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Of uvicorn, which would raise the signal once more in the end."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn does, once whoever sends requests may have seen that there should be no more."""
+        self._unready()
+        patience = time.monotonic() + self._unready_seconds
+        # Polled: a signal handler sets it.
+        while time.monotonic() < patience and not self.force_exit:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await super().shutdown(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start as uvicorn does, then print."""
+        await super().startup(sockets=sockets)
+        if self.started and self.servers and self._place is None:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            click.echo(self._ready(host, port))
+
+
+class ExplainedStart:
+    """The application, with a failure to start kept for the caller instead of logged as a traceback."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.failure: BaseException | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass everything on, but the text of a failed start."""
+        if scope["type"] != "lifespan":  # type: ignore[comparison-overlap]
+            return await self._app(scope, receive, send)
+
+        async def send_without_traceback(event: Any) -> None:
+            await send(event | {"message": ""} if event["type"] == "lifespan.startup.failed" else event)
+
+        try:
+            await self._app(scope, receive, send_without_traceback)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+
+def run_server(
+    settings: Settings,
+    place: WorkerPlace | None = None,
+    *,
+    http: HttpApp = http_app,
+    ready: Callable[[str, int], str] = ready_text,
+) -> None:
+    """Serve until a signal, alone or at a `place` among several processes of one port. `http` makes the application,
+    `ready` says that it serves.
+
+    Raises `SettingsError`, `CatalogError`, whatever kept a part from starting, or `ServerStoppedError`.
+    """
+    litestar = create_app(settings, place=place, http=http)
+    app = ExplainedStart(litestar)
+    if place is None:
+        click.echo(f"catalogue: {settings.catalog}   role: {settings.role}   data: {settings.data_path}")
+        click.echo(policy_text(settings))
+        sys.stdout.flush()
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop" if sys.platform != "win32" else "asyncio",
+        http=partial(  # type: ignore[arg-type]
+            BoundedHttpProtocol,
+            patience=settings.request_seconds,
+            most=connections_allowed(settings.max_connections),
+        ),
+        ws_max_size=settings.body_limit,
+        **WEBSOCKETS,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=settings.drain_seconds,
+    )
+
+    def unready() -> None:
+        parts = litestar.state.get(PARTS)
+        if parts is not None:
+            parts.not_ready["shutdown"] = "the server is shutting down"
+
+    server = AnnouncedServer(config, place, ready, unready=unready, unready_seconds=settings.unready_seconds)
+    inherited = None if place is None else [socket.socket(fileno=place.listener)]
+    with suppress(KeyboardInterrupt, SystemExit):
+        server.run(inherited)
+    if app.failure is not None:
+        raise first_cause(app.failure)
+    if not server.started:
+        raise ServerStartError(f"cannot listen on {settings.host}:{settings.port}; the log says why")
+    if server.force_exit:
+        raise ServerStoppedError("stopped by a second signal; answers under way were aborted")
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """What began a failure: the first error of a group, and of those what it came from."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if error.__cause__ is None else first_cause(error.__cause__)

@@ -1,0 +1,108 @@
+"""A real `aio serve` in a process of its own, for benchmarks and demonstrations."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from gateway.processes.announcement import ServerStartError
+from gateway.settings import Settings, variable_of
+from tiers.catalog_file import load_catalog
+
+_READY = "AIO is ready on "
+_LAUNCH = "from gateway.cli import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProcess:
+    """A server that is ready: where it listens, its process id, and the seconds from launch to `/health/ready`."""
+
+    url: str
+    pid: int
+    ready_seconds: float
+
+    def resident_bytes(self) -> int:
+        """Resident set size, mapped weights included (`VmRSS`)."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise RuntimeError(f"process {self.pid} is gone")
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all its threads so far, user and system, to the kernel's tick."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@asynccontextmanager
+async def running_server(
+    settings: Settings, environment: Mapping[str, str], role: str = "all"
+) -> AsyncIterator[ServerProcess]:
+    """Launch on a free port with the folders and catalogue of `settings`; stopped gracefully at the end.
+
+    Errors that it logs show on standard error. Raises `ServerStartError` if it stops before it is ready.
+    """
+    began = time.perf_counter()
+    process = await _launch(settings, environment, role)
+    try:
+        url = await _announced_url(process)
+        await _until_ready(url)
+        yield ServerProcess(url, process.pid, time.perf_counter() - began)
+    finally:
+        await _stop(process)
+
+
+@asynccontextmanager
+async def running_cores(settings: Settings) -> AsyncIterator[None]:
+    """Launch `aio serve --role core` on its socket for every core of the catalogue; stopped at the end."""
+    processes = []
+    try:
+        for core in load_catalog(settings.catalog).core_names:
+            process = await _launch(settings, {"AIO_GROUP": core}, "core")
+            processes.append(process)
+        yield
+    finally:
+        await asyncio.gather(*map(_stop, processes))
+
+
+async def _launch(settings: Settings, environment: Mapping[str, str], role: str) -> asyncio.subprocess.Process:
+    folders = {
+        variable_of("data_dir"): str(settings.data_path),
+        variable_of("cache_dir"): str(settings.cache_path),
+        variable_of("catalog"): settings.catalog,
+    }
+    return await asyncio.create_subprocess_exec(
+        *[sys.executable, "-c", _LAUNCH, "serve", "--role", role, "--port", "0"],
+        env={**os.environ, variable_of("log_level"): "error", **folders, "PYTHONUNBUFFERED": "1", **environment},
+        stdout=asyncio.subprocess.PIPE,
+    )
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    await process.communicate()
+
+
+async def _announced_url(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        if _READY.encode() in line:
+            return line.decode().split(_READY)[1].split()[0]
+    raise ServerStartError(f"aio serve stopped with status {await process.wait()} before it was ready")
+
+
+async def _until_ready(url: str) -> None:
+    """A gateway process serves before its core is there; it is ready when it says so."""
+    async with httpx.AsyncClient(base_url=url) as client:
+        # Polled: the event happens in another process.
+        while (await client.get("/health/ready")).status_code != httpx.codes.OK:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

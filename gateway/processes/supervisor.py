@@ -1,0 +1,216 @@
+"""Several gateway processes behind one port, and the cores beside them: started, watched, renewed and drained."""
+
+import asyncio
+import logging
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Coroutine
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from gateway.processes.announcement import ServerStartError, policy_text, ready_text
+from gateway.processes.kept_process import KeptProcess, ProcessEndedError
+from gateway.processes.peers import ask_worker
+from gateway.processes.worker_place import WorkerPlace
+from gateway.settings import Settings, variable_of
+from tiers.catalog_file import load_catalog
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.05
+# Beyond the drain itself: a core's own grace, and what a ledger takes to close.
+_MARGIN_SECONDS = 15.0
+_BACKLOG = 2048
+
+
+def run_supervised(settings: Settings) -> int:
+    """Serve by `settings.gateway_workers` processes until a signal; the exit status, 0 if all of them drained.
+
+    Raises `ServerStartError` or `CatalogError` for what keeps them from starting.
+    """
+
+    async def run() -> int:
+        return await Supervisor(settings).run()
+
+    return asyncio.run(run())
+
+
+class Supervisor:
+    """Keeps a process for every core of the catalogue (role `all`) and the gateway processes running.
+
+    Each gateway accepts from a listening socket of its own; the kernel spreads connections over them. The sockets are
+    the supervisor's and outlive whoever accepts from them: while a gateway is started again its connections wait, and
+    none is refused. SIGTERM and SIGINT drain the gateways and then the cores; a second one kills. SIGHUP goes on to the
+    gateways, which read the catalogue again. SIGUSR2 replaces one gateway after another by a new process, as a changed
+    program needs; the old one drains once the new one serves.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._environment = environment_of(settings)
+        self._folder = Path(tempfile.mkdtemp(prefix="aio-workers-"))
+        self._listeners: list[socket.socket] = []
+        self._cores: list[KeptProcess] = []
+        self._gateways: list[KeptProcess] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._renewal: asyncio.Task[None] | None = None
+        self._was_impatient = False
+
+    async def run(self) -> int:
+        """Everything, from binding the port to the last drain."""
+        loop = asyncio.get_running_loop()
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            self._listeners = listeners_of(self._settings, self._settings.gateway_workers)
+            for listener in self._listeners:
+                stack.enter_context(listener)
+            click.echo(f"catalogue: {self._settings.catalog}   workers: {self._settings.gateway_workers}")
+            click.echo(policy_text(self._settings))
+            if not self._settings.redis_url:
+                log.warning(
+                    "without AIO_REDIS_URL every worker counts rates and requests in flight by itself: a key may"
+                    " come to %d times its limits; budgets hold",
+                    len(self._listeners),
+                )
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._on_stop)
+            loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+            loop.add_signal_handler(signal.SIGUSR2, self._on_renew)
+            self._cores = [self._core(name) for name in self._core_names()]
+            self._gateways = [self._gateway(number) for number in range(self._settings.gateway_workers)]
+            for process in (*self._cores, *self._gateways):
+                self._in_background(process.keep())
+            self._in_background(self._announce())
+            try:
+                await self._over
+            except ProcessEndedError as error:
+                raise ServerStartError(str(error)) from error
+            finally:
+                drained = await self._stop()
+            return 0 if drained and not self._was_impatient else 1
+
+    def _core_names(self) -> list[str]:
+        return list(load_catalog(self._settings.catalog).core_names) if self._settings.role == "all" else []
+
+    def _core(self, name: str) -> KeptProcess:
+        arguments = ["serve", "--supervised", "--role", "core", "--group", name]
+        return KeptProcess(f"core {name}", arguments, self._environment)
+
+    def _gateway(self, number: int) -> KeptProcess:
+        descriptor = self._listeners[number].fileno()
+        place = WorkerPlace(number=number, count=len(self._listeners), folder=str(self._folder), listener=descriptor)
+        told = msgspec.json.encode(place).decode()
+        arguments = ["serve", "--supervised", "--role", "gateway", "--worker", told]
+        return KeptProcess(f"gateway {number}", arguments, self._environment, [descriptor])
+
+    async def _announce(self) -> None:
+        """Say so once every gateway serves and has reached its cores; from then on whoever ends is started again."""
+        for number, process in enumerate(self._gateways):
+            await self._until_ready(number, process)
+        for process in (*self._cores, *self._gateways):
+            process.must_not_end = False
+        host, port = self._listeners[0].getsockname()[:2]
+        click.echo(ready_text(host, port))
+
+    async def _until_ready(self, number: int, process: KeptProcess) -> None:
+        """Polled: it happens in another process."""
+        while True:
+            reply = await ask_worker(self._folder, number, "ready")
+            if reply is not None and reply.decode() == f"ready {process.pid}":
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work`; if it fails, so does the whole."""
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_end)
+        return task
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._over.done():
+            self._over.set_exception(error)
+
+    def _on_stop(self) -> None:
+        if self._over.done():
+            self._was_impatient = True
+            for process in (*self._cores, *self._gateways):
+                process.kill()
+        else:
+            self._over.set_result(None)
+
+    def _on_hangup(self) -> None:
+        for process in self._gateways:
+            process.send(signal.SIGHUP)
+
+    def _on_renew(self) -> None:
+        if self._renewal is None or self._renewal.done():
+            self._renewal = self._in_background(self._renew())
+
+    async def _renew(self) -> None:
+        for number, old in enumerate(self._gateways):
+            log.info("renewing %s", old.name)
+            new = self._gateway(number)
+            kept = asyncio.create_task(new.keep())
+            ready = asyncio.create_task(self._until_ready(number, new))
+            await asyncio.wait((kept, ready), return_when=asyncio.FIRST_COMPLETED)
+            ready.cancel()
+            if kept.done():
+                log.error("not renewed, the old one goes on: %s", kept.exception())
+                return
+            self._tasks.add(kept)
+            new.must_not_end = False
+            self._gateways[number] = new
+            await old.stop(self._patience)
+
+    @property
+    def _patience(self) -> float:
+        return self._settings.unready_seconds + 2 * self._settings.drain_seconds + _MARGIN_SECONDS
+
+    async def _stop(self) -> bool:
+        """Drain the gateways, which need the cores for it, then the cores. Whether none had to be killed."""
+        for listener in self._listeners:
+            # Or who connects after the workers have closed theirs would wait for nobody.
+            listener.close()
+        gateways = await asyncio.gather(*(process.stop(self._patience) for process in self._gateways))
+        cores = await asyncio.gather(*(process.stop(_MARGIN_SECONDS) for process in self._cores))
+        for task in self._tasks:
+            task.cancel()
+        return all((*gateways, *cores))
+
+
+def listeners_of(settings: Settings, count: int) -> list[socket.socket]:
+    """`count` listening sockets of one port, among which the kernel spreads connections by their addresses.
+
+    Measured, that is fairer than one socket for all: the first process to wake up there accepts a whole burst.
+    Raises `ServerStartError` if the port is taken, by whomever.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        # Without reuse, so that another server's port is taken for what it is.
+        with socket.create_server((settings.host, settings.port), family=family) as probe:
+            address = (settings.host, probe.getsockname()[1])
+        found = [socket.create_server(address, family=family, backlog=_BACKLOG, reuse_port=True) for _ in range(count)]
+    except OSError as error:
+        raise ServerStartError(f"cannot listen on {settings.host}:{settings.port}: {error}") from error
+    for listener in found:
+        listener.setblocking(False)
+    return found
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """The settings as variables, for processes of other roles."""
+    values = msgspec.to_builtins(settings)
+    return {
+        variable_of(name): value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for name, value in values.items()
+        if name not in ("role", "gateway_workers")
+    }

@@ -1,0 +1,69 @@
+"""What a running ledger and its catalogue add to the report: traffic and cost by tier, and the stages of answers."""
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.reporting.stages import Stage, recorded_stages
+from quality.answer_timings import AnswerTimings, answer_timings
+from quality.costs import CostReport, Part, cost_report
+from tiers.catalog import Catalog
+from tiers.pricing import cost_usd
+
+
+class Live(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of a ledger. `models`: of the catalogue, by tier; `timings`: of those tiers that answered, and
+    `all_timings` of all together."""
+
+    models: dict[int, str]
+    costs: CostReport
+    timings: dict[int, AnswerTimings]
+    all_timings: AnswerTimings | None
+
+    @property
+    def days(self) -> float:
+        """How long the stretch is."""
+        return (self.costs.until - self.costs.since) / 86_400
+
+    def stages(self) -> dict[int, list[Stage]]:
+        """The budget's stages by tier."""
+        return {tier: recorded_stages(found) for tier, found in self.timings.items()}
+
+
+async def read_live(engine: AsyncEngine, catalog: Catalog, since: float, until: float) -> Live:
+    """What was recorded from `since` to `until` (epoch seconds)."""
+    numbers = [spec.number for spec in catalog.tiers]
+    found = {number: await answer_timings(engine, since, until, number) for number in numbers}
+    return Live(
+        models={spec.number: spec.model_name for spec in catalog.tiers},
+        costs=await cost_report(engine, since, until, lambda tier, usage: cost_usd(catalog.tier(tier), usage)),
+        timings={number: timings for number, timings in found.items() if timings is not None},
+        all_timings=await answer_timings(engine, since, until),
+    )
+
+
+def traffic_rows(live: Live) -> list[list[str]]:
+    """Tier, model, requests, share, p95 of an answer, cost per 1k tokens, cost, saving: each tier, embeddings, and the
+    total."""
+    rows = []
+    models = {str(number): model for number, model in live.models.items()}
+    timings = {str(number): found for number, found in live.timings.items()}
+    for part in live.costs.by_tier:
+        name = part.name or ""
+        rows.append([name, models.get(name, "–"), *_figures(part, timings.get(name))])
+    return [*rows, ["all", "", *_figures(live.costs.total, live.all_timings)]]
+
+
+def dollars(value: float | None) -> str:
+    """To the hundredth of a cent."""
+    return "–" if value is None else f"${value:,.4f}"
+
+
+def _figures(part: Part, timings: AnswerTimings | None) -> list[str]:
+    return [
+        f"{part.spent.requests:,}",
+        f"{part.share:.1%}",
+        "–" if timings is None else f"{timings.e2e_p95_ms:,.0f}",
+        dollars(part.cost_per_1k_tokens_usd),
+        dollars(part.spent.cost_usd),
+        "–" if part.saving is None else f"{part.saving:.1%}",
+    ]

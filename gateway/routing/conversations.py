@@ -1,0 +1,129 @@
+"""Which tiers answered a conversation so far, remembered for a while by digests: no text and no client is needed."""
+
+import hashlib
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from classifier.routing_input import CHARS_PER_TOKEN, TOKENS_PER_MESSAGE
+from gateway.answering.ask import Ask
+from tiers.catalog import Catalog
+from tiers.tier import ChatMessage
+from tiers.tier_spec import TierSpec
+
+MOST = 65_536
+SECONDS = 3600.0
+# So many of a conversation's tiers are remembered, the newest.
+TIERS_KEPT = 8
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a conversation before its newest turn.
+
+    `tiers`: who answered, oldest first; empty if nobody remembers. `tokens`: estimate of its beginning up to the last
+    answer, which the tier that gave it has read. `in_tool_loop`: the newest turn brings the results of tool calls.
+    """
+
+    tiers: tuple[int, ...] = ()
+    tokens: int = 0
+    in_tool_loop: bool = False
+
+
+class Conversations:
+    """The tiers of the conversations that this process answered lately: at most `most`, each for `seconds` since its
+    last turn, which is about as long as its keys and values stay cached.
+
+    A conversation is known by the id that its caller gives (`x-aio-conversation`), or else by a keyed digest of the
+    messages before its last answer, which its next request repeats. So an edited answer changes nothing, and an
+    edited question begins anew. Keys are the caller's own: nobody meets another's conversations.
+    """
+
+    def __init__(self, most: int = MOST, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self.seconds, self._clock = most, seconds, clock
+        self._secret = secrets.token_bytes(32)
+        self._tiers: OrderedDict[bytes, tuple[float, tuple[int, ...]]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._tiers)
+
+    def history(self, ask: Ask) -> History:
+        """What is remembered of the conversation that `ask` goes on with."""
+        messages = ask.messages or []
+        answered = _last_answer(messages)
+        if answered is None and ask.conversation is None:
+            return History()
+        known = () if ask.conversation is None else self._recall(self._key_of_id(ask))
+        if not known and answered is not None:
+            known = self._recall(self._key_of(ask, messages[:answered]))
+        read = messages[: answered + 1] if answered is not None else ()
+        return History(
+            tiers=known,
+            tokens=sum(len(m.content) for m in read) // CHARS_PER_TOKEN + TOKENS_PER_MESSAGE * len(read),
+            in_tool_loop=bool(messages) and messages[-1].role == "tool",
+        )
+
+    def remember(self, ask: Ask, tier: int) -> None:
+        """Note that `tier` answered `ask`."""
+        if ask.messages is None:
+            return
+        tiers = (*self.history(ask).tiers, tier)[-TIERS_KEPT:]
+        now = self._clock()
+        keys = [self._key_of(ask, ask.messages)]
+        if ask.conversation is not None:
+            keys.append(self._key_of_id(ask))
+        for key in keys:
+            self._tiers[key] = now, tiers
+            self._tiers.move_to_end(key)
+        while self._tiers and (len(self._tiers) > self._most or self._oldest() < now - self.seconds):
+            self._tiers.popitem(last=False)
+
+    def _recall(self, key: bytes) -> tuple[int, ...]:
+        noted, tiers = self._tiers.get(key, (0.0, ()))
+        return tiers if tiers and noted >= self._clock() - self.seconds else ()
+
+    def _oldest(self) -> float:
+        return next(iter(self._tiers.values()))[0]
+
+    def _key_of_id(self, ask: Ask) -> bytes:
+        return self._digest(ask, b"id", [(ask.conversation or "").encode()])
+
+    def _key_of(self, ask: Ask, messages: Sequence[ChatMessage]) -> bytes:
+        parts = [part for m in messages for part in (m.role.encode(), m.recorded_content().encode(errors="replace"))]
+        return self._digest(ask, b"messages", parts)
+
+    def _digest(self, ask: Ask, kind: bytes, parts: Sequence[bytes]) -> bytes:
+        digest = hashlib.blake2b(key=self._secret, digest_size=16)
+        for part in (kind, (ask.key_id or "").encode(), *parts):
+            # The length goes first, so that no two lists of parts run into the same bytes.
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+        return digest.digest()
+
+
+def _last_answer(messages: Sequence[ChatMessage]) -> int | None:
+    return next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "assistant"), None)
+
+
+def circumstances(history: History, catalog: Catalog, prompt_tokens: int) -> dict[str, Any]:
+    """The fields of `PolicyInputs` that say what a conversation's history means for its next turn; {} without any.
+
+    `prompt_tokens`: of the whole request. A tier that has read the beginning saves its price for these tokens.
+    """
+    if not history.tiers or history.tiers[-1] > len(catalog.tiers):
+        return {}
+    previous = catalog.tier(history.tiers[-1])
+    read = min(history.tokens, prompt_tokens)
+    reuse = [
+        spec.price.input_usd_per_million * read / 1e6 if _share_a_cache(spec, previous) else 0.0
+        for spec in catalog.tiers
+    ]
+    return {"previous_tier": previous.number, "reuse_usd": reuse, "in_tool_loop": history.in_tool_loop}
+
+
+def _share_a_cache(one: TierSpec, other: TierSpec) -> bool:
+    """A model of ours caches prefixes for all of its tiers; of other servers we only know that each has its own."""
+    return one.number == other.number or (one.model is not None and one.model == other.model)

@@ -1,0 +1,39 @@
+"""Routing without a server: decisions about prompts with the classifier, probes and knobs of a data folder."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from gateway.answering.ask import Ask
+from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.knobs import RoutingKnobFile
+from gateway.routing.probes_in_force import ProbesInForce
+from gateway.routing.router import RoutingService
+from gateway.settings import Settings
+from inference_core.protocol import SamplingParams
+from tiers.catalog_file import load_catalog
+from tiers.tier import ChatMessage
+
+
+def dry_routing(settings: Settings) -> RoutingService:
+    """Without tiers: nobody is down and nothing is queued, so that the prompt alone decides."""
+    catalog = load_catalog(settings.catalog)
+    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint, tiers=len(catalog.tiers))
+    classifier.load()
+    knobs = RoutingKnobFile(settings.routing_knobs_path)
+    ProbesInForce(settings.probes_path, catalog, knobs, classifier.use_lengths).load()
+    return RoutingService(catalog, {}, classifier, settings.quality_target, knobs)
+
+
+def dry_ask(messages: Iterable[ChatMessage], **wishes: Any) -> Ask:
+    """A request for `auto` that nobody sends; `wishes` are fields of the Ask."""
+    return Ask(
+        request_id="dry-run",
+        api="chat",
+        requested_model="auto",
+        sampling=SamplingParams(),
+        arrival=time.monotonic(),
+        created_at=time.time(),
+        messages=list(messages),
+        **wishes,
+    )

@@ -1,0 +1,65 @@
+"""The edge-first fast path: a short prompt with a small token budget goes to a local tier without being classified."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from classifier.decision import EdgePath, Prediction
+from classifier.heuristic import heuristic_prediction
+from classifier.routing_input import RoutingInput
+from gateway.answering.ask import Ask
+from gateway.answering.slo_class import SLO_CLASSES
+from gateway.routing.knobs import RoutingKnobs
+from inference_core.errors import InvalidRequestError
+from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.tier import Tier
+
+# Text with more bytes than this per allowed token is not tokenised to learn that it is not short.
+BYTES_PER_TOKEN = 16
+
+
+def edge_path(ask: Ask, tiers: Mapping[int, Tier], knobs: RoutingKnobs) -> EdgePath | None:
+    """The fast path for a request that no tier was named for, or None if it is routed ordinarily (SPEC GW-16).
+
+    The tier must run in process, since nobody else's tokens are known here, be up, and have no longer a queue than the
+    service class `edge` allows. Who asks for a quality of his own, or has tools, is not in for it.
+    """
+    if not knobs.edge_max_prompt_tokens or ask.max_tokens is None or ask.tooling is not None:
+        return None
+    new_tokens = ask.max_tokens * (ask.best_of or ask.n) * len(ask.prompts or [None])
+    if new_tokens > knobs.edge_max_new_tokens or ask.quality_target is not None:
+        return None
+    tier = tiers.get(knobs.edge_tier)
+    if tier is None or tier.tokenizer is None:
+        return None
+    load = tier.load()
+    if not load.healthy or load.predicted_wait_seconds > SLO_CLASSES["edge"].ttft_seconds:
+        return None
+    prompt_tokens = _tokens(ask, tier.tokenizer, knobs.edge_max_prompt_tokens)
+    if prompt_tokens is None:
+        return None
+    return EdgePath(
+        tier=knobs.edge_tier,
+        prompt_tokens=prompt_tokens,
+        max_prompt_tokens=knobs.edge_max_prompt_tokens,
+        new_tokens=new_tokens,
+        max_new_tokens=knobs.edge_max_new_tokens,
+    )
+
+
+def unclassified(given: RoutingInput, tiers: int) -> Prediction:
+    """What stands for a prediction where nobody was asked for one: the heuristic's word, and no version's."""
+    return msgspec.structs.replace(heuristic_prediction(given, tiers), kind="edge", classifier_version="edge")
+
+
+def _tokens(ask: Ask, tokenizer: Tokenizer, most: int) -> int | None:
+    """Tokens of all that the caller wrote, without the chat template's own; None if they are more than `most`."""
+    texts = [message.recorded_content() for message in ask.messages or ()]
+    texts += [prompt for prompt in ask.prompts or () if isinstance(prompt, str)]
+    if sum(map(len, texts)) > most * BYTES_PER_TOKEN:
+        return None
+    try:
+        tokens = sum(len(tokenizer.encode(text)) for text in texts)
+    except InvalidRequestError:
+        return None
+    return tokens if tokens <= most else None

@@ -1,0 +1,82 @@
+"""The live knobs of routing."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from classifier.opening import FIRST_TOKENS
+from gateway.knobs.file import KnobFile
+
+
+class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator may change while serving; the bounds are enforced and the descriptions shown."""
+
+    mode: Annotated[
+        Literal["route", "observe"],
+        Meta(description="route: the decision holds. observe: one tier answers all, what would be is written down."),
+    ] = "route"
+    observe_tier: Annotated[
+        Annotated[int, Meta(ge=1, le=4)] | None,
+        Meta(description="The tier that answers what names none while observing, 1 to 4; null is the strongest."),
+    ] = None
+    quality_target: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(
+            description="Share of answers no worse than the strongest tier's where a request asks for none, 0 to 1; "
+            "null is AIO_QUALITY_TARGET, else the classifier's own."
+        ),
+    ] = None
+    novelty_threshold: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Novelty from which a prompt gets the safe tier, 0 to 1; null is the classifier's own."),
+    ] = None
+    safe_tier: Annotated[
+        Annotated[int, Meta(ge=1, le=4)] | None,
+        Meta(description="The least tier of novel prompts, 1 to 4; null is the classifier's own."),
+    ] = None
+    novelty_fallback: Annotated[bool, Meta(description="Whether novel prompts get the safe tier at all.")] = True
+    auto_promotion: Annotated[
+        bool, Meta(description="Whether bad verified outcomes nearby lower a tier's chances before any retraining.")
+    ] = True
+    promotion_cost_share: Annotated[
+        float,
+        Meta(ge=0, le=10, description="What that may add to the last day's serving cost, as a share of it."),
+    ] = 0.1
+    conversations: Annotated[
+        bool, Meta(description="Whether a tool loop keeps its tier and a conversation moves down only if that pays.")
+    ] = True
+    conversation_seconds: Annotated[
+        float, Meta(ge=1, le=86_400, description="Seconds for which a conversation's tier is remembered.")
+    ] = 3600.0
+    stage_2: Annotated[
+        bool,
+        Meta(description="Whether the prompt's hidden state may hand an answer to the next tier."),
+    ] = True
+    stage_3: Annotated[
+        bool, Meta(description="Whether the tokens of an answer may: a stream's opening, a whole answer's all.")
+    ] = True
+    edge_max_prompt_tokens: Annotated[
+        int,
+        Meta(
+            ge=0, le=4096, description="Most tokens of a prompt that goes to edge_tier without the classifier; 0: none."
+        ),
+    ] = 0
+    edge_max_new_tokens: Annotated[
+        int,
+        Meta(ge=1, le=4096, description="Most tokens that such a request may ask for; one without a limit does not."),
+    ] = 64
+    edge_tier: Annotated[
+        int, Meta(ge=1, le=4, description="The tier of the fast path, 1 to 4; only one that runs in process.")
+    ] = 1
+    hold_tokens: Annotated[
+        int, Meta(ge=0, le=FIRST_TOKENS, description="Tokens of a stream held until stage 3 has spoken; 0 never holds.")
+    ] = FIRST_TOKENS
+
+
+class RoutingKnobFile(KnobFile[RoutingKnobs]):
+    """The knobs of routing in force, from `path`; None keeps them in memory alone."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        super().__init__(RoutingKnobs, "routing", path)

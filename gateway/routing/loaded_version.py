@@ -1,0 +1,99 @@
+"""One loaded version of the classifier with its rules: a decision is made with one of these, and never with two."""
+
+import asyncio
+
+import msgspec
+
+from classifier.answer_length import AnswerLength
+from classifier.curve import quality_to_lambda, quality_to_tau
+from classifier.decision import Prediction
+from classifier.encoder import SlowEncoder
+from classifier.fallback import fallback_of
+from classifier.manifest import NoveltyFallback
+from classifier.outcome_model import OutcomeModel
+from classifier.recent_memory import RecentOutcomes
+from classifier.repair import repaired
+from classifier.routing_input import RoutingInput
+from gateway.routing.model import Reading
+from gateway.routing.rule import RoutingRule
+
+MAX_REMEMBERED_RULES = 1024
+
+
+class LoadedVersion:
+    """A version in force, or `on_trial` beside it. Immutable but for the rules that it has read off its curve, and for
+    `recent`, the verified outcomes since it was trained, and `lengths` of answers, which are replaced whole."""
+
+    def __init__(self, model: OutcomeModel, *, on_trial: bool = False) -> None:
+        self.model, self.on_trial = model, on_trial
+        self._fallback = fallback_of(model.manifest)
+        self._slow_encoder = model.encoder if isinstance(model.encoder, SlowEncoder) else None
+        self.recent: RecentOutcomes | None = None
+        self.lengths: AnswerLength | None = None
+        self._rules: dict[float | None, RoutingRule] = {}
+
+    @property
+    def version(self) -> str:
+        """The artefact's name."""
+        return self.model.version
+
+    @property
+    def slow(self) -> bool:
+        """Whether its encoder takes milliseconds."""
+        return self._slow_encoder is not None
+
+    def predict(self, given: RoutingInput) -> Prediction:
+        """The prediction of `read`."""
+        return self.read(given).prediction
+
+    def read(self, given: RoutingInput) -> Reading:
+        """P(no worse) of every tier, lowered where recent verified outcomes contradict it, and the tokens of its answer
+        where these can be predicted; with the prompt's embedding."""
+        recent, lengths = self.recent, self.lengths
+        turn = self.model.encode(given)
+        prediction = self.model.prediction(turn, self.model.memory.look_up_one(turn.embedding))
+        if lengths is not None:
+            tokens = lengths.by_tier(turn.features, turn.embedding)
+            prediction = msgspec.structs.replace(prediction, predicted_tokens=tokens)
+        if recent is not None and len(recent.centres):
+            prediction = repaired(prediction, turn.embedding, recent)
+        return Reading(prediction, turn.embedding)
+
+    def use_lengths(self, lengths: AnswerLength | None) -> None:
+        """Predict answers' lengths by `lengths`, unless they were fitted on the embeddings of another encoder."""
+        self.lengths = lengths if lengths is not None and lengths.encoder == self.model.encoder_hash else None
+
+    async def encode_ahead(self, given: RoutingInput) -> None:
+        """Have the prompt encoded while other requests are served."""
+        if self._slow_encoder is not None:
+            await asyncio.wrap_future(self._slow_encoder.submit(given.turn))
+
+    def for_catalogue(self, fingerprint: str) -> "LoadedVersion":
+        """The same version for the catalogue of this fingerprint."""
+        version = LoadedVersion(self.model.for_catalogue(fingerprint), on_trial=self.on_trial)
+        version.recent, version.lengths = self.recent, self.lengths
+        return version
+
+    def rule_for(self, quality_target: float | None) -> RoutingRule:
+        """The artefact's default rule at a target, read off its own cost-quality curve; None is its own target."""
+        rule = self._rules.get(quality_target)
+        if rule is None:
+            if len(self._rules) >= MAX_REMEMBERED_RULES:
+                self._rules.clear()
+            rule = self._rules[quality_target] = _read_rule(self.model, quality_target)
+        return rule
+
+    def fallback(self) -> NoveltyFallback:
+        """The artefact's own fallback for novel prompts."""
+        return self._fallback
+
+
+def _read_rule(model: OutcomeModel, quality_target: float | None) -> RoutingRule:
+    curves = model.manifest.curves
+    target = curves.default_quality_target if quality_target is None else quality_target
+    return RoutingRule(
+        rule=curves.default_rule,
+        quality_target=target,
+        lambda_=quality_to_lambda(model, target),
+        tau=quality_to_tau(model, target),
+    )

@@ -1,0 +1,84 @@
+"""What routing asks of a classifier: a version for each request, and from it everything one decision needs."""
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from classifier.decision import Decision, Prediction
+from classifier.errors import ArtefactError
+from classifier.manifest import NoveltyFallback
+from classifier.routing_input import RoutingInput
+from classifier.split import Split
+from gateway.routing.rule import RoutingRule, heuristic_rule
+
+
+class Reading(NamedTuple):
+    """What a version makes of a prompt: its prediction, and the unit vector [d] that it encoded the prompt as; all zero
+    for a prompt without a known word, None where a version has no such vectors."""
+
+    prediction: Prediction
+    embedding: npt.NDArray[np.float32] | None = None
+
+
+class RoutingModel(Protocol):
+    """One version of the outcome model. `on_trial`: it is not the version in force but a canary beside it."""
+
+    on_trial: bool
+
+    def read(self, given: RoutingInput) -> Reading:
+        """P(no worse) of every tier, and the prompt as a vector."""
+
+    def rule_for(self, quality_target: float | None) -> RoutingRule:
+        """The rule that meets a quality target; None is the artefact's own."""
+
+    def fallback(self) -> NoveltyFallback:
+        """From which novelty on a prompt gets a safe tier, and which."""
+
+
+@runtime_checkable
+class EncodesAhead(Protocol):
+    """A version whose encoder may take milliseconds (`slow`)."""
+
+    @property
+    def slow(self) -> bool:
+        """Whether `read` would hold up others."""
+
+    async def encode_ahead(self, given: RoutingInput) -> None:
+        """Have the prompt encoded, so that `read` need not wait."""
+
+
+class Classifier(Protocol):
+    """The outcome model in force, and perhaps another on trial beside it, or an experiment with two arms."""
+
+    def split(self) -> Split | None:
+        """The experiment that is under way."""
+
+    def model_for(self, request_id: str) -> RoutingModel:
+        """The version that decides about this request; while nothing is promoted, always the same one."""
+
+
+def rule_of(classifier: Classifier, request_id: str, quality_target: float | None) -> RoutingRule:
+    """The rule of the version that decides about a request, or of the length heuristic where no version serves."""
+    try:
+        return classifier.model_for(request_id).rule_for(quality_target)
+    except ArtefactError:
+        return heuristic_rule(quality_target)
+
+
+class Verdict(NamedTuple):
+    """What one version of the classifier, or the heuristic, says; `fallback` None: novelty does not matter. `embedding`
+    as in `Reading`."""
+
+    prediction: Prediction
+    rule: RoutingRule
+    fallback: NoveltyFallback | None = None
+    on_trial: bool = False
+    embedding: npt.NDArray[np.float32] | None = None
+
+
+class Routed(NamedTuple):
+    """A decision, and the vector of the prompt that the classifier saw; None where it had no part in the decision."""
+
+    decision: Decision
+    embedding: npt.NDArray[np.float32] | None = None

@@ -1,0 +1,331 @@
+"""Routing: from an Ask to a Decision, on the CPU alone and in well under a millisecond; nothing here waits."""
+
+import logging
+import time
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+
+from classifier.decision import Decision, EdgePath, Exclusion, PolicyInputs, Prediction
+from classifier.errors import ClassifierError, NoTierAllowedError
+from classifier.heuristic import heuristic_prediction
+from classifier.manifest import NoveltyFallback
+from classifier.policy import barred_tiers, decide, may_answer, promoted_from
+from classifier.repair import unrepaired
+from classifier.routing_input import RoutingInput, routing_input
+from gateway.answering.ask import Ask
+from gateway.errors import ApiError, bad_request
+from gateway.routing.conversations import Conversations, History, circumstances
+from gateway.routing.edge_path import edge_path, unclassified
+from gateway.routing.exclusions import exclusions
+from gateway.routing.knobs import RoutingKnobFile
+from gateway.routing.model import Classifier, EncodesAhead, Routed, RoutingModel, Verdict
+from gateway.routing.rule import heuristic_rule
+from quality.promotion_account import PromotionAccount
+from quality.record import Record
+from tiers.catalog import Catalog
+from tiers.pricing import cost_usd, predicted_costs
+from tiers.tier import Tier, Usage
+from tiers.tier_spec import TierSpec
+
+log = logging.getLogger(__name__)
+
+AUTO = "auto"
+
+
+class RoutingService:
+    """Decides which tier answers; owns the mapping from tier numbers to tiers."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        tiers: Mapping[int, Tier],
+        classifier: Classifier,
+        quality_target: float | None,
+        knobs: RoutingKnobFile | None = None,
+    ) -> None:
+        self.catalog, self.fingerprint = catalog, catalog.fingerprint
+        self.tiers = dict(tiers)
+        self.classifier = classifier
+        self.quality_target = quality_target
+        self.knobs = knobs or RoutingKnobFile()
+        self.conversations = Conversations()
+        self.promotions = PromotionAccount()
+        # Logged once per kind of failure, not once per request.
+        self._classifier_failure = ""
+
+    @property
+    def strongest(self) -> int:
+        """The number of the dearest tier."""
+        return len(self.catalog.tiers)
+
+    @property
+    def target_in_force(self) -> float | None:
+        """The quality target of requests that ask for none: the knob's, else the setting's; None is the version's."""
+        wanted = self.knobs.in_force.quality_target
+        return self.quality_target if wanted is None else wanted
+
+    def tier(self, number: int) -> Tier:
+        """The tier of this number, as it is now."""
+        return self.tiers[number].in_force()
+
+    def spec(self, number: int) -> TierSpec:
+        """The catalogue's entry of this tier."""
+        return self.catalog.tier(number)
+
+    def price(self, number: int, usage: Usage) -> float:
+        """US dollars of `usage` on a tier."""
+        return cost_usd(self.spec(number), usage)
+
+    def model_names(self) -> list[str]:
+        """Every value of `model` that a request may carry: auto, the tiers, the catalogue's models."""
+        tiers = [f"tier-{spec.number}" for spec in self.catalog.tiers]
+        models = [spec.model_name for spec in self.catalog.tiers]
+        return list(dict.fromkeys([AUTO, *tiers, *models]))
+
+    def pinned_tier(self, model: str) -> int | None:
+        """The tier a model name asks for, its adapter aside: the cheapest one that serves it, or None for `auto`.
+
+        Raises `ApiError` 404 for a name that is not served.
+        """
+        base, _ = self.split_adapter(model)
+        if base == AUTO:
+            return None
+        if (spec := self._named(base)) is not None:
+            return spec.number
+        known = ", ".join(self.model_names())
+        raise ApiError(
+            404, f"The model {model!r} does not exist here; there are {known}.", param="model", code="model_not_found"
+        )
+
+    def split_adapter(self, model: str) -> tuple[str, str]:
+        """The base of a model name and the adapter that it asks for, as in `tier-1:sql`; "" for none.
+
+        A tier of another server has no adapters here, and a name that is served as it stands has none in it.
+        """
+        base, colon, adapter = model.rpartition(":")
+        if not colon or not adapter or model == AUTO or self._named(model) is not None:
+            return model, ""
+        spec = self._named(base)
+        return (base, adapter) if spec is not None and spec.model is not None else (model, "")
+
+    def _named(self, model: str) -> TierSpec | None:
+        """The cheapest tier of that name, or with that model."""
+        tiers = self.catalog.tiers
+        return next((s for s in tiers if model in (f"tier-{s.number}", s.name, s.model_name)), None)
+
+    async def prepare(self, ask: Ask, failed: Exclusion | None = None) -> None:
+        """What of routing takes milliseconds, done while other requests are served: `route` then waits for nothing.
+
+        `failed` as for `route`. Never raises; what fails here fails in `route` too, which has its fallback.
+        """
+        try:
+            version = self.classifier.model_for(ask.request_id)
+            # Asked first, because to look whether an object has a protocol's methods takes ten microseconds.
+            if getattr(version, "slow", False) and isinstance(version, EncodesAhead) and not self._edge(ask, failed):
+                await version.encode_ahead(routing_input_of(ask))
+        except Exception as error:
+            log.debug("nothing was encoded ahead: %s", error)
+
+    def route(self, ask: Ask, failed: Exclusion | None = None) -> Decision:
+        """The decision of `routed`."""
+        return self.routed(ask, failed).decision
+
+    def routed(self, ask: Ask, failed: Exclusion | None = None) -> Routed:
+        """Choose a tier. Raises `ApiError`: 404 for an unknown model, 400 or 503 if no tier may answer.
+
+        `failed`: the tier of the fast path, where the ordinary route has to stand in for it.
+        """
+        pinned = self.pinned_tier(ask.requested_model)
+        if pinned is None and any(isinstance(prompt, list) for prompt in ask.prompts or ()):
+            raise bad_request(
+                "A prompt of token ids belongs to one model's vocabulary: name that model or a tier, not 'auto'.",
+                "model",
+            )
+        self._check_allowed(ask, pinned)
+        history = self._history(ask)
+        given = routing_input_of(ask, history.tiers)
+        barred, too_long = exclusions(ask, pinned, self.tiers, self.catalog)
+        if failed is not None:
+            barred = [*(one for one in barred if one.tier != failed.tier), failed]
+        settled = partial(self._inputs, ask, given, history, pinned, barred)
+        if (edge := self._edge(ask, failed)) is not None:
+            inputs = settled(self._verdict(ask, given, classified=False), edge)
+            if may_answer(inputs, edge.tier):
+                return Routed(decide(inputs))
+        verdict = self._verdict(ask, given)
+        inputs = settled(verdict, None)
+        try:
+            return Routed(decide(self._in_experiment(inputs, ask.request_id)), verdict.embedding)
+        except NoTierAllowedError as error:
+            raise self._refusal(error, ask, inputs, too_long) from None
+
+    def _edge(self, ask: Ask, failed: Exclusion | None) -> EdgePath | None:
+        if ask.requested_model != AUTO or failed is not None:
+            return None
+        return edge_path(ask, self.tiers, self.knobs.in_force)
+
+    def _inputs(
+        self,
+        ask: Ask,
+        given: RoutingInput,
+        history: History,
+        pinned: int | None,
+        barred: list[Exclusion],
+        verdict: Verdict,
+        edge: EdgePath | None,
+    ) -> PolicyInputs:
+        rule = verdict.rule
+        return PolicyInputs(
+            prediction=verdict.prediction,
+            costs=predicted_costs(
+                self.catalog, given.prompt_tokens, ask.max_tokens, verdict.prediction.predicted_tokens
+            ),
+            rule=rule.rule,
+            quality_target=rule.quality_target,
+            lambda_=rule.lambda_,
+            tau=rule.tau,
+            pinned_tier=pinned,
+            min_tier=ask.min_tier,
+            max_cost_usd=ask.max_cost_usd,
+            exclusions=barred,
+            predicted_waits=[tier.load().predicted_wait_seconds for tier in self.tiers.values()],
+            novelty_threshold=None if verdict.fallback is None else verdict.fallback.threshold,
+            safe_tier=None if verdict.fallback is None else min(verdict.fallback.tier, self.strongest),
+            canary=verdict.on_trial,
+            observe_tier=self._observed_tier() if pinned is None else None,
+            edge=edge,
+            **circumstances(history, self.catalog, given.prompt_tokens),
+        )
+
+    def _in_experiment(self, inputs: PolicyInputs, request_id: str) -> PolicyInputs:
+        """With the arm of the request. Who asks for a tier has none, nor has a tool loop, which keeps its tier, nor has
+        anybody while routing is only watched; nor has whom either arm's tier is barred for, so that both arms are of
+        the same population; nor has one whom the heuristic or, in a swap, another version serves."""
+        split = self.classifier.split()
+        bound = inputs.pinned_tier is not None or inputs.in_tool_loop or inputs.observe_tier is not None
+        name = None if split is None or bound else split.arm_of(request_id)
+        if split is None or name is None or not barred_tiers(inputs).keys().isdisjoint(split.tiers):
+            return inputs
+        arm = split.arm(name)
+        if inputs.prediction.kind == "heuristic" or arm.version not in (None, inputs.prediction.classifier_version):
+            return inputs
+        return msgspec.structs.replace(inputs, experiment_id=split.experiment_id, arm=name, arm_tier=arm.tier)
+
+    def next_up(self, decision: Decision, number: int) -> Tier | None:
+        """The next tier above `number` that this decision's constraints allow; a pinned request has none."""
+        barred = barred_tiers(decision.inputs)
+        allowed = (k for k in range(number + 1, self.strongest + 1) if k not in barred and self.tiers[k].load().healthy)
+        higher = next(allowed, None)
+        return None if higher is None else self.tiers[higher].in_force()
+
+    def _observed_tier(self) -> int | None:
+        """Who answers everything while routing is only watched; None while it routes."""
+        knobs = self.knobs.in_force
+        if knobs.mode == "route":
+            return None
+        return min(knobs.observe_tier or self.strongest, self.strongest)
+
+    def remember(self, ask: Ask, tier: int) -> None:
+        """Note that `tier` answered `ask`, or would have, for the conversation's next turn."""
+        if self.knobs.in_force.conversations:
+            self.conversations.seconds = self.knobs.in_force.conversation_seconds
+            self.conversations.remember(ask, tier)
+
+    def _verdict(self, ask: Ask, given: RoutingInput, *, classified: bool = True) -> Verdict:
+        """The classifier's word, all of it by one version, or the length heuristic's where it fails (SPEC RT-13).
+
+        Unless `classified` it is asked for its rule alone, which says by what target the request was served.
+        """
+        target = self.target_in_force if ask.quality_target is None else ask.quality_target
+        try:
+            model = self.classifier.model_for(ask.request_id)
+            if not classified:
+                return Verdict(unclassified(given, self.strongest), model.rule_for(target))
+            reading = model.read(given)
+            prediction, rule = self._within_budget(reading.prediction), model.rule_for(target)
+            return Verdict(prediction, rule, self._fallback(given, model), model.on_trial, reading.embedding)
+        except Exception as error:
+            if str(error) != self._classifier_failure:
+                self._classifier_failure = str(error)
+                # Our own errors say what is missing; any other may quote the prompt.
+                said = error if isinstance(error, ClassifierError) else type(error).__name__
+                log.error("the classifier failed, the length heuristic routes: %s", said, exc_info=error)
+            return Verdict(heuristic_prediction(given, self.strongest), heuristic_rule(target))
+
+    def _within_budget(self, prediction: Prediction) -> Prediction:
+        """Without its repair by recent outcomes while that is switched off, or has cost what it may. Whether it is does
+        not depend on the request, so that of two quality targets the higher one still never gets the lower tier."""
+        if not prediction.p_ok_before:
+            return prediction
+        knobs = self.knobs.in_force
+        admitted = knobs.auto_promotion and self.promotions.admits(knobs.promotion_cost_share, time.monotonic())
+        return prediction if admitted else unrepaired(prediction)
+
+    def book(self, record: Record) -> None:
+        """Account for what a served request cost, and for what its promotion added."""
+        costs = record.decision.inputs.costs
+        before = promoted_from(record.decision) if record.is_made else None
+        extra = 0.0 if before is None else costs[record.decision.tier - 1] - costs[before - 1]
+        self.promotions.book(record.cost_usd, extra, time.monotonic())
+
+    def _fallback(self, given: RoutingInput, model: RoutingModel) -> NoveltyFallback | None:
+        """The operator's word, else the version's. In a turn without words there is nothing that could be novel."""
+        knobs = self.knobs.in_force
+        if not knobs.novelty_fallback or not given.turn.strip():
+            return None
+        own = model.fallback()
+        return NoveltyFallback(
+            threshold=own.threshold if knobs.novelty_threshold is None else knobs.novelty_threshold,
+            tier=knobs.safe_tier or own.tier,
+        )
+
+    def _history(self, ask: Ask) -> History:
+        return self.conversations.history(ask) if self.knobs.in_force.conversations else History()
+
+    def _check_allowed(self, ask: Ask, pinned: int | None) -> None:
+        """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""
+        wanted = range(ask.min_tier or 1, self.strongest + 1) if pinned is None else [pinned]
+        if not any(ask.caller.may_use(number) for number in wanted):
+            raise ApiError(
+                403,
+                f"This key does not have access to model {ask.requested_model!r}"
+                + (f" from tier {ask.min_tier} on." if ask.min_tier and pinned is None else "."),
+                param="model",
+                code="model_not_found",
+            )
+
+    def _refusal(self, error: NoTierAllowedError, ask: Ask, inputs: PolicyInputs, too_long: list[int]) -> ApiError:
+        """Ours to mend (503) only if some tier that the caller would take and that could hold the request is away."""
+        pinned = range(1, self.strongest + 1) if inputs.pinned_tier is None else [inputs.pinned_tier]
+        wanted = [k for k in pinned if k >= (inputs.min_tier or 1)]
+        if not wanted:
+            return bad_request(str(error), "x-aio-min-tier", "no_tier_allowed")
+        reasons = {exclusion.tier: exclusion.reason for exclusion in inputs.exclusions}
+        if not all(k in reasons for k in wanted):
+            return bad_request(str(error), "x-aio-max-cost", "no_tier_allowed")
+        if all(k in too_long for k in wanted):
+            return bad_request(
+                f"The request does not fit: {reasons[wanted[-1]]}. Shorten it or ask for fewer tokens.",
+                "messages" if ask.messages is not None else "prompt",
+                "context_length_exceeded",
+            )
+        return ApiError(503, str(error), code="no_tier_available")
+
+
+def routing_input_of(ask: Ask, previous_tiers: tuple[int, ...] = ()) -> RoutingInput:
+    """What the classifier sees of an ask; of several prompts, the longest."""
+    if ask.messages is not None:
+        messages = [{"role": message.role, "content": message.content} for message in ask.messages]
+        return routing_input(
+            messages,
+            max_tokens=ask.max_tokens,
+            has_tools=ask.tooling is not None,
+            has_schema=ask.sampling.grammar is not None,
+            previous_tiers=previous_tiers,
+        )
+    longest = max(ask.prompts or [""], key=len)
+    if isinstance(longest, str):
+        return routing_input([{"role": "user", "content": longest}], max_tokens=ask.max_tokens)
+    return RoutingInput(turn="", turn_chars=0, prompt_tokens=len(longest), max_tokens=ask.max_tokens)

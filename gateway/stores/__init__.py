@@ -1,0 +1,1 @@
+"""Redis and the database as seen from requests: reached, away, back."""

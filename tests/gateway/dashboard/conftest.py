@@ -1,0 +1,44 @@
+"""Fixtures of the dashboard's tests: a gateway per module, and a browser whose user administers it."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from gateway.settings import Settings
+from tests.gateway.dashboard.browsing import browser, sign_in
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="module")
+def chrome() -> "Iterator[Browser]":
+    """Debian's Chromium."""
+    # Where Playwright is not installed, only the tests that need it are left out.
+    from tests.gateway.dashboard.real_gateway import chromium
+
+    with chromium() as browser:
+        yield browser
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def aio(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RunningGateway]:
+    """With the module's SETTINGS, and without a monitor."""
+    given = getattr(request.module, "SETTINGS", {})
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, **given)
+    async with running_gateway(settings) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def admin(aio: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
+    """Signed in by the settings' admin key, or without where they have none."""
+    async with browser(aio) as client:
+        await sign_in(client, aio.parts.settings.admin_keys.partition("=")[2])
+        yield client

@@ -1,0 +1,134 @@
+"""The quality page's changes in a browser, on answers that the monitor judged and people complained about."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+# What is not installed is only missed where a run says that it must be there.
+if not os.environ.get("AIO_REQUIRE_BROWSER"):
+    pytest.importorskip("playwright", reason="needs playwright and axe-playwright-python, of the extra dev")
+
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from gateway.demo import demo_prompts
+from tests.gateway.dashboard.real_gateway import (
+    IN_CHROMIUM,
+    admin_at,
+    asked_gateway,
+    card,
+    reloaded_until,
+    row,
+    serious_findings,
+)
+from tests.gateway.dashboard.real_traffic import WATCHED, ask_until_judged_worse, complain
+from tests.gateway.served_process import ServedProcess
+
+pytestmark = [
+    *IN_CHROMIUM,
+    # A model really answers, verifies and is complained about, and a classifier is really trained.
+    pytest.mark.timeout(1200),
+]
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
+    data, cache = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("cache")
+    with asked_gateway(data, cache, 1, **WATCHED) as process:
+        complain(process, demo_prompts(2)[0][-1])
+        ask_until_judged_worse(process, 3)
+        yield process
+
+
+@pytest.fixture
+def page(chrome: Browser, gateway: ServedProcess) -> Iterator[Page]:
+    with admin_at(chrome, gateway) as page:
+        page.goto("/admin/quality")
+        yield page
+
+
+def form(page: Page, button: str) -> Locator:
+    """The form that is sent by a button."""
+    return page.locator("form").filter(has=page.get_by_role("button", name=button))
+
+
+def send(page: Page, button: str, why: str) -> None:
+    form(page, button).get_by_label("Why").fill(why)
+    page.get_by_role("button", name=button).click()
+
+
+def test_a_promoted_neighbourhood_is_shown_and_its_promotion_ended(page: Page) -> None:
+    promoted = row(page, "Promoted neighbourhoods", "Tier 1")
+    reloaded_until(page, promoted)
+    assert not serious_findings(page)
+    page.get_by_role("button", name="End all promotions").click()
+    expect(form(page, "End all promotions").get_by_label("Why")).to_be_focused()  # the browser asks for what is missing
+    send(page, "End all promotions", "the complaints were a prank")
+    expect(page.get_by_role("status")).to_contain_text("All promotions have ended.")
+    expect(promoted).to_have_count(0)
+    expect(page.get_by_text("No neighbourhood of prompts is promoted")).to_be_visible()
+
+
+def test_disagreements_are_read_and_labelled_one_after_the_other(page: Page) -> None:
+    page.get_by_role("link", name="Review answers that were judged worse").click()
+    request = page.locator("h2 a")
+    first = request.inner_text()
+    for shown in ("Prompt", "The served answer is"):
+        expect(page.get_by_role("heading", name=shown)).to_be_visible()
+    expect(card(page, "The verifier's, tier 4").locator("pre")).not_to_be_empty()
+    assert not serious_findings(page)
+    page.get_by_label("Comment, if any").fill("both are right")
+    page.get_by_role("button", name="No worse").click()
+    expect(page.get_by_role("status")).to_contain_text("Reviewed as no worse: the next training learns from it.")
+    second = request.inner_text()
+    assert second != first
+    page.get_by_role("link", name="Skip", exact=True).click()
+    expect(request).not_to_have_text(second)
+    third = request.inner_text()
+    page.get_by_role("button", name="Worse", exact=True).click()
+    expect(page.get_by_role("status")).to_contain_text("Reviewed as worse")
+    expect(request).to_have_text(second)  # what was skipped is still there
+    page.get_by_role("button", name="Tie").click()
+    expect(page.get_by_role("status")).to_contain_text("Reviewed as tie")
+    for reviewed, label in ((first, "no_worse"), (second, "no_worse"), (third, "worse")):
+        page.goto(f"/admin/requests/{reviewed}")
+        expect(row(page, "Verifications", "user")).to_contain_text(label)
+
+
+def test_a_version_is_trained_put_on_trial_promoted_and_rolled_back(page: Page) -> None:
+    versions = card(page, "Versions of the classifier")
+    send(page, "Retrain now", "people complain")
+    expect(page.get_by_role("status")).to_contain_text("The retraining has begun.")
+    send(page, "Retrain now", "people complain a lot")
+    expect(page.get_by_role("status")).to_contain_text("A retraining is under way already.")
+    # So few verified answers prove nothing: the candidate is refused, and an operator may still want it.
+    made = row(page, "Versions", "refused")
+    reloaded_until(page, made)
+    expect(row(page, "Retraining runs", "button")).to_contain_text("a comparison needs at least 50")
+    candidate, shipped = (made.locator("code").nth(place).inner_text() for place in (0, 1))
+
+    form(page, "Put on trial").get_by_label("Version").select_option(candidate)
+    form(page, "Put on trial").get_by_label("Percent of the requests").fill("25")
+    send(page, "Put on trial", "let us see")
+    expect(page.get_by_role("status")).to_contain_text(f"Version {candidate} is on trial.")
+    expect(versions).to_contain_text("25.0% of the requests")
+    expect(row(page, "Trials and watches", "canary", candidate)).to_contain_text("running")
+    assert not serious_findings(page)
+    send(page, "End the trial", "seen enough")
+    expect(page.get_by_role("status")).to_contain_text("The trial has ended.")
+    expect(row(page, "Trials and watches", "canary", candidate)).to_contain_text("seen enough")
+
+    form(page, "Promote").get_by_label("Version").select_option(candidate)
+    send(page, "Promote", "it may serve")
+    expect(page.get_by_role("status")).to_contain_text(f"Version {candidate} serves.")
+    assert_decides(page, candidate)
+    send(page, f"Roll back to {shipped}", "as it was")
+    expect(page.get_by_role("status")).to_contain_text(f"Version {shipped} serves again.")
+    assert_decides(page, shipped)
+
+
+def assert_decides(page: Page, version: str) -> None:
+    """The gateway itself says so, soon; then back to the quality page."""
+    page.goto("/admin/system")
+    reloaded_until(page, card(page, "Versions").get_by_text(version))
+    page.goto("/admin/quality")
