@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import select
+from sqlalchemy import Text, cast, select, true
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import LEARNED_KINDS
@@ -73,19 +73,20 @@ async def input_drift(engine: AsyncEngine) -> list[InputDrift]:
         select(training_rows.c.embedding)
         .where(
             training_rows.c.feature_spec == spec,
-            # Not the bare column, for which SQLite would read all vectors of these sources and sort them.
-            training_rows.c.source.concat("").in_(("verification", "probe")),
+            # Not the bare condition, for which SQLite would read all vectors of these sources and sort them.
+            training_rows.c.source.in_(("verification", "probe")).is_(true()),
         )
         .order_by(training_rows.c.created_at.desc())
         .limit(VECTORS * (1 + BEFORE))
     )
     async with engine.connect() as connection:
         novelty = np.array((await connection.scalars(decisions)).all(), np.float64)
-        vectors = [vector_of(blob) for blob in await connection.scalars(verified)]
-    embedding = np.array(vectors, np.float64) if vectors else np.zeros((0, 1))
+        blobs = (await connection.scalars(verified)).all()
+    # They are of one encoder, and so of one length.
+    vectors = vector_of(b"".join(blobs)).reshape(len(blobs), -1) if blobs else np.zeros((0, 1))
     return [
         novelty_drift(novelty[:WINDOW], novelty[WINDOW:]),
-        await asyncio.to_thread(embedding_drift, embedding[:VECTORS], embedding[VECTORS:]),
+        await asyncio.to_thread(embedding_drift, vectors[:VECTORS], vectors[VECTORS:]),
     ]
 
 
@@ -108,8 +109,9 @@ def embedding_drift(now: Float, before: Float, seed: int = 0) -> InputDrift:
     def means(part: Float) -> Float:
         # Counts of a uniform multinomial; by `multinomial` itself numpy takes several times as long.
         n = len(part)
-        drawn: Float = np.stack([np.bincount(rng.integers(n, size=n), minlength=n) @ part for _ in range(_RESAMPLES)])
-        return drawn / n
+        drawn = rng.integers(n, size=(_RESAMPLES, n)) + n * np.arange(_RESAMPLES)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=_RESAMPLES * n).reshape(_RESAMPLES, n)
+        return counts.astype(part.dtype) @ part / n
 
     value = float(((now.mean(axis=0) - before.mean(axis=0)) ** 2).sum()) - chance
     # A resample is off by chance twice: as the sample is, and as it is drawn from the sample.
@@ -129,7 +131,8 @@ async def calibration_drift(engine: AsyncEngine, tiers: list[int]) -> list[Calib
                     verifications.c.judge_reliability,
                     verifications.c.sampled_probability,
                     verifications.c.sampled_reason,
-                    routing_decisions.c.inputs,
+                    # As text, of which little is of interest.
+                    cast(routing_decisions.c.inputs, Text).label("inputs"),
                 )
                 .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
                 .where(
@@ -171,10 +174,24 @@ def held_against(tier: int, good: Float, expected: Float, weights: Float) -> Cal
     )
 
 
-def _expected(inputs: dict[str, object], tier: int, reliability: float | None) -> float:
+class _Predicted(msgspec.Struct):
+    p_ok: list[float]
+    p_ok_before: list[float] | None = None
+
+
+class _Inputs(msgspec.Struct):
+    """What is needed of `classifier.decision.PolicyInputs`; decoding all of it takes several times as long."""
+
+    prediction: _Predicted
+
+
+_read_inputs = msgspec.json.Decoder(_Inputs).decode
+
+
+def _expected(inputs: str, tier: int, reliability: float | None) -> float:
     """How often such a judge says "no worse" if the version's own word on the tier is right."""
-    prediction: dict[str, list[float]] = inputs["prediction"]  # type: ignore[assignment]
-    p_ok = prediction.get("p_ok_before") or prediction["p_ok"]
+    prediction = _read_inputs(inputs).prediction
+    p_ok = prediction.p_ok_before or prediction.p_ok
     return 1.0 - judged_worse(1.0 - p_ok[tier - 1], reliability)
 
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import and_, func, select
+from sqlalchemy import and_, case, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import classifier_versions, training_rows
@@ -26,38 +26,55 @@ class KindShare(msgspec.Struct, frozen=True, kw_only=True):
     high: float
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """One verified answer as it was served; `cluster` None if its prompt was never encoded."""
+class Tally(msgspec.Struct, frozen=True):
+    """Verdicts put together: how many, and the sums of their weights, of the squares of these, and of the weights of
+    those no worse."""
 
-    tier: int
-    cluster: int | None
-    no_worse: bool
-    weight: float
+    answers: int = 0
+    weight: float = 0.0
+    squares: float = 0.0
+    good: float = 0.0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            self.answers + other.answers,
+            self.weight + other.weight,
+            self.squares + other.squares,
+            self.good + other.good,
+        )
+
+    def scaled(self, factor: float) -> "Tally":
+        """Of the same verdicts with so many times their weights."""
+        return Tally(self.answers, self.weight * factor, self.squares * factor**2, self.good * factor)
+
+    @property
+    def scale(self) -> float:
+        """What makes the weights sum to the number of answers that they are worth (Kish 1965)."""
+        return self.weight / self.squares if self.squares else 1.0
 
 
 async def acceptance_by_kind(engine: AsyncEngine) -> list[KindShare]:
     """By tier, by cluster, and by both, of the newest verdicts since the classifier last changed: clusters are those of
-    the version in force."""
-    kinds: defaultdict[tuple[int | None, int | None], list[Verdict]] = defaultdict(list)
-    for verdict in await _verdicts(engine):
-        kinds[verdict.tier, None].append(verdict)
-        if verdict.cluster is not None:
-            kinds[None, verdict.cluster].append(verdict)
-            kinds[verdict.tier, verdict.cluster].append(verdict)
+    the version in force. A prompt that was never encoded is of no cluster."""
+    kinds: defaultdict[tuple[int | None, int | None], Tally] = defaultdict(Tally)
+    for (tier, cluster), tally in (await _tallies(engine)).items():
+        kinds[tier, None] += tally
+        if cluster is not None:
+            kinds[None, cluster] += tally
+            kinds[tier, cluster] += tally
     return [kind_share(kinds[kind], *kind) for kind in sorted(kinds, key=_none_first)]
 
 
-def kind_share(verdicts: Sequence[Verdict], tier: int | None, cluster: int | None) -> KindShare:
+def kind_share(verdicts: Tally, tier: int | None, cluster: int | None) -> KindShare:
     """The share of these verdicts that are no worse, each counted with its weight."""
-    total, squares = sum(v.weight for v in verdicts), sum(v.weight**2 for v in verdicts)
-    if total == 0.0:
+    if verdicts.weight == 0.0:
         return KindShare(tier=tier, cluster=cluster, answers=0, value=None, low=0.0, high=1.0)
-    value = sum(v.weight for v in verdicts if v.no_worse) / total
-    share = effective_interval(value, total**2 / squares)
+    value = min(verdicts.good / verdicts.weight, 1.0)
+    share = effective_interval(value, verdicts.weight**2 / verdicts.squares)
     return KindShare(
         tier=tier,
         cluster=cluster,
-        answers=len(verdicts),
+        answers=verdicts.answers,
         value=round(value, 6),
         low=round(min(share.low, value), 6),
         high=round(max(share.high, value), 6),
@@ -81,33 +98,39 @@ def sampling_weights(probabilities: Sequence[float], reasons: Sequence[str]) -> 
     return [w * scale[reason == "probe"] for w, reason in zip(inverse, reasons, strict=True)]
 
 
-async def _verdicts(engine: AsyncEngine) -> list[Verdict]:
+async def _tallies(engine: AsyncEngine) -> dict[tuple[int, int | None], Tally]:
+    """By tier and cluster, weighted as `sampling_weights` says; put together by the database, row by row it would take
+    several times as long."""
     newest = newest_verifications()
     promoted = select(func.coalesce(func.max(classifier_versions.c.promoted_at), 0.0)).scalar_subquery()
     encoded = and_(
         training_rows.c.request_id == newest.c.request_id,
         training_rows.c.source.in_(("verification", "probe")),
     )
+    probe = (newest.c.sampled_reason == "probe").label("probe")
+    weight = 1.0 / newest.c.sampled_probability
+    good = case((newest.c.label != "worse", weight), else_=0.0)
     query = (
         select(
             newest.c.tier,
             training_rows.c.cluster,
-            newest.c.label,
-            newest.c.sampled_probability,
-            newest.c.sampled_reason,
+            probe,
+            *(func.count(), func.sum(weight), func.sum(weight * weight), func.sum(good)),
         )
         .outerjoin(training_rows, encoded)
-        .where(
-            *sampled_as_served(newest),
-            newest.c.finished_at > promoted,
-        )
+        .where(*sampled_as_served(newest), newest.c.finished_at > promoted)
+        .group_by(newest.c.tier, training_rows.c.cluster, probe)
     )
+    purposes: defaultdict[bool, dict[tuple[int, int | None], Tally]] = defaultdict(dict)
     async with engine.connect() as connection:
-        rows = (await connection.execute(query)).all()
-    weights = sampling_weights([row.sampled_probability for row in rows], [row.sampled_reason for row in rows])
-    return [
-        Verdict(row.tier, row.cluster, row.label != "worse", weight) for row, weight in zip(rows, weights, strict=True)
-    ]
+        for tier, cluster, is_probe, *sums in await connection.execute(query):
+            purposes[bool(is_probe)][tier, cluster] = Tally(*sums)
+    found: defaultdict[tuple[int, int | None], Tally] = defaultdict(Tally)
+    for tallies in purposes.values():
+        scale = sum(tallies.values(), Tally()).scale
+        for kind, tally in tallies.items():
+            found[kind] += tally.scaled(scale)
+    return found
 
 
 def _none_first(kind: tuple[int | None, int | None]) -> tuple[int, int]:

@@ -49,7 +49,8 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the API shows. `dropped`: offers lost because the monitor fell behind by more than `max_offered`.
+    """What the API shows. `dropped`: offers lost because the monitor fell behind by more than `max_offered`; `spending`
+    is of at most `poll_seconds` ago.
 
     `upgrade_rates` are the sources' view (SPEC QM-04); alarms come of the `evidence_of_shift`, by stream.
     `acceptance_by_kind`: of the whole traffic, by tier and cluster of prompts; `acceptance`: of the sample as it is.
@@ -173,9 +174,9 @@ class Monitor:
 
     async def status(self) -> MonitorStatus:
         """A snapshot for the API and the dashboard."""
-        # Three at a time: one more thread that reads SQLite would only make the others wait for the interpreter.
-        (spending, depth), (rates, drift), (accepted, by_kind, inputs) = await asyncio.gather(
-            self._money(), self._by_tier(), self._of_the_newest()
+        # Four at a time: further threads that read SQLite would only make the others wait for the interpreter.
+        (spending, depth), (rates, drift), (accepted, by_kind), inputs = await asyncio.gather(
+            self._money(), self._by_tier(), self._of_the_newest(), input_drift(self._engine)
         )
         return MonitorStatus(
             queue=depth,
@@ -194,15 +195,14 @@ class Monitor:
         )
 
     async def _money(self) -> tuple[Spending, Depth]:
-        return await self._queue.spending(self._clock()), await self._queue.depth()
+        return await self._recent_spending(), await self._queue.depth()
 
     async def _by_tier(self) -> tuple[list[UpgradeRate], list[CalibrationDrift]]:
         rates = [await self.upgrade_rate(tier) for tier in (None, *self.judged_tiers)]
         return rates, await calibration_drift(self._engine, self.judged_tiers)
 
-    async def _of_the_newest(self) -> tuple[dict[int, Share], list[KindShare], list[InputDrift]]:
-        kinds = await acceptance_by_kind(self._engine)
-        return await acceptance(self._engine), kinds, await input_drift(self._engine)
+    async def _of_the_newest(self) -> tuple[dict[int, Share], list[KindShare]]:
+        return await acceptance(self._engine), await acceptance_by_kind(self._engine)
 
     async def _take_offer(self) -> bool:
         if not self._offers:

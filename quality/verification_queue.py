@@ -268,8 +268,9 @@ class VerificationQueue:
         halves = (select(probe, usd).where(half).group_by(probe) for half in (ended.is_(None), ended > since))
         spent = union_all(*halves).subquery().c
         committed = select(spent.probe, func.sum(spent.usd)).group_by(spent.probe)
-        # No condition, for which SQLite would read all rows that are done.
-        done = case((verifications.c.status == "done", verifications.c.request_id)).label("done")
+        # What users say of their own accord has no price. No condition, for which SQLite would read all rows of it.
+        paid = and_(verifications.c.status == "done", verifications.c.sampled_reason != "feedback")
+        done = case((paid, verifications.c.request_id)).label("done")
         verified = select(probe, done).where(ended > since).distinct().subquery().c
         counted = select(verified.probe, func.count(verified.done)).group_by(verified.probe)
         committed_usd = {bool(is_probe): usd for is_probe, usd in await connection.execute(committed)}

@@ -9,7 +9,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import classifier_versions, training_rows, verifications
-from quality.kinds import Verdict, acceptance_by_kind, kind_share, sampling_weights
+from quality.kinds import Tally, acceptance_by_kind, kind_share, sampling_weights
 
 BLANK = {
     "model": "m", "status": "done", "judge": "exact", "judge_reliability": 1.0, "cost_usd": 0.0, "reserved_usd": 0.0,
@@ -63,9 +63,24 @@ async def test_what_was_sampled_rarely_counts_more_and_makes_it_less_sure(sqlite
     [share] = [one for one in await acceptance_by_kind(sqlite_engine) if (one.tier, one.cluster) == (1, None)]
 
     assert share.value == pytest.approx(30 * 20 / (30 * 20 + 10 * 100), abs=1e-6)
-    plain = kind_share([Verdict(1, 0, i >= 25, 1.0) for i in range(40)], 1, None)
+    plain = kind_share(Tally(40, 40.0, 40.0, 15.0), 1, None)
     assert share.high - share.low > plain.high - plain.low
     assert share.low < share.value < share.high
+
+
+async def test_the_database_weighs_probes_and_samples_as_the_rule_says(any_engine: AsyncEngine) -> None:
+    probabilities = [0.05, 0.02, 0.01, 0.001, 0.0005, 0.002]
+    reasons = ["sample", "downgrade", "sample", "probe", "probe", "probe"]
+    labels = ["worse", "tie", "no_worse", "worse", "no_worse", "tie"]
+    for number, (p, reason, label) in enumerate(zip(probabilities, reasons, labels, strict=True)):
+        await verified(any_engine, number, label, sampled_probability=p, sampled_reason=reason, cluster=number % 2)
+
+    shares = {(one.tier, one.cluster): one for one in await acceptance_by_kind(any_engine)}
+
+    weights, good = np.array(sampling_weights(probabilities, reasons)), np.array([label != "worse" for label in labels])
+    for cluster, mine in ((None, slice(None)), (0, slice(0, None, 2)), (1, slice(1, None, 2))):
+        w, g = weights[mine], good[mine]
+        assert shares[1, cluster] == kind_share(Tally(len(w), w.sum(), w @ w, w @ g), 1, cluster)
 
 
 async def test_clusters_and_shares_begin_anew_with_another_classifier(sqlite_engine: AsyncEngine) -> None:
@@ -96,7 +111,9 @@ def test_the_interval_holds_the_traffics_share_as_often_as_it_says() -> None:
         good = rng.random(1500) < np.where(doubtful, 0.6, 0.95)
         drawn = rng.random(1500) < np.where(doubtful, 0.2, 0.05)
         rate = np.where(doubtful, 0.2, 0.05)[drawn]
-        verdicts = [Verdict(1, 0, bool(g), 1 / p) for g, p in zip(good[drawn], rate, strict=True)]
-        share = kind_share(verdicts, 1, 0)
+        weight = 1 / rate
+        share = kind_share(
+            Tally(len(rate), float(weight.sum()), float(weight @ weight), float(weight @ good[drawn])), 1, 0
+        )
         held += share.low <= 0.4 * 0.6 + 0.6 * 0.95 <= share.high
     assert held >= 0.92 * 300

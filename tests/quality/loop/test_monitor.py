@@ -1,7 +1,8 @@
 """The monitor: from an offered record to a stored verdict, through faults and restarts, at batch priority."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 
 import msgspec
 import numpy as np
@@ -46,6 +47,7 @@ async def _monitor(
     alarms: list[ShiftAlarm] | None = None,
     encode: Encode = _encode,
     tiers: Sequence[Tier] | None = None,
+    clock: Callable[[], float] = lambda: 1500.0,
 ) -> Monitor:
     async def on_alarm(alarm: ShiftAlarm) -> None:
         if alarms is not None:
@@ -61,7 +63,7 @@ async def _monitor(
         panel=panel,
         encode=encode,
         on_alarm=on_alarm,
-        clock=lambda: 1500.0,
+        clock=clock,
     )
 
 
@@ -479,7 +481,8 @@ async def test_acceptance_is_the_share_no_worse_per_tier(engine: AsyncEngine) ->
 
 
 async def test_the_status_shows_the_queue_and_the_money(engine: AsyncEngine) -> None:
-    monitor = await _monitor(engine, ScriptedTier())
+    # What was spent is summed again when a second is over.
+    monitor = await _monitor(engine, ScriptedTier(), clock=count(1500.0).__next__)
     await monitor.start()
     await _serve(monitor, engine, record("req-1"), record("req-2", prompt="Tell me about Lyon.", answer="A city"))
 

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import erasures, training_rows, verifications
 from quality.database import migrate, open_database
+from quality.feedback import Feedback, FeedbackDesk
 from quality.sampling import Draw, SamplingSettings
 from quality.store import insert_records
 from quality.verification_queue import Job, Ruling, VerificationQueue
@@ -265,6 +266,19 @@ async def test_a_request_with_several_rows_counts_once_and_what_is_under_way_cou
 
     assert (today.committed_usd, today.verifications, today.answered) == (0.875, 1, {1: 2})
     assert (next_day.committed_usd, next_day.verifications, next_day.answered) == (0.125, 0, {})
+
+
+async def test_what_users_say_does_not_make_a_verification_look_cheap(engine: AsyncEngine) -> None:
+    queue = _queue(engine)
+    job = await _waiting_job(queue, engine)
+    await queue.claim(job, 0.5, NOW)
+    await queue.finish(job, [RULING], None, NOW)
+    await store_request(engine, record("req-2", created_at=NOW))
+    await FeedbackDesk(engine, None, 4, clock=lambda: NOW).take(record("req-2"), Feedback(score=1.0))
+
+    spending = await queue.spending(NOW)
+
+    assert (spending.committed_usd, spending.verifications) == (0.5, 1)
 
 
 async def test_spending_outside_the_window_is_forgotten(engine: AsyncEngine) -> None:
