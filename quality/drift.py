@@ -1,13 +1,13 @@
 """Has what is asked changed, and do the predictions still hold? Shown beside the alarms, with intervals."""
 
 import asyncio
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from sqlalchemy import Text, cast, select, true
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.decision import LEARNED_KINDS
 from migrations.tables import routing_decisions, training_rows, verifications
@@ -23,10 +23,16 @@ WINDOW, BEFORE = 1000, 4
 # Vectors of verified prompts are fewer, and larger.
 VECTORS = 500
 # Verified answers of a tier that predictions are held against.
-VERIFIED = 500
+VERDICTS = 500
 _LEAST = 50
 _RESAMPLES = 200
 _Z95 = 1.959963984540054
+
+
+_NOTHING = np.zeros((0, 1))
+
+# Not the bare condition, for which SQLite would read all vectors of these sources and sort them.
+_VERIFIED = training_rows.c.source.in_(("verification", "probe")).is_(true())
 
 
 class InputDrift(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,35 +65,48 @@ class CalibrationDrift(msgspec.Struct, frozen=True, kw_only=True):
     drifted: bool
 
 
-async def input_drift(engine: AsyncEngine) -> list[InputDrift]:
-    """Of novelty over all requests, and of the vectors of verified prompts."""
-    decisions = (
-        select(routing_decisions.c.novelty)
-        .where(routing_decisions.c.prediction_kind.in_(LEARNED_KINDS))
-        .order_by(routing_decisions.c.created_at.desc())
-        .limit(WINDOW * (1 + BEFORE))
-    )
-    newest = select(training_rows.c.feature_spec).order_by(training_rows.c.created_at.desc()).limit(1)
-    spec = newest.correlate(None).scalar_subquery()
+class InputWatch:
+    """Drift of novelty over all requests, and of the vectors of verified prompts, as often as somebody asks.
+
+    Vectors are read and resampled only after another prompt was verified.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._newest: tuple[Any, ...] | None = None
+        self._embedding = _unknown("embedding", _NOTHING, _NOTHING)
+
+    async def look(self) -> list[InputDrift]:
+        """As it is now."""
+        decisions = (
+            select(routing_decisions.c.novelty)
+            .where(routing_decisions.c.prediction_kind.in_(LEARNED_KINDS))
+            .order_by(routing_decisions.c.created_at.desc())
+            .limit(WINDOW * (1 + BEFORE))
+        )
+        shown = training_rows.c.training_row_id, training_rows.c.feature_spec
+        newest = select(*shown).where(_VERIFIED).order_by(training_rows.c.created_at.desc()).limit(1)
+        async with self._engine.connect() as connection:
+            novelty = np.array((await connection.scalars(decisions)).all(), np.float64)
+            row = (await connection.execute(newest)).first()
+            if row is not None and tuple(row) != self._newest:
+                vectors = await verified_vectors(connection, row.feature_spec)
+                self._embedding = await asyncio.to_thread(embedding_drift, vectors[:VECTORS], vectors[VECTORS:])
+                self._newest = tuple(row)
+        return [novelty_drift(novelty[:WINDOW], novelty[WINDOW:]), self._embedding]
+
+
+async def verified_vectors(connection: AsyncConnection, feature_spec: str) -> Float:
+    """The newest of that spec, [at most VECTORS * (1 + BEFORE), dim]."""
     verified = (
         select(training_rows.c.embedding)
-        .where(
-            training_rows.c.feature_spec == spec,
-            # Not the bare condition, for which SQLite would read all vectors of these sources and sort them.
-            training_rows.c.source.in_(("verification", "probe")).is_(true()),
-        )
+        .where(training_rows.c.feature_spec == feature_spec, _VERIFIED)
         .order_by(training_rows.c.created_at.desc())
         .limit(VECTORS * (1 + BEFORE))
     )
-    async with engine.connect() as connection:
-        novelty = np.array((await connection.scalars(decisions)).all(), np.float64)
-        blobs = (await connection.scalars(verified)).all()
+    blobs = (await connection.scalars(verified)).all()
     # They are of one encoder, and so of one length.
-    vectors = vector_of(b"".join(blobs)).reshape(len(blobs), -1) if blobs else np.zeros((0, 1))
-    return [
-        novelty_drift(novelty[:WINDOW], novelty[WINDOW:]),
-        await asyncio.to_thread(embedding_drift, vectors[:VECTORS], vectors[VECTORS:]),
-    ]
+    return vector_of(b"".join(blobs)).reshape(len(blobs), -1) if blobs else _NOTHING
 
 
 def novelty_drift(now: Float, before: Float) -> InputDrift:
@@ -121,7 +140,7 @@ def embedding_drift(now: Float, before: Float, seed: int = 0) -> InputDrift:
 
 
 async def calibration_drift(engine: AsyncEngine, tiers: list[int]) -> list[CalibrationDrift]:
-    """By tier, of its last `VERIFIED` sampled answers; tiers with too few are left out."""
+    """By tier, of its last `VERDICTS` sampled answers; tiers with too few are left out."""
     found = []
     async with engine.connect() as connection:
         for tier in tiers:
@@ -143,7 +162,7 @@ async def calibration_drift(engine: AsyncEngine, tiers: list[int]) -> list[Calib
                     routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
                 )
                 .order_by(verifications.c.finished_at.desc(), verifications.c.verification_id.desc())
-                .limit(VERIFIED)
+                .limit(VERDICTS)
             )
             rows = (await connection.execute(query)).all()
             if len(rows) >= _LEAST:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import sqrt
 
 import msgspec
-from sqlalchemy import ColumnElement, FromClause, Subquery, and_, case, func, select
+from sqlalchemy import ColumnElement, FromClause, Subquery, and_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import requests, verifications
@@ -92,24 +92,6 @@ async def recent_verdicts(engine: AsyncEngine, tier: int | None, limit: int) -> 
         query = query.where(verifications.c.tier == tier)
     async with engine.connect() as connection:
         return [label != "worse" for label in await connection.scalars(query)]
-
-
-async def acceptance(engine: AsyncEngine, since: float = 0.0) -> dict[int, Share]:
-    """Per tier, the share of labelled answers since `since` (epoch seconds) that were no worse (Wilson interval).
-
-    Of answers as they were served and drawn at random, among the newest verifications: what another tier would have
-    said, and what users say of their own accord, is not of the same population.
-    """
-    newest = newest_verifications()
-    good = func.sum(case((newest.c.label != "worse", 1), else_=0))
-    query = (
-        select(newest.c.tier, good, func.count())
-        .where(*sampled_as_served(newest), newest.c.finished_at >= since)
-        .group_by(newest.c.tier)
-        .order_by(newest.c.tier)
-    )
-    async with engine.connect() as connection:
-        return {tier: wilson_interval(int(count), total) for tier, count, total in await connection.execute(query)}
 
 
 def newest_verifications() -> Subquery:

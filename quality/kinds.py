@@ -1,10 +1,11 @@
 """How good the answers of each tier are to each kind of prompt: shares of all traffic, from a sample of it."""
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
-from sqlalchemy import and_, case, func, select
+from sqlalchemy import Select, and_, case, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import classifier_versions, training_rows
@@ -53,15 +54,46 @@ class Tally(msgspec.Struct, frozen=True):
         return self.weight / self.squares if self.squares else 1.0
 
 
-async def acceptance_by_kind(engine: AsyncEngine) -> list[KindShare]:
-    """By tier, by cluster, and by both, of the newest verdicts since the classifier last changed: clusters are those of
-    the version in force. A prompt that was never encoded is of no cluster."""
+class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of the newest verified answers, as they were served, were no worse than the strongest tier's.
+
+    `by_tier`: shares of the sample as it is. `by_kind`: of the whole traffic, by tier, by cluster, and by both, since
+    the classifier last changed: clusters are those of the version in force. A prompt that was never encoded is of none.
+    """
+
+    by_tier: dict[int, Share]
+    by_kind: list[KindShare]
+
+
+async def acceptance(engine: AsyncEngine) -> Acceptance:
+    """Of answers drawn at random: what another tier would have said, and what users say of their own accord, is not of
+    the same population. Put together by the database; row by row it would take several times as long."""
+    tiers: Counter[int] = Counter()
+    good: Counter[int] = Counter()
+    purposes: defaultdict[bool, defaultdict[tuple[int, int | None], Tally]] = defaultdict(lambda: defaultdict(Tally))
+    async with engine.connect() as connection:
+        for tier, cluster, is_probe, is_current, no_worse, *sums in await connection.execute(_sums()):
+            tiers[tier] += sums[0]
+            good[tier] += no_worse
+            if is_current:
+                purposes[bool(is_probe)][tier, cluster] += Tally(*sums)
+    return Acceptance(
+        by_tier={tier: wilson_interval(good[tier], total) for tier, total in sorted(tiers.items())},
+        by_kind=_by_kind(purposes.values()),
+    )
+
+
+def _by_kind(purposes: Iterable[Mapping[tuple[int, int | None], Tally]]) -> list[KindShare]:
+    """Of probes and of other samples, each weighted as `sampling_weights` says."""
     kinds: defaultdict[tuple[int | None, int | None], Tally] = defaultdict(Tally)
-    for (tier, cluster), tally in (await _tallies(engine)).items():
-        kinds[tier, None] += tally
-        if cluster is not None:
-            kinds[None, cluster] += tally
-            kinds[tier, cluster] += tally
+    for tallies in purposes:
+        scale = sum(tallies.values(), Tally()).scale
+        for (tier, cluster), tally in tallies.items():
+            scaled = tally.scaled(scale)
+            kinds[tier, None] += scaled
+            if cluster is not None:
+                kinds[None, cluster] += scaled
+                kinds[tier, cluster] += scaled
     return [kind_share(kinds[kind], *kind) for kind in sorted(kinds, key=_none_first)]
 
 
@@ -98,39 +130,31 @@ def sampling_weights(probabilities: Sequence[float], reasons: Sequence[str]) -> 
     return [w * scale[reason == "probe"] for w, reason in zip(inverse, reasons, strict=True)]
 
 
-async def _tallies(engine: AsyncEngine) -> dict[tuple[int, int | None], Tally]:
-    """By tier and cluster, weighted as `sampling_weights` says; put together by the database, row by row it would take
-    several times as long."""
+def _sums() -> Select[Any]:
+    """By tier, cluster, whether it was a probe, and whether the version in force has served it: how many were no worse,
+    and what a `Tally` has."""
     newest = newest_verifications()
     promoted = select(func.coalesce(func.max(classifier_versions.c.promoted_at), 0.0)).scalar_subquery()
     encoded = and_(
         training_rows.c.request_id == newest.c.request_id,
         training_rows.c.source.in_(("verification", "probe")),
     )
-    probe = (newest.c.sampled_reason == "probe").label("probe")
-    weight = 1.0 / newest.c.sampled_probability
-    good = case((newest.c.label != "worse", weight), else_=0.0)
-    query = (
-        select(
-            newest.c.tier,
-            training_rows.c.cluster,
-            probe,
-            *(func.count(), func.sum(weight), func.sum(weight * weight), func.sum(good)),
-        )
-        .outerjoin(training_rows, encoded)
-        .where(*sampled_as_served(newest), newest.c.finished_at > promoted)
-        .group_by(newest.c.tier, training_rows.c.cluster, probe)
+    probe, current = newest.c.sampled_reason == "probe", newest.c.finished_at > promoted
+    weight, no_worse = 1.0 / newest.c.sampled_probability, newest.c.label != "worse"
+    kind = (newest.c.tier, training_rows.c.cluster, probe.label("probe"), current.label("current"))
+    sums = (
+        func.count(case((no_worse, 1))),
+        func.count(),
+        func.sum(weight),
+        func.sum(weight * weight),
+        func.sum(case((no_worse, weight), else_=0.0)),
     )
-    purposes: defaultdict[bool, dict[tuple[int, int | None], Tally]] = defaultdict(dict)
-    async with engine.connect() as connection:
-        for tier, cluster, is_probe, *sums in await connection.execute(query):
-            purposes[bool(is_probe)][tier, cluster] = Tally(*sums)
-    found: defaultdict[tuple[int, int | None], Tally] = defaultdict(Tally)
-    for tallies in purposes.values():
-        scale = sum(tallies.values(), Tally()).scale
-        for kind, tally in tallies.items():
-            found[kind] += tally.scaled(scale)
-    return found
+    return (
+        select(*kind, *sums)
+        .outerjoin(training_rows, encoded)
+        .where(*sampled_as_served(newest))
+        .group_by(newest.c.tier, training_rows.c.cluster, literal_column("probe"), literal_column("current"))
+    )
 
 
 def _none_first(kind: tuple[int | None, int | None]) -> tuple[int, int]:

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.drift import CalibrationDrift, InputDrift, calibration_drift, input_drift
-from quality.estimates import Share, UpgradeRate, UpgradeSettings, acceptance, recent_verdicts, upgrade_rate
+from quality.drift import CalibrationDrift, InputDrift, InputWatch, calibration_drift
+from quality.estimates import Share, UpgradeRate, UpgradeSettings, recent_verdicts, upgrade_rate
 from quality.experience import Encode
 from quality.judges.calibration import Calibration
 from quality.judges.panel import Panel
-from quality.kinds import KindShare, acceptance_by_kind
+from quality.kinds import KindShare, acceptance
 from quality.record import Record
 from quality.redaction import Redact
 from quality.sampling import Purpose, SamplingSettings, Spending, attention, draw, may_be_drawn
@@ -111,6 +111,7 @@ class Monitor:
         self._worker = WorkLoop("monitor worker", self._verify_one, settings.poll_seconds)
         self._spending: Spending | None = None
         self._spent_at = 0.0
+        self._inputs = InputWatch(engine)
         self._watch = ShiftWatch(engine, settings.shift)
         self._attention = 1.0
         self._offered = self._sampled = self._dropped = 0
@@ -175,8 +176,8 @@ class Monitor:
     async def status(self) -> MonitorStatus:
         """A snapshot for the API and the dashboard."""
         # Four at a time: further threads that read SQLite would only make the others wait for the interpreter.
-        (spending, depth), (rates, drift), (accepted, by_kind), inputs = await asyncio.gather(
-            self._money(), self._by_tier(), self._of_the_newest(), input_drift(self._engine)
+        (spending, depth), (rates, drift), accepted, inputs = await asyncio.gather(
+            self._money(), self._by_tier(), acceptance(self._engine), self._inputs.look()
         )
         return MonitorStatus(
             queue=depth,
@@ -187,8 +188,8 @@ class Monitor:
             budget_usd=self.settings.sampling.budget_share * spending.serving_usd,
             upgrade_rates=rates,
             evidence_of_shift=self._watch.evidence(),
-            acceptance=accepted,
-            acceptance_by_kind=by_kind,
+            acceptance=accepted.by_tier,
+            acceptance_by_kind=accepted.by_kind,
             input_drift=inputs,
             calibration_drift=drift,
             calibrations=list(self.panel.calibrations.values()),
@@ -200,9 +201,6 @@ class Monitor:
     async def _by_tier(self) -> tuple[list[UpgradeRate], list[CalibrationDrift]]:
         rates = [await self.upgrade_rate(tier) for tier in (None, *self.judged_tiers)]
         return rates, await calibration_drift(self._engine, self.judged_tiers)
-
-    async def _of_the_newest(self) -> tuple[dict[int, Share], list[KindShare]]:
-        return await acceptance(self._engine), await acceptance_by_kind(self._engine)
 
     async def _take_offer(self) -> bool:
         if not self._offers:

@@ -21,8 +21,8 @@ from gateway.routing.model import rule_of
 from gateway.routing.preview import OperatingPoint, Preview, preview
 from gateway.routing.rule import RoutingRule
 from gateway.stores.database_reach import reached
-from quality.estimates import Share, acceptance
-from quality.kinds import KindShare, acceptance_by_kind
+from quality.estimates import Share
+from quality.kinds import KindShare, acceptance
 from quality.probe_curve import ProbeCurve, probe_curve
 from quality.recent_decisions import sample_decisions
 from quality.reliability import ReliabilityBin, reliability
@@ -216,14 +216,14 @@ def rule_at(parts: Parts, target: float | None) -> RoutingRule:
 async def clusters_shown(parts: Parts) -> ClustersShown:
     """What the version remembers of each kind of prompts, and what was verified since. Raises `ApiError` 409, 503."""
     model = model_in_force(parts)
-    live = {(kind.tier, kind.cluster): kind for kind in await reached(acceptance_by_kind(parts.database))}
+    live = {(kind.tier, kind.cluster): kind for kind in (await reached(acceptance(parts.database))).by_kind}
     return ClustersShown(version=model.version, rows=await asyncio.to_thread(_cluster_rows, model, live))
 
 
 async def tiers_compared(parts: Parts) -> TiersCompared:
     """The catalogue's tiers, with the stored measurement of them. Raises `ApiError` 503."""
     catalog, problem = parts.routing.catalog, ""
-    accepted = await reached(acceptance(parts.database))
+    accepted = (await reached(acceptance(parts.database))).by_tier
     report = None
     try:
         report = await asyncio.to_thread(stored_report, parts.settings.data_path, catalog)

@@ -7,7 +7,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import training_rows, verifications
-from quality.drift import calibration_drift, embedding_drift, held_against, input_drift, novelty_drift
+from quality.drift import InputWatch, calibration_drift, embedding_drift, held_against, novelty_drift
 
 
 def unit(rng: np.random.Generator, n: int, towards: int = 0, share: float = 0.0) -> np.ndarray:
@@ -75,8 +75,15 @@ async def test_both_are_read_from_the_store(any_engine: AsyncEngine) -> None:
         await connection.execute(insert(training_rows), encoded)
 
     [found] = await calibration_drift(any_engine, [1, 2, 3])
-    novelty, embedding = await input_drift(any_engine)
+    watch = InputWatch(any_engine)
+    novelty, embedding = await watch.look()
 
     assert (found.tier, found.answers, found.verified, found.drifted) == (1, 60, 0.5, True)
     assert found.predicted == pytest.approx(0.66)
     assert (novelty.prompts, novelty.before, embedding.prompts) == (60, 0, 60)
+    assert (await watch.look())[1] == embedding
+    async with any_engine.begin() as connection:
+        await connection.execute(
+            insert(training_rows), encoded[0] | {"request_id": "another", "source": "probe", "created_at": 60.0}
+        )
+    assert (await watch.look())[1].prompts == 61

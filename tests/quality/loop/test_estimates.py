@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.drift import calibration_drift, input_drift
+from quality.drift import InputWatch, calibration_drift, verified_vectors
 from quality.estimates import UpgradeSettings, recent_verdicts, upgrade_rate, wilson_interval
 from quality.sampling import SamplingSettings
 from quality.verification_queue import VerificationQueue
@@ -91,13 +91,19 @@ async def test_the_trailing_days_money_is_found_by_indexes_on_time(sqlite_engine
     ]
 
 
+async def vectors(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection:
+        await verified_vectors(connection, "a spec")
+
+
 @pytest.mark.parametrize(
     ("read", "index"),
     [
         (lambda engine: recent_verdicts(engine, 2, 100), "ix_verifications_verdicts (tier=? AND finished_at>?)"),
         (lambda engine: calibration_drift(engine, [2]), "ix_verifications_verdicts (tier=? AND finished_at>?)"),
         (lambda engine: recent_verdicts(engine, None, 100), "ix_verifications_spending (finished_at>?)"),
-        (input_drift, "ix_training_rows_created_at"),
+        (lambda engine: InputWatch(engine).look(), "ix_training_rows_created_at"),
+        (vectors, "ix_training_rows_created_at"),
     ],
 )
 async def test_the_newest_are_read_in_their_order(

@@ -7,8 +7,8 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import training_rows, verifications
-from quality.estimates import acceptance
 from quality.feedback import Feedback, FeedbackDesk
+from quality.kinds import acceptance
 from quality.sampling import Draw, SamplingSettings
 from quality.verification import EncodedPrompt
 from quality.verification_queue import VerificationQueue
@@ -148,7 +148,7 @@ async def test_those_who_complain_do_not_lower_the_estimate_of_what_was_drawn_at
         await store_request(engine, record(f"req-{i}"))
         await _desk(engine).take(record(f"req-{i}"), Feedback(score=0.0))
 
-    assert await acceptance(engine) == {}
+    assert (await acceptance(engine)).by_tier == {}
 
 
 async def test_feedback_that_says_nothing_is_refused(engine: AsyncEngine) -> None:

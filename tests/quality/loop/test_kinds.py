@@ -9,7 +9,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import classifier_versions, training_rows, verifications
-from quality.kinds import Tally, acceptance_by_kind, kind_share, sampling_weights
+from quality.kinds import Tally, acceptance, kind_share, sampling_weights
 
 BLANK = {
     "model": "m", "status": "done", "judge": "exact", "judge_reliability": 1.0, "cost_usd": 0.0, "reserved_usd": 0.0,
@@ -36,7 +36,7 @@ async def test_shares_are_shown_by_tier_by_cluster_and_by_both(any_engine: Async
     for number in range(8):
         await verified(any_engine, number, "worse" if number < 2 else "tie", tier=1 + number % 2, cluster=number // 4)
 
-    found = {(one.tier, one.cluster): (one.answers, one.value) for one in await acceptance_by_kind(any_engine)}
+    found = {(one.tier, one.cluster): (one.answers, one.value) for one in (await acceptance(any_engine)).by_kind}
 
     assert found == {
         (None, 0): (4, 0.5), (None, 1): (4, 1.0), (1, None): (4, 0.75), (2, None): (4, 0.75),
@@ -48,7 +48,7 @@ async def test_a_prompt_that_was_never_encoded_counts_for_its_tier_alone(sqlite_
     await verified(sqlite_engine, 0, "worse")
     await verified(sqlite_engine, 1, "tie", cluster=None)
 
-    found = {(one.tier, one.cluster): one.answers for one in await acceptance_by_kind(sqlite_engine)}
+    found = {(one.tier, one.cluster): one.answers for one in (await acceptance(sqlite_engine)).by_kind}
 
     assert found == {(1, None): 2, (None, 0): 1, (1, 0): 1}
 
@@ -60,7 +60,7 @@ async def test_what_was_sampled_rarely_counts_more_and_makes_it_less_sure(sqlite
             sqlite_engine, number, "worse" if rare else "no_worse", sampled_probability=0.01 if rare else 0.05
         )
 
-    [share] = [one for one in await acceptance_by_kind(sqlite_engine) if (one.tier, one.cluster) == (1, None)]
+    [share] = [one for one in (await acceptance(sqlite_engine)).by_kind if (one.tier, one.cluster) == (1, None)]
 
     assert share.value == pytest.approx(30 * 20 / (30 * 20 + 10 * 100), abs=1e-6)
     plain = kind_share(Tally(40, 40.0, 40.0, 15.0), 1, None)
@@ -75,7 +75,7 @@ async def test_the_database_weighs_probes_and_samples_as_the_rule_says(any_engin
     for number, (p, reason, label) in enumerate(zip(probabilities, reasons, labels, strict=True)):
         await verified(any_engine, number, label, sampled_probability=p, sampled_reason=reason, cluster=number % 2)
 
-    shares = {(one.tier, one.cluster): one for one in await acceptance_by_kind(any_engine)}
+    shares = {(one.tier, one.cluster): one for one in (await acceptance(any_engine)).by_kind}
 
     weights, good = np.array(sampling_weights(probabilities, reasons)), np.array([label != "worse" for label in labels])
     for cluster, mine in ((None, slice(None)), (0, slice(0, None, 2)), (1, slice(1, None, 2))):
@@ -92,9 +92,9 @@ async def test_clusters_and_shares_begin_anew_with_another_classifier(sqlite_eng
                 version="v2", path="", status="promoted", reason="", metrics={}, created_at=5.0, promoted_at=6.0
             )
         )
-    assert await acceptance_by_kind(sqlite_engine) == []
+    assert (await acceptance(sqlite_engine)).by_kind == []
     await verified(sqlite_engine, 9, "tie", finished_at=7.0)
-    assert {one.value for one in await acceptance_by_kind(sqlite_engine)} == {1.0}
+    assert {one.value for one in (await acceptance(sqlite_engine)).by_kind} == {1.0}
 
 
 def test_probes_and_samples_count_by_what_they_are_worth() -> None:

@@ -12,7 +12,6 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import audit_events, classifier_versions, training_rows, verifications
-from quality.estimates import acceptance
 from quality.experience import Encode
 from quality.judges.calibration import calibrate
 from quality.judges.exact import ExactJudge
@@ -21,6 +20,7 @@ from quality.judges.judge import Judge
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.similarity import SimilarityJudge
+from quality.kinds import acceptance
 from quality.monitor import Monitor, MonitorSettings
 from quality.record import Record
 from quality.sampling import Draw, SamplingSettings
@@ -474,7 +474,7 @@ async def test_acceptance_is_the_share_no_worse_per_tier(engine: AsyncEngine) ->
     await _serve(monitor, engine, record("req-1", answer="8"), record("req-2"), record("req-3", tier=2))
     await monitor.close()
 
-    shares = await acceptance(engine)
+    shares = (await acceptance(engine)).by_tier
 
     assert {tier: (share.count, share.total) for tier, share in shares.items()} == {1: (1, 2), 2: (1, 1)}
     assert shares[2].low < 0.5
