@@ -14,6 +14,11 @@ import msgspec
 MARK = b"000000000000"
 TOPICS = "report summary river number compare explain city data price water table winter market letter"
 _numbers = itertools.count(1)
+_PATIENCE = 10.0
+
+
+class TargetError(RuntimeError):
+    """A target does not answer; the message says what came instead."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -114,6 +119,27 @@ async def bench_proxy(
                     found[target.name].append(row)
         for rows in found.values():
             yield _median(rows)
+
+
+async def require_answer(target: Target, patience: float = _PATIENCE) -> None:
+    """Ask once, for a whole answer. Raises `TargetError` if none comes within `patience` seconds."""
+    parts = urlsplit(target.url)
+    payloads = payloads_of(target, parts.netloc, stream=False)
+    asker = Asker(payloads, stream=False)
+    try:
+        async with asyncio.timeout(patience):
+            host, port = parts.hostname or "127.0.0.1", parts.port or 80
+            await asyncio.get_running_loop().create_connection(lambda: asker, host, port)
+            answered = await asker.ask()
+    except TimeoutError as error:
+        raise TargetError(f"no answer within {patience:g} s") from error
+    # A port that is no number is a ValueError.
+    except (OSError, ValueError) as error:
+        raise TargetError(str(error)) from error
+    finally:
+        asker.close()
+    if not answered:
+        raise TargetError(f"no status 200 with a choice for a chat completion by {target.model!r}")
 
 
 async def one_round(target: Target, stream: bool, offered: float, is_open: bool, seconds: float) -> Row:

@@ -35,11 +35,18 @@ async def _run(
 ) -> None:
     from contextlib import AsyncExitStack
 
-    from gateway.bench.proxy import Target, bench_proxy
+    from gateway.bench.proxy import Target, TargetError, bench_proxy, require_answer
     from gateway.bench.upstream import proxied_catalogue, running_upstream
     from gateway.processes.server_process import running_server
 
     key = secrets.token_urlsafe(24)
+    # A gateway without its upstream is never ready, and whoever is asked waits for the whole answer.
+    for option, given_url, model in (("--upstream", upstream, "mock"), ("--peer", peer, peer_model)):
+        if given_url is not None:
+            try:
+                await require_answer(Target(option, given_url.removesuffix("/v1"), model))
+            except TargetError as error:
+                raise click.ClickException(f"{option} {given_url}: {error}") from error
     with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
         async with AsyncExitStack() as stack:
             url = upstream if upstream is not None else await stack.enter_async_context(running_upstream())
