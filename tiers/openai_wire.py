@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from tiers.errors import TierError, TierRequestError
-from tiers.openai_format import Chunk, parse_chunk, parse_error, request_body
+from tiers.openai_format import Chunk, WireError, parse_chunk, parse_error, request_body
 from tiers.remote_wire import QueueMetric, RemoteWire, WireCall
 from tiers.sse import ServerSentEvent
 from tiers.tally import Tally
@@ -23,6 +23,10 @@ class OpenAIWire(RemoteWire):
 
     def __init__(self, remote: RemoteSpec) -> None:
         self._remote = remote
+
+    def is_about_model(self, error: WireError) -> bool:
+        """See `RemoteWire.is_about_model`: some servers say with 400 what OpenAI's says with 404."""
+        return error.code == "model_not_found"
 
     def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
         """See `RemoteWire.call`."""

@@ -233,7 +233,7 @@ class RemoteTier(Tier):
     def _status_error(self, response: httpx.Response, error: WireError) -> TierError:
         status, later = response.status_code, parse_retry_after(response.headers)
         message = f"{self._where} answered {status}: {self._scrub(error.message)}"
-        if status in OPERATOR_STATUSES:
+        if status in OPERATOR_STATUSES or self._wire.is_about_model(error):
             self._cool_down()
             return TierUnavailableError(f"{message} (check base_url, model and api_key_env in the catalogue)")
         if status == 429 or (status == 503 and later is not None):

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
+from tiers.openai_format import WireError
 from tiers.sse import ServerSentEvent
 from tiers.tally import Tally
 from tiers.tier import Delta, GenerationRequest
@@ -41,6 +42,10 @@ class RemoteWire(ABC):
     def model_problem(self, status: int, body: bytes) -> str | None:
         """Why the model that a GET of `model_path` described cannot serve the tier; None where it can."""
         return None
+
+    def is_about_model(self, error: WireError) -> bool:
+        """Whether a request was refused for its model: the catalogue names that, and never the caller."""
+        return False
 
     @abstractmethod
     def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:

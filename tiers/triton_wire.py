@@ -4,6 +4,7 @@ Protocol: docs/protocol/extension_generate.md of triton-inference-server/server,
 The server is sent text, so conversations are written here, by the chat template of the model's own tokeniser.
 """
 
+import re
 from abc import abstractmethod
 from collections.abc import Iterable
 from functools import cached_property
@@ -17,7 +18,7 @@ from inference_core.protocol import SamplingParams
 from inference_core.tokenization.loading import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.errors import CatalogError, TierError, TierRequestError
-from tiers.openai_format import parse_error
+from tiers.openai_format import WireError, parse_error
 from tiers.remote_wire import RemoteWire, WireCall
 from tiers.sse import ServerSentEvent
 from tiers.tally import Tally
@@ -26,6 +27,8 @@ from tiers.tier_spec import RemoteSpec
 
 _encode = msgspec.json.Encoder().encode
 _DEFAULTS = SamplingParams()
+# How Triton says that a model, or one that an ensemble is made of, is not there, has no version or is not ready yet.
+_UNKNOWN_MODEL = re.compile(r"(in ensemble '[^']*', )?Request for unknown model: ")
 
 
 class _Tensor(msgspec.Struct):
@@ -101,6 +104,10 @@ class TritonWire(RemoteWire):
             f"has a model {told.name!r} without the {' and the '.join(lacks)}, which a tier of kind "
             f"'{self._remote.kind}' needs; is it the model to be asked, and of that backend?"
         )
+
+    def is_about_model(self, error: WireError) -> bool:
+        """See `RemoteWire.is_about_model`: a model that was unloaded is a 400 to Triton, as bad input is."""
+        return _UNKNOWN_MODEL.match(error.message) is not None
 
     @property
     def _asked(self) -> Iterable[str]:

@@ -180,6 +180,21 @@ async def test_what_is_not_the_callers_fault_makes_the_tier_unavailable_for_a_wh
         await tier.close()
 
 
+@pytest.mark.parametrize("kind", ["openai", "vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize(
+    ("status", "code"), [(404, 404), (404, "model_not_found"), (400, "model_not_found")], ids=["vllm", "openai", "400"]
+)
+async def test_a_model_that_the_server_lacks_makes_the_tier_unavailable(
+    kind: str, status: int, code: int | str
+) -> None:
+    error = {"message": "The model `upstream` does not exist.", "type": "NotFoundError", "param": "model", "code": code}
+    async with upstream(refusing(status, {"error": error}), kind=kind) as (tier, _):
+        raised = await failure(tier)
+        assert isinstance(raised, TierUnavailableError)
+        assert "`upstream` does not exist. (check base_url, model" in str(raised)
+        assert not tier.load().healthy
+
+
 @pytest.mark.parametrize(
     ("stated", "seconds"), [("7", 7), ("0.5", 0.5), ("86400", 300), ("Fri, 20 Nov 2020 00:00:00 GMT", 0), ("soon", 10)]
 )

@@ -167,12 +167,67 @@ async def test_an_error_in_the_stream_is_an_error_and_not_the_end() -> None:
             await collect(tier, raw())
 
 
-async def test_a_model_that_was_unloaded_meanwhile_is_named() -> None:
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_model_that_was_unloaded_meanwhile_makes_the_tier_unavailable_until_it_is_back(whole: bool) -> None:
     model = Triton(PIECES)
     async with triton(model) as (tier, _):
         model.model = "another"
-        with pytest.raises(TierRequestError, match="unknown model"):
+        with pytest.raises(TierUnavailableError, match=r"unknown model: 'upstream' is not found.*catalogue"):
+            await collect(tier, raw(whole=whole))
+        assert not tier.load().healthy
+        model.model = "upstream"
+        (answer,), _ = await collect(tier, raw(whole=whole))
+        assert (answer.text, tier.load().healthy) == (TEXT, True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Request for unknown model: 'upstream' has no available versions",
+        "Request for unknown model: 'upstream' version 1 is not at ready state",
+        "in ensemble 'upstream', Request for unknown model: 'tensorrt_llm' is not found",
+    ],
+)
+async def test_every_way_to_lack_the_model_is_the_servers_fault(said: str) -> None:
+    async with refusing(said) as tier:
+        with pytest.raises(TierUnavailableError, match="unknown model"):
             await collect(tier, raw())
+        assert not tier.load().healthy
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[request id: <id_unknown>] input byte size mismatch for input 'text_input' for model 'upstream'",
+        "Unable to parse 'Request for unknown model: x'",
+    ],
+)
+async def test_what_triton_says_of_bad_input_is_the_callers(said: str) -> None:
+    async with refusing(said) as tier:
+        with pytest.raises(TierRequestError, match="answered 400"):
+            await collect(tier, raw())
+        assert tier.load().healthy
+
+
+@asynccontextmanager
+async def refusing(said: str) -> AsyncIterator[RemoteTier]:
+    async with LoopbackServer(lambda call: call.reply(400, {"error": said})) as server:
+        tier = RemoteTier(remote_spec(server.base_url.removesuffix("/v1"), kind=TRT))
+        yield tier
+        await tier.close()
+
+
+async def test_an_unloaded_model_of_one_replica_is_asked_of_another() -> None:
+    gone, there = Triton(PIECES, model="another"), Triton(PIECES)
+    async with LoopbackServer(gone.answer) as first, LoopbackServer(there.answer) as second:
+        urls = [server.base_url.removesuffix("/v1") for server in (first, second)]
+        tier = ReplicaSet(remote_spec(base_urls=urls, kind=TRT))
+        for number in range(20):
+            assert (await collect(tier, raw(f"prompt {number}")))[0][0].text == TEXT
+        await tier.close()
+    assert first.calls
+    assert tier.replicas()[0].failures == len(first.calls)
+    assert len(there.asked) == 20
 
 
 async def test_a_stream_without_a_word_is_no_answer() -> None:

@@ -45,7 +45,7 @@ class Triton:
             told |= {"inputs": [_tensor(name) for name in self.inputs]}
             await call.reply(200, told | {"outputs": [_tensor(name) for name in self.outputs]})
         else:
-            await call.reply(400, {"error": f"Request for unknown model: '{call.path}' is not found"})
+            await call.reply(400, {"error": f"Request for unknown model: '{call.path.split('/')[3]}' is not found"})
 
     async def answer(self, call: Call) -> None:
         path = call.path.removeprefix(f"/v2/models/{self.model}/")
@@ -59,7 +59,7 @@ class Triton:
             await call.reply(200, self._inferred(call.body))
         else:
             # As the server does for a model that it does not have.
-            await call.reply(400, {"error": f"Request for unknown model: {call.path} is not found"})
+            await call.reply(400, {"error": f"Request for unknown model: '{call.path.split('/')[3]}' is not found"})
 
     async def _stream(self, call: Call) -> None:
         self.asked.append(call.body)
