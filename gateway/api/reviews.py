@@ -20,6 +20,7 @@ from quality.feedback import JUDGE, Feedback, FeedbackTaken
 from quality.listings import VERIFICATIONS
 from quality.pages import Page, PageError
 from quality.record import Record
+from quality.reviewing import reviewable
 
 Verdict = Literal["no_worse", "tie", "worse"]
 _SCORES: dict[Verdict, float] = {"no_worse": 1.0, "tie": 0.5, "worse": 0.0}
@@ -40,13 +41,6 @@ class Reviewable(msgspec.Struct, frozen=True):
     record: Record
 
 
-class ReviewPage(msgspec.Struct, frozen=True):
-    """Answers to review, and the cursor of what comes after them, None after the last."""
-
-    found: list[Reviewable]
-    next: str | None
-
-
 _order = msgspec.json.Decoder(ReviewOrder)
 
 
@@ -55,9 +49,7 @@ async def list_reviews(request: HttpRequest) -> Response[Any]:
     """Verifications that a judge called worse and nobody reviewed, the newest first, without texts; of so many at a
     time looked through that a page may be short. Query: `cursor`; `format`, json or csv."""
     asked = await reviews_from(request, _LOOKED_THROUGH)
-    columns = VERIFICATIONS.columns
-    rows = [{name: one.row[name] for name in columns} for one in asked.found]
-    return as_asked(request, "reviews", Page(rows=rows, next=asked.next), columns, rows)
+    return as_asked(request, "reviews", asked, VERIFICATIONS.columns, asked.rows)
 
 
 @post(
@@ -80,39 +72,41 @@ async def order_review(request: HttpRequest, number: int, order: ReviewOrder) ->
     row = await reached(VERIFICATIONS.one(parts.database, number)) if 1 <= number <= MOST_INTEGER else None
     if row is None:
         raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
-    reviewable = await _reviewable(parts, row)
-    if reviewable is None:
+    asked = await _with_texts(parts, row)
+    if asked is None:
         because = "only served answers that have been judged, with stored texts, can be reviewed"
         raise ApiError(409, f"Verification {number}: {because}.", param="number", code="not_reviewable")
     feedback = Feedback(score=_SCORES[order.verdict], comment=order.comment)
-    return await reached(parts.feedback.take(reviewable.record, feedback, reviewer=actor_of(request)))
+    return await reached(parts.feedback.take(asked.record, feedback, reviewer=actor_of(request)))
 
 
-async def reviews_from(request: HttpRequest, most: int) -> ReviewPage:
+async def review_of(request: HttpRequest, number: int) -> Reviewable | None:
+    """That verification with its texts, None if they are gone. Raises `ApiError` 503."""
+    parts = parts_of(request)
+    row = await reached(VERIFICATIONS.one(parts.database, number))
+    return None if row is None else await _with_texts(parts, row)
+
+
+async def reviews_from(request: HttpRequest, most: int) -> Page:
     """The newest answers, from the query's `cursor` on, that a judge called worse and nobody reviewed; `most` of them,
-    of so many looked through. Raises `ApiError` 400 and 503."""
-    parts, found = parts_of(request), []
-    cursor = request.query_params.get("cursor")
+    of so many looked through, without texts. Raises `ApiError` 400 and 503."""
+    database, cursor = parts_of(request).database, request.query_params.get("cursor")
     chosen, bounds = {"status": "done", "label": "worse"}, {"cursor": cursor} if cursor else {}
     try:
-        judged = await reached(VERIFICATIONS.page(parts.database, chosen, limit=_LOOKED_THROUGH, **bounds))
+        judged = await reached(VERIFICATIONS.page(database, chosen, limit=_LOOKED_THROUGH, **bounds))
     except PageError as error:
         raise bad_request(f"{error}.", error.param, "invalid_value") from error
-    for place, row in enumerate(judged.rows):
-        if row["judge"] == JUDGE:
-            continue
-        whole = await reached(VERIFICATIONS.one(parts.database, row["verification_id"]))
-        reviewable = None if whole is None else await _reviewable(parts, whole)
-        if reviewable is not None:
-            found.append(reviewable)
-        if len(found) == most:
-            last = place == len(judged.rows) - 1 and judged.next is None
-            return ReviewPage(found, None if last else VERIFICATIONS.cursor_of(row))
-    return ReviewPage(found, judged.next)
+    unseen = [row["verification_id"] for row in judged.rows if row["judge"] != JUDGE]
+    with_texts = await reached(reviewable(database, unseen))
+    rows = [row for row in judged.rows if row["verification_id"] in with_texts]
+    if len(rows) < most or rows[most - 1] is judged.rows[-1]:
+        return Page(rows=rows, next=judged.next)
+    return Page(rows=rows[:most], next=VERIFICATIONS.cursor_of(rows[most - 1]))
 
 
-async def _reviewable(parts: Parts, row: dict[str, Any]) -> Reviewable | None:
-    """None unless it is of the answer that was served, judged, with both texts."""
+async def _with_texts(parts: Parts, row: dict[str, Any]) -> Reviewable | None:
+    """None unless it is of the answer that was served, judged, with both texts: as `reviewable`, but also of a request
+    that is recorded and not stored yet."""
     if row["status"] != "done" or row["verifier_answer"] is None:
         return None
     record = await reached(parts.records.find(row["request_id"]))

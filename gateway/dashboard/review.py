@@ -7,7 +7,7 @@ from litestar.params import FromPath
 from litestar.response import Response
 
 from gateway.api.guard import OPERATOR
-from gateway.api.reviews import ReviewOrder, order_review, reviews_from
+from gateway.api.reviews import ReviewOrder, order_review, review_of, reviews_from
 from gateway.dashboard.forms import form_of, given_of, taken
 from gateway.dashboard.rendering import back_to, page
 from gateway.parts import HttpRequest
@@ -19,7 +19,8 @@ PATH = "/admin/quality/review"
 async def show_review(request: HttpRequest) -> Response[Any]:
     """The newest that nobody reviewed. Query: `cursor`, to pass over those before."""
     asked = await reviews_from(request, 1)
-    return page(request, "review.html", "Review", found=next(iter(asked.found), None), next=asked.next)
+    found = await review_of(request, asked.rows[0]["verification_id"]) if asked.rows else None
+    return page(request, "review.html", "Review", found=found, next=asked.next)
 
 
 @post("/quality/review/{number:int}", opt=OPERATOR, status_code=200)

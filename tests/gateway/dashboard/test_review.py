@@ -1,7 +1,11 @@
 """The review queue: answers judged worse beside the verifier's, and an operator's word in the judge's place."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import event, insert, select
 
 from migrations.tables import verifications
 from tests.gateway.dashboard.browsing import forms_of, submit, with_user
@@ -18,6 +22,8 @@ async def judged_worse(aio: RunningGateway, at: float, tier: int = 1, text: str 
     body = {"model": "tier-1", "messages": [{"role": "user", "content": SCRIPT}]}
     answer = await aio.http.post("/v1/chat/completions", json=body)
     await only_record(aio, answer.headers["x-aio-decision-id"])
+    # Only what is stored is verified.
+    await aio.parts.records.flush()  # type: ignore[attr-defined]
     request_id = str(answer.json()["id"])
     row = {
         "request_id": request_id, "tier": tier, "model": "m", "sampled_probability": 1.0, "sampled_reason": "sample",
@@ -41,6 +47,20 @@ async def label_of(aio: RunningGateway, request_id: str) -> tuple[str, str]:
     async with aio.parts.database.connect() as connection:
         row = (await connection.execute(query)).one()
     return row.label, row.judge
+
+
+@contextmanager
+def reads_of(aio: RunningGateway) -> Iterator[list[str]]:
+    """The queries for verifications and requests."""
+    asked: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith(("SELECT", "WITH")) and ("verifications" in statement or "requests" in statement):
+            asked.append(statement)
+
+    event.listen(aio.parts.database.sync_engine, "before_cursor_execute", note)
+    yield asked
+    event.remove(aio.parts.database.sync_engine, "before_cursor_execute", note)
 
 
 async def test_an_operator_reviews_one_after_the_other_and_a_viewer_looks_on(aio: RunningGateway) -> None:
@@ -114,3 +134,19 @@ async def test_programs_review_too_and_are_told_what_cannot_be(aio: RunningGatew
 async def test_a_cursor_that_no_page_gave_is_refused(aio: RunningGateway) -> None:
     async with with_user(aio, "vito", "viewer") as viewer:
         assert (await viewer.get(PAGE, params={"cursor": "x"})).status_code == 400
+
+
+async def test_many_answers_are_listed_by_as_many_queries_as_one(aio: RunningGateway) -> None:
+    async with with_user(aio, "walt", "viewer") as viewer:
+        counts, listed = [], []
+        for more in (1, 5):
+            for _ in range(more):
+                await judged_worse(aio, 7e9)
+            for path in (PAGE, "/admin/api/reviews"):
+                with reads_of(aio) as asked:
+                    answer = await viewer.get(path)
+                assert answer.status_code == 200
+                counts.append(len(asked))
+            listed.append(len(answer.json()["rows"]))
+    assert listed[1] == listed[0] + 5
+    assert counts[:2] == counts[2:]
