@@ -157,8 +157,6 @@ async def calibration_drift(engine: AsyncEngine, tiers: list[int]) -> list[Calib
                 .where(
                     *sampled_as_served(),
                     verifications.c.tier == tier,
-                    # Whoever has a label has ended.
-                    verifications.c.finished_at.is_not(None),
                     routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
                 )
                 .order_by(verifications.c.finished_at.desc(), verifications.c.verification_id.desc())

@@ -83,8 +83,7 @@ async def recent_verdicts(engine: AsyncEngine, tier: int | None, limit: int) -> 
     """The last `limit` labels (of `tier`, or of all), newest first: True is no worse than the strongest tier's."""
     query = (
         select(verifications.c.label)
-        # Whoever has a label has ended; said here too, for PostgreSQL not to begin with those that have not.
-        .where(*sampled_as_served(), verifications.c.finished_at.is_not(None))
+        .where(*sampled_as_served())
         .order_by(verifications.c.finished_at.desc(), verifications.c.verification_id.desc())
         .limit(limit)
     )
@@ -113,4 +112,5 @@ def sampled_as_served(rows: FromClause = verifications) -> tuple[ColumnElement[b
     # PostgreSQL takes what a subquery says for true of every other row, and so reads the newest until there are enough;
     # of a join it thinks that few rows are left, and reads them all or starts workers.
     same = select(requests.c.tier == rows.c.tier).where(requests.c.request_id == rows.c.request_id)
-    return drawn_with_label(rows), same.correlate(rows).scalar_subquery()
+    # Whoever has a label has ended; said too, for indexes on time to be read from the newest, not from the unfinished.
+    return drawn_with_label(rows), rows.c.finished_at.is_not(None), same.correlate(rows).scalar_subquery()
