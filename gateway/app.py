@@ -55,7 +55,7 @@ from gateway.telemetry.levels_of_all import levels_of_all
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.overload_collector import OverloadCollector
 from gateway.telemetry.request_log import log_request
-from gateway.telemetry.traces import Traces, span_exporter
+from gateway.telemetry.traces import Traces, look_up_collector, span_exporter
 from gateway.tenancy.tenancy import running_tenancy
 from inference_core.client import CoreClient
 from quality.database import migrate, open_database
@@ -140,7 +140,7 @@ class Composition:
         settings = self.settings
         settings.data_path.mkdir(parents=True, exist_ok=True)
         database, ledger = await self._start_store(stack)
-        self._start_traces(stack)
+        await self._start_traces(stack)
         redis = await stack.enter_async_context(open_redis(settings.redis_url))
         tenancy = await stack.enter_async_context(
             running_tenancy(settings, self.catalog, self.keys, self.admin_keys, database, redis)
@@ -256,8 +256,9 @@ class Composition:
         self.sinks.append(lambda answer, record: ledger.append(record))
         return engine, ledger
 
-    def _start_traces(self, stack: AsyncExitStack) -> None:
+    async def _start_traces(self, stack: AsyncExitStack) -> None:
         if self._exporter is not None:
+            await asyncio.to_thread(look_up_collector, self.settings)
             traces = Traces(self._exporter)
             stack.callback(traces.close)
             self.sinks.append(traces.observe)

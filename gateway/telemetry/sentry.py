@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.settings import SettingsError
 from gateway.telemetry.error_reports import RELEASE, ErrorReport, Raised, Send
-from gateway.telemetry.told_url import told_url
+from gateway.telemetry.told_url import refuse_metadata_behind, told_url
 
 SETTING = "AIO_ERROR_REPORT_DSN"
 # How long the end of a process waits for reports that are under way.
@@ -26,11 +26,11 @@ _NOTHING_ELSE: dict[str, Any] = {
 
 
 def sentry_sender(dsn: str) -> Send:
-    """What sends reports to `dsn`, in a thread of its own, by the library `sentry-sdk`.
+    """What sends reports to `dsn`, in a thread of its own, by the library `sentry-sdk`. Blocks for a name's lookup.
 
     Raises `SettingsError` for what is no DSN, for a cloud's metadata server, and where the library is not installed.
     """
-    told_url(SETTING, dsn)
+    refuse_metadata_behind(SETTING, told_url(SETTING, dsn))
     try:
         sdk = importlib.import_module("sentry_sdk")
     except ImportError:

@@ -10,6 +10,7 @@ import os
 import time
 from typing import Any
 
+import httpx
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
@@ -21,7 +22,7 @@ from gateway.answering.answer import Answer
 from gateway.answering.trace_context import TraceContext, new_span_id
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.gen_ai import operation_name
-from gateway.telemetry.told_url import told_url
+from gateway.telemetry.told_url import refuse_metadata_behind, told_url
 from quality.record import Record
 
 Attributes = dict[str, Any]
@@ -42,7 +43,7 @@ def span_exporter(settings: Settings) -> SpanExporter | None:
         return None
     if settings.trace_exporter == "console":
         return ConsoleSpanExporter()
-    endpoint = str(told_url("AIO_OTLP_ENDPOINT", settings.otlp_endpoint)).rstrip("/")
+    endpoint = str(_collector(settings)).rstrip("/")
     try:
         # Takes a tenth of a second to import, and few processes need it.
         otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
@@ -52,6 +53,16 @@ def span_exporter(settings: Settings) -> SpanExporter | None:
         ) from None
     exporter: SpanExporter = otlp.OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces")
     return exporter
+
+
+def look_up_collector(settings: Settings) -> None:
+    """See `refuse_metadata_behind`: where the configured exporter will send to. Blocks."""
+    if settings.trace_exporter == "otlp":
+        refuse_metadata_behind("AIO_OTLP_ENDPOINT", _collector(settings))
+
+
+def _collector(settings: Settings) -> httpx.URL:
+    return told_url("AIO_OTLP_ENDPOINT", settings.otlp_endpoint)
 
 
 class Traces:
