@@ -21,7 +21,7 @@ objective = {{ ttft_ms = 500, itl_ms = 50 }}
 expected_answer_tokens = 200
 mean_latency_ms = 1000
 max_tokens = 4096
-remote = {{ base_url = "{url}", model = "mock", max_context = 32768 }}
+remote = {{ base_url = "{url}", model = "{model}", max_context = 32768 }}
 """
 
 
@@ -110,8 +110,9 @@ async def running_upstream() -> AsyncIterator[str]:
         await process.wait()
 
 
-def proxied_catalogue(url: str) -> str:
-    """A catalogue whose four tiers are all the upstream at `url`, up to /v1."""
+def proxied_catalogue(url: str, model: str = "mock") -> str:
+    """A catalogue whose four tiers are all `model` of the upstream at `url`, up to /v1."""
     kinds = ("SIMPLE", "MEDIUM", "COMPLEX", "EXPERT")
-    tiers = [_TIER.format(number=n, kind=kind, price=float(n), url=url) for n, kind in enumerate(kinds, start=1)]
-    return 'name = "proxied"\n' + "".join(tiers)
+    return 'name = "proxied"\n' + "".join(
+        _TIER.format(number=n, kind=kind, price=float(n), url=url, model=model) for n, kind in enumerate(kinds, start=1)
+    )

@@ -12,21 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.bench.upstream import proxied_catalogue
 from tests.gateway.served_process import ServedProcess, served
 from tests.tiers.loopback_server import Call, LoopbackServer
 
-TIER = """
-[[tiers]]
-number = {number}
-name = "remote-{number}"
-class = "{kind}"
-price = {{ input_usd_per_million = {price}, output_usd_per_million = {price} }}
-objective = {{ ttft_ms = 500, itl_ms = 50 }}
-expected_answer_tokens = 100
-mean_latency_ms = 1000
-max_tokens = 256
-remote = {{ base_url = "{url}", model = "{model}", max_context = 4096 }}
-"""
 PIECES = 6
 
 
@@ -38,14 +27,6 @@ class Nothing(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Quietly."""
-
-
-def catalogue(url: str, model: str, price: float = 1.0) -> str:
-    kinds = ("SIMPLE", "MEDIUM", "COMPLEX", "EXPERT")
-    return 'name = "elsewhere"\n' + "".join(
-        TIER.format(number=number, kind=kind, url=url, model=model, price=price * number)
-        for number, kind in enumerate(kinds, start=1)
-    )
 
 
 async def speak(call: Call) -> None:
@@ -71,7 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServedPro
     # Some server that a process can start with; it has no models.
     first = ThreadingHTTPServer(("127.0.0.1", 0), Nothing)
     threading.Thread(target=first.serve_forever, daemon=True).start()
-    file.write_text(catalogue(f"http://127.0.0.1:{first.server_port}/v1", "nobody"))
+    file.write_text(proxied_catalogue(f"http://127.0.0.1:{first.server_port}/v1", "nobody"))
     try:
         with served(folder / "data", folder / "cache", "--role", "gateway", "--catalog", str(file)) as process:
             yield process, file
@@ -105,7 +86,7 @@ async def reply(http: httpx.AsyncClient, *, stream: bool) -> tuple[str, set[str]
 async def test_a_reload_under_load_fails_no_reply_and_mixes_none(server: tuple[ServedProcess, Path]) -> None:
     process, file = server
     async with two_upstreams() as (old, new), httpx.AsyncClient(base_url=process.url, timeout=60) as http:
-        texts = {"old": catalogue(old.base_url, "old"), "new": catalogue(new.base_url, "new")}
+        texts = {"old": proxied_catalogue(old.base_url, "old"), "new": proxied_catalogue(new.base_url, "new")}
         assert (await put(http, file, texts["old"])).json()["tiers"] == [1, 2, 3, 4]
         replies: list[tuple[str, set[str]]] = []
         done, enough, seen = asyncio.Event(), asyncio.Event(), 0
@@ -143,7 +124,7 @@ async def test_a_catalogue_that_is_refused_changes_nothing_and_says_why(
 ) -> None:
     process, file = server
     async with two_upstreams() as (old, _), httpx.AsyncClient(base_url=process.url, timeout=60) as http:
-        text = catalogue(old.base_url, "old")
+        text = proxied_catalogue(old.base_url, "old")
         assert (await put(http, file, text)).status_code == 200
         refused = await put(http, file, change(text))
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "catalogue_refused")
@@ -154,8 +135,8 @@ async def test_a_catalogue_that_is_refused_changes_nothing_and_says_why(
 async def test_a_hangup_reloads_too(server: tuple[ServedProcess, Path]) -> None:
     process, file = server
     async with two_upstreams() as (old, new), httpx.AsyncClient(base_url=process.url, timeout=60) as http:
-        assert (await put(http, file, catalogue(old.base_url, "old"))).status_code == 200
-        await asyncio.to_thread(file.write_text, catalogue(new.base_url, "new"))
+        assert (await put(http, file, proxied_catalogue(old.base_url, "old"))).status_code == 200
+        await asyncio.to_thread(file.write_text, proxied_catalogue(new.base_url, "new"))
         process.process.send_signal(signal.SIGHUP)
         while (await reply(http, stream=False))[0] != "new":
             pass
