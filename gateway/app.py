@@ -62,6 +62,7 @@ from quality.database import migrate, open_database
 from quality.experience import Encode, encoder_of
 from quality.feedback import FeedbackDesk
 from quality.ledger import Ledger
+from quality.probe_curve import ProbeCurves
 from quality.redaction import load_redaction
 from quality.tier_worth import ReportFileError, stored_report, warnings_of
 from tiers.catalog_file import load_catalog
@@ -195,6 +196,7 @@ class Composition:
             database=database,
             quality_loop=loop,
             recent=recent,
+            probe_curves=ProbeCurves(database),
             redis=redis,
             metrics=self.metrics,
             created=int(time.time()),

@@ -28,6 +28,7 @@ from gateway.stores.redis_store import RedisStore
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.tenancy import Tenancy
 from quality.feedback import FeedbackDesk
+from quality.probe_curve import ProbeCurves
 from quality.recorded import Recorded
 
 HttpRequest = Request[Any, Any, State]
@@ -76,6 +77,7 @@ class Parts:
     database: AsyncEngine
     quality_loop: QualityLoop | None
     recent: RecentInForce | None
+    probe_curves: ProbeCurves
     redis: RedisStore | None
     metrics: Metrics
     created: int

@@ -4,10 +4,12 @@ import asyncio
 
 import msgspec
 import numpy as np
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.outcome_model import OutcomeModel
 from classifier.worth import PRICES, choose
+from migrations.tables import training_rows
 from quality.experience import feature_spec
 from quality.paired_probes import Probes, p_ok_of, probes_since
 
@@ -29,8 +31,32 @@ class ProbeCurve(msgspec.Struct, frozen=True, kw_only=True):
     points: list[ProbePoint]
 
 
-async def probe_curve(engine: AsyncEngine, model: OutcomeModel) -> ProbeCurve:
-    """What `model` would have chosen for the newest probes, and what that would have come to."""
+class ProbeCurves:
+    """The curve of the version asked for, which is drawn again only after another probe was stored."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._drawn_of: tuple[str, int | None] | None = None
+        self._curve = ProbeCurve(probes=0, points=[])
+
+    async def of(self, model: OutcomeModel) -> ProbeCurve:
+        """What `model` would have chosen for the newest probes, and what that would have come to."""
+        newest = (
+            select(training_rows.c.training_row_id)
+            .where(training_rows.c.source == "probe")
+            .order_by(training_rows.c.created_at.desc(), training_rows.c.training_row_id.desc())
+            .limit(1)
+        )
+        async with self._engine.connect() as connection:
+            drawn_of = model.version, await connection.scalar(newest)
+        if drawn_of == self._drawn_of:
+            return self._curve
+        curve = await _curve_of(self._engine, model)
+        self._drawn_of, self._curve = drawn_of, curve
+        return curve
+
+
+async def _curve_of(engine: AsyncEngine, model: OutcomeModel) -> ProbeCurve:
     probes = await probes_since(engine, 0.0, feature_spec(model.manifest), newest=NEWEST)
     if not len(probes.no_worse):
         return ProbeCurve(probes=0, points=[])

@@ -22,8 +22,7 @@ from gateway.routing.preview import OperatingPoint, Preview, preview
 from gateway.routing.rule import RoutingRule
 from gateway.stores.database_reach import reached
 from quality.estimates import Share
-from quality.kinds import KindShare, acceptance
-from quality.probe_curve import ProbeCurve, probe_curve
+from quality.kinds import Acceptance, KindShare, acceptance
 from quality.recent_decisions import sample_decisions
 from quality.reliability import ReliabilityBin, reliability
 from quality.tier_worth import ReportFileError, compare_tiers, mean_cost_usd, stored_report, worthless_tiers
@@ -144,14 +143,16 @@ async def show_reliability(request: HttpRequest) -> Response[Any]:
 @get("/routing/clusters", operation_class=describe(None, ClustersShown), summary="Show kinds of prompts")
 async def show_clusters(request: HttpRequest) -> Response[Any]:
     """How good each tier is for each kind. 409 without a classifier. `format`: json or csv."""
-    shown = await clusters_shown(parts_of(request))
+    parts = parts_of(request)
+    shown = await clusters_shown(parts, await reached(acceptance(parts.database)))
     return as_asked(request, "clusters", shown, ClusterRow.__struct_fields__, shown.rows)
 
 
 @get("/routing/tiers", operation_class=describe(None, TiersCompared), summary="Compare the tiers")
 async def show_tiers(request: HttpRequest) -> Response[Any]:
     """Accuracy, price and latency, and which tier is not worth its price. `format`: json or csv."""
-    shown = await tiers_compared(parts_of(request))
+    parts = parts_of(request)
+    shown = await tiers_compared(parts, await reached(acceptance(parts.database)))
     return as_asked(request, "tiers", shown, TierRow.__struct_fields__, shown.tiers)
 
 
@@ -167,7 +168,7 @@ def model_in_force(parts: Parts) -> OutcomeModel:
 async def curve_shown(parts: Parts) -> CurveShown:
     """The curve with its operating point. Raises `ApiError` 409 and 503."""
     model, rule = model_in_force(parts), rule_at(parts, parts.routing.target_in_force)
-    drawn: ProbeCurve = await reached(probe_curve(parts.database, model))
+    drawn = await reached(parts.probe_curves.of(model))
     curves = model.manifest.curves
     points = curves.lambda_rule if rule.rule == "lambda" else curves.tau_rule
     no_worse, cost_share = _on_curve(points, rule.lambda_ if rule.rule == "lambda" else rule.tau)
@@ -213,17 +214,16 @@ def rule_at(parts: Parts, target: float | None) -> RoutingRule:
     return rule_of(parts.routing.classifier, "", target)
 
 
-async def clusters_shown(parts: Parts) -> ClustersShown:
-    """What the version remembers of each kind of prompts, and what was verified since. Raises `ApiError` 409, 503."""
+async def clusters_shown(parts: Parts, accepted: Acceptance) -> ClustersShown:
+    """What the version remembers of each kind of prompts, and what was verified since. Raises `ApiError` 409."""
     model = model_in_force(parts)
-    live = {(kind.tier, kind.cluster): kind for kind in (await reached(acceptance(parts.database))).by_kind}
+    live = {(kind.tier, kind.cluster): kind for kind in accepted.by_kind}
     return ClustersShown(version=model.version, rows=await asyncio.to_thread(_cluster_rows, model, live))
 
 
-async def tiers_compared(parts: Parts) -> TiersCompared:
-    """The catalogue's tiers, with the stored measurement of them. Raises `ApiError` 503."""
+async def tiers_compared(parts: Parts, accepted: Acceptance) -> TiersCompared:
+    """The catalogue's tiers, with the stored measurement of them."""
     catalog, problem = parts.routing.catalog, ""
-    accepted = (await reached(acceptance(parts.database))).by_tier
     report = None
     try:
         report = await asyncio.to_thread(stored_report, parts.settings.data_path, catalog)
@@ -246,7 +246,7 @@ async def tiers_compared(parts: Parts) -> TiersCompared:
                 cost_usd=None if one is None else mean_cost_usd(one, spec.price),
                 not_better_than=None if flag is None else flag.cheaper,
                 p_value=None if flag is None else flag.p_value,
-                accepted=accepted.get(spec.number),
+                accepted=accepted.by_tier.get(spec.number),
             )
         )
     return TiersCompared(

@@ -162,7 +162,7 @@ DECISIONS: dict[str, tuple[Table, dict[str, Column], dict[str, str]]] = {
         routing_decisions,
         {"tier": _VERIFICATIONS["tier"]},
         {"request_id": "'chatcmpl-' || n", "reason": "'for some reason'", "classifier_version": "'v'", "novelty": "0.5",
-         "prediction_kind": "'measured'", "quality_target": "0.9", "p_ok": "'[]'", "scores": "'[]'",
+         "prediction_kind": "'measured'", "quality_target": "0.9", "p_ok": "'[0.8, 0.85, 0.9, 1.0]'", "scores": "'[]'",
          "inputs": f"'{_INPUTS}'"},
     ),
 }  # fmt: skip

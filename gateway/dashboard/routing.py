@@ -1,7 +1,8 @@
 """The routing page: cost against quality, what another target would do before it is in force, and whom to trust."""
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 from litestar import get, post
 from litestar.response import Response
@@ -12,6 +13,7 @@ from gateway.api.routing_views import (
     ClusterRow,
     ClustersShown,
     CurveShown,
+    TiersCompared,
     clusters_shown,
     curve_shown,
     preview_of,
@@ -27,8 +29,10 @@ from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.routing.preview import Preview
 from gateway.stores.database_reach import reached
+from quality.kinds import acceptance
 from quality.reliability import ReliabilityBin, reliability
 
+T = TypeVar("T")
 PATH = "/admin/routing"
 _PROBES, _OWN = 4, 1
 
@@ -38,12 +42,11 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
     """Query: `quality_target`, to see what it would do with yesterday's traffic."""
     parts = parts_of(request)
     wanted = target_of(request.query_params.get("quality_target", ""))
-    previewed, curve, clusters, bins, compared = await asyncio.gather(
+    previewed, curve, bins, (clusters, compared) = await asyncio.gather(
         preview_of(request),
-        _unless_off(curve_shown, parts),
-        _unless_off(clusters_shown, parts),
+        _unless_off(curve_shown(parts)),
         reached(reliability(parts.database, parts.routing.strongest)),
-        tiers_compared(parts),
+        _verified(parts),
     )
     in_force = rule_at(parts, parts.routing.target_in_force)
     return page(
@@ -84,9 +87,14 @@ async def apply_target(request: HttpRequest) -> Response[Any]:
     return back_to(PATH, f"The quality target is {said} from now on.{late}")
 
 
-async def _unless_off(find: Any, parts: Parts) -> Any:
+async def _verified(parts: Parts) -> tuple[ClustersShown | None, TiersCompared]:
+    accepted = await reached(acceptance(parts.database))
+    return await asyncio.gather(_unless_off(clusters_shown(parts, accepted)), tiers_compared(parts, accepted))
+
+
+async def _unless_off(shown: Awaitable[T]) -> T | None:
     try:
-        return await find(parts)
+        return await shown
     except ApiError as error:
         if error.status != 409:
             raise

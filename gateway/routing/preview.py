@@ -49,17 +49,17 @@ def preview(
     if not sample:
         return None
     weights = np.array([one.weight for one in sample])
-    # The page that previews nothing in particular gives the same rule twice.
-    chosen = {rule: np.array([choice_at(one.inputs, rule) for one in sample]) - 1 for rule in (now, then)}
-    before, after = chosen[now], chosen[then]
+    # A set, because the page that previews nothing in particular gives the same rule twice.
+    chosen = {rule: np.array([choice_at(one.inputs, rule) for one in sample]) - 1 for rule in {now, then}}
+    points = {rule: _point(sample, weights, taken, rule) for rule, taken in chosen.items()}
     return Preview(
         since=since,
         until=until,
         sampled=len(sample),
         requests=float(weights.sum()),
-        moved=float(np.average(before != after, weights=weights)),
-        now=_point(sample, weights, before, now),
-        then=_point(sample, weights, after, then),
+        moved=float(np.average(chosen[now] != chosen[then], weights=weights)),
+        now=points[now],
+        then=points[then],
     )
 
 

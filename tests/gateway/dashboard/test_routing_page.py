@@ -13,6 +13,7 @@ import pytest_asyncio
 from sqlalchemy import insert, update
 
 from classifier.decision import PolicyInputs, Prediction
+from classifier.outcome_model import OutcomeModel
 from classifier.policy import decide
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.preview import preview
@@ -174,7 +175,9 @@ async def test_whoever_only_looks_on_or_comes_from_elsewhere_changes_nothing(
     assert (await admin.post(APPLY, data=order)).status_code == 403
 
 
-async def test_probes_draw_a_curve_and_verdicts_the_calibration(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+async def test_probes_draw_a_curve_again_after_another_and_verdicts_the_calibration(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
     now, model = time.time(), aio.parts.routing.classifier.model  # type: ignore[attr-defined]
     encoded = encode_prompt(model, [{"role": "user", "content": "What is the capital of France?"}])
     row = {
@@ -203,6 +206,16 @@ async def test_probes_draw_a_curve_and_verdicts_the_calibration(aio: RunningGate
         answer = await admin.get(f"/admin/api/routing/{view}?format=csv")
         assert answer.headers["content-type"] == "text/csv; charset=utf-8", view
         assert list(csv.DictReader(io.StringIO(answer.text))), view
+
+    curves = aio.parts.probe_curves
+    drawn = await curves.of(model)
+    assert await curves.of(model) is drawn
+    async with aio.parts.database.begin() as connection:
+        await connection.execute(insert(training_rows).values(row | {"request_id": "p4", "created_at": now + 1}))
+    assert (await curves.of(model)).probes == 5
+    renamed = msgspec.structs.replace(model.manifest, version="another")
+    other = OutcomeModel(renamed, model.encoder, model.heads, model.memory)
+    assert await curves.of(other) is not await curves.of(model)
 
 
 async def test_without_its_database_the_page_says_so(tmp_path: Path) -> None:
