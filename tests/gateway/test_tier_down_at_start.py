@@ -1,6 +1,5 @@
 """A gateway whose tiers are elsewhere starts although one of them is down, says why, and finds it when it comes."""
 
-import asyncio
 from pathlib import Path
 
 import httpx
@@ -10,6 +9,7 @@ from gateway.cores.engine import running_engine
 from gateway.settings import Settings
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
+from tests.polling import eventually
 from tests.tiers.loopback_server import Call, LoopbackServer
 from tests.tiers.triton_server import Triton
 from tiers.catalog_file import load_catalog
@@ -68,9 +68,11 @@ async def test_a_tier_that_is_down_at_the_start_is_routed_around_and_found_when_
             answered = await asked(aio.http, "auto")
             assert (answered.status_code, int(answered.headers["x-aio-tier"]) > 1) == (200, True)
             other.loading = False
-            # Polled: the gateway looks again by itself.
-            while (await asked(aio.http, "tier-1")).status_code != 200:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+
+            async def back() -> bool:
+                return (await asked(aio.http, "tier-1")).status_code == 200
+
+            await eventually(back)
             assert (await aio.http.get("/health/ready")).json() == {"status": "ok"}
 
 
@@ -87,9 +89,11 @@ async def test_a_triton_model_without_the_tensors_is_told_by_the_readiness_page(
             assert ready["status"] == "degraded"
             assert "'upstream' without the inputs max_tokens, text_input" in ready["problems"]["tier 1"]
             model.inputs = ("text_input", "max_tokens")
-            # Polled: the gateway looks again by itself.
-            while (await aio.http.get("/health/ready")).json() != {"status": "ok"}:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+
+            async def is_ready() -> bool:
+                return bool((await aio.http.get("/health/ready")).json() == {"status": "ok"})
+
+            await eventually(is_ready)
 
 
 async def test_without_any_tier_it_starts_and_is_not_ready(tmp_path: Path) -> None:

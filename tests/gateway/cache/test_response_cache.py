@@ -10,6 +10,7 @@ import pytest
 from gateway.cache.stores import MemoryStore
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.test_disconnects import only_record
+from tests.polling import eventually
 from tiers.errors import TierError
 from tiers.tools.tool import ToolCallDelta
 
@@ -53,9 +54,7 @@ async def results(gateway: RunningGateway, *asks: dict[str, Any]) -> list[str]:
 
 
 async def until_in_flight(gateway: RunningGateway, count: int) -> None:
-    async with asyncio.timeout(20):
-        while gateway.parts.service.in_flight != count:  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(0)
+    await eventually(lambda: gateway.parts.service.in_flight == count)
 
 
 def content(answer: httpx.Response) -> str:

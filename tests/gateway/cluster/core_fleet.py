@@ -1,8 +1,7 @@
 """Cores behind TCP doors, as a cluster has them, without the cluster: what a test needs to lose one."""
 
-import asyncio
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +17,7 @@ from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceO
 from inference_core.tcp_transport import TcpCoreClient, TcpDoor
 from tests.gateway.cluster.silent_relay import SilentRelay
 from tests.gateway.running_gateway import PausedCore
+from tests.polling import eventually
 
 
 class ServedReplica:
@@ -120,11 +120,5 @@ def tokens_of(outputs: list[SequenceOutput]) -> list[int]:
     return [token for output in outputs for token in output.token_ids]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Polled: it comes true in a task of the client's or the server's own."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
-
-
 async def until_connected(core: ReplicatedCore, *names: str) -> None:
-    await until(lambda: set(core.replicas) == set(names))
+    await eventually(lambda: set(core.replicas) == set(names))

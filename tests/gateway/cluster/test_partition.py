@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from inference_core.errors import CoreGoneError
-from tests.gateway.cluster.core_fleet import CoreFleet, answer, request, tokens_of, until, until_connected
+from tests.gateway.cluster.core_fleet import CoreFleet, answer, request, tokens_of, until_connected
+from tests.polling import eventually
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -32,7 +33,7 @@ async def core(fleet: CoreFleet) -> AsyncIterator[object]:
 async def test_what_a_silent_replica_has_begun_ends_with_an_error_and_the_rest_goes_elsewhere(core, fleet):
     begun = core.generate(request("begun", tokens=2000))
     await anext(begun)
-    await until(lambda: "begun" in core._requests)
+    await eventually(lambda: "begun" in core._requests)
     lost = fleet.replicas[core._requests["begun"].name]
     (other,) = (replica for replica in fleet.replicas.values() if replica is not lost)
     lost.said, lost.relay.silent = False, True
@@ -49,13 +50,13 @@ async def test_what_a_silent_replica_has_begun_ends_with_an_error_and_the_rest_g
 async def test_a_silent_replica_gives_up_what_nobody_will_hear(core, fleet):
     begun = core.generate(request("begun", tokens=2000))
     await anext(begun)
-    await until(lambda: "begun" in core._requests)
+    await eventually(lambda: "begun" in core._requests)
     lost = fleet.replicas[core._requests["begun"].name]
     lost.paused.set()
     assert lost.server._is_busy()
 
     lost.relay.silent = True
-    await until(lambda: not lost.server._is_busy())
+    await eventually(lambda: not lost.server._is_busy())
 
 
 async def test_a_replica_that_is_heard_again_serves_again(core, fleet):

@@ -10,7 +10,8 @@ import pytest
 from gateway.cluster.merged_stats import merged
 from inference_core.fake_runner import hash_core
 from inference_core.protocol import Knobs, SamplingParams
-from tests.gateway.cluster.core_fleet import CoreFleet, answer, request, tokens_of, until, until_connected
+from tests.gateway.cluster.core_fleet import CoreFleet, answer, request, tokens_of, until_connected
+from tests.polling import eventually
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -130,7 +131,7 @@ async def test_a_prefill_replica_that_dies_meanwhile_costs_no_answer(core, fleet
     lost = fleet.replicas["p"]
     lost.paused.set()
     asking = asyncio.create_task(answer(core, request("r", prompt=LONG)))
-    await until(lambda: core._replicas["p"].in_flight == 1)
+    await eventually(lambda: core._replicas["p"].in_flight == 1)
 
     lost.said = False
     await lost.stop()
@@ -147,7 +148,7 @@ async def test_an_answering_replica_that_dies_meanwhile_is_replaced_by_another(c
     await until_connected(core, "d", "e", "p")
     fleet.replicas["p"].paused.set()
     asking = asyncio.create_task(answer(core, request("r", prompt=LONG)))
-    await until(lambda: core._replicas["p"].in_flight == 1)
+    await eventually(lambda: core._replicas["p"].in_flight == 1)
     lost = fleet.replicas[core._requests["r"].name]
 
     lost.said = False
@@ -203,7 +204,7 @@ async def test_a_full_prefill_replica_is_done_without(core, fleet, truth):
     await core._replicas["p"].client.set_knobs({"max_waiting": 1, "max_num_seqs": 1})
     fleet.replicas["p"].paused.set()
     asking = [asyncio.create_task(answer(core, request(f"r{i}", prompt=(i, *LONG)))) for i in range(2)]
-    await until(lambda: core._handover._outcomes)
+    await eventually(lambda: core._handover._outcomes)
     fleet.replicas["p"].paused.clear()
     await asyncio.gather(*asking)
 
@@ -214,7 +215,7 @@ async def test_a_full_prefill_replica_is_done_without(core, fleet, truth):
 async def test_without_a_prefill_replica_prompts_are_computed_in_place_and_counted(core, fleet, truth):
     gone = fleet.replicas["p"]
     gone.leaving = True
-    await until(lambda: "p" not in core.replicas)
+    await eventually(lambda: "p" not in core.replicas)
 
     assert tokens_of(await answer(core, request("r", prompt=LONG))) == truth[LONG]
     assert (await handover(core)).outcomes == {"gone": 1}
@@ -231,7 +232,7 @@ async def test_prefill_replicas_answer_where_there_is_nobody_else(core, fleet, t
 async def test_a_caller_that_leaves_meanwhile_leaves_nothing_behind(core, fleet):
     fleet.replicas["p"].paused.set()
     asking = asyncio.create_task(answer(core, request("r", prompt=LONG)))
-    await until(lambda: core._replicas["p"].in_flight == 1)
+    await eventually(lambda: core._replicas["p"].in_flight == 1)
 
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -246,9 +247,9 @@ async def test_a_leaving_prefill_replica_ends_what_it_has(core, fleet, truth):
     leaving = fleet.replicas["p"]
     leaving.paused.set()
     asking = asyncio.create_task(answer(core, request("r", prompt=LONG)))
-    await until(lambda: core._replicas["p"].in_flight == 1)
+    await eventually(lambda: core._replicas["p"].in_flight == 1)
     leaving.leaving = True
-    await until(lambda: core._replicas["p"].leaving)
+    await eventually(lambda: core._replicas["p"].leaving)
     leaving.paused.clear()
 
     assert tokens_of(await asking) == truth[LONG]

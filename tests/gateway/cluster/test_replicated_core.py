@@ -7,7 +7,8 @@ from contextlib import suppress
 import pytest
 
 from inference_core.errors import CoreGoneError, InvalidRequestError
-from tests.gateway.cluster.core_fleet import CoreFleet, answer, request, tokens_of, until, until_connected
+from tests.gateway.cluster.core_fleet import CoreFleet, answer, request, tokens_of, until_connected
+from tests.polling import eventually
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -33,7 +34,7 @@ async def core(fleet: CoreFleet) -> AsyncIterator[object]:
 
 async def holder(core, fleet, request_id):
     """The replica at which a request is."""
-    await until(lambda: request_id in core._requests)
+    await eventually(lambda: request_id in core._requests)
     return fleet.replicas[core._requests[request_id].name]
 
 
@@ -133,7 +134,7 @@ async def test_a_leaving_replica_ends_what_it_has_and_gets_nothing_new(core, fle
     await anext(outputs)
     leaving = await holder(core, fleet, "long")
     leaving.leaving = True
-    await until(lambda: core._replicas[leaving.name].leaving)
+    await eventually(lambda: core._replicas[leaving.name].leaving)
 
     await asyncio.gather(*(answer(core, request(f"r{i}", prompt=(i,))) for i in range(10)))
     assert core._replicas[leaving.name].in_flight == 1
@@ -149,7 +150,7 @@ async def test_a_draining_replica_refuses_and_another_one_answers(core, fleet):
     draining = await holder(core, fleet, "long")
     draining.paused.set()
     stopping = asyncio.create_task(draining.stop(30))
-    await until(lambda: draining.server._draining)
+    await eventually(lambda: draining.server._draining)
 
     answers = await asyncio.gather(*(answer(core, request(f"r{i}", prompt=(i,))) for i in range(10)))
 

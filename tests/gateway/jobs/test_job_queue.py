@@ -1,7 +1,7 @@
 """What every queue of lines promises: in order, to one worker at a time, to another once that is gone, then no more."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from gateway.stores.redis_store import RedisStore
 from gateway.tenancy.database_time import DatabaseTime
 from quality.database import migrate, open_database
 from tests.conftest import RedisServer
+from tests.polling import eventually
 
 # Of leases that shall run out while a test waits for just that; others outlast every test.
 SHORT, LONG = 0.05, 600.0
@@ -77,13 +78,6 @@ async def queues(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     redis = request.getfixturevalue("redis_server") if request.param == "redis" else None
     async with bench(url, redis) as made:
         yield made
-
-
-async def eventually(work: Callable[[], Awaitable[list[Job]]]) -> list[Job]:
-    """What `work` gives once that is not empty: a lease runs out by a clock that no test can turn."""
-    while not (found := await work()):  # noqa: ASYNC110
-        await asyncio.sleep(SHORT / 5)
-    return found
 
 
 def numbers(jobs: Sequence[Job]) -> list[int]:
@@ -144,8 +138,8 @@ async def test_what_is_put_back_is_anyones_again_at_once_or_later(queues: Bench)
     ada, bob = queues.worker("ada"), queues.worker("bob")
     one, two = await ada.take(batch_id, 2)
     await ada.put_back(one, 0.0, 0)
-    await ada.put_back(two, SHORT, two.deliveries)
     assert [(job.number, job.deliveries) for job in await bob.take(batch_id, 2)] == [(1, 1)]
+    await ada.put_back(two, SHORT, two.deliveries)
     later = await eventually(lambda: bob.take(batch_id, 2))
     assert [(job.number, job.deliveries, job.redelivered) for job in later] == [(2, 2, False)]
 

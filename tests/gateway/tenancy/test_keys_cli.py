@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from gateway.cli import main
 from gateway.settings import Settings
 from tests.gateway.running_gateway import running_gateway
+from tests.polling import eventually
 
 
 @pytest.fixture
@@ -89,17 +90,11 @@ async def test_a_server_that_runs_follows_the_command_line(folder: Path) -> None
     settings = Settings(data_dir=str(folder), monitor=False, keys_poll_seconds=0.05)
     async with running_gateway(settings) as aio:
         key = (await asyncio.to_thread(said, "keys", "create", "ada"))["key"]
-        headers = {"authorization": f"Bearer {key}"}
 
-        async def until(status: int) -> None:
-            async with asyncio.timeout(20):
-                # Polled, as the server polls.
-                while (await aio.http.get("/v1/models", headers=headers)).status_code != status:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+        async def answered(status: int, **headers: str) -> bool:
+            return (await aio.http.get("/v1/models", headers=headers)).status_code == status
 
-        async with asyncio.timeout(20):
-            while (await aio.http.get("/v1/models")).status_code != 401:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        await until(200)
+        await eventually(lambda: answered(401))
+        await eventually(lambda: answered(200, authorization=f"Bearer {key}"))
         await asyncio.to_thread(said, "keys", "revoke", "ada")
-        await until(401)
+        await eventually(lambda: answered(401, authorization=f"Bearer {key}"))

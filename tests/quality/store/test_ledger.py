@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from quality.database import migrate, open_database
 from quality.ledger import Ledger, LedgerClosedError
 from quality.recorded import Recorded
 from quality.store import delete_key_data, get_request, insert_records
+from tests.polling import eventually
 from tests.quality.store.records import make_embedding, make_record
 
 ROOT = Path(__file__).parents[3]
@@ -43,12 +44,6 @@ def segments(journal_dir: Path) -> list[Path]:
 async def stored_ids(engine: AsyncEngine) -> list[str]:
     async with engine.connect() as connection:
         return list((await connection.execute(select(requests.c.request_id))).scalars())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - what the ledger waits for has no event to the outside
-            await asyncio.sleep(0)
 
 
 def away(path: Path) -> AsyncEngine:
@@ -179,7 +174,7 @@ async def test_the_folder_of_a_dead_process_goes_once_its_records_are_stored(
 
     async with running(journal_dir, sqlite_engine) as ledger:
         await ledger.flush()
-        await until(lambda: not segment.parent.exists())
+        await eventually(lambda: not segment.parent.exists())
 
     assert segments(journal_dir) == []
 
@@ -221,7 +216,7 @@ async def test_an_outage_of_postgresql_costs_no_record_and_no_request(
         try:
             ledger.append(make_record("during"))
             await ledger.recorded("during")
-            await until(lambda: ledger.status().store_error is not None)
+            await eventually(lambda: ledger.status().store_error is not None)
 
             status = ledger.status()
             assert await ledger.find("during") == make_record("during")
@@ -241,7 +236,7 @@ async def test_storing_begins_when_the_missing_schema_appears(tmp_path: Path, da
     engine = open_database(database_url)
     async with running(tmp_path / "journal", engine) as ledger:
         ledger.append(make_record("r-1"))
-        await until(lambda: ledger.status().store_error is not None)
+        await eventually(lambda: ledger.status().store_error is not None)
 
         await migrate(database_url)
         await ledger.flush()
