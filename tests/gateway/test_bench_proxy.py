@@ -1,7 +1,6 @@
 """The benchmark of proxying asks what it says, and counts what was not answered."""
 
 import asyncio
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +9,7 @@ from click.testing import CliRunner
 from gateway.bench.proxy import Target, TargetError, bench_proxy, require_answer
 from gateway.bench.upstream import running_upstream
 from gateway.cli import main
+from tests.ports import held_port
 from tests.tiers.loopback_server import Call, LoopbackServer
 
 
@@ -39,9 +39,7 @@ async def test_a_target_that_is_not_there_is_an_error() -> None:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """Of this machine; whoever holds a port without listening lets nobody else listen there."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
+    with held_port() as held:
         yield held.getsockname()[1]
 
 

@@ -1,7 +1,6 @@
 """Clients of all transports, each with the core it speaks to."""
 
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.socket_transport import SocketCoreClient, StreamCoreClient
 from inference_core.tcp_transport import TcpCoreClient, TcpDoor
+from tests.ports import held_port
 
 
 @pytest.fixture(params=["thread", "socket", "tcp"])
@@ -29,7 +29,8 @@ async def connect(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterato
 
         door: Door = UnixDoor(tmp_path / "core.sock")
         if request.param == "tcp":
-            door = TcpDoor("127.0.0.1", b"secret", free_port())
+            held = stack.enter_context(held_port())
+            door = TcpDoor("127.0.0.1", b"secret", held.getsockname()[1])
 
         async def connect_served(core_factory: Any, **options: Any) -> StreamCoreClient:
             await revive(core_factory, **options)
@@ -57,12 +58,6 @@ async def connect(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterato
         else:
             connect_served.revive = revive  # type: ignore[attr-defined]
             yield connect_served
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="session")

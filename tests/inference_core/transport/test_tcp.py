@@ -13,6 +13,7 @@ from scripted_core import ScriptedCore, expected_tokens
 from inference_core.core_server import CoreServer
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.tcp_transport import CoreAddress, TcpCoreClient, TcpDoor
+from tests.ports import held_port
 
 
 class ListeningCore(ScriptedCore):
@@ -109,11 +110,10 @@ async def test_a_port_that_is_taken_is_an_error_that_names_it():
 
 
 async def test_nobody_there_is_a_core_that_is_gone():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-
-    with pytest.raises(CoreGoneError, match=f"no core answers at 127.0.0.1:{port}"):
-        await TcpCoreClient(CoreAddress(host="127.0.0.1", port=port, secret=b"s")).start()
+    with held_port() as held:
+        port = held.getsockname()[1]
+        with pytest.raises(CoreGoneError, match=f"no core answers at 127.0.0.1:{port}"):
+            await TcpCoreClient(CoreAddress(host="127.0.0.1", port=port, secret=b"s")).start()
 
 
 async def test_an_idle_connection_stays_as_long_as_both_ends_beat(ask):
