@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.gateway.served_process import ServedProcess, served, started
+from tests.polling import until
 
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
 NAMES = ["auto", "tier-1", "tier-2", "tier-3", "tier-4"]
@@ -166,8 +167,7 @@ def test_gateway_and_core_can_be_processes_of_their_own(tmp_path: Path, cache: P
         served(tmp_path / "gateway", cache, "--role", "gateway", *socket) as aio,
         started(tmp_path / "core", cache, "--role", "core", *socket),
     ):
-        while httpx.get(f"{aio.url}/health/ready").status_code != 200:
-            pass
+        until(lambda: httpx.get(f"{aio.url}/health/ready", timeout=60).status_code == 200)
         answer = aio.client.chat.completions.create(model="tier-2", messages=FRANCE, max_tokens=16, temperature=0)
         assert answer.choices[0].message.content
         assert len(aio.client.embeddings.create(model="smollm2-embed", input="Paris").data[0].embedding) == 576
@@ -204,6 +204,6 @@ def test_a_killed_gateway_loses_no_request_that_ended_100_ms_before(tmp_path: Pa
     assert len(safe) >= 40
     with served(data, cache) as again:
         for request_id in safe:
-            shown = httpx.get(f"{again.url}/v1/requests/{request_id}")
+            shown = httpx.get(f"{again.url}/v1/requests/{request_id}", timeout=60)
             assert shown.status_code == 200, request_id
             assert shown.json()["status"] == "ok"
