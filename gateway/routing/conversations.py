@@ -3,7 +3,6 @@
 import hashlib
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,14 +10,13 @@ import msgspec
 
 from classifier.routing_input import CHARS_PER_TOKEN, TOKENS_PER_MESSAGE
 from gateway.answering.ask import Ask
+from gateway.routing.tiers_by_digest import DIGEST_BYTES, TiersByDigest
 from tiers.catalog import Catalog
 from tiers.tier import ChatMessage
 from tiers.tier_spec import TierSpec
 
 MOST = 65_536
 SECONDS = 3600.0
-# So many of a conversation's tiers are remembered, the newest.
-TIERS_KEPT = 8
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,12 +41,12 @@ class Conversations:
     """
 
     def __init__(self, most: int = MOST, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self.seconds, self._clock = most, seconds, clock
+        self.seconds, self._clock = seconds, clock
         self._secret = secrets.token_bytes(32)
-        self._tiers: OrderedDict[bytes, tuple[float, tuple[int, ...]]] = OrderedDict()
+        self._tiers = TiersByDigest(most)
 
     def __len__(self) -> int:
-        return len(self._tiers)
+        return self._tiers.noted_since(self._clock() - self.seconds)
 
     def history(self, ask: Ask) -> History:
         """What is remembered of the conversation that `ask` goes on with."""
@@ -70,23 +68,13 @@ class Conversations:
         """Note that `tier` answered `ask`."""
         if ask.messages is None:
             return
-        tiers = (*self.history(ask).tiers, tier)[-TIERS_KEPT:]
-        now = self._clock()
-        keys = [self._key_of(ask, ask.messages)]
+        tiers, now = (*self.history(ask).tiers, tier), self._clock()
+        self._tiers.note(now, self._key_of(ask, ask.messages), tiers)
         if ask.conversation is not None:
-            keys.append(self._key_of_id(ask))
-        for key in keys:
-            self._tiers[key] = now, tiers
-            self._tiers.move_to_end(key)
-        while self._tiers and (len(self._tiers) > self._most or self._oldest() < now - self.seconds):
-            self._tiers.popitem(last=False)
+            self._tiers.note(now, self._key_of_id(ask), tiers)
 
     def _recall(self, key: bytes) -> tuple[int, ...]:
-        noted, tiers = self._tiers.get(key, (0.0, ()))
-        return tiers if tiers and noted >= self._clock() - self.seconds else ()
-
-    def _oldest(self) -> float:
-        return next(iter(self._tiers.values()))[0]
+        return self._tiers.since(self._clock() - self.seconds, key)
 
     def _key_of_id(self, ask: Ask) -> bytes:
         return self._digest(ask, b"id", [(ask.conversation or "").encode()])
@@ -96,7 +84,7 @@ class Conversations:
         return self._digest(ask, b"messages", parts)
 
     def _digest(self, ask: Ask, kind: bytes, parts: Sequence[bytes]) -> bytes:
-        digest = hashlib.blake2b(key=self._secret, digest_size=16)
+        digest = hashlib.blake2b(key=self._secret, digest_size=DIGEST_BYTES)
         for part in (kind, (ask.key_id or "").encode(), *parts):
             # The length goes first, so that no two lists of parts run into the same bytes.
             digest.update(len(part).to_bytes(8, "little"))

@@ -7,7 +7,8 @@ import pytest
 
 from gateway.answering.ask import Ask
 from gateway.answering.caller import Caller
-from gateway.routing.conversations import TIERS_KEPT, Conversations, circumstances
+from gateway.routing.conversations import Conversations, circumstances
+from gateway.routing.tiers_by_digest import TIERS_KEPT
 from inference_core.protocol import SamplingParams
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog_file import load_catalog
