@@ -54,6 +54,11 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
 
     Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
     """
+    if role == "gateway":
+        # First, for libraries begin threads when they are imported. A core's threads compute, and keep their heaps.
+        from gateway.processes.allocator import share_one_heap
+
+        share_one_heap()
     from gateway.telemetry.set_up import set_up_telemetry
 
     settings = settings_from(role="all" if role == "core" else role, **given)
