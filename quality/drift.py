@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Text, cast, select, true
+from sqlalchemy import Row, Text, cast, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.decision import LEARNED_KINDS
@@ -73,7 +73,7 @@ class InputWatch:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._newest: tuple[Any, ...] | None = None
+        self._newest: Row[Any, Any] | None = None
         self._embedding = _unknown("embedding", _NOTHING, _NOTHING)
 
     async def look(self) -> list[InputDrift]:
@@ -89,10 +89,12 @@ class InputWatch:
         async with self._engine.connect() as connection:
             novelty = np.array((await connection.scalars(decisions)).all(), np.float64)
             row = (await connection.execute(newest)).first()
-            if row is not None and tuple(row) != self._newest:
+            vectors = None
+            if row is not None and row != self._newest:
                 vectors = await verified_vectors(connection, row.feature_spec)
-                self._embedding = await asyncio.to_thread(embedding_drift, vectors[:VECTORS], vectors[VECTORS:])
-                self._newest = tuple(row)
+        if vectors is not None:
+            self._embedding = await asyncio.to_thread(embedding_drift, vectors[:VECTORS], vectors[VECTORS:])
+            self._newest = row
         return [novelty_drift(novelty[:WINDOW], novelty[WINDOW:]), self._embedding]
 
 

@@ -1,7 +1,7 @@
 """Do predictions come true? Verified answers by what was predicted of them when they were routed."""
 
 import msgspec
-from sqlalchemy import Text, cast, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import LEARNED_KINDS
@@ -9,7 +9,6 @@ from migrations.tables import routing_decisions
 from quality.estimates import Share, newest_verifications, sampled_as_served, wilson_interval
 
 BINS = 10
-_read_p_ok = msgspec.json.Decoder(list[float]).decode
 
 
 class ReliabilityBin(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +24,7 @@ async def reliability(engine: AsyncEngine, tiers: int) -> list[ReliabilityBin]:
     """By tier below the strongest of `tiers` and by prediction, of the newest verdicts on answers as served."""
     newest = newest_verifications()
     query = (
-        select(newest.c.tier, newest.c.label, cast(routing_decisions.c.p_ok, Text))
+        select(newest.c.tier, newest.c.label, routing_decisions.c.p_ok)
         .join(routing_decisions, routing_decisions.c.request_id == newest.c.request_id)
         .where(
             *sampled_as_served(newest),
@@ -35,8 +34,7 @@ async def reliability(engine: AsyncEngine, tiers: int) -> list[ReliabilityBin]:
     )
     found: dict[tuple[int, int], list[tuple[float, bool]]] = {}
     async with engine.connect() as connection:
-        for tier, label, stored in await connection.execute(query):
-            p_ok = _read_p_ok(stored)
+        for tier, label, p_ok in await connection.execute(query):
             if tier <= len(p_ok):
                 p = p_ok[tier - 1]
                 found.setdefault((tier, min(int(p * BINS), BINS - 1)), []).append((p, label != "worse"))
