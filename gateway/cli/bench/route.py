@@ -162,7 +162,7 @@ class TimedClassifier:
         """The rule that meets a quality target."""
         return self._classifier.rule_for(quality_target)
 
-    def fallback(self) -> NoveltyFallback:
+    def fallback(self) -> NoveltyFallback | None:
         """The version's own."""
         return self._classifier.serving.current.fallback()
 
