@@ -255,10 +255,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         newline = data.rfind(b"\n", start, end)
         if newline < 0:
             self._line += end - start
+            if len(self._line_begins) < _NAME_BYTES:
+                self._line_begins += data[start : min(start + _NAME_BYTES, end)]
         else:
             self._in_request_line = False
             self._line = end - newline - 1
-            self._line_begins = data[newline + 1 : newline + 1 + _NAME_BYTES]
+            self._line_begins = data[newline + 1 : min(newline + 1 + _NAME_BYTES, end)]
         limit = self._request_line_limit if self._in_request_line else self._header_limit
         if self._line >= limit:
             if self._in_request_line or len(self.url) >= self._request_line_limit:

@@ -24,10 +24,10 @@ _ADMISSION = "aio.admission"
 class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     """As uvicorn's for the library `websockets`, with bounds.
 
-    Until `admit_frames` at most `UNADMITTED_BYTES` of frames are read. The parser is given the next piece once the
-    application has taken the messages of the last one. A message has at most `ws_max_size` bytes (AIO_BODY_LIMIT),
-    and fragments cost no more memory than their bytes. Pings of a client that reads nothing are not answered. A head
-    that the library does not accept is refused, with an answer.
+    Until `admit_frames` at most `UNADMITTED_BYTES` of frames are parsed. The parser is given the next piece once the
+    application has taken the messages of the last one and other connections have had their turn; no more is read
+    before. A message has at most `ws_max_size` bytes (AIO_BODY_LIMIT), and fragments cost no more memory than their
+    bytes. Pings of a client that reads nothing are not answered. A head that the library does not accept is refused.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -36,6 +36,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         self._fragments = bytearray()
         # How many bytes may still be parsed; None: any number.
         self._allowance: int | None = UNADMITTED_BYTES
+        self._scheduled = False
         self._abort: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
@@ -80,6 +81,9 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     def on_task_complete(self, task: asyncio.Task[None]) -> None:
         """See uvicorn, which closes once all is sent: never, if the client reads nothing."""
         super().on_task_complete(task)
+        if self._unparsed:
+            # The closing handshake is somewhere behind it.
+            self.transport.close()
         if not self.disconnected:
             self._abort = self.loop.call_later(_FLUSH_SECONDS, self.transport.abort)
 
@@ -90,23 +94,30 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def _admit(self) -> None:
-        if self._allowance is not None:
-            self._allowance = None
-            if not self.read_paused:
-                self.transport.resume_reading()
-            self._parse()
+        self._allowance = None
+        self._parse()
 
     def _parse(self) -> None:
-        """Parse what has arrived until there is a message for the application, which resumes it with `receive`."""
-        while self._unparsed and not self.read_paused and not self.transport.is_closing():
-            if self._allowance == 0:
-                self.transport.pause_reading()
-                return
+        """Parse a piece, and the next one in another turn of the loop: there may be thousands of frames in it."""
+        if self.transport.is_closing():
+            return
+        if self._unparsed and not self.read_paused and self._allowance != 0:
             size = _PIECE if self._allowance is None else min(_PIECE, self._allowance)
             piece, self._unparsed = self._unparsed[:size], self._unparsed[size:]
             if self._allowance is not None:
                 self._allowance -= len(piece)
             super().data_received(piece)
+            if self._unparsed and not self._scheduled:
+                self._scheduled = True
+                self.loop.call_soon(self._go_on)
+        if self._unparsed:
+            self.transport.pause_reading()
+        elif not self.read_paused:
+            self.transport.resume_reading()
+
+    def _go_on(self) -> None:
+        self._scheduled = False
+        self._parse()
 
     def _refuse_head(self) -> None:
         """Answer in place of the library: uvicorn would keep the connection and say nothing."""
