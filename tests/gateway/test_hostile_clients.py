@@ -233,11 +233,25 @@ def test_an_endless_head_is_refused_at_its_limit(aio: ServedProcess, data: Path,
     assert httpx.get(f"{aio.url}/health/live", timeout=10).status_code == 200
 
 
+@pytest.mark.parametrize("packet", [100_000, 999])
+def test_a_head_at_the_limits_is_served(aio: ServedProcess, packet: int) -> None:
+    start = b"GET /health/live?%b HTTP/1.1\r\n" % (b"a" * (8192 - 28))
+    headers = (b"a: " + b"b" * (16_384 - 5) + b"\r\n") * 3 + b"c: d\r\n" * 95 + b"Connection: close\r\n"
+    head = start + headers + b"e: " + b"f" * (65_536 - len(start) - len(headers) - 7) + b"\r\n\r\n"
+    assert (len(start), len(head)) == (8192, 65_536)
+    for request, status in ((head, 200), (head.replace(b"e: ", b"e:  "), 431)):
+        with connect(aio) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with suppress(ConnectionError):
+                for at in range(0, len(request), packet):
+                    connection.sendall(request[at : at + packet])
+            assert said(connection).startswith(b"HTTP/1.1 %d " % status)
+
+
 def test_what_follows_a_refusal_is_not_read(aio: ServedProcess) -> None:
     with connect(aio) as connection:
-        connection.settimeout(0.5)
         connection.sendall(HEAD.replace(b"Content-Length", b"X-Long: %b\r\nContent-Length" % (b"a" * 20_000)))
-        with pytest.raises((ConnectionError, TimeoutError)):
+        with pytest.raises(ConnectionError):
             connection.sendall(b"x" * 60_000_000)
         assert said(connection).startswith(b"HTTP/1.1 431 ")
 
@@ -256,7 +270,7 @@ def test_so_many_requests_at_a_time_wait_on_one_connection(aio: ServedProcess) -
         statuses = re.findall(rb"HTTP/1.1 (\d+)", said(connection))
     assert statuses[0] == b"200"
     assert statuses[-1] == b"429"
-    assert len(statuses) < 100
+    assert len(statuses) < 1000
 
 
 def test_a_trailer_is_no_header(aio: ServedProcess) -> None:
@@ -282,7 +296,7 @@ def test_an_upgrade_that_the_websocket_library_does_not_take_is_answered(
     aio: ServedProcess, line: bytes, status: int
 ) -> None:
     with connect(aio) as connection:
-        connection.settimeout(5)
+        connection.settimeout(10)
         connection.sendall(UPGRADE + line + b"\r\n\r\n")
         answer = said(connection)
     assert answer.startswith(b"HTTP/1.1 %d " % status)
@@ -314,3 +328,15 @@ def test_frames_of_a_client_that_reads_nothing_cost_no_more_than_their_bytes(aio
         connection.sendall(frames)
         assert answered(aio)
         assert resident_bytes(aio) - before < GROWTH
+
+
+def test_a_message_in_fragments_has_a_limit(aio: ServedProcess) -> None:
+    with connect(aio) as connection:
+        connection.sendall(UPGRADE + b"\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 101"
+        with suppress(ConnectionError):
+            connection.sendall(frame(1, b"", final=False))
+            for _ in range(45_000):
+                connection.sendall(frame(0, b"x" * 120, final=False))
+        # A close frame with the status "message too big".
+        assert b"\x03\xf1" in said(connection)
