@@ -60,6 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `batch_lease_seconds`: after which the lines of a worker that died are another's.
     `request_seconds`: how long a request may take to arrive. `max_connections`: per process, by default as many as its
     open files allow. `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
+    `head_limit`: bytes of a request's line and headers together; the line may take an eighth, one header a quarter.
     `unready_seconds`: how long it goes on serving before that, unready, so that balancers send no more.
     `max_in_flight`, `max_waiting`: answers at once in this process, and requests that wait behind them, by priority.
     `alert_webhook`: URL that is told of alerts, in PagerDuty's form with `alert_routing_key`; empty: nobody is.
@@ -91,6 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     limits_without_redis: WhenAway = "open"
     budgets_without_database: WhenAway = "closed"
     body_limit: Annotated[int, Meta(ge=1024)] = 4 * 1024 * 1024
+    head_limit: Annotated[int, Meta(ge=8192, le=1024 * 1024)] = 64 * 1024
     file_limit: Annotated[int, Meta(ge=1024)] = 100 * 1024 * 1024
     files_quota: Annotated[int, Meta(ge=1024)] = 1024 * 1024 * 1024
     file_days: Annotated[float, Meta(gt=0)] | None = 30.0

@@ -1,6 +1,7 @@
 """`/v1/chat/completions/ws`: chats over a WebSocket; who may open one, and the messages that travel on it."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from gateway.api.parsing import decode_body
 from gateway.api.socket_session import SocketSession
 from gateway.errors import ApiError, ErrorEnvelope, as_api_error
 from gateway.parts import PARTS
+from gateway.processes.websocket_protocol import admit_frames
 
 Socket = WebSocket[Any, Any, State]
 Handshake = ASGIConnection[Any, Any, Any, State]
@@ -45,6 +47,7 @@ async def chat_socket(socket: Socket) -> None:
     await socket.accept()
     handshake = handshake or await _authorised(socket)
     if handshake is not None:
+        admit_frames(socket.scope)
         await SocketSession(socket, handshake).run()
     return None
 
@@ -87,8 +90,11 @@ async def _authorised(socket: Socket) -> Handshake | None:
         error = refusal
     except WebSocketDisconnect:
         return None
-    await socket.send_text(msgspec.json.encode(ErrorEnvelope(error.body)).decode())
-    await socket.close(code=POLICY_VIOLATION, reason="unauthorized")
+    # A client that reads nothing keeps us waiting.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(KEY_SECONDS):
+            await socket.send_text(msgspec.json.encode(ErrorEnvelope(error.body)).decode())
+            await socket.close(code=POLICY_VIOLATION, reason="unauthorized")
     return None
 
 

@@ -19,12 +19,13 @@ from gateway.http import http_app
 from gateway.parts import PARTS
 from gateway.processes.announcement import ServerStartError, ServerStoppedError, policy_text, ready_text
 from gateway.processes.http_protocol import BoundedHttpProtocol, connections_allowed
+from gateway.processes.websocket_protocol import BoundedWebSocketProtocol
 from gateway.processes.worker_place import WorkerPlace
 from gateway.settings import Settings
 
-# The implementation that waits for a slow reader. Frames are a few tokens: compressing them would cost more than it
-# saves, and 64 KiB of every connection.
-WEBSOCKETS: Final[dict[str, Any]] = {"ws": "websockets-sansio", "ws_per_message_deflate": False}
+# The implementation that waits for a slow reader, with bounds. Frames are a few tokens: compressing them would cost
+# more than it saves, and 64 KiB of every connection; and what is not inflated has the size that was received.
+WEBSOCKETS: Final[dict[str, Any]] = {"ws": BoundedWebSocketProtocol, "ws_per_message_deflate": False}
 
 
 class AnnouncedServer(uvicorn.Server):
@@ -118,6 +119,7 @@ def run_server(
             BoundedHttpProtocol,
             patience=settings.request_seconds,
             most=connections_allowed(settings.max_connections),
+            head_limit=settings.head_limit,
         ),
         ws_max_size=settings.body_limit,
         **WEBSOCKETS,
