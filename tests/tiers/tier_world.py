@@ -153,6 +153,9 @@ class ScriptedCore(CoreClient):
             output.logprobs = [TokenLogprob(ids[position], -0.5, [(ids[position], -0.5)])]
         return output
 
+    def unread(self, request_id: str) -> list[SequenceOutput]:
+        return []
+
     def abort_choice(self, request_id: str, index: int) -> None:
         self.aborted.add((request_id, index))
 
