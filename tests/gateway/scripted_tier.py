@@ -22,7 +22,8 @@ class ScriptedTier(Tier):
 
     `vocabulary`: the tokeniser that it has, as a tier in this process would.
     `tells_token_ids`: as a tier in this process does and a remote one does not; what was drawn is metered either way.
-    `hold_at`: waits before that word until `go` is set; `holding` is set when it gets there.
+    `hold_at`: waits before that word until `go` is set; `holding` is set when it gets there. `slow_close`: whoever
+    closes a generation waits until that is set; `closing` is set when it gets there.
     `ended` is set when a generation ended or was closed; `closed_early` counts those that were closed.
     """
 
@@ -46,6 +47,8 @@ class ScriptedTier(Tier):
         self.holding = asyncio.Event()
         self.ended = asyncio.Event()
         self.closed_early = 0
+        self.slow_close: asyncio.Event | None = None
+        self.closing = asyncio.Event()
         self.requests: list[GenerationRequest] = []
         self.health = TierLoad()
         self.vocabulary: Tokenizer | None = None
@@ -95,6 +98,9 @@ class ScriptedTier(Tier):
             yield Delta(usage=self.usage(request), queue_seconds=0.001, preemptions=1)
         except (asyncio.CancelledError, GeneratorExit):
             self.closed_early += 1
+            if self.slow_close is not None:
+                self.closing.set()
+                await self.slow_close.wait()
             raise
         finally:
             self.ended.set()

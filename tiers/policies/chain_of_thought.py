@@ -219,8 +219,8 @@ def _joined(thought: Delta, answer: Delta) -> Delta:
 
 
 async def _billed_once(merged: AsyncGenerator[Delta, None], meter: UsageMeter) -> AsyncGenerator[Delta, None]:
-    """The ends of the choices as one, with what `meter` has counted of all of them: the prompt once, as it is read once,
-    thoughts and probes as reasoning."""
+    """The ends of the choices as one, with what `meter` has counted of all of them: the prompt once, as it is read
+    once, thoughts and probes as reasoning."""
     ends: list[Delta] = []
     async with aclosing(merged) as deltas:
         async for delta in deltas:

@@ -30,13 +30,17 @@ TURNS = 16
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Asks after `comes` turns of the loop, and is gone after `stays` more if the answer is not there; None: waits."""
+    """Asks after `comes` turns of the loop, and is gone after `stays` more if the answer is not there; None: waits.
+
+    `again`: leaving is cancelled too, a turn later.
+    """
 
     comes: int
     stays: int | None = None
+    again: bool = False
 
 
-CALLERS = st.builds(Caller, st.integers(0, TURNS), st.none() | st.integers(0, TURNS))
+CALLERS = st.builds(Caller, st.integers(0, TURNS), st.none() | st.integers(0, TURNS), st.booleans())
 
 
 class World:
@@ -81,6 +85,9 @@ async def called(world: World, number: int, caller: Caller, *, stream: bool, kee
         await asyncio.sleep(0)
     # One who waits has long been answered: a reader whom nobody told of the news fails here, not by a timeout.
     asked.cancel()
+    if caller.again:
+        await asyncio.sleep(0)
+        asked.cancel()
     try:
         return await asked
     except asyncio.CancelledError:
