@@ -126,5 +126,6 @@ def is_speaking() -> bool:
 
 def request(body: dict[str, Any]) -> bytes:
     payload = json.dumps(body).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
+    headers = f"Host: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(payload)}"
+    head = f"POST {CHAT} HTTP/1.1\r\n{headers}\r\n\r\n"
     return head.encode() + payload
