@@ -5,7 +5,7 @@ import os
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Set
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import TypeVar
 
 import msgspec
@@ -112,22 +112,28 @@ class Decoder:
         stop: tuple[str, ...] = (),
         include_stop: bool = False,
         dropped: Set[int] = frozenset(),
+        reasoning: bool = False,
     ) -> AsyncGenerator[Delta, None]:
         """Continue `prompt_ids` n times; text deltas as they come, then one with the usage.
 
         Closing the generator aborts the core's request. A stop string that ends a choice aborts that choice, and the
         request with the last one. So does its index in `dropped`, which the caller may fill between two deltas: what
-        such a choice has drawn is billed, and no more is said of it.
+        such a choice has drawn is billed, and no more is said of it. The request's meter counts what is drawn, as
+        `reasoning` tokens or as the answer's; the prompt counts once, with the first decoding for a request.
         """
         least, visible = sampling.min_tokens, self.calling.visible_controls(request)
         choices = _or_refuse(
             "stop", lambda: [Choice(i, self.tokenizer, stop, include_stop, least, visible) for i in range(n)]
         )
         unfinished = n
-        tally = _Tally()
+        tally = _Tally(choices, len(prompt_ids) if request.meter.is_empty else 0, reasoning=reasoning)
         command = self._command(request, prompt_ids, sampling, max_tokens, n)
         try:
-            async with aclosing(self._core.generate(command)) as outputs:
+            async with AsyncExitStack() as stack:
+                outputs = await stack.enter_async_context(aclosing(self._core.generate(command)))
+                request.meter.add(tally.usage)
+                # What was drawn before an early end, and lies here because its reader is slow, is used too.
+                stack.callback(self._take_unread, command.request_id, choices)
                 async for output in outputs:
                     choice = choices[output.index]
                     if output.finish_reason == "error" or (output.finish_reason == "abort" and not choice.finished):
@@ -158,14 +164,14 @@ class Decoder:
         if unfinished:
             raise TierError(f"tier '{self._tier}': the core ended the request before its choices were finished")
         yield Delta(
-            usage=Usage(
-                prompt_tokens=len(prompt_ids),
-                completion_tokens=sum(c.completion_tokens for c in choices),
-                cached_tokens=tally.cached_tokens,
-            ),
+            usage=tally.usage(),
             queue_seconds=tally.queue_seconds,
             preemptions=sum(tally.preemptions.values()),
         )
+
+    def _take_unread(self, request_id: str, choices: list[Choice]) -> None:
+        for output in self._core.unread(request_id):
+            choices[output.index].push(output)
 
     def _command(
         self, request: GenerationRequest, prompt_ids: list[int], sampling: SamplingParams, max_tokens: int, n: int
@@ -199,11 +205,15 @@ class Decoder:
 
 
 class _Tally:
-    """What the core says of a request's choices beside their tokens."""
+    """What one command of the core has used so far, and what the core says of its choices beside their tokens.
 
-    def __init__(self) -> None:
+    `prompt_tokens`: of its prompt those that are billed with it.
+    """
+
+    def __init__(self, choices: list[Choice], prompt_tokens: int, *, reasoning: bool) -> None:
         self.started = False
-        self.cached_tokens = 0
+        self._choices, self._prompt_tokens, self._reasoning = choices, prompt_tokens, reasoning
+        self._cached_tokens = 0
         self.queue_seconds = 0.0
         self.preemptions: dict[int, int] = {}
 
@@ -211,11 +221,21 @@ class _Tally:
         self.started = True
         # The other choices find the prompt that the first one computed.
         if output.index == 0:
-            self.cached_tokens = output.cached_tokens
+            self._cached_tokens = output.cached_tokens
         if output.queue_seconds > self.queue_seconds:
             self.queue_seconds = output.queue_seconds
         if output.preemptions:
             self.preemptions[output.index] = max(self.preemptions.get(output.index, 0), output.preemptions)
+
+    def usage(self) -> Usage:
+        """As of now; tokens of a choice behind its stop string do not count."""
+        drawn = sum(choice.completion_tokens for choice in self._choices)
+        return Usage(
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=drawn,
+            cached_tokens=min(self._cached_tokens, self._prompt_tokens),
+            reasoning_tokens=drawn if self._reasoning else 0,
+        )
 
 
 def _or_refuse(param: str, make: Callable[[], T]) -> T:

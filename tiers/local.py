@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
+import msgspec
+
 from inference_core.client import CoreClient
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.tokenization.tokenizer import Tokenizer
@@ -15,7 +17,7 @@ from tiers.policies.chain_of_thought import ChainOfThought
 from tiers.policies.plain import Plain
 from tiers.policies.policy import Policy
 from tiers.policies.self_consistency import SelfConsistency
-from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
+from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, UsageMeter
 from tiers.tier_spec import ChainOfThoughtSpec, SelfConsistencySpec, TierSpec
 
 
@@ -74,7 +76,10 @@ class LocalTier(Tier):
         """See `Tier.generate`."""
         policy = self._started()
         calling = policy.decoder.calling
-        request = calling.prepared(request)
+        # Of this answer alone: policies read it, and the same request may be answered again.
+        meter = UsageMeter()
+        request.meter.add(meter.usage)
+        request = msgspec.structs.replace(calling.prepared(request), meter=meter)
         self._running += 1
         try:
             async with aclosing(calling.read(request, policy.stream(request))) as deltas:

@@ -1,7 +1,7 @@
 """The seam every tier stands behind: a request goes in, an async iterator of deltas comes out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -41,6 +41,48 @@ class TraceHeaders(msgspec.Struct, frozen=True):
     tracestate: str = ""
 
 
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts to be billed. `completion_tokens` includes `reasoning_tokens` and discarded samples."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @classmethod
+    def total(cls, usages: Iterable["Usage"]) -> "Usage":
+        """The sum of all of them."""
+        every = list(usages)
+        return cls(**{name: sum(getattr(usage, name) for usage in every) for name in cls.__struct_fields__})
+
+
+class UsageMeter:
+    """What an answer has used so far, at any moment of it, in the counts of a `Usage`.
+
+    What generates the tokens (a core's decoder, the connection to a server elsewhere) adds a function that tells its
+    own count. So whatever stands between it and the caller, which may hold back, drop or never yield what was
+    generated, cannot hide it from the bill of an answer that ends without a usage delta.
+    """
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: list[Callable[[], Usage]] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been added: no model and no server has the request yet."""
+        return not self._counts
+
+    def add(self, count: Callable[[], Usage]) -> None:
+        """Include what `count` tells; it is called whenever the meter is read, also after the answer's end."""
+        self._counts.append(count)
+
+    def usage(self) -> Usage:
+        """The sum of all counts, as of now."""
+        return Usage.total(count() for count in self._counts)
+
+
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a tier needs to answer; exactly one of `messages` and `prompt` is set.
 
@@ -56,6 +98,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     `adapter`: a LoRA adapter loaded over the tier's model; "" for the model alone (see docs/lora.md).
     `evidence`: what the tier's model is to tell of its computation, where it runs in process.
     `whole`: nobody reads before the end, so that a server elsewhere may answer at once instead of in a stream.
+    `meter`: where the tier counts what the request uses while it is answered; a copy of the request has the same one.
     """
 
     request_id: str
@@ -80,15 +123,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     evidence: EvidenceRequest | None = None
     whole: bool = False
     trace: TraceHeaders | None = None
-
-
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Token counts to be billed. `completion_tokens` includes `reasoning_tokens` and discarded samples."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
+    meter: UsageMeter = msgspec.field(default_factory=UsageMeter)
 
 
 class TextLogprob(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +185,8 @@ class Tier(ABC):
     - `generate` raises `TierRequestError` before the first delta if the request can never be served,
       `TierUnavailableError` if the tier cannot take it now.
     - Closing the iterator early frees the work within one step.
+    - From when a model or server has the request, the request's `meter` tells what it has used: at any time at least
+      the tokens of the deltas so far, those of a server elsewhere as it reported or else as estimated.
     - Text deltas are valid Unicode: never half a character, never part of a stop string.
     - `core_name` is the catalogue's name of the core that computes the tier; None for a server elsewhere.
     - `num_layers`: how many layers there are to take hidden states after, where `evidence` can be had; else 0.

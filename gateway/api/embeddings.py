@@ -17,11 +17,12 @@ from gateway.api.operations import describe
 from gateway.api.parsing import prompts_of
 from gateway.api.schemas import Metadata, PositiveInt, TokenId
 from gateway.api.sending import WholeResponse
-from gateway.embedding.embedder import Embedder, unit_vectors
+from gateway.embedding.embedder import Embedder, require_dimensions, unit_vectors
 from gateway.embedding.recording import embedding_record
 from gateway.errors import ApiError, ClientGoneError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
 from inference_core.protocol import SamplingParams
+from tiers.tier import UsageMeter
 
 # OpenAI's own bounds of a request.
 MAX_INPUTS = 2048
@@ -98,6 +99,7 @@ async def embedded(
     """
     model = _model(parts, body.model)
     await model.open()
+    require_dimensions(model, body.dimensions)
     rows = await asyncio.to_thread(_rows, model, body)
     ask = Ask(
         request_id=given.request_id,
@@ -119,16 +121,20 @@ async def embedded(
     except BaseException:
         admission.settle(0.0, 0)
         raise
-    begun, failure = time.monotonic(), None
+    begun, failure, meter = time.monotonic(), None, UsageMeter()
     try:
         priority = max(priority, given.caller.priority_ceiling)
-        states = await model.embed(rows, priority=priority, salt=given.caller.tenant)
-        vectors = unit_vectors(states, model.spec, body.dimensions)
+        states = await model.embed(rows, priority=priority, salt=given.caller.tenant, meter=meter)
+        vectors = unit_vectors(states, body.dimensions)
     except BaseException as error:
         failure = error
         raise
     finally:
-        used, spent = (tokens, cost) if failure is None else (0, 0.0)
+        used = tokens
+        if failure is not None:
+            # Of a failure nothing is charged; who leaves is charged what the model has been given to read.
+            used = 0 if isinstance(failure, Exception) else meter.usage().prompt_tokens
+        spent = used * model.spec.input_usd_per_million / 1e6
         admission.settle(spent, used)
         name, replica = model.spec.name, parts.service.replica
         parts.records.append(embedding_record(ask, name, begun, failure, used, spent, replica))

@@ -135,11 +135,15 @@ async def _stream(request: HttpRequest, ask: Ask, wording: Wording, presence: Pr
     parts = parts_of(request)
     settings = parts.settings
     waiting = KeepAlive(request.send, _early_headers(request, ask), settings.keep_alive_seconds)
+    answer: Answer | None = None
     try:
         answer = await parts.service.start(ask)
         begun = await waiting.end()
     except BaseException as error:
         presence.end()
+        if answer is not None:
+            # Its first delta was there, but the caller left before it could be sent.
+            await answer.aclose()
         begun = await waiting.end()
         if presence.is_reason(error):
             error = ClientGoneError()

@@ -12,7 +12,7 @@ from tiers.merge import merge
 from tiers.policies.plain import Plain
 from tiers.policies.policy import Policy, derive_seed
 from tiers.policies.settled_thought import SettledThought
-from tiers.tier import ChatMessage, Delta, GenerationRequest, ReasoningEffort, Usage
+from tiers.tier import ChatMessage, Delta, GenerationRequest, ReasoningEffort, UsageMeter
 from tiers.tier_spec import ChainOfThoughtSpec
 from tiers.tools.tool import Tooling
 
@@ -61,7 +61,7 @@ class ChainOfThought(Policy):
             source = self._plain.stream(request)
         else:
             choices = [self._choice(request, index, prompt_ids, total, thinking) for index in range(request.n)]
-            source = _billed_once(merge(choices))
+            source = _billed_once(merge(choices), request.meter)
         async with aclosing(source) as deltas:
             async for delta in deltas:
                 yield delta
@@ -105,7 +105,7 @@ class ChainOfThought(Policy):
         left = total - first.usage.completion_tokens - probed
         async with aclosing(self._answer(request, index, prompt_ids + thought, left)) as deltas:
             async for delta in deltas:
-                yield delta if delta.usage is None else _joined(first, delta, probed)
+                yield delta if delta.usage is None else _joined(first, delta)
 
     async def _has_settled(
         self, settling: SettledThought, prompt_ids: list[int], thought: list[int], last: Delta, budget: int
@@ -132,7 +132,13 @@ class ChainOfThought(Policy):
         )
         thought = _ThoughtText()
         decoding = self.decoder.decode(
-            request, prompt_ids, sampling=sampling, max_tokens=budget, stop=self._spec.end_markers, dropped=ended
+            request,
+            prompt_ids,
+            sampling=sampling,
+            max_tokens=budget,
+            stop=self._spec.end_markers,
+            dropped=ended,
+            reasoning=True,
         )
         async with aclosing(decoding) as deltas:
             async for delta in deltas:
@@ -202,44 +208,28 @@ def _of_tokens(wanted: EvidenceRequest | None) -> EvidenceRequest | None:
     return EvidenceRequest(tokens=True) if wanted is not None and wanted.tokens else None
 
 
-def _joined(thought: Delta, answer: Delta, probed: int) -> Delta:
-    """The bill of one choice, with the tokens that probes drew; the answer's prompt is what the thought's was, plus our
-    own tokens."""
-    first, second = thought.usage, answer.usage
-    assert first is not None
-    assert second is not None
+def _joined(thought: Delta, answer: Delta) -> Delta:
+    """The end of one choice: how long it waited and how often it was preempted over both stretches."""
     return Delta(
         index=answer.index,
-        usage=Usage(
-            prompt_tokens=first.prompt_tokens,
-            cached_tokens=first.cached_tokens,
-            reasoning_tokens=first.completion_tokens + probed,
-            completion_tokens=first.completion_tokens + probed + second.completion_tokens,
-        ),
+        usage=answer.usage,
         queue_seconds=thought.queue_seconds,
         preemptions=thought.preemptions + answer.preemptions,
     )
 
 
-async def _billed_once(merged: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
-    """The bills of the choices as one at the end; the prompt counts once, as it is read once."""
-    bills: dict[int, Delta] = {}
+async def _billed_once(merged: AsyncGenerator[Delta, None], meter: UsageMeter) -> AsyncGenerator[Delta, None]:
+    """The ends of the choices as one, with what `meter` has counted of all of them: the prompt once, as it is read
+    once, thoughts and probes as reasoning."""
+    ends: list[Delta] = []
     async with aclosing(merged) as deltas:
         async for delta in deltas:
             if delta.usage is not None:
-                bills[delta.index] = delta
+                ends.append(delta)
             else:
                 yield delta
-    usages = [bill.usage for bill in bills.values() if bill.usage is not None]
-    prompt = bills[0].usage
-    assert prompt is not None
     yield Delta(
-        usage=Usage(
-            prompt_tokens=prompt.prompt_tokens,
-            cached_tokens=prompt.cached_tokens,
-            completion_tokens=sum(u.completion_tokens for u in usages),
-            reasoning_tokens=sum(u.reasoning_tokens for u in usages),
-        ),
-        queue_seconds=max(bill.queue_seconds for bill in bills.values()),
-        preemptions=sum(bill.preemptions for bill in bills.values()),
+        usage=meter.usage(),
+        queue_seconds=max(end.queue_seconds for end in ends),
+        preemptions=sum(end.preemptions for end in ends),
     )
