@@ -22,7 +22,8 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 def refuse_other_sites(connection: Connection) -> None:
     """Raises `ApiError` 403 if a page of another origin would change something or open a WebSocket, unless the origin
     is one of AIO_CORS_ORIGINS or the request has a valid key."""
-    if connection.scope["type"] == "http" and connection.scope["method"] in READING:
+    # A WebSocket has no method.
+    if connection.scope.get("method") in READING:
         return
     site, origin = connection.headers.get("sec-fetch-site"), connection.headers.get("origin")
     if site is None and origin is None:
