@@ -3,7 +3,6 @@
 import asyncio
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from litestar.connection import ASGIConnection, WebSocket
@@ -15,7 +14,6 @@ from gateway.api.guard import admit
 from gateway.api.parsing import decode_body
 from gateway.api.socket_session import SocketSession
 from gateway.errors import ApiError, ErrorEnvelope, as_api_error
-from gateway.parts import PARTS
 from gateway.processes.websocket_protocol import admit_frames
 
 Socket = WebSocket[Any, Any, State]
@@ -40,7 +38,6 @@ _key = msgspec.json.Decoder(Key)
 async def chat_socket(socket: Socket) -> None:
     """Chats as `POST /v1/chat/completions` streams them, many on one connection (docs/gateway.md)."""
     try:
-        _require_origin(socket)
         handshake = await _admitted(socket)
     except Exception as error:
         return await _refuse(socket, as_api_error(error))
@@ -50,18 +47,6 @@ async def chat_socket(socket: Socket) -> None:
         admit_frames(socket.scope)
         await SocketSession(socket, handshake).run()
     return None
-
-
-def _require_origin(socket: Socket) -> None:
-    """Browsers let any page open a socket to any server: only pages of our own and of AIO_CORS_ORIGINS may."""
-    origin = socket.headers.get("origin")
-    if origin is None or urlsplit(origin).netloc == socket.headers.get("host"):
-        return
-    allowed = {one.strip() for one in socket.app.state[PARTS].settings.cors_origins.split(",")}
-    if not allowed & {origin, "*"}:
-        raise ApiError(
-            403, f"Pages of {origin[:128]!r} may not connect; the operator lists those that may in AIO_CORS_ORIGINS."
-        )
 
 
 async def _admitted(socket: Socket) -> Handshake | None:

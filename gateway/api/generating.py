@@ -30,8 +30,9 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 async def read_body(request: HttpRequest, decoder: msgspec.json.Decoder[Body]) -> Body:
     """The decoded JSON body. Raises `ApiError`: 415 for another media type, 400 for what does not decode."""
-    media_type = request.headers.get("content-type", "application/json")
-    if "json" not in media_type.lower():
+    # Forms and plain text, whatever their parameters say, are what web pages may send to other sites unasked.
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type and media_type != "application/json" and not media_type.endswith("+json"):
         raise ApiError(415, f"Send the body as application/json, not as {media_type[:64]!r}.")
     return decode_body(decoder, await request.body())
 

@@ -18,9 +18,8 @@ from tests.gateway.upstream import Upstream, running_upstream
 CHAT = "/v1/chat/completions"
 MOST = 24
 BODY = json.dumps({"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}).encode()
-HEAD = (
-    f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
-)
+TYPE = "Content-Type: application/json"
+HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{TYPE}\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3}Z? (DEBUG|INFO|WARNING|ERROR) +\S+ ")
 
 
@@ -112,7 +111,7 @@ FORM = (
 
 def upload_head(pieces: int) -> bytes:
     length = len(FORM) + pieces * len(PIECE) + len(b"\r\n--b--\r\n")
-    lines = ("POST /v1/files HTTP/1.1", "Host: x", "Content-Type: multipart/form-data; boundary=b")
+    lines = ("POST /v1/files HTTP/1.1", "Host: localhost", "Content-Type: multipart/form-data; boundary=b")
     return ("\r\n".join(lines) + f"\r\nContent-Length: {length}\r\n\r\n").encode() + FORM
 
 
