@@ -44,6 +44,10 @@ class CoreEmbedder:
         """See `Embedder.max_tokens`."""
         return min(self.spec.max_tokens, self._info().max_context)
 
+    def least_tokens(self, text: str) -> int:
+        """See `Embedder.least_tokens`."""
+        return self._opened().least_tokens([text])
+
     def tokens(self, text: str) -> list[int]:
         """See `Embedder.tokens`."""
         return self._opened().encode(text, add_special_tokens=True)

@@ -32,6 +32,9 @@ class Embedder(Protocol):
     def max_tokens(self) -> int:
         """Of one text."""
 
+    def least_tokens(self, text: str) -> int:
+        """No more than `tokens` gives, by the bytes of `text` alone; 0 where nothing is known of it."""
+
     def tokens(self, text: str) -> list[int]:
         """Ids of a text as the model reads it. Takes as long as the text is; not for the event loop."""
 
