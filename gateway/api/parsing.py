@@ -125,13 +125,13 @@ def check_completion(body: CompletionRequest) -> list[Prompt]:
     _check_best_of(body)
     check_sampling(body)
     prompts = prompts_of(body.prompt, "prompt")
-    for place, prompt in enumerate(prompts):
-        if not prompt:
-            raise bad_request("A prompt is empty: give some text.", f"prompt[{place}]" if place else "prompt", "empty")
     if len(prompts) > MAX_PROMPTS:
         raise bad_request(
             f"prompt holds {len(prompts)} prompts; at most {MAX_PROMPTS} fit one request.", "prompt", "array_too_long"
         )
+    for place, prompt in enumerate(prompts):
+        if not prompt:
+            raise bad_request("A prompt is empty: give some text.", f"prompt[{place}]" if place else "prompt", "empty")
     return prompts
 
 

@@ -35,7 +35,7 @@ class ControlTokens:
         self.texts = tuple(self.ids)
         self._tokens = {token.text: token for token in ordered}
         self._longest = max(map(len, self.texts), default=0)
-        self._pattern = re.compile("|".join(map(re.escape, self.texts)))
+        self._pattern = _by_first_character(self.texts, "(?:%s)")
 
     def split(self, text: str) -> Iterator[str | int]:
         """Pieces of plain text and, between them, ids of the control tokens found."""
@@ -127,7 +127,15 @@ class Disguise:
 @lru_cache(maxsize=64)
 def _starts(control_texts: tuple[str, ...]) -> re.Pattern[str]:
     """Finds the first character of every control token, also of one within another."""
-    return re.compile("|".join(f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in control_texts))
+    return _by_first_character(control_texts, "(?=%s)")
+
+
+def _by_first_character(texts: tuple[str, ...], rest: str) -> re.Pattern[str]:
+    """Looks for a character, and only where it is at what may follow it, put into `rest`."""
+    following: dict[str, list[str]] = {}
+    for text in texts:
+        following.setdefault(text[0], []).append(re.escape(text[1:]))
+    return re.compile("|".join(re.escape(first) + rest % "|".join(more) for first, more in following.items()))
 
 
 def _strings(value: Any) -> Iterator[str]:
