@@ -66,6 +66,7 @@ from quality.probe_curve import ProbeCurves
 from quality.redaction import load_redaction
 from quality.tier_worth import ReportFileError, stored_report, warnings_of
 from tiers.catalog_file import load_catalog
+from tiers.text_threads import TextThreads
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -150,11 +151,15 @@ class Composition:
         tenancy = await stack.enter_async_context(
             running_tenancy(settings, self.catalog, self.keys, self.admin_keys, database, redis, self._show_admin_key)
         )
-        engine = await stack.enter_async_context(running_engine(settings, self.catalog, self._tiers, self._cores))
+        threads = TextThreads()
+        stack.callback(threads.close)
+        engine = await stack.enter_async_context(
+            running_engine(settings, self.catalog, self._tiers, self._cores, threads)
+        )
         self._warn_of_worthless_tiers()
         classifier = await self._start_classifier(stack, engine)
         knobs = await self._start_routing_knobs(stack)
-        routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs)
+        routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs, threads)
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ClassifierInForce) else None
         recent = await self._start_immediate_repair(stack, database, classifier)
         loop = await self._start_quality_loop(stack, database, engine, encode)

@@ -14,13 +14,14 @@ from inference_core.client import CoreClient
 from inference_core.errors import CoreGoneError, InvalidRequestError, QueueFullError
 from inference_core.evidence import Evidence
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
-from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.tokenization.tokenizer import Piece, Tokenizer
 from tiers.choice import Choice
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.prompt import Prompt, TextPrompt, TokenPrompt
+from tiers.text_threads import TextThreads
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
 from tiers.tools.calling import ToolCalling
 from tiers.tools.dialect import DialectName
-from tiers.tools.tool import Tooling
 
 T = TypeVar("T")
 
@@ -28,7 +29,9 @@ _serial = itertools.count()
 
 
 class Decoder:
-    """What decoding policies are made of. `max_context` is in tokens, `max_tokens` bounds one request's output."""
+    """What decoding policies are made of. `max_context` is in tokens, `max_tokens` bounds one request's output.
+    `threads`: where long prompts are read.
+    """
 
     def __init__(
         self,
@@ -40,38 +43,39 @@ class Decoder:
         max_tokens: int,
         tier: str,
         tool_dialect: DialectName | None = None,
+        threads: TextThreads | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.calling = ToolCalling(tokenizer, tool_dialect)
         self.max_context = max_context
+        self.threads = threads or TextThreads()
         self._core, self._model, self._max_tokens, self._tier = core, model, max_tokens, tier
 
-    def prompt_ids(self, request: GenerationRequest) -> list[int]:
-        """The request's prompt in tokens. Raises TierRequestError if it is empty or holds ids of another vocabulary."""
-        if request.messages is not None:
-            return self.chat_ids(request.messages, request.tooling)
+    def prompt(self, request: GenerationRequest, instruction: str = "") -> Prompt:
+        """The request's prompt, with `instruction` at the end of the last user turn of a chat; the same one each time,
+        for all tiers that read it in the same way."""
         if isinstance(request.prompt, list):
-            vocab = self.tokenizer.vocab_size
-            bad = [token for token in request.prompt if not 0 <= token < vocab]
-            if bad:
-                raise TierRequestError(
-                    f"prompt: token ids {bad[:5]} are not below the vocabulary size {vocab}", "prompt"
-                )
-            ids = request.prompt
-        else:
-            ids = _or_refuse("prompt", lambda: self.tokenizer.encode(str(request.prompt), add_special_tokens=True))
-        if not ids:
-            raise TierRequestError("prompt: must not be empty", "prompt")
-        return ids
+            return TokenPrompt(request.prompt, self.tokenizer.vocab_size)
+        key = self.tokenizer, instruction, request.request_id
+        prompt = request.prompts_read.get(key)
+        if prompt is None:
+            prompt = request.prompts_read[key] = self._prompt(request, instruction)
+        return prompt
 
-    def chat_ids(self, messages: list[ChatMessage], tooling: Tooling | None = None) -> list[int]:
+    def _prompt(self, request: GenerationRequest, instruction: str) -> Prompt:
+        if request.messages is None:
+            return TextPrompt(self.tokenizer, lambda: [str(request.prompt)], marked=True, param="prompt")
+        return TextPrompt(self.tokenizer, lambda: self._chat(request, instruction), marked=False, param="messages")
+
+    def _chat(self, request: GenerationRequest, instruction: str) -> list[Piece]:
         """Messages and tools in the model's chat format, up to where the assistant begins to speak."""
+        messages = request.messages
         if not messages:
-            raise TierRequestError("messages: must not be empty", "messages")
-        turns, tools = self.calling.turns(messages, tooling)
-        return _or_refuse(
-            "messages", lambda: self.tokenizer.encode_chat(turns, add_generation_prompt=True, tools=tools)
-        )
+            raise InvalidRequestError("messages: must not be empty", "messages")
+        if instruction:
+            messages = _instructed(messages, instruction)
+        turns, tools = self.calling.turns(messages, request.tooling)
+        return self.tokenizer.chat_pieces(turns, add_generation_prompt=True, tools=tools)
 
     def own_ids(self, text: str) -> list[int]:
         """Tokens of a text of the catalogue's: unlike text from outside, it may name the model's control tokens."""
@@ -236,6 +240,15 @@ class _Tally:
             cached_tokens=min(self._cached_tokens, self._prompt_tokens),
             reasoning_tokens=drawn if self._reasoning else 0,
         )
+
+
+def _instructed(messages: list[ChatMessage], instruction: str) -> list[ChatMessage]:
+    """`messages` with the instruction at the end of the last user turn, or as a system turn if there is none."""
+    for i in reversed(range(len(messages))):
+        if messages[i].role == "user":
+            turn = msgspec.structs.replace(messages[i], content=f"{messages[i].content}\n\n{instruction}")
+            return [*messages[:i], turn, *messages[i + 1 :]]
+    return [ChatMessage(role="system", content=instruction), *messages]
 
 
 def _or_refuse(param: str, make: Callable[[], T]) -> T:

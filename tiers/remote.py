@@ -167,11 +167,15 @@ class RemoteTier(Tier):
         """An estimate: four UTF-8 bytes per token, four tokens per message; exact for token ids."""
         if isinstance(request.prompt, list):
             return len(request.prompt)
-        texts = (
-            [m.content for m in request.messages or []]
-            + _tool_texts(request)
-            + ([request.prompt] if request.prompt else [])
-        )
+        key = "bytes", request.request_id
+        if (known := request.prompts_read.get(key)) is None:
+            known = request.prompts_read[key] = self._estimated(request)
+        return int(known)
+
+    @staticmethod
+    def _estimated(request: GenerationRequest) -> int:
+        prompts = [request.prompt] if isinstance(request.prompt, str) else []
+        texts = [m.content for m in request.messages or []] + _tool_texts(request) + prompts
         size = sum(_text_tokens(text) for text in texts)
         return max(1, size + TOKENS_PER_MESSAGE * len(request.messages or []))
 
@@ -308,7 +312,9 @@ def _trace_headers(trace: TraceHeaders) -> list[tuple[bytes, bytes]]:
 def _tool_texts(request: GenerationRequest) -> list[str]:
     calls = [call for message in request.messages or [] for call in message.tool_calls]
     tools = () if request.tooling is None else request.tooling.tools
-    return [call.name + call.arguments for call in calls] + [json.dumps(tool.definition()) for tool in tools]
+    return [call.name + call.arguments for call in calls] + [
+        json.dumps(tool.definition(), check_circular=False) for tool in tools
+    ]
 
 
 def _text_tokens(text: str) -> int:

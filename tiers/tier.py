@@ -8,7 +8,7 @@ import msgspec
 
 from inference_core.evidence import Evidence, EvidenceRequest
 from inference_core.protocol import SamplingParams, TokenLogprob
-from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tiers.replica_try import ReplicaStatus, ReplicaTry
 from tiers.tools.tool import ToolCall, ToolCallDelta, Tooling
 
@@ -99,6 +99,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     `evidence`: what the tier's model is to tell of its computation, where it runs in process.
     `whole`: nobody reads before the end, so that a server elsewhere may answer at once instead of in a stream.
     `meter`: where the tier counts what the request uses while it is answered; a copy of the request has the same one.
+    `prompts_read`: what tiers keep of the prompt once they have read it, by how they read it; one for all requests of
+    the same prompt, so that it is read once.
     """
 
     request_id: str
@@ -124,6 +126,21 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
     trace: TraceHeaders | None = None
     meter: UsageMeter = msgspec.field(default_factory=UsageMeter)
+    prompts_read: dict[Any, Any] = msgspec.field(default_factory=dict)
+
+
+def is_long(request: GenerationRequest) -> bool:
+    """Whether the prompt is worth a thread of its own to be encoded on; tools add text that is not counted here."""
+    if request.tooling is not None:
+        return True
+    if request.messages is None:
+        return len(request.prompt or "") > LONG_TEXT
+    return sum(map(_characters, request.messages)) > LONG_TEXT
+
+
+def _characters(message: ChatMessage) -> int:
+    calls = sum(len(call.arguments) for call in message.tool_calls) if message.tool_calls else 0
+    return len(message.content) + len(message.name or "") + calls
 
 
 class TextLogprob(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,6 +231,11 @@ class Tier(ABC):
     @abstractmethod
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """Prompt length in this tier's tokens (an estimate for a remote tier without a local tokeniser)."""
+
+    def prompt_tokens_up_to(self, request: GenerationRequest, most: int) -> int:
+        """As `count_prompt_tokens`; of a prompt that is longer than `most`, perhaps a lower number above `most`. For
+        a thread, the first time that a long prompt is asked about; then it takes no time."""
+        return self.count_prompt_tokens(request)
 
     @abstractmethod
     def load(self) -> TierLoad:

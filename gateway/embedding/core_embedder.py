@@ -50,6 +50,10 @@ class CoreEmbedder:
         """See `Embedder.size`."""
         return self._info().hidden_size
 
+    def least_tokens(self, text: str) -> int:
+        """See `Embedder.least_tokens`."""
+        return self._opened().least_tokens([text])
+
     def tokens(self, text: str) -> list[int]:
         """See `Embedder.tokens`."""
         return self._opened().encode(text, add_special_tokens=True)

@@ -38,6 +38,9 @@ class Embedder(Protocol):
     def size(self) -> int:
         """Numbers of a vector."""
 
+    def least_tokens(self, text: str) -> int:
+        """No more than `tokens` gives, by the bytes of `text` alone; 0 where nothing is known of it."""
+
     def tokens(self, text: str) -> list[int]:
         """Ids of a text as the model reads it. Takes as long as the text is; not for the event loop."""
 

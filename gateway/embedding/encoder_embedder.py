@@ -59,9 +59,13 @@ class EncoderEmbedder:
         """See `Embedder.size`."""
         return self._opened().hidden
 
+    def least_tokens(self, text: str) -> int:
+        """See `Embedder.least_tokens`."""
+        return 0
+
     def tokens(self, text: str) -> list[int]:
-        """See `Embedder.tokens`."""
-        return list(self._opened().tokenizer.encode(text).ids)
+        """See `Embedder.tokens`. A batch, since for a text alone the library does not release the interpreter."""
+        return list(self._opened().tokenizer.encode_batch([text])[0].ids)
 
     async def embed(self, rows: Sequence[list[int]], *, priority: int, salt: str, meter: UsageMeter) -> Float:
         """See `Embedder.embed`; the batcher knows no priorities, and keeps nothing that a salt would guard."""

@@ -1,6 +1,7 @@
 """The HTTP server around the application: uvicorn, and what a newcomer reads while it starts."""
 
 import asyncio
+import gc
 import socket
 import sys
 import time
@@ -73,6 +74,9 @@ class AnnouncedServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, then print."""
         await super().startup(sockets=sockets)
+        # What a start makes stays. The collector would look at all of it, a quarter of a second long, whenever requests
+        # bring many objects.
+        gc.freeze()
         if self.started and self.servers and self._place is None:
             click.echo(self._ready(*self._address))
         if self.started:

@@ -12,9 +12,9 @@ from tiers.merge import merge
 from tiers.policies.plain import Plain
 from tiers.policies.policy import Policy, derive_seed
 from tiers.policies.settled_thought import SettledThought
-from tiers.tier import ChatMessage, Delta, GenerationRequest, ReasoningEffort, UsageMeter
+from tiers.prompt import Prompt
+from tiers.tier import Delta, GenerationRequest, ReasoningEffort, UsageMeter
 from tiers.tier_spec import ChainOfThoughtSpec
-from tiers.tools.tool import Tooling
 
 THINK_TAG = "<think>"
 # Of the tier's own budget, which is also what a request gets that does not say.
@@ -47,17 +47,22 @@ class ChainOfThought(Policy):
         controls = decoder.tokenizer.control_tokens
         self._end_ids = tuple(controls[marker] for marker in spec.end_markers if marker in controls)
 
-    def count_prompt_tokens(self, request: GenerationRequest) -> int:
+    def prompt(self, request: GenerationRequest) -> Prompt:
+        """See `Policy.prompt`; instruction included."""
+        return self.decoder.prompt(request, self._spec.instruction if request.messages is not None else "")
+
+    def count_prompt_tokens(self, request: GenerationRequest, most: int) -> int:
         """See `Policy.count_prompt_tokens`; instruction and opening included."""
         if request.messages is None:
-            return super().count_prompt_tokens(request)
-        return len(self._thinking_prompt(request.messages, request.tooling))
+            return super().count_prompt_tokens(request, most)
+        return self.prompt(request).count(most - len(self._opening)) + len(self._opening)
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Policy.stream`."""
-        prompt_ids = self._thinking_prompt(request.messages, request.tooling) if request.messages else []
+        prompt_ids = self.prompt(request).ids() + self._opening if request.messages else []
         total, thinking = self._budgets(request, len(prompt_ids)) if prompt_ids else (0, 0)
         if thinking < 1:
+            await self._plain.read(request)
             source = self._plain.stream(request)
         else:
             choices = [self._choice(request, index, prompt_ids, total, thinking) for index in range(request.n)]
@@ -65,9 +70,6 @@ class ChainOfThought(Policy):
         async with aclosing(source) as deltas:
             async for delta in deltas:
                 yield delta
-
-    def _thinking_prompt(self, messages: list[ChatMessage], tooling: Tooling | None) -> list[int]:
-        return self.decoder.chat_ids(_instructed(messages, self._spec.instruction), tooling) + self._opening
 
     def _budgets(self, request: GenerationRequest, prompt_tokens: int) -> tuple[int, int]:
         """Tokens for everything, and for thinking; the latter is 0 if there is room for nothing but the answer."""
@@ -192,15 +194,6 @@ class _ThoughtText:
             return ""
         self._begun = bool(text)
         return text
-
-
-def _instructed(messages: list[ChatMessage], instruction: str) -> list[ChatMessage]:
-    """`messages` with the instruction at the end of the last user turn, or as a system turn if there is none."""
-    for i in reversed(range(len(messages))):
-        if messages[i].role == "user":
-            turn = msgspec.structs.replace(messages[i], content=f"{messages[i].content}\n\n{instruction}")
-            return [*messages[:i], turn, *messages[i + 1 :]]
-    return [ChatMessage(role="system", content=instruction), *messages]
 
 
 def _of_tokens(wanted: EvidenceRequest | None) -> EvidenceRequest | None:
