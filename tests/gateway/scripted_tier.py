@@ -75,7 +75,8 @@ class ScriptedTier(Tier):
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         self.requests.append(request)
         drawn: list[Delta] = []
-        request.meter.add(lambda: self._used(request, drawn))
+        prompt = self.count_prompt_tokens(request)
+        request.meter.add(lambda: _used(prompt, drawn))
         try:
             for delta in self._reasoning(request):
                 drawn.append(delta)
@@ -104,11 +105,6 @@ class ScriptedTier(Tier):
             raise
         finally:
             self.ended.set()
-
-    def _used(self, request: GenerationRequest, drawn: list[Delta]) -> Usage:
-        thoughts = sum(bool(delta.reasoning) for delta in drawn)
-        prompt = self.count_prompt_tokens(request)
-        return Usage(prompt_tokens=prompt, completion_tokens=len(drawn), reasoning_tokens=thoughts)
 
     def usage(self, request: GenerationRequest) -> Usage:
         words = (len(self.words) + len(self.reasoning)) * request.n
@@ -141,6 +137,11 @@ class ScriptedTier(Tier):
         thoughts = [(index, thought) for index in range(request.n) for thought in self.reasoning]
         token_ids = [7] if self.tells_token_ids else []
         return [Delta(index=index, reasoning=thought, token_ids=token_ids) for index, thought in thoughts]
+
+
+def _used(prompt_tokens: int, drawn: list[Delta]) -> Usage:
+    thoughts = sum(bool(delta.reasoning) for delta in drawn)
+    return Usage(prompt_tokens=prompt_tokens, completion_tokens=len(drawn), reasoning_tokens=thoughts)
 
 
 def _logprobs(request: GenerationRequest, text: str, raw: bytes, logprob: float) -> list[TextLogprob] | None:
