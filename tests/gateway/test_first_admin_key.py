@@ -130,6 +130,15 @@ def test_an_operator_who_configured_keys_is_given_none(options: list[str], tmp_p
         assert not KEY.search(console.rest())
 
 
+def test_a_worker_of_batches_makes_no_key(catalog: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with started(data, tmp_path / "cache", "--catalog", str(catalog), environment=NO_ADMIN, what="worker") as process:
+        console = Console(process)
+        console.until(re.compile("AIO answers batches"))
+        assert not KEY.search(console.rest())
+    assert stored_keys(f"sqlite:///{data / 'aio.sqlite3'}") == []
+
+
 def test_a_start_that_fails_after_the_key_was_made_still_prints_it(options: list[str], tmp_path: Path) -> None:
     data = tmp_path / "data"
     with held_port() as taken:
