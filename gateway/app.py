@@ -56,7 +56,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.overload_collector import OverloadCollector
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.traces import Traces, look_up_collector, span_exporter
-from gateway.tenancy.tenancy import running_tenancy
+from gateway.tenancy.tenancy import ShowKey, running_tenancy
 from inference_core.client import CoreClient
 from quality.database import migrate, open_database
 from quality.experience import Encode, encoder_of
@@ -66,6 +66,7 @@ from quality.probe_curve import ProbeCurves
 from quality.redaction import load_redaction
 from quality.tier_worth import ReportFileError, stored_report, warnings_of
 from tiers.catalog_file import load_catalog
+from tiers.text_threads import TextThreads
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -82,14 +83,16 @@ def create_app(
     cores: Mapping[str, CoreClient] | None = None,
     place: WorkerPlace | None = None,
     http: HttpApp = http_app,
+    show_admin_key: ShowKey | None = None,
 ) -> Litestar:
     """The application of one gateway process; everything is started by its lifespan.
 
     `tiers` and `classifier` replace the catalogue's tiers and the classifier in force; `cores`, by the
     catalogue's names, replace the cores behind its own tiers. `place`: among several processes behind one port.
+    `show_admin_key` is called with the first admin key of an installation that has none; without it none is made.
     Raises `SettingsError`, `RedactionError` and `CatalogError` at once for what can be seen without starting anything.
     """
-    composition = Composition(settings, tiers, classifier, cores, place)
+    composition = Composition(settings, tiers, classifier, cores, place, show_admin_key)
 
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
@@ -119,8 +122,10 @@ class Composition:
         classifier: Classifier | None,
         cores: Mapping[str, CoreClient] | None,
         place: WorkerPlace | None = None,
+        show_admin_key: ShowKey | None = None,
     ) -> None:
         self.settings = settings
+        self._show_admin_key = show_admin_key
         self._peers = None if place is None else Peers(place)
         self.keys = ApiKeys.parse(settings.api_keys, private=settings.private_keys)
         self.admin_keys = ApiKeys.parse(settings.admin_keys, "AIO_ADMIN_KEYS")
@@ -144,13 +149,17 @@ class Composition:
         await self._start_traces(stack)
         redis = await stack.enter_async_context(open_redis(settings.redis_url))
         tenancy = await stack.enter_async_context(
-            running_tenancy(settings, self.catalog, self.keys, self.admin_keys, database, redis)
+            running_tenancy(settings, self.catalog, self.keys, self.admin_keys, database, redis, self._show_admin_key)
         )
-        engine = await stack.enter_async_context(running_engine(settings, self.catalog, self._tiers, self._cores))
+        threads = TextThreads()
+        stack.callback(threads.close)
+        engine = await stack.enter_async_context(
+            running_engine(settings, self.catalog, self._tiers, self._cores, threads)
+        )
         self._warn_of_worthless_tiers()
         classifier = await self._start_classifier(stack, engine)
         knobs = await self._start_routing_knobs(stack)
-        routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs)
+        routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs, threads)
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ClassifierInForce) else None
         recent = await self._start_immediate_repair(stack, database, classifier)
         loop = await self._start_quality_loop(stack, database, engine, encode)

@@ -28,6 +28,8 @@ CODE_OF_STATUS = {
 }
 # nginx's "client closed request": nobody reads it, the record keeps it.
 CLIENT_CLOSED_REQUEST = 499
+# What litestar says, as if it were the server's failure, of a client that leaves in the middle of its body.
+_LITESTAR_DISCONNECT = "client disconnected prematurely"
 # Seconds: a queue's prediction may be long and wrong, and a caller who comes back in vain asks again.
 MAX_RETRY_AFTER = 60
 
@@ -108,6 +110,8 @@ def _of_http_exception(error: HTTPException) -> ApiError:
     status = error.status_code
     if status == 413:
         return ApiError(413, "The request body is larger than the server accepts (AIO_BODY_LIMIT).", param=None)
+    if status == 500 and error.detail == _LITESTAR_DISCONNECT:
+        return ClientGoneError()
     return ApiError(status, error.detail or http.HTTPStatus(status).phrase)
 
 

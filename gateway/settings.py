@@ -37,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     `gateway_workers`: processes that serve HTTP on the one port; from 2 on every core is a process of its own.
     `api_keys`: comma-separated `NAME=KEY` or `NAME=sha256:HEX` entries; empty means that no key is asked for.
-    `admin_keys`: the same, for `/v1/admin`; empty opens it to callers of this machine, unless there are `api_keys`.
+    `admin_keys`: the same, for administration; without any, the first start of a gateway stores one and prints it.
     `keys_poll_seconds`: how often changes of stored keys are looked for, and the database is told what was spent.
     `limits_without_redis`: while Redis is away, every process counts by itself (open), or keys with limits get 503.
     `budgets_without_database`: while the database is away and a slice is used up, go on (open), or answer 503.
@@ -60,7 +60,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `batch_lease_seconds`: after which the lines of a worker that died are another's.
     `request_seconds`: how long a request may take to arrive. `max_connections`: per process, by default as many as its
     open files allow. `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
+    `head_limit`: bytes of a request's line and headers together; the line may take an eighth, one header a quarter.
     `unready_seconds`: how long it goes on serving before that, unready, so that balancers send no more.
+    `cors_origins`: comma-separated origins whose pages may use the API. `allowed_hosts`: comma-separated host names by
+    which callers without a key may reach this server (`gateway.host_names`).
     `max_in_flight`, `max_waiting`: answers at once in this process, and requests that wait behind them, by priority.
     `alert_webhook`: URL that is told of alerts, in PagerDuty's form with `alert_routing_key`; empty: nobody is.
     `log_format`: lines for people, or an object of JSON each. `log_requests`: whether each request gets one.
@@ -91,6 +94,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     limits_without_redis: WhenAway = "open"
     budgets_without_database: WhenAway = "closed"
     body_limit: Annotated[int, Meta(ge=1024)] = 4 * 1024 * 1024
+    head_limit: Annotated[int, Meta(ge=8192, le=1024 * 1024)] = 64 * 1024
     file_limit: Annotated[int, Meta(ge=1024)] = 100 * 1024 * 1024
     files_quota: Annotated[int, Meta(ge=1024)] = 1024 * 1024 * 1024
     file_days: Annotated[float, Meta(gt=0)] | None = 30.0
@@ -99,6 +103,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     request_seconds: Annotated[float, Meta(gt=0)] = 30.0
     max_connections: Annotated[int, Meta(ge=1)] | None = None
     cors_origins: str = ""
+    allowed_hosts: str = ""
     quality_target: Annotated[float, Meta(ge=0, le=1)] | None = None
     sampling_rate: Annotated[float, Meta(ge=0, le=1)] = 0.05
     verification_budget: Annotated[float, Meta(ge=0)] = 0.05

@@ -135,6 +135,10 @@ class CoreClient(ABC):
         raise HandoverError("blocks cannot be taken through this client", "incompatible")
 
     @abstractmethod
+    def unread(self, request_id: str) -> list[SequenceOutput]:
+        """Outputs of an open request that have arrived and that its iterator has not yielded yet; they stay there."""
+
+    @abstractmethod
     def abort_choice(self, request_id: str, index: int) -> None:
         """End one choice of an open request within one step; ignored if it has ended. Never blocks."""
 

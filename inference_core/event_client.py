@@ -139,6 +139,10 @@ class EventClient(CoreClient):
             if self._wire_ids.get(request.request_id) == wire_id:
                 del self._wire_ids[request.request_id]
 
+    def unread(self, request_id: str) -> list[SequenceOutput]:
+        mailbox = self._streams.get(self._wire_ids.get(request_id, ""))
+        return [] if mailbox is None else [output for output in mailbox.items if output is not None]
+
     def abort_choice(self, request_id: str, index: int) -> None:
         wire_id = self._wire_ids.get(request_id)
         if wire_id is not None and wire_id in self._streams and self._gone is None:

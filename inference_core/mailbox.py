@@ -17,6 +17,11 @@ class Mailbox(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def items(self) -> list[T]:
+        """What no one has taken yet, oldest first."""
+        return list(self._items)
+
     def put(self, item: T) -> None:
         """Leave an item; the reader, if it waits, runs in the loop's next turn."""
         self._items.append(item)

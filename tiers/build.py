@@ -13,15 +13,16 @@ from tiers.errors import CatalogError
 from tiers.local import LocalTier
 from tiers.remote import RemoteTier
 from tiers.replica_set import ReplicaSet
+from tiers.text_threads import TextThreads
 from tiers.tier import Tier
 from tiers.tier_spec import TierSpec
 
 
-def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient]) -> list[Tier]:
+def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient], threads: TextThreads | None = None) -> list[Tier]:
     """One tier per entry, tier 1 first, not yet started; `cores`, by the catalogue's names, serve its own models.
 
-    Tiers of one model file share its tokeniser, tiers of one core its statistics. Raises CatalogError if a local tier's
-    core is not among `cores`, or if an API key is not set.
+    Tiers of one model file share its tokeniser, tiers of one core its statistics, and all of them `threads`. Raises
+    CatalogError if a local tier's core is not among `cores`, or if an API key is not set.
     """
     homeless = [t.name for t in catalog.tiers if t.model is not None and catalog.core_of(t.model) not in cores]
     if homeless:
@@ -30,7 +31,7 @@ def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient]) -> list[Tier]
             f"catalogue '{catalog.name}': {', '.join(homeless)} run on a core that is not there ({given})"
         )
     watches = {name: CoreWatch(core) for name, core in cores.items()}
-    paths = catalog.model_paths
+    paths, threads = catalog.model_paths, threads or TextThreads()
 
     @cache
     def tokenizer(path: str) -> Tokenizer:
@@ -45,7 +46,8 @@ def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient]) -> list[Tier]
             tiers.append(build_remote(spec))
             continue
         name = catalog.core_of(spec.model)
-        tiers.append(LocalTier(spec, cores[name], loader(paths[spec.model]), watches[name], core_name=name))
+        load = loader(paths[spec.model])
+        tiers.append(LocalTier(spec, cores[name], load, watches[name], core_name=name, threads=threads))
     return tiers
 
 

@@ -5,7 +5,7 @@ import os
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Set
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import TypeVar
 
 import msgspec
@@ -14,13 +14,14 @@ from inference_core.client import CoreClient
 from inference_core.errors import CoreGoneError, InvalidRequestError, QueueFullError
 from inference_core.evidence import Evidence
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
-from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.tokenization.tokenizer import Piece, Tokenizer
 from tiers.choice import Choice
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.prompt import Prompt, TextPrompt, TokenPrompt
+from tiers.text_threads import TextThreads
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
 from tiers.tools.calling import ToolCalling
 from tiers.tools.dialect import DialectName
-from tiers.tools.tool import Tooling
 
 T = TypeVar("T")
 
@@ -28,7 +29,9 @@ _serial = itertools.count()
 
 
 class Decoder:
-    """What decoding policies are made of. `max_context` is in tokens, `max_tokens` bounds one request's output."""
+    """What decoding policies are made of. `max_context` is in tokens, `max_tokens` bounds one request's output.
+    `threads`: where long prompts are read.
+    """
 
     def __init__(
         self,
@@ -40,38 +43,39 @@ class Decoder:
         max_tokens: int,
         tier: str,
         tool_dialect: DialectName | None = None,
+        threads: TextThreads | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.calling = ToolCalling(tokenizer, tool_dialect)
         self.max_context = max_context
+        self.threads = threads or TextThreads()
         self._core, self._model, self._max_tokens, self._tier = core, model, max_tokens, tier
 
-    def prompt_ids(self, request: GenerationRequest) -> list[int]:
-        """The request's prompt in tokens. Raises TierRequestError if it is empty or holds ids of another vocabulary."""
-        if request.messages is not None:
-            return self.chat_ids(request.messages, request.tooling)
+    def prompt(self, request: GenerationRequest, instruction: str = "") -> Prompt:
+        """The request's prompt, with `instruction` at the end of the last user turn of a chat; the same one each time,
+        for all tiers that read it in the same way."""
         if isinstance(request.prompt, list):
-            vocab = self.tokenizer.vocab_size
-            bad = [token for token in request.prompt if not 0 <= token < vocab]
-            if bad:
-                raise TierRequestError(
-                    f"prompt: token ids {bad[:5]} are not below the vocabulary size {vocab}", "prompt"
-                )
-            ids = request.prompt
-        else:
-            ids = _or_refuse("prompt", lambda: self.tokenizer.encode(str(request.prompt), add_special_tokens=True))
-        if not ids:
-            raise TierRequestError("prompt: must not be empty", "prompt")
-        return ids
+            return TokenPrompt(request.prompt, self.tokenizer.vocab_size)
+        key = self.tokenizer, instruction, request.request_id
+        prompt = request.prompts_read.get(key)
+        if prompt is None:
+            prompt = request.prompts_read[key] = self._prompt(request, instruction)
+        return prompt
 
-    def chat_ids(self, messages: list[ChatMessage], tooling: Tooling | None = None) -> list[int]:
+    def _prompt(self, request: GenerationRequest, instruction: str) -> Prompt:
+        if request.messages is None:
+            return TextPrompt(self.tokenizer, lambda: [str(request.prompt)], marked=True, param="prompt")
+        return TextPrompt(self.tokenizer, lambda: self._chat(request, instruction), marked=False, param="messages")
+
+    def _chat(self, request: GenerationRequest, instruction: str) -> list[Piece]:
         """Messages and tools in the model's chat format, up to where the assistant begins to speak."""
+        messages = request.messages
         if not messages:
-            raise TierRequestError("messages: must not be empty", "messages")
-        turns, tools = self.calling.turns(messages, tooling)
-        return _or_refuse(
-            "messages", lambda: self.tokenizer.encode_chat(turns, add_generation_prompt=True, tools=tools)
-        )
+            raise InvalidRequestError("messages: must not be empty", "messages")
+        if instruction:
+            messages = _instructed(messages, instruction)
+        turns, tools = self.calling.turns(messages, request.tooling)
+        return self.tokenizer.chat_pieces(turns, add_generation_prompt=True, tools=tools)
 
     def own_ids(self, text: str) -> list[int]:
         """Tokens of a text of the catalogue's: unlike text from outside, it may name the model's control tokens."""
@@ -112,22 +116,28 @@ class Decoder:
         stop: tuple[str, ...] = (),
         include_stop: bool = False,
         dropped: Set[int] = frozenset(),
+        reasoning: bool = False,
     ) -> AsyncGenerator[Delta, None]:
         """Continue `prompt_ids` n times; text deltas as they come, then one with the usage.
 
         Closing the generator aborts the core's request. A stop string that ends a choice aborts that choice, and the
         request with the last one. So does its index in `dropped`, which the caller may fill between two deltas: what
-        such a choice has drawn is billed, and no more is said of it.
+        such a choice has drawn is billed, and no more is said of it. The request's meter counts what is drawn, as
+        `reasoning` tokens or as the answer's; the prompt counts once, with the first decoding for a request.
         """
         least, visible = sampling.min_tokens, self.calling.visible_controls(request)
         choices = _or_refuse(
             "stop", lambda: [Choice(i, self.tokenizer, stop, include_stop, least, visible) for i in range(n)]
         )
         unfinished = n
-        tally = _Tally()
+        tally = _Tally(choices, len(prompt_ids) if request.meter.is_empty else 0, reasoning=reasoning)
         command = self._command(request, prompt_ids, sampling, max_tokens, n)
         try:
-            async with aclosing(self._core.generate(command)) as outputs:
+            async with AsyncExitStack() as stack:
+                outputs = await stack.enter_async_context(aclosing(self._core.generate(command)))
+                request.meter.add(tally.usage)
+                # What was drawn before an early end, and lies here because its reader is slow, is used too.
+                stack.callback(self._take_unread, command.request_id, choices)
                 async for output in outputs:
                     choice = choices[output.index]
                     if output.finish_reason == "error" or (output.finish_reason == "abort" and not choice.finished):
@@ -158,14 +168,14 @@ class Decoder:
         if unfinished:
             raise TierError(f"tier '{self._tier}': the core ended the request before its choices were finished")
         yield Delta(
-            usage=Usage(
-                prompt_tokens=len(prompt_ids),
-                completion_tokens=sum(c.completion_tokens for c in choices),
-                cached_tokens=tally.cached_tokens,
-            ),
+            usage=tally.usage(),
             queue_seconds=tally.queue_seconds,
             preemptions=sum(tally.preemptions.values()),
         )
+
+    def _take_unread(self, request_id: str, choices: list[Choice]) -> None:
+        for output in self._core.unread(request_id):
+            choices[output.index].push(output)
 
     def _command(
         self, request: GenerationRequest, prompt_ids: list[int], sampling: SamplingParams, max_tokens: int, n: int
@@ -199,11 +209,15 @@ class Decoder:
 
 
 class _Tally:
-    """What the core says of a request's choices beside their tokens."""
+    """What one command of the core has used so far, and what the core says of its choices beside their tokens.
 
-    def __init__(self) -> None:
+    `prompt_tokens`: of its prompt those that are billed with it.
+    """
+
+    def __init__(self, choices: list[Choice], prompt_tokens: int, *, reasoning: bool) -> None:
         self.started = False
-        self.cached_tokens = 0
+        self._choices, self._prompt_tokens, self._reasoning = choices, prompt_tokens, reasoning
+        self._cached_tokens = 0
         self.queue_seconds = 0.0
         self.preemptions: dict[int, int] = {}
 
@@ -211,11 +225,30 @@ class _Tally:
         self.started = True
         # The other choices find the prompt that the first one computed.
         if output.index == 0:
-            self.cached_tokens = output.cached_tokens
+            self._cached_tokens = output.cached_tokens
         if output.queue_seconds > self.queue_seconds:
             self.queue_seconds = output.queue_seconds
         if output.preemptions:
             self.preemptions[output.index] = max(self.preemptions.get(output.index, 0), output.preemptions)
+
+    def usage(self) -> Usage:
+        """As of now; tokens of a choice behind its stop string do not count."""
+        drawn = sum(choice.completion_tokens for choice in self._choices)
+        return Usage(
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=drawn,
+            cached_tokens=min(self._cached_tokens, self._prompt_tokens),
+            reasoning_tokens=drawn if self._reasoning else 0,
+        )
+
+
+def _instructed(messages: list[ChatMessage], instruction: str) -> list[ChatMessage]:
+    """`messages` with the instruction at the end of the last user turn, or as a system turn if there is none."""
+    for i in reversed(range(len(messages))):
+        if messages[i].role == "user":
+            turn = msgspec.structs.replace(messages[i], content=f"{messages[i].content}\n\n{instruction}")
+            return [*messages[:i], turn, *messages[i + 1 :]]
+    return [ChatMessage(role="system", content=instruction), *messages]
 
 
 def _or_refuse(param: str, make: Callable[[], T]) -> T:

@@ -1,8 +1,11 @@
 """A tier in this process: a model of a core under a decoding policy."""
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+
+import msgspec
 
 from inference_core.client import CoreClient
 from inference_core.errors import CoreError, CoreGoneError
@@ -15,7 +18,8 @@ from tiers.policies.chain_of_thought import ChainOfThought
 from tiers.policies.plain import Plain
 from tiers.policies.policy import Policy
 from tiers.policies.self_consistency import SelfConsistency
-from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
+from tiers.text_threads import TextThreads
+from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, UsageMeter
 from tiers.tier_spec import ChainOfThoughtSpec, SelfConsistencySpec, TierSpec
 
 
@@ -24,7 +28,7 @@ class LocalTier(Tier):
 
     `load_tokenizer` gives the tokeniser of the model; it is called once, off the event loop, by `start`.
     `watch` is shared by the tiers of one core, which the catalogue calls `core_name`. `max_context` and `num_layers`
-    are 0 until `start` has asked the core.
+    are 0 until `start` has asked the core. `threads`: where long prompts are read.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class LocalTier(Tier):
         watch: CoreWatch,
         *,
         core_name: str = CPU_CORE,
+        threads: TextThreads | None = None,
     ) -> None:
         if spec.model is None:
             raise CatalogError(f"tier '{spec.name}' has no model")
@@ -42,6 +47,7 @@ class LocalTier(Tier):
         self.max_context = 0
         self.core_name = core_name
         self._spec, self._core, self._load_tokenizer, self._watch = spec, core, load_tokenizer, watch
+        self._threads = threads or TextThreads()
         self._policy: Policy | None = None
         self._running = 0
 
@@ -62,7 +68,7 @@ class LocalTier(Tier):
             raise TierUnavailableError(f"tier '{self.name}': {error}") from error
         self.max_context = info.max_context
         self.num_layers = info.num_layers
-        self._policy = _policy(self._spec, self._core, tokenizer, info.max_context)
+        self._policy = _policy(self._spec, self._core, tokenizer, info.max_context, self._threads)
 
     async def close(self) -> None:
         """See `Tier.close`; the core's client stays open for its owner to close."""
@@ -74,9 +80,13 @@ class LocalTier(Tier):
         """See `Tier.generate`."""
         policy = self._started()
         calling = policy.decoder.calling
-        request = calling.prepared(request)
+        # Of this answer alone: policies read it, and the same request may be answered again.
+        meter = UsageMeter()
+        request.meter.add(meter.usage)
+        request = msgspec.structs.replace(calling.prepared(request), meter=meter)
         self._running += 1
         try:
+            await policy.read(request)
             async with aclosing(calling.read(request, policy.stream(request))) as deltas:
                 async for delta in deltas:
                     yield delta
@@ -90,7 +100,11 @@ class LocalTier(Tier):
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """What the model reads before its first token, the policy's instructions included."""
-        return self._started().count_prompt_tokens(request)
+        return self._started().count_prompt_tokens(request, sys.maxsize)
+
+    def prompt_tokens_up_to(self, request: GenerationRequest, most: int) -> int:
+        """See `Tier.prompt_tokens_up_to`: what cannot fit by its bytes is not encoded."""
+        return self._started().count_prompt_tokens(request, most)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -115,7 +129,7 @@ class LocalTier(Tier):
         return self._policy
 
 
-def _policy(spec: TierSpec, core: CoreClient, tokenizer: Tokenizer, max_context: int) -> Policy:
+def _policy(spec: TierSpec, core: CoreClient, tokenizer: Tokenizer, max_context: int, threads: TextThreads) -> Policy:
     decoder = Decoder(
         core,
         str(spec.model),
@@ -124,6 +138,7 @@ def _policy(spec: TierSpec, core: CoreClient, tokenizer: Tokenizer, max_context:
         max_tokens=spec.max_tokens,
         tier=spec.name,
         tool_dialect=spec.tool_dialect,
+        threads=threads,
     )
     if isinstance(spec.policy, SelfConsistencySpec):
         return SelfConsistency(decoder, spec.policy)

@@ -47,14 +47,13 @@ class OpenAIWire(RemoteWire):
         if event.event == "error":
             raise TierError(parse_error(data).message)
         chunk = _parsed(data)
-        if chunk.usage is not None:
-            tally.reported = chunk.token_usage()
+        _report(chunk, tally)
         return chunk.deltas()
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
         answer = _parsed(body)
-        tally.reported = answer.token_usage()
+        _report(answer, tally)
         return answer.deltas()
 
 
@@ -104,6 +103,12 @@ class TensorRtLlmWire(OpenAIWire):
                 "structured_outputs",
             )
         return body
+
+
+def _report(chunk: Chunk, tally: Tally) -> None:
+    usage = chunk.token_usage()
+    if usage is not None:
+        tally.report(usage)
 
 
 def _parsed(data: bytes) -> Chunk:

@@ -113,6 +113,7 @@ class RemoteTier(Tier):
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes the connection, by which the server knows."""
         tally = Tally(request.n, self.count_prompt_tokens(request))
+        request.meter.add(tally.usage)
         return self.answer(request, tally, self._remote.total_timeout_seconds)
 
     async def answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
@@ -123,6 +124,7 @@ class RemoteTier(Tier):
             call = self._call(request, tally)
             deadline = self._loop_time() + seconds
             patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
+            tally.sent = True
             response = await self._send("POST", call.path, call.body, patience, request.trace)
             await self._check(response, call)
             pieces = _pieces(response)
@@ -139,7 +141,7 @@ class RemoteTier(Tier):
                 for delta in [] if ended else self._said_last(parser, tally):
                     yield delta
             else:
-                for delta in self._counted(self._wire.read_whole(await _up_to(MAX_ANSWER_BYTES, pieces), tally), tally):
+                for delta in tally.passed(self._wire.read_whole(await _up_to(MAX_ANSWER_BYTES, pieces), tally)):
                     delta.at_once = True
                     yield delta
             if tally.unfinished:
@@ -165,11 +167,15 @@ class RemoteTier(Tier):
         """An estimate: four UTF-8 bytes per token, four tokens per message; exact for token ids."""
         if isinstance(request.prompt, list):
             return len(request.prompt)
-        texts = (
-            [m.content for m in request.messages or []]
-            + _tool_texts(request)
-            + ([request.prompt] if request.prompt else [])
-        )
+        key = "bytes", request.request_id
+        if (known := request.prompts_read.get(key)) is None:
+            known = request.prompts_read[key] = self._estimated(request)
+        return int(known)
+
+    @staticmethod
+    def _estimated(request: GenerationRequest) -> int:
+        prompts = [request.prompt] if isinstance(request.prompt, str) else []
+        texts = [m.content for m in request.messages or []] + _tool_texts(request) + prompts
         size = sum(_text_tokens(text) for text in texts)
         return max(1, size + TOKENS_PER_MESSAGE * len(request.messages or []))
 
@@ -196,15 +202,12 @@ class RemoteTier(Tier):
             deltas = self._wire.read_event(event, tally)
             if deltas is None:
                 return said, True
-            said += self._counted(deltas, tally)
+            said += tally.passed(deltas)
         return said, False
 
     def _said_last(self, parser: EventParser, tally: Tally) -> list[Delta]:
         said, ended = self._said(parser.flush(), tally)
-        return said if ended else said + self._counted(self._wire.read_end(tally), tally)
-
-    def _counted(self, deltas: list[Delta], tally: Tally) -> list[Delta]:
-        return [delta for delta in deltas if tally.count(delta)]
+        return said if ended else said + tally.passed(self._wire.read_end(tally))
 
     async def _send(
         self, method: str, path: str, body: bytes, seconds: float, trace: TraceHeaders | None = None
@@ -309,7 +312,9 @@ def _trace_headers(trace: TraceHeaders) -> list[tuple[bytes, bytes]]:
 def _tool_texts(request: GenerationRequest) -> list[str]:
     calls = [call for message in request.messages or [] for call in message.tool_calls]
     tools = () if request.tooling is None else request.tooling.tools
-    return [call.name + call.arguments for call in calls] + [json.dumps(tool.definition()) for tool in tools]
+    return [call.name + call.arguments for call in calls] + [
+        json.dumps(tool.definition(), check_circular=False) for tool in tools
+    ]
 
 
 def _text_tokens(text: str) -> int:

@@ -50,12 +50,11 @@ class ReplicaRace:
         """What became of the replicas that were asked, in this order."""
         return [call.outcome for call in self._calls if call.outcome is not None]
 
-    def bill(self, usage: Usage) -> Usage:
-        """The winner's `usage` and what the other servers said that they had used."""
-        others = [call.tally.reported for call in self._calls if call is not self.winner]
-        for used in filter(None, others):
-            usage = Usage(**{name: getattr(usage, name) + getattr(used, name) for name in Usage.__struct_fields__})
-        return usage
+    def usage(self) -> Usage:
+        """What the winner has used and every other server that has said or reported anything, its prompt included; as
+        long as none has, one prompt."""
+        tallies = [call.tally for call in self._calls if call is self.winner or call.tally.has_spoken]
+        return Usage.total(tally.usage() for tally in tallies or [call.tally for call in self._calls[:1]])
 
     async def close(self) -> None:
         """End every call."""

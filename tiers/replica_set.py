@@ -99,6 +99,7 @@ class ReplicaSet(Tier):
         spec, began = self.balancing, self._clock()
         self._budget.deposit(spec.retry_share, spec.retry_burst)
         race = ReplicaRace(self.name, partial(self._ask, request, began), self._hedge_seconds())
+        request.meter.add(race.usage)
         try:
             first = await race.first()
             self._first_tokens.append(self._clock() - began)
@@ -108,7 +109,7 @@ class ReplicaSet(Tier):
             async for delta in race.winner.deltas:
                 if delta.usage is not None:
                     race.winner.finished()
-                    delta.usage = race.bill(delta.usage)
+                    delta.usage = race.usage()
                 yield delta
         except TierError as error:
             if race.winner is not None:

@@ -1,14 +1,14 @@
 """The seam every tier stands behind: a request goes in, an async iterator of deltas comes out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Literal
 
 import msgspec
 
 from inference_core.evidence import Evidence, EvidenceRequest
 from inference_core.protocol import SamplingParams, TokenLogprob
-from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tiers.replica_try import ReplicaStatus, ReplicaTry
 from tiers.tools.tool import ToolCall, ToolCallDelta, Tooling
 
@@ -41,6 +41,48 @@ class TraceHeaders(msgspec.Struct, frozen=True):
     tracestate: str = ""
 
 
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts to be billed. `completion_tokens` includes `reasoning_tokens` and discarded samples."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @classmethod
+    def total(cls, usages: Iterable["Usage"]) -> "Usage":
+        """The sum of all of them."""
+        every = list(usages)
+        return cls(**{name: sum(getattr(usage, name) for usage in every) for name in cls.__struct_fields__})
+
+
+class UsageMeter:
+    """What an answer has used so far, at any moment of it, in the counts of a `Usage`.
+
+    What generates the tokens (a core's decoder, the connection to a server elsewhere) adds a function that tells its
+    own count. So whatever stands between it and the caller, which may hold back, drop or never yield what was
+    generated, cannot hide it from the bill of an answer that ends without a usage delta.
+    """
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: list[Callable[[], Usage]] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been added: no model and no server has the request yet."""
+        return not self._counts
+
+    def add(self, count: Callable[[], Usage]) -> None:
+        """Include what `count` tells; it is called whenever the meter is read, also after the answer's end."""
+        self._counts.append(count)
+
+    def usage(self) -> Usage:
+        """The sum of all counts, as of now."""
+        return Usage.total(count() for count in self._counts)
+
+
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a tier needs to answer; exactly one of `messages` and `prompt` is set.
 
@@ -56,6 +98,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     `adapter`: a LoRA adapter loaded over the tier's model; "" for the model alone (see docs/lora.md).
     `evidence`: what the tier's model is to tell of its computation, where it runs in process.
     `whole`: nobody reads before the end, so that a server elsewhere may answer at once instead of in a stream.
+    `meter`: where the tier counts what the request uses while it is answered; a copy of the request has the same one.
+    `prompts_read`: what tiers keep of the prompt once they have read it, by how they read it; one for all requests of
+    the same prompt, so that it is read once.
     """
 
     request_id: str
@@ -80,15 +125,22 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     evidence: EvidenceRequest | None = None
     whole: bool = False
     trace: TraceHeaders | None = None
+    meter: UsageMeter = msgspec.field(default_factory=UsageMeter)
+    prompts_read: dict[Any, Any] = msgspec.field(default_factory=dict)
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Token counts to be billed. `completion_tokens` includes `reasoning_tokens` and discarded samples."""
+def is_long(request: GenerationRequest) -> bool:
+    """Whether the prompt is worth a thread of its own to be encoded on; tools add text that is not counted here."""
+    if request.tooling is not None:
+        return True
+    if request.messages is None:
+        return len(request.prompt or "") > LONG_TEXT
+    return sum(map(_characters, request.messages)) > LONG_TEXT
 
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
+
+def _characters(message: ChatMessage) -> int:
+    calls = sum(len(call.arguments) for call in message.tool_calls) if message.tool_calls else 0
+    return len(message.content) + len(message.name or "") + calls
 
 
 class TextLogprob(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +202,8 @@ class Tier(ABC):
     - `generate` raises `TierRequestError` before the first delta if the request can never be served,
       `TierUnavailableError` if the tier cannot take it now.
     - Closing the iterator early frees the work within one step.
+    - From when a model or server has the request, the request's `meter` tells what it has used: at any time at least
+      the tokens of the deltas so far, those of a server elsewhere as it reported or else as estimated.
     - Text deltas are valid Unicode: never half a character, never part of a stop string.
     - `core_name` is the catalogue's name of the core that computes the tier; None for a server elsewhere.
     - `num_layers`: how many layers there are to take hidden states after, where `evidence` can be had; else 0.
@@ -177,6 +231,11 @@ class Tier(ABC):
     @abstractmethod
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """Prompt length in this tier's tokens (an estimate for a remote tier without a local tokeniser)."""
+
+    def prompt_tokens_up_to(self, request: GenerationRequest, most: int) -> int:
+        """As `count_prompt_tokens`; of a prompt that is longer than `most`, perhaps a lower number above `most`. For
+        a thread, the first time that a long prompt is asked about; then it takes no time."""
+        return self.count_prompt_tokens(request)
 
     @abstractmethod
     def load(self) -> TierLoad:

@@ -161,7 +161,9 @@ class TritonWire(RemoteWire):
                 raise TierError("the server took back what it had said; is cumulative_text right for its model?")
             text = text[len(before) :]
         tally.heard = before + text if self._remote.cumulative_text else ""
-        tally.reported = _usage(event, tally)
+        usage = _usage(event, tally)
+        if usage is not None:
+            tally.report(usage)
         reason = _first(event.finish_reason)
         deltas = [Delta(text=text)] if text else []
         if reason not in (None, "None", ""):
@@ -339,10 +341,10 @@ _INFERRED = ("text_output", "num_input_tokens", "num_output_tokens")
 
 
 def _usage(event: _Event, tally: Tally) -> Usage | None:
-    """The backend's counts so far: tokens of the answer come with the event that brings them."""
+    """The backend's counts so far, if the event has any: tokens of the answer come with the event that brings them."""
     output = _first(event.num_output_tokens)
     if output is None:
-        return tally.reported
+        return None
     before = 0 if tally.reported is None else tally.reported.completion_tokens
     prompt = _first(event.num_input_tokens) or (0 if tally.reported is None else tally.reported.prompt_tokens)
     return Usage(prompt_tokens=prompt or tally.prompt_tokens, completion_tokens=before + output)

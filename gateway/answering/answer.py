@@ -127,8 +127,11 @@ class Answer:
     async def aclose(self) -> None:
         """Stop: the tier's work is freed within one step, unless others read it. Idempotent; unfinished answers are
         recorded as aborted."""
-        await self.source.aclose()
-        self._give_up("aborted", None)
+        try:
+            await self.source.aclose()
+        finally:
+            # A caller who cancels the closing too is recorded and charged all the same.
+            self._give_up("aborted", None)
 
     @property
     def decision(self) -> Decision:

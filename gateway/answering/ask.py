@@ -26,8 +26,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     fields the caller left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none.
     `service_tier`: what the answer repeats of the caller's wish. `metadata`: the caller's tags, recorded as they are.
     `conversation`: the caller's own id of it, None if it has to be recognised. `slo`: its class of service.
-    `cache`: the caller's wish of the response cache, None for its own rule. `echo`, `include_stop` and the
-    `reasoning_…` fields: see `GenerationRequest`.
+    `cache`: the caller's wish of the response cache, None for its own rule. `echo`, `include_stop`, `prompts_read` and
+    the `reasoning_…` fields: see `GenerationRequest`.
     """
 
     request_id: str
@@ -64,6 +64,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     conversation: str | None = None
     slo: SloName | None = None
     cache: CacheWish | None = None
+    prompts_read: dict[Any, Any] = msgspec.field(default_factory=dict)
 
     @property
     def key_id(self) -> str | None:
@@ -123,6 +124,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             adapter=self.adapter,
             trace=None if self.trace is None else self.trace.headers,
             whole=not self.stream,
+            prompts_read=self.prompts_read,
         )
 
     def recorded_messages(self) -> list[dict[str, str]] | None:

@@ -8,7 +8,7 @@ from tiers.tier import Usage
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
     """All attempts with their costs, and the tokens of the last one. Not `paid`: the answer came out of the cache, or
-    the caller whose request it was made for pays; every attempt then costs nothing."""
+    another reader of it pays, and the attempts at it cost nothing. Earlier ones that failed may still cost."""
 
     attempts: list[Attempt]
     usage: Usage

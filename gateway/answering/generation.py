@@ -80,7 +80,6 @@ class Generation:
             self._requests = [msgspec.structs.replace(one, evidence=evidence) for one in self._requests]
         self._deltas: AsyncGenerator[Delta, None] = tier_deltas(tier, self._requests, ask.n)
         self._held: deque[Delta] = deque()
-        self._generated = 0
         self._let_go = False
         self._over = False
 
@@ -103,9 +102,11 @@ class Generation:
         return delta
 
     async def aclose(self) -> None:
-        """Stop: the tier's work is freed within one step. Idempotent."""
-        await self._deltas.aclose()
-        self._end("aborted", None)
+        """Stop: the tier's work is freed within one step. Idempotent; ends the bill even where it is cancelled."""
+        try:
+            await self._deltas.aclose()
+        finally:
+            self._end("aborted", None)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -120,8 +121,11 @@ class Generation:
         return p_ok[self.tier.number - 1]
 
     def bill(self) -> Bill:
-        """All of it; once it has ended."""
-        return Bill(attempts=self.attempts, usage=self.usage or Usage(prompt_tokens=0, completion_tokens=0))
+        """All of it; before the end as if it were given up now."""
+        if self._over:
+            return Bill(attempts=self.attempts, usage=self.usage or Usage())
+        usage = self.usage or self._used_so_far(None)
+        return Bill(attempts=[*self.attempts, self._attempt("aborted", None, usage)], usage=usage)
 
     async def _next_delta(self) -> Delta:
         while True:
@@ -131,7 +135,6 @@ class Generation:
                 delta = await anext(self._deltas)
                 if delta.finish_reason == "error":
                     raise TierError(f"tier {self.tier.number} ended a choice with an error")
-                self._generated += len(delta.token_ids)
                 self.usage = delta.usage or self.usage
                 self._replicas += delta.tries
                 verdict = None if self._escalation is None else self._escalation.take(delta)
@@ -206,7 +209,7 @@ class Generation:
         self.tier, self._escalation = tier, None
         self.attempted = time.monotonic()
         self._held.clear()
-        self._generated, self.usage, self._replicas = 0, None, []
+        self.usage, self._replicas = None, []
         self._spec = self._ladder.spec(tier.number)
         self._requests = self.ask.generations(self._spec)
         self._deltas = tier_deltas(tier, self._requests, self.ask.n)
@@ -217,29 +220,25 @@ class Generation:
             self._close_attempt(status, error)
 
     def _close_attempt(self, status: AttemptStatus, error: Exception | None) -> None:
-        verdict = self.verdict
         self.usage = self.usage or self._used_so_far(error)
-        self.attempts.append(
-            Attempt(
-                tier=self.tier.number,
-                model=self.tier.model,
-                status=status,
-                cost_usd=cost_usd(self._spec, self.usage),
-                error=None if error is None else f"{type(error).__name__}: {error}",
-                stage=None if verdict is None else verdict.stage,
-                p_ok=None if verdict is None else verdict.p_ok[self.tier.number - 1],
-                reason=None if verdict is None else verdict.reason,
-                replicas=[*self._replicas, *(error.tries if isinstance(error, TierError) else ())],
-            )
+        self.attempts.append(self._attempt(status, error, self.usage))
+
+    def _attempt(self, status: AttemptStatus, error: Exception | None, usage: Usage) -> Attempt:
+        verdict = self.verdict
+        return Attempt(
+            tier=self.tier.number,
+            model=self.tier.model,
+            status=status,
+            cost_usd=cost_usd(self._spec, usage),
+            error=None if error is None else f"{type(error).__name__}: {error}",
+            stage=None if verdict is None else verdict.stage,
+            p_ok=None if verdict is None else verdict.p_ok[self.tier.number - 1],
+            reason=None if verdict is None else verdict.reason,
+            replicas=[*self._replicas, *(error.tries if isinstance(error, TierError) else ())],
         )
 
     def _used_so_far(self, error: Exception | None) -> Usage:
         """Tokens to bill for an attempt that did not end by itself: none if the tier never took the request."""
-        if isinstance(error, (TierUnavailableError, TierRequestError)) and not self._generated:
-            return Usage(prompt_tokens=0, completion_tokens=0)
-        try:
-            prompt_tokens = sum(self.tier.count_prompt_tokens(request) for request in self._requests)
-        except TierError:
-            # The tier is gone, tokeniser and all; what it generated is still billed.
-            prompt_tokens = 0
-        return Usage(prompt_tokens=prompt_tokens, completion_tokens=self._generated)
+        used = Usage.total(request.meter.usage() for request in self._requests)
+        refused = isinstance(error, (TierUnavailableError, TierRequestError)) and not used.completion_tokens
+        return Usage() if refused else used

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 import msgspec
@@ -86,21 +87,38 @@ class Service:
     async def _begin(self, ask: Ask) -> Answer:
         """The caller's limits first, then a place among the answers that are given at once, then the route, which says
         what the budget has to bear."""
-        if self._draining:
-            raise self.overload.shutting_down(ask.priority)
-        admission = Admission() if self._door is None else await self._door.enter(ask)
-        entered: float | None = None
+        admission, entered = await self._enter(ask)
         try:
-            entered = await self.overload.enter(ask.priority)
             await self.routing.prepare(ask)
             answer = await self._routed(ask, admission)
         except BaseException:
-            if entered is not None:
-                self.overload.leave(entered, answered=False)
+            self.overload.leave(entered, answered=False)
             admission.close(None)
             raise
         self._entered[ask.request_id] = entered
         return answer
+
+    async def _enter(self, ask: Ask) -> tuple[Admission, float]:
+        """Admission by the caller's limits, and the time of entry to `overload`. Raises `ApiError` 429 or 503."""
+        if self._draining:
+            raise self.overload.shutting_down(ask.priority)
+        admission = Admission() if self._door is None else await self._door.enter(ask)
+        try:
+            return admission, await self.overload.enter(ask.priority)
+        except BaseException:
+            admission.close(None)
+            raise
+
+    @asynccontextmanager
+    async def reading(self, ask: Ask) -> AsyncIterator[Admission]:
+        """Admit a request whose text is read and that gets no answer of a tier: it counts against the caller's limits
+        as any other, with the estimated tokens of its text unless the block settles for others."""
+        admission, entered = await self._enter(msgspec.structs.replace(ask, max_tokens=0))
+        try:
+            yield admission
+        finally:
+            self.overload.leave(entered, answered=False)
+            admission.settle(0.0, 0 if admission.entry is None else admission.entry.asked_tokens)
 
     async def _routed(self, ask: Ask, admission: Admission) -> Answer:
         _, adapter = self.routing.split_adapter(ask.requested_model)

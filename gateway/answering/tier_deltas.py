@@ -4,8 +4,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import cast
 
-import msgspec
-
 from gateway.answering.best_of import best_of
 from tiers.merge import merge
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
@@ -45,13 +43,8 @@ async def _billed_together(merged: AsyncGenerator[Delta, None]) -> AsyncGenerato
             else:
                 yield delta
     yield Delta(
-        usage=_total([bill.usage for bill in bills if bill.usage is not None]),
+        usage=Usage.total(bill.usage for bill in bills if bill.usage is not None),
         queue_seconds=max(bill.queue_seconds for bill in bills),
         preemptions=sum(bill.preemptions for bill in bills),
         tries=[one for bill in bills for one in bill.tries],
     )
-
-
-def _total(usages: list[Usage]) -> Usage:
-    names = Usage.__struct_fields__
-    return msgspec.convert({name: sum(getattr(usage, name) for usage in usages) for name in names}, Usage)

@@ -1,8 +1,8 @@
 """`/v1/chat/completions/ws`: chats over a WebSocket; who may open one, and the messages that travel on it."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from litestar.connection import ASGIConnection, WebSocket
@@ -14,7 +14,7 @@ from gateway.api.guard import admit
 from gateway.api.parsing import decode_body
 from gateway.api.socket_session import SocketSession
 from gateway.errors import ApiError, ErrorEnvelope, as_api_error
-from gateway.parts import PARTS
+from gateway.processes.websocket_protocol import admit_frames
 
 Socket = WebSocket[Any, Any, State]
 Handshake = ASGIConnection[Any, Any, Any, State]
@@ -38,27 +38,15 @@ _key = msgspec.json.Decoder(Key)
 async def chat_socket(socket: Socket) -> None:
     """Chats as `POST /v1/chat/completions` streams them, many on one connection (docs/gateway.md)."""
     try:
-        _require_origin(socket)
         handshake = await _admitted(socket)
     except Exception as error:
         return await _refuse(socket, as_api_error(error))
     await socket.accept()
     handshake = handshake or await _authorised(socket)
     if handshake is not None:
+        admit_frames(socket.scope)
         await SocketSession(socket, handshake).run()
     return None
-
-
-def _require_origin(socket: Socket) -> None:
-    """Browsers let any page open a socket to any server: only pages of our own and of AIO_CORS_ORIGINS may."""
-    origin = socket.headers.get("origin")
-    if origin is None or urlsplit(origin).netloc == socket.headers.get("host"):
-        return
-    allowed = {one.strip() for one in socket.app.state[PARTS].settings.cors_origins.split(",")}
-    if not allowed & {origin, "*"}:
-        raise ApiError(
-            403, f"Pages of {origin[:128]!r} may not connect; the operator lists those that may in AIO_CORS_ORIGINS."
-        )
 
 
 async def _admitted(socket: Socket) -> Handshake | None:
@@ -87,8 +75,11 @@ async def _authorised(socket: Socket) -> Handshake | None:
         error = refusal
     except WebSocketDisconnect:
         return None
-    await socket.send_text(msgspec.json.encode(ErrorEnvelope(error.body)).decode())
-    await socket.close(code=POLICY_VIOLATION, reason="unauthorized")
+    # A client that reads nothing keeps us waiting.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(KEY_SECONDS):
+            await socket.send_text(msgspec.json.encode(ErrorEnvelope(error.body)).decode())
+            await socket.close(code=POLICY_VIOLATION, reason="unauthorized")
     return None
 
 

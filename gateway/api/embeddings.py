@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import time
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -17,15 +18,17 @@ from gateway.api.operations import describe
 from gateway.api.parsing import prompts_of
 from gateway.api.schemas import Metadata, PositiveInt, TokenId
 from gateway.api.sending import WholeResponse
-from gateway.embedding.embedder import Embedder, unit_vectors
+from gateway.embedding.embedder import Embedder, require_dimensions, unit_vectors
 from gateway.embedding.recording import embedding_record
 from gateway.errors import ApiError, ClientGoneError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
 from inference_core.protocol import SamplingParams
+from tiers.tier import UsageMeter
 
 # OpenAI's own bounds of a request.
 MAX_INPUTS = 2048
 MAX_TOKENS = 300_000
+ROWS_AT_ONCE = 64
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,7 +101,7 @@ async def embedded(
     """
     model = _model(parts, body.model)
     await model.open()
-    rows = await asyncio.to_thread(_rows, model, body)
+    require_dimensions(model, body.dimensions)
     ask = Ask(
         request_id=given.request_id,
         api="completion",
@@ -106,35 +109,33 @@ async def embedded(
         sampling=SamplingParams(),
         arrival=given.arrival,
         created_at=time.time(),
-        prompts=list(rows),
+        prompts=_inputs(body),
         caller=given.caller,
-        max_tokens=0,
+        priority=max(priority, given.caller.priority_ceiling),
         metadata=body.metadata,
     )
-    tokens = sum(map(len, rows))
-    cost = tokens * model.spec.input_usd_per_million / 1e6
-    admission = await parts.tenancy.door.enter(ask)
-    try:
+    async with parts.service.reading(ask) as admission:
+        rows = await parts.routing.threads.run(given.caller.tenant, partial(_rows, model, ask.prompts or []))
+        tokens = sum(map(len, rows))
+        cost = tokens * model.spec.input_usd_per_million / 1e6
         await admission.pay(given.caller, cost)
-    except BaseException:
-        admission.settle(0.0, 0)
-        raise
-    begun, failure = time.monotonic(), None
-    try:
-        priority = max(priority, given.caller.priority_ceiling)
-        states = await model.embed(rows, priority=priority, salt=given.caller.tenant)
-        vectors = unit_vectors(states, model.spec, body.dimensions)
-    except BaseException as error:
-        failure = error
-        raise
-    finally:
-        used, spent = (tokens, cost) if failure is None else (0, 0.0)
-        admission.settle(spent, used)
-        name, replica = model.spec.name, parts.service.replica
-        parts.records.append(embedding_record(ask, name, begun, failure, used, spent, replica))
-    data = [
-        Embedding(index=index, embedding=_written(vector, body.encoding_format)) for index, vector in enumerate(vectors)
-    ]
+        begun, failure, meter = time.monotonic(), None, UsageMeter()
+        try:
+            states = await model.embed(rows, priority=ask.priority, salt=given.caller.tenant, meter=meter)
+            vectors = unit_vectors(states, body.dimensions)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            used = tokens
+            if failure is not None:
+                # Of a failure nothing is charged; a caller that leaves is charged what the model was given to read.
+                used = 0 if isinstance(failure, Exception) else meter.usage().prompt_tokens
+            spent = used * model.spec.input_usd_per_million / 1e6
+            admission.settle(spent, used)
+            name, replica = model.spec.name, parts.service.replica
+            parts.records.append(embedding_record(ask, name, begun, failure, used, spent, replica))
+    data = await _data(vectors, body.encoding_format)
     answer = EmbeddingList(data=data, model=model.spec.name, usage=EmbeddingUsage(tokens, tokens))
     own = {"x-request-id": given.request_id, "x-aio-cost-usd": f"{cost:.6f}"}
     return answer, list((admission.headers | own).items())
@@ -150,35 +151,59 @@ def _model(parts: Parts, name: str) -> Embedder:
     )  # fmt: skip
 
 
-def _rows(model: Embedder, body: EmbeddingsRequest) -> list[list[int]]:
-    """Token ids of every input, within all bounds."""
+def _inputs(body: EmbeddingsRequest) -> list[Prompt]:
     prompts = prompts_of(body.input, "input")
     if len(prompts) > MAX_INPUTS:
         raise bad_request(f"input holds {len(prompts)}; at most {MAX_INPUTS} fit one request.", "input", "too_long")
-    rows = [_row(model, prompt, f"input[{place}]") for place, prompt in enumerate(prompts)]
-    total = sum(map(len, rows))
-    if total > MAX_TOKENS:
-        raise bad_request(f"input has {total} tokens; at most {MAX_TOKENS} fit one request.", "input", "too_long")
+    return prompts
+
+
+def _rows(model: Embedder, prompts: list[Prompt]) -> list[list[int]]:
+    """Token ids of every input, within all bounds."""
+    rows, total = [], 0
+    for place, prompt in enumerate(prompts):
+        row = _row(model, prompt, f"input[{place}]")
+        rows.append(row)
+        total += len(row)
+        if total > MAX_TOKENS:
+            raise bad_request(f"input has more than {MAX_TOKENS} tokens, which fit one request.", "input", "too_long")
     return rows
 
 
 def _row(model: Embedder, prompt: Prompt, where: str) -> list[int]:
+    least = model.least_tokens(prompt) if isinstance(prompt, str) else len(prompt)
+    if least > model.max_tokens:
+        raise _too_long(model, least, where)
     ids = model.tokens(prompt) if isinstance(prompt, str) else prompt
     if not prompt or not ids:
         raise bad_request("An input is empty: give some text.", where, "empty")
     if len(ids) > model.max_tokens:
-        raise bad_request(
-            f"An input has {len(ids)} tokens; {model.spec.name} reads at most {model.max_tokens}.",
-            where,
-            "context_length_exceeded",
-        )
+        raise _too_long(model, len(ids), where)
     if isinstance(prompt, list) and max(ids) >= model.vocabulary:
         raise bad_request(f"{max(ids)} is no token of {model.spec.name}.", where, "invalid_value")
     return ids
 
 
-def _written(vector: Any, form: str | None) -> list[float] | str:
+def _too_long(model: Embedder, tokens: int, where: str) -> ApiError:
+    return bad_request(
+        f"An input has at least {tokens} tokens; {model.spec.name} reads at most {model.max_tokens}.",
+        where,
+        "context_length_exceeded",
+    )
+
+
+async def _data(vectors: Any, form: str | None) -> list[Embedding]:
+    """The vectors as they are sent; others have a turn in between."""
+    data = []
+    for index, vector in enumerate(vectors):
+        if index % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
+            await asyncio.sleep(0)
+        data.append(Embedding(index=index, embedding=_written(vector, form)))
+    return data
+
+
+def _written(vector: Any, form: str | None) -> Any:
+    """Text, or numbers already in JSON, so that not all of an answer's are written at once."""
     if form == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
-    numbers: list[float] = vector.tolist()
-    return numbers
+    return msgspec.Raw(msgspec.json.encode(vector.tolist()))

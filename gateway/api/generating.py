@@ -30,8 +30,9 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 async def read_body(request: HttpRequest, decoder: msgspec.json.Decoder[Body]) -> Body:
     """The decoded JSON body. Raises `ApiError`: 415 for another media type, 400 for what does not decode."""
-    media_type = request.headers.get("content-type", "application/json")
-    if "json" not in media_type.lower():
+    # Forms and plain text, whatever their parameters say, are what web pages may send to other sites unasked.
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type and media_type != "application/json" and not media_type.endswith("+json"):
         raise ApiError(415, f"Send the body as application/json, not as {media_type[:64]!r}.")
     return decode_body(decoder, await request.body())
 
@@ -135,11 +136,15 @@ async def _stream(request: HttpRequest, ask: Ask, wording: Wording, presence: Pr
     parts = parts_of(request)
     settings = parts.settings
     waiting = KeepAlive(request.send, _early_headers(request, ask), settings.keep_alive_seconds)
+    answer: Answer | None = None
     try:
         answer = await parts.service.start(ask)
         begun = await waiting.end()
     except BaseException as error:
         presence.end()
+        if answer is not None:
+            # Its first delta was there, but the caller left before it could be sent.
+            await answer.aclose()
         begun = await waiting.end()
         if presence.is_reason(error):
             error = ClientGoneError()

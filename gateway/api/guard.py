@@ -3,29 +3,29 @@
 They wait for nothing and are coroutines all the same, because litestar sends a plain function to a thread.
 """
 
-import ipaddress
 import time
 from collections.abc import Callable
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
 from gateway.answering.caller import CALLER, KEYLESS, Caller
+from gateway.api.cross_origin import READING, refuse_other_sites, refuse_unknown_hosts
 from gateway.dashboard.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, SessionsAwayError, csrf_is_right
 from gateway.errors import ApiError
 from gateway.log_context import LOG_CONTEXT, LogContext
 from gateway.parts import PARTS, HttpRequest
 from gateway.request_ids import new_request_id
-from gateway.tenancy.directory import KeysAwayError, UnknownKeyError
+from gateway.tenancy.directory import Directory, KeysAwayError, UnknownKeyError
 
-# Who acts where no keys are configured: whoever sits at this machine.
-KEYLESS_ACTOR = "local"
-_READING = ("GET", "HEAD")
 # The `opt` of handlers whose change takes no admin, and of those that only an admin may look at.
 OPERATOR: dict[str, str] = {"role": "operator"}
 ADMIN: dict[str, str] = {"role": "admin"}
+_ORIGIN_OF = {
+    "API key": "the operator hands them out",
+    "admin key": "the gateway printed one at its first start, and 'aio keys create NAME --scope admin' makes another",
+}
 
 
 class NotSignedInError(Exception):
@@ -33,8 +33,10 @@ class NotSignedInError(Exception):
 
 
 def actor_of(request: HttpRequest) -> str:
-    """Who asks, for what is written down about it."""
-    return caller_of(request).key_id or KEYLESS_ACTOR
+    """Who administers, for what is written down about it."""
+    actor = caller_of(request).key_id
+    assert actor is not None, "no guard of administration admits a caller without a key"
+    return actor
 
 
 def caller_of(request: HttpRequest) -> Caller:
@@ -46,49 +48,42 @@ def caller_of(request: HttpRequest) -> Caller:
 async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Set `request_id`, `arrival` (monotonic seconds) and `caller` of the request's state.
 
-    Raises `ApiError` 401 where keys are configured and the caller has none of them.
+    Raises `ApiError` 401 where keys are configured and the caller has none of them, and 403 for what a web page of
+    another site sends (`gateway.api.cross_origin`).
     """
-    state = _named(connection, handler)
+    state = _begin(connection, handler)
     directory = connection.app.state[PARTS].tenancy.directory
     if directory.asks_for_keys:
         caller = _known(directory.inference_caller, connection, "API key")
         if "inference" not in caller.scopes:
             raise _out_of_scope(caller, "inference")
         state[CALLER] = caller
+    else:
+        refuse_unknown_hosts(connection)
 
 
 async def admit_admin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """As `admit`, for `/v1/admin`: the owner of an admin key, or who is signed in to the dashboard; without any keys at
-    all, callers of this machine.
+    """As `admit`, for `/v1/admin` and `/admin/api`: the owner of an admin key, or who is signed in to the dashboard.
 
-    A keyless caller must have connected from a loopback address, to a loopback name (a page in a browser could
-    otherwise reach us by a name of its own that resolves to this machine) and not through a proxy, whose callers would
-    all look local. Raises `ApiError` 401 or 403.
+    Raises `ApiError` 401, 403, or 503 while it cannot be known who may.
     """
-    state = _named(connection, handler)
-    directory = connection.app.state[PARTS].tenancy.directory
+    state = _begin(connection, handler)
     signed_in = None if "authorization" in connection.headers else await session_caller(connection)
     if signed_in is not None:
         demand_role(connection, handler, signed_in)
         await demand_csrf(connection)
         state[CALLER] = signed_in
-    elif directory.has_admin:
-        caller = _known(directory.admin_caller, connection, "admin key")
-        demand_role(connection, handler, caller)
-        state[CALLER] = caller
-    elif directory.asks_for_keys:
-        raise ApiError(
-            403,
-            "Administration is off: this server asks its callers for keys and has no admin key. Set AIO_ADMIN_KEYS, or "
-            "make one with 'aio keys create NAME --scope admin'.",
-            code="admin_disabled",
-        )
-    elif not _is_local(connection):
-        raise ApiError(
-            403,
-            "Without an admin key, administration is only for callers on the server's own machine.",
-            code="admin_local_only",
-        )
+        return
+    directory = connection.app.state[PARTS].tenancy.directory
+    demand_administration(directory)
+    caller = _known(directory.admin_caller, connection, "admin key")
+    demand_role(connection, handler, caller)
+    state[CALLER] = caller
+
+
+async def admit_visitor(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """As `admit`, for pages that need no sign-in: anybody, but no page of another site."""
+    _begin(connection, handler)
 
 
 async def admit_page(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -96,7 +91,7 @@ async def admit_page(connection: ASGIConnection[Any, Any, Any, Any], handler: Ba
 
     Raises `NotSignedInError`, or `ApiError` 403 and 503.
     """
-    state = _named(connection, handler)
+    state = _begin(connection, handler)
     caller = await session_caller(connection)
     if caller is None:
         raise NotSignedInError
@@ -117,19 +112,31 @@ async def session_caller(connection: ASGIConnection[Any, Any, Any, Any]) -> Call
         raise ApiError(
             503, "The database is away, and with it who is signed in. Try again later.", code="database_unavailable"
         ) from None
-    # Whoever needed no key may go on only for as long as nobody does.
-    return None if caller is not None and caller.key_id is None and not needs_no_key(connection) else caller
+    return caller
 
 
-def needs_no_key(connection: ASGIConnection[Any, Any, Any, Any]) -> bool:
-    """Whether whoever sits at this machine may administer: there are no keys at all, and it is from here."""
-    directory = connection.app.state[PARTS].tenancy.directory
-    return not directory.has_admin and not directory.asks_for_keys and _is_local(connection)
+def demand_administration(directory: Directory) -> None:
+    """Raises `ApiError` while nobody can administer: 503 before the database was read, 403 if it has no admin key."""
+    if directory.has_admin:
+        return
+    if not directory.is_read:
+        raise ApiError(
+            503,
+            "Administration is off until the database is back: its admin keys are not known yet. Keys of "
+            "AIO_ADMIN_KEYS need no database.",
+            code="keys_unavailable",
+        )
+    raise ApiError(
+        403,
+        "Administration is off: no admin key is valid any more. Set AIO_ADMIN_KEYS, or make a key with "
+        "'aio keys create NAME --scope admin'.",
+        code="admin_disabled",
+    )
 
 
 def demand_role(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler, caller: Caller) -> None:
     """Reading takes a viewer, a change an admin, or the `role` of the handler's `opt`. Raises `ApiError` 403."""
-    usual = "viewer" if connection.scope.get("method") in _READING else "admin"
+    usual = "viewer" if connection.scope.get("method") in READING else "admin"
     needed = handler.opt.get("role", usual)
     if caller.scopes.isdisjoint(("admin", needed)):
         raise _out_of_scope(caller, needed)
@@ -138,7 +145,7 @@ def demand_role(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
 async def demand_csrf(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
     """What a cookie alone would let through must come with the token of our own forms, as a field or a header: browsers
     send cookies for other sites too. Raises `ApiError` 403."""
-    if connection.scope.get("method") in _READING:
+    if connection.scope.get("method") in READING:
         return
     given = connection.headers.get(CSRF_HEADER)
     if given is None and connection.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
@@ -157,9 +164,7 @@ def _known(find: Callable[[str | None], Caller], connection: ASGIConnection[Any,
     try:
         return find(connection.headers.get("authorization"))
     except UnknownKeyError as error:
-        raise ApiError(
-            401, f"{error} Send an {what} as 'Authorization: Bearer KEY'; the operator hands them out."
-        ) from None
+        raise ApiError(401, f"{error} Send an {what} as 'Authorization: Bearer KEY'; {_ORIGIN_OF[what]}.") from None
     except KeysAwayError:
         raise ApiError(503, "Keys cannot be checked yet. Try again later.", code="keys_unavailable") from None
 
@@ -176,28 +181,16 @@ def _whose(caller: Caller) -> str:
     return "Your" if (caller.key_id or "").startswith("user:") else "This key's"
 
 
-def _named(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> Any:
+def _begin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> Any:
+    """What every guard does first: the state of the request, in which it has its name and no caller yet.
+
+    Raises `ApiError` 403 for a change that a page of another site sends.
+    """
     # litestar makes a new object of it at every `connection.state`.
     state = connection.scope["state"]
     state["arrival"] = time.monotonic()
     state["request_id"] = new_request_id(handler.opt.get("id_prefix", "req"))
     state[CALLER] = KEYLESS
     LOG_CONTEXT.set(LogContext(state["request_id"]))
+    refuse_other_sites(connection)
     return state
-
-
-def _is_local(connection: ASGIConnection[Any, Any, Any, Any]) -> bool:
-    if any(name in connection.headers for name in ("forwarded", "x-forwarded-for", "x-real-ip")):
-        return False
-    host = urlsplit(f"//{connection.headers.get('host', '')}").hostname or ""
-    client = connection.client.host if connection.client is not None else ""
-    return _is_loopback(client) and (host == "localhost" or _is_loopback(host))
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return (mapped or parsed).is_loopback

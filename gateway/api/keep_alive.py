@@ -26,7 +26,8 @@ class KeepAlive:
         """Say no more; whether the response has begun."""
         self._timer.cancel()
         if self._speaking is not None:
-            await self._speaking
+            # Half a comment must not be left behind: a cancelled caller of this one waits for the rest of it again.
+            await asyncio.shield(self._speaking)
         return self._speaking is not None
 
     def _due(self) -> None:

@@ -1,14 +1,23 @@
 """From bytes to a checked request: every refusal is a 400 that names the parameter, the value and what is allowed."""
 
 import re
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from gateway.answering.ask import TIER_DEFAULTS, Prompt
 from gateway.answering.slo_class import SERVICE_TIERS, SloName, slo_class
 from gateway.api.constraints import grammar_of
-from gateway.api.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, ContentPart, Message, Sampling
+from gateway.api.schemas import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_PROMPTS,
+    ChatRequest,
+    CompletionRequest,
+    ContentPart,
+    Message,
+    Sampling,
+)
 from gateway.errors import ApiError, bad_request
 from inference_core.protocol import SamplingParams
 from tiers.tier import ChatMessage
@@ -80,7 +89,23 @@ def turns_of(messages: list[Message]) -> list[ChatMessage]:
     """The conversation as plain text turns."""
     if not messages:
         raise bad_request("messages is empty: give at least one message.", "messages", "empty_array")
+    if len(messages) > MAX_MESSAGES:
+        raise bad_request(
+            f"messages holds {len(messages)}; at most {MAX_MESSAGES} fit one request.", "messages", "array_too_long"
+        )
+    parts = sum(map(_num_parts, messages))
+    if parts > MAX_PARTS:
+        raise bad_request(
+            f"messages hold {parts} content parts and tool calls; at most {MAX_PARTS} fit one request.",
+            "messages",
+            "array_too_long",
+        )
     return [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
+
+
+def _num_parts(message: Message) -> int:
+    parts = len(message.content) if isinstance(message.content, list) else 0
+    return parts if message.tool_calls is None else parts + len(message.tool_calls)
 
 
 def check_completion(body: CompletionRequest) -> list[Prompt]:
@@ -100,13 +125,13 @@ def check_completion(body: CompletionRequest) -> list[Prompt]:
     _check_best_of(body)
     check_sampling(body)
     prompts = prompts_of(body.prompt, "prompt")
-    for place, prompt in enumerate(prompts):
-        if not prompt:
-            raise bad_request("A prompt is empty: give some text.", f"prompt[{place}]" if place else "prompt", "empty")
     if len(prompts) > MAX_PROMPTS:
         raise bad_request(
             f"prompt holds {len(prompts)} prompts; at most {MAX_PROMPTS} fit one request.", "prompt", "array_too_long"
         )
+    for place, prompt in enumerate(prompts):
+        if not prompt:
+            raise bad_request("A prompt is empty: give some text.", f"prompt[{place}]" if place else "prompt", "empty")
     return prompts
 
 
@@ -134,12 +159,13 @@ def prompts_of(given: str | list[str | int | list[int]], param: str) -> list[Pro
         return [given]
     if not given:
         raise bad_request(f"{param} is empty: give at least one.", param, "empty_array")
-    if all(isinstance(item, int) for item in given):
-        return [[item for item in given if isinstance(item, int)]]
-    mixed = bad_request(f"{param} mixes texts and token ids: give texts, token ids, or lists of one kind.", param)
-    if all(isinstance(item, str) for item in given) or all(isinstance(item, list) for item in given):
-        return [item for item in given if not isinstance(item, int)]
-    raise mixed
+    # Millions of token ids may be given, so they are looked at in one pass.
+    kinds = set(map(type, given))
+    if kinds == {int}:
+        return [cast(list[int], given)]
+    if kinds in ({str}, {list}):
+        return cast(list[Prompt], given)
+    raise bad_request(f"{param} mixes texts and token ids: give texts, token ids, or lists of one kind.", param)
 
 
 def check_sampling(body: Sampling) -> None:

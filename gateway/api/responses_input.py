@@ -122,7 +122,8 @@ def _joined(messages: Iterator[Message]) -> Iterator[Message]:
     last: Message | None = None
     for message in messages:
         if last is not None and last.role == message.role == "assistant" and message.tool_calls:
-            calls = [*(last.tool_calls or ()), *message.tool_calls]
+            calls = last.tool_calls or []
+            calls += message.tool_calls
             last = Message(role="assistant", content=last.content, tool_calls=calls)
             continue
         if last is not None:

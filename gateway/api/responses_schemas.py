@@ -5,7 +5,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.api.schemas import MAX_TOOLS, Metadata, PositiveInt, StreamOptions, Temperature, TopP, Unsupported
+from gateway.api.schemas import (
+    MAX_PARTS,
+    MAX_TOOLS,
+    Metadata,
+    PositiveInt,
+    StreamOptions,
+    Temperature,
+    TopP,
+    Unsupported,
+)
 
 FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
@@ -81,7 +90,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """`POST /v1/responses`; nothing of it is kept to be referred to, so that a conversation comes whole each time."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
-    input: str | list[Item]
+    input: str | Annotated[list[Item], Meta(max_length=MAX_PARTS)]
     instructions: str | None = None
     max_output_tokens: PositiveInt | None = None
     max_tool_calls: PositiveInt | None = None

@@ -11,6 +11,7 @@ from classifier.decision import Decision
 from gateway.answering.ask import Ask
 from gateway.api.aio_headers import wishes_of
 from gateway.api.generating import read_body
+from gateway.api.guard import caller_of
 from gateway.api.operations import describe
 from gateway.api.parsing import turns_of
 from gateway.api.schemas import Message, PositiveInt
@@ -46,7 +47,8 @@ _decoder = msgspec.json.Decoder(RouteRequest)
 
 @post("/route", status_code=200, operation_class=describe(RouteRequest, Routing), summary="Dry-run a routing decision")
 async def route(request: HttpRequest) -> Response[Any]:
-    """Tier, the probabilities of all tiers, predicted costs, and why; nothing is generated, billed or recorded."""
+    """Tier, the probabilities of all tiers, predicted costs, and why; nothing is generated, billed or recorded. It
+    counts against the limits of the key, with the tokens of its prompt."""
     body = await read_body(request, _decoder)
     parts = parts_of(request)
     wishes = wishes_of(request.headers, parts.routing.strongest)
@@ -58,13 +60,15 @@ async def route(request: HttpRequest) -> Response[Any]:
         arrival=request.state["arrival"],
         created_at=time.time(),
         messages=_messages(body),
+        caller=caller_of(request),
         max_tokens=body.max_tokens,
         **msgspec.structs.asdict(wishes),
     )
-    began = time.thread_time()
-    await parts.routing.prepare(ask)
-    decision = parts.routing.route(ask)
-    cpu_ms = (time.thread_time() - began) * 1e3
+    async with parts.service.reading(ask) as admission:
+        began = time.thread_time()
+        await parts.routing.prepare(ask)
+        decision = parts.routing.route(ask)
+        cpu_ms = (time.thread_time() - began) * 1e3
     return Response(
         Routing(
             tier=decision.tier,
@@ -76,6 +80,7 @@ async def route(request: HttpRequest) -> Response[Any]:
             decision=decision,
         ),
         media_type="application/json",
+        headers=admission.headers,
     )
 
 

@@ -15,6 +15,10 @@ MAX_CHOICES = 16
 MAX_PROMPTS = 64
 MAX_STOPS = 4
 MAX_TOOLS = 128
+# OpenAI's own bound of a conversation, which keeps what is done for each turn short.
+MAX_MESSAGES = 2048
+# Parts of messages and calls in them, over a conversation; also items that it is given as.
+MAX_PARTS = 8192
 
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 TopP = Annotated[float, Meta(gt=0, le=1)]

@@ -1,6 +1,8 @@
 """`POST /tokenize` and `/detokenize`, as vLLM has them: a model's own tokens of a text or a conversation, and back."""
 
-import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -8,6 +10,7 @@ from litestar import post
 from litestar.response import Response
 from msgspec import Meta
 
+from gateway.answering.ask import Ask, Prompt
 from gateway.api.generating import read_body
 from gateway.api.guard import caller_of
 from gateway.api.operations import describe
@@ -16,9 +19,13 @@ from gateway.api.schemas import Message, TokenId
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
 from inference_core.errors import InvalidRequestError
-from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.tier import Tier
+from inference_core.protocol import SamplingParams
+from inference_core.tokenization.tokenizer import Piece, Tokenizer
+from tiers.tier import ChatMessage, Tier
 from tiers.tools.calling import ToolCalling
+
+# Of one request; lists of more take so long to write that others would wait.
+MOST_TOKENS = 1_000_000
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,21 +68,15 @@ _detokenize = msgspec.json.Decoder(DetokenizeRequest)
 
 @post("/tokenize", status_code=200, operation_class=describe(TokenizeRequest, Tokens), summary="Tokenise a text")
 async def tokenize(request: HttpRequest) -> Response[Any]:
-    """The ids of a prompt or a conversation, as the model would read it; nothing is generated or billed."""
+    """The ids of a prompt or a conversation, as the model would read it; nothing is generated or billed. It counts
+    against the limits of the key, with the tokens that it is."""
     body = await read_body(request, _tokenize)
     tier, tokenizer = _tokenizer(request, body.model)
-    # Megabytes of text take longer than a request may hold the event loop.
-    tokens = await asyncio.to_thread(_ids, tokenizer, body)
-    strings = [tokenizer.token_bytes(token).decode(errors="replace") for token in tokens]
-    return Response(
-        Tokens(
-            count=len(tokens),
-            max_model_len=tier.max_context,
-            tokens=tokens,
-            token_strs=strings if body.return_token_strs else None,
-        ),
-        media_type="application/json",
-    )
+    if (body.prompt is None) == (body.messages is None):
+        raise bad_request("Give either prompt or messages.", "prompt", "invalid_value")
+    messages = None if body.messages is None else turns_of(body.messages)
+    ask = _ask(request, body.model, messages, None if body.prompt is None else [body.prompt])
+    return await _answered(request, ask, partial(_tokens, tier, tokenizer, body, messages))
 
 
 @post(
@@ -85,19 +86,39 @@ async def tokenize(request: HttpRequest) -> Response[Any]:
     summary="Turn tokens into text",
 )
 async def detokenize(request: HttpRequest) -> Response[Any]:
-    """The text of token ids, control tokens included."""
+    """The text of token ids, control tokens included. It counts against the limits of the key, with these tokens."""
     body = await read_body(request, _detokenize)
     _, tokenizer = _tokenizer(request, body.model)
-    unknown = [token for token in body.tokens if token >= tokenizer.vocab_size]
-    if unknown:
-        raise bad_request(
-            f"Token ids {unknown[:5]} are not below the vocabulary size {tokenizer.vocab_size}.",
-            "tokens",
-            "invalid_value",
-        )
-    # `Tokenizer.decode` leaves control tokens out, as answers have to.
-    text = b"".join(map(tokenizer.token_bytes, body.tokens)).decode(errors="replace")
-    return Response(Detokenized(text), media_type="application/json")
+    ask = _ask(request, body.model, None, [body.tokens])
+    return await _answered(request, ask, partial(_text, tokenizer, body.tokens))
+
+
+async def _answered(request: HttpRequest, ask: Ask, work: Callable[[], tuple[bytes, int]]) -> Response[Any]:
+    """The body that `work` gives, on a thread, and how many tokens it is of: megabytes take longer than a request may
+    hold the event loop."""
+    parts = parts_of(request)
+    async with parts.service.reading(ask) as admission:
+        content, tokens = await parts.routing.threads.run(ask.caller.tenant, work)
+        admission.settle(0.0, tokens)
+    return Response(content, media_type="application/json", headers=admission.headers)
+
+
+def _ask(request: HttpRequest, model: str, messages: list[ChatMessage] | None, prompts: list[Prompt] | None) -> Ask:
+    """What the caller's limits are asked for."""
+    state = request.scope["state"]
+    caller = caller_of(request)
+    return Ask(
+        request_id=state["request_id"],
+        api="completion",
+        requested_model=model,
+        sampling=SamplingParams(),
+        arrival=state["arrival"],
+        created_at=time.time(),
+        messages=messages,
+        prompts=prompts,
+        caller=caller,
+        priority=max(1, caller.priority_ceiling),
+    )
 
 
 def _tokenizer(request: HttpRequest, model: str) -> tuple[Tier, Tokenizer]:
@@ -118,13 +139,49 @@ def _tokenizer(request: HttpRequest, model: str) -> tuple[Tier, Tokenizer]:
     return tier, tier.tokenizer
 
 
-def _ids(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int]:
-    if (body.prompt is None) == (body.messages is None):
-        raise bad_request("Give either prompt or messages.", "prompt", "invalid_value")
-    if body.prompt is not None:
-        return tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
-    turns, _ = ToolCalling(tokenizer, None).turns(turns_of(body.messages or []), None)
+def _tokens(
+    tier: Tier, tokenizer: Tokenizer, body: TokenizeRequest, messages: list[ChatMessage] | None
+) -> tuple[bytes, int]:
+    param = "prompt" if messages is None else "messages"
     try:
-        return tokenizer.encode_chat(turns, add_generation_prompt=body.add_generation_prompt)
+        pieces = [body.prompt or ""] if messages is None else _chat_pieces(tokenizer, body, messages)
+        _require_few(tokenizer.least_tokens(pieces), param)
+        marked = messages is None and body.add_special_tokens is not False
+        encoded = tokenizer.encode_pieces(pieces, add_special_tokens=marked)
     except InvalidRequestError as error:
-        raise bad_request(str(error), "messages", "invalid_value") from None
+        raise bad_request(str(error), param, "invalid_value") from None
+    _require_few(len(encoded), param)
+    ids = encoded.ids()
+    shown = Tokens(
+        count=len(ids),
+        max_model_len=tier.max_context,
+        tokens=ids,
+        token_strs=[tokenizer.token_bytes(i).decode(errors="replace") for i in ids] if body.return_token_strs else None,
+    )
+    return msgspec.json.encode(shown), len(ids)
+
+
+def _chat_pieces(tokenizer: Tokenizer, body: TokenizeRequest, messages: list[ChatMessage]) -> list[Piece]:
+    turns, _ = ToolCalling(tokenizer, None).turns(messages, None)
+    return tokenizer.chat_pieces(turns, add_generation_prompt=body.add_generation_prompt)
+
+
+def _require_few(tokens: int, param: str) -> None:
+    if tokens > MOST_TOKENS:
+        raise bad_request(f"{param} has more than {MOST_TOKENS} tokens: send it in parts.", param, "too_long")
+
+
+def _text(tokenizer: Tokenizer, tokens: list[int]) -> tuple[bytes, int]:
+    if len(tokens) > MOST_TOKENS:
+        raise bad_request(f"tokens holds {len(tokens)}: send at most {MOST_TOKENS}.", "tokens", "too_long")
+    size = tokenizer.vocab_size
+    unknown = [token for token in tokens if token >= size]
+    if unknown:
+        raise bad_request(
+            f"Token ids {unknown[:5]} are not below the vocabulary size {size}.",
+            "tokens",
+            "invalid_value",
+        )
+    # `Tokenizer.decode` leaves control tokens out, as answers have to.
+    text = b"".join(map(tokenizer.token_bytes, tokens)).decode(errors="replace")
+    return msgspec.json.encode(Detokenized(text)), len(tokens)

@@ -1,5 +1,6 @@
 """How long pages of the admin API take over many rows, by every combination of filters, over HTTP."""
 
+import secrets
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -258,10 +259,12 @@ async def bench_lists(
         await fill(engine, rows, progress, begin, only)
     finally:
         await engine.dispose()
-    found = []
+    found, admin = [], secrets.token_urlsafe(24)
     async with (
-        served(settings, 0.02) as (port, _),
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/admin/api", timeout=60) as http,
+        served(msgspec.structs.replace(settings, admin_keys=f"bench={admin}"), 0.02) as (port, _),
+        httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}/admin/api", timeout=60, headers={"authorization": f"Bearer {admin}"}
+        ) as http,
     ):
         for name, (_, columns, _) in LISTS.items():
             if only in (None, name):
@@ -269,15 +272,15 @@ async def bench_lists(
         if only is not None:
             return found
         found += [await _time(http, name, rows, [{}], 10 * repeats, progress) for name in SUMMARIES]
-        found += await _time_pages(f"http://127.0.0.1:{port}", rows, 10 * repeats, progress)
+        found += await _time_pages(f"http://127.0.0.1:{port}", admin, rows, 10 * repeats, progress)
     return found
 
 
-async def _time_pages(url: str, rows: int, repeats: int, progress: Progress) -> list[ListTime]:
+async def _time_pages(url: str, admin: str, rows: int, repeats: int, progress: Progress) -> list[ListTime]:
     """Every page of the dashboard, as a browser's first request for it."""
     found = []
     async with httpx.AsyncClient(base_url=url, timeout=60) as http:
-        await sign_in(http)
+        await sign_in(http, admin)
         for page in PAGES:
             path, times = f"/admin{page.path}".rstrip("/"), []
             for turn in range(repeats + 1):

@@ -33,7 +33,7 @@ _CLIENT = r"""
 import selectors, socket, sys
 
 def answered(port, streams, body):
-    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: "
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
     request = head.encode() + b"%d\r\n\r\n" % len(body) + body
     selector = selectors.DefaultSelector()
     for _ in range(streams):

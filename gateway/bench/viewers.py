@@ -50,14 +50,14 @@ async def bench_viewers(
     target: Target,
     server: ServerProcess,
     *,
-    secret: str = "",
+    secret: str,
     viewers: int,
     concurrency: int,
     pairs: int,
     seconds: float,
     progress: Callable[[str, float], None],
 ) -> ViewersCost:
-    """Which of a pair comes first alternates. `secret`: an admin key, empty where there are none."""
+    """Which of a pair comes first alternates. `secret`: an admin key."""
     limits = httpx.Limits(max_connections=None)
     found: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     errors = requests = bytes_seen = 0
@@ -114,8 +114,8 @@ async def _idle(http: httpx.AsyncClient, server: ServerProcess, viewers: int, se
         return (server.cpu_seconds() - before) / seconds
 
 
-async def sign_in(http: httpx.AsyncClient, secret: str = "") -> None:
-    """As a browser does, by an admin key or, where there are no keys, without."""
+async def sign_in(http: httpx.AsyncClient, secret: str) -> None:
+    """As a browser does, by an admin key."""
     token = (await http.get("/admin/login")).text.split('name="csrf_token" value="')[1].split('"')[0]
     answer = await http.post("/admin/login", data={"csrf_token": token, "secret": secret})
     if answer.status_code != httpx.codes.SEE_OTHER:

@@ -19,9 +19,8 @@ class Flight:
     In a task of its own from the first step, before anybody has joined: a step under way cannot change its task, and
     who awaits it himself takes it along when he leaves.
 
-    Its whole bill goes to one reader: of those who have not left before the end, the one who is there longest. `whole`:
-    it ended by itself, and well. `ended` is called at the end, before any reader hears of it; what it returns is
-    awaited after.
+    Its whole bill goes to one reader, its `payer`. `whole`: it ended by itself, and well. `ended` is called at the end,
+    before any reader hears of it; what it returns is awaited after.
     """
 
     def __init__(self, generation: Generation, ended: "Callable[[Flight], Awaitable[None] | None]") -> None:
@@ -32,7 +31,7 @@ class Flight:
         self.error: Exception | None = None
         self._ended = ended
         self._readers: list[FlightReader] = []
-        self._billed = False
+        self._payer: FlightReader | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._task = asyncio.create_task(self._run())
 
@@ -51,18 +50,20 @@ class Flight:
         """`reader` reads from now on."""
         self._readers.append(reader)
 
-    def leave(self, reader: "FlightReader") -> bool:
-        """`reader` reads no more; whether the bill is his. When the last one leaves before the end, all work stops."""
-        pays = not self._billed and self._readers[0] is reader and (self.over or len(self._readers) == 1)
-        self._billed = self._billed or pays
+    def leave(self, reader: "FlightReader") -> None:
+        """`reader` reads no more. When the last one leaves before the end, all work stops."""
         self._readers.remove(reader)
         if self.abandoned:
+            self._settle_on(reader)
             self._task.cancel()
-        return pays
 
-    def is_first(self, reader: "FlightReader") -> bool:
-        """Whether `reader` is the one who would pay if it ended now."""
-        return self._readers[0] is reader and not self._billed
+    @property
+    def payer(self) -> "FlightReader":
+        """The one reader that is billed: of those there at the end the earliest, or the last to leave before it.
+
+        Before the end it is who would pay now. After the end, and once it is abandoned, it never changes.
+        """
+        return self._payer or self._readers[0]
 
     async def stopped(self) -> None:
         """After `abandoned`: wait until the tier's work is freed."""
@@ -79,12 +80,19 @@ class Flight:
         except Exception as error:
             self.error = error
         finally:
-            await self.generation.aclose()
-            self.over = True
-            after = self._ended(self)
-            self._tell()
+            try:
+                await self.generation.aclose()
+            finally:
+                self._settle_on(self.payer)
+                self.over = True
+                after = self._ended(self)
+                self._tell()
         if after is not None:
             await after
+
+    def _settle_on(self, payer: "FlightReader") -> None:
+        if self._payer is None:
+            self._payer = payer
 
     def _tell(self) -> None:
         if not self._waiting:
@@ -107,15 +115,19 @@ class FlightReader:
     ) -> None:
         self._decision = decision
         self._stream, self._another = stream, another
-        # Of a flight that failed after whoever began it had left.
-        self._owed: list[Attempt] = []
-        self._bill: Bill | None = None
+        # Those that failed and were left for another one, and the one that is read now.
+        self._flights: list[Flight] = []
+        self._left = False
         self._board(flight)
 
     def _board(self, flight: Flight) -> None:
-        self._flight, self._place = flight, 0
-        self.attempted = flight.attempted
+        self._flights.append(flight)
+        self._place, self.attempted = 0, flight.attempted
         flight.board(self)
+
+    @property
+    def _flight(self) -> Flight:
+        return self._flights[-1]
 
     @property
     def decision(self) -> Decision:
@@ -140,12 +152,11 @@ class FlightReader:
 
     @property
     def cached(self) -> CacheUse | None:
-        """A miss for the one who pays, also where that is one who came later."""
-        pays = self._flight.is_first(self) if self._bill is None else self._bill.paid
-        return "miss" if pays else "shared"
+        """A miss for who pays for anything: also where that is one who came later, or only what failed before."""
+        return "miss" if any(flight.payer is self for flight in self._flights) else "shared"
 
     async def __anext__(self) -> Delta:
-        while self._bill is None:
+        while not self._left:
             flight = self._flight
             if flight.attempted != self.attempted:
                 self.attempted, self._place = flight.attempted, 0
@@ -170,10 +181,12 @@ class FlightReader:
 
     def bill(self) -> Bill:
         """See `Source`."""
-        assert self._bill is not None
-        # Anew for who pays: what was stopped by his leaving is on it only now.
-        bill = self._flight.generation.bill() if self._bill.paid else self._bill
-        return msgspec.structs.replace(bill, attempts=self._owed + bill.attempts)
+        *failed, last = self._flights
+        owed = [attempt for flight in failed if flight.payer is self for attempt in flight.generation.bill().attempts]
+        bill = last.generation.bill()
+        if last.payer is not self:
+            bill = bill.unpaid()
+        return msgspec.structs.replace(bill, attempts=owed + bill.attempts)
 
     def _may_move(self, error: Exception) -> bool:
         begun = self._stream and self._place > 0
@@ -182,12 +195,10 @@ class FlightReader:
     def _move(self) -> None:
         another, self._another = self._another, None
         assert another is not None
-        if self._flight.leave(self):
-            self._owed = self._flight.generation.bill().attempts
+        self._flight.leave(self)
         self._board(another())
 
     def _leave(self) -> None:
-        if self._bill is None:
-            pays = self._flight.leave(self)
-            bill = self._flight.generation.bill()
-            self._bill = bill if pays else bill.unpaid()
+        if not self._left:
+            self._left = True
+            self._flight.leave(self)

@@ -144,7 +144,8 @@ def ask_server(
             return content
         if answer.status_code == 404:
             raise click.ClickException(f"{url} has no {path}: {content['error']['message']} ({answer.status_code})")
-        raise click.ClickException(content["error"]["message"])
+        missing = " Give it as --key or in AIO_ADMIN_KEY." if answer.status_code == 401 else ""
+        raise click.ClickException(content["error"]["message"] + missing)
     except (msgspec.DecodeError, KeyError, TypeError) as error:
         raise click.ClickException(f"{url} answered {answer.status_code} and is no AIO server") from error
 

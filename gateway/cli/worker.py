@@ -39,4 +39,4 @@ def worker(**given: Any) -> None:
     if not settings.batch_concurrency:
         raise click.UsageError("a worker with --concurrency 0 (or AIO_BATCH_CONCURRENCY=0) would answer nothing")
     set_up_telemetry(settings, "worker")
-    run_server(settings, http=worker_app, ready=worker_text)
+    run_server(settings, http=worker_app, ready=worker_text, administers=False)

@@ -172,6 +172,11 @@ class ReplicatedCore(CoreClient):
             if replica.leaving and not replica.in_flight:
                 self._leave(replica)
 
+    def unread(self, request_id: str) -> list[SequenceOutput]:
+        """See `CoreClient.unread`."""
+        replica = self._requests.get(request_id)
+        return [] if replica is None else replica.client.unread(request_id)
+
     def abort_choice(self, request_id: str, index: int) -> None:
         """See `CoreClient.abort_choice`."""
         if (replica := self._requests.get(request_id)) is not None:

@@ -15,6 +15,7 @@ from tiers.build import build_tiers
 from tiers.catalog import Catalog
 from tiers.errors import CatalogError
 from tiers.reloadable import ReloadableTier
+from tiers.text_threads import TextThreads
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -101,8 +102,10 @@ async def running_engine(
     catalog: Catalog,
     tiers: Sequence[Tier] | None = None,
     cores: Mapping[str, CoreClient] | None = None,
+    threads: TextThreads | None = None,
 ) -> AsyncIterator[Engine]:
-    """The engine of this process, started; `tiers` and `cores` replace the catalogue's own, as tests do.
+    """The engine of this process, started; `tiers` and `cores` replace the catalogue's own, as tests do. `threads`:
+    where tiers read long prompts.
 
     In the role `all` a core that cannot load stops the start, with the reason; in the role `gateway` every tier serves
     as soon as its core is there. A tier elsewhere that is down stops nothing: it serves once it answers.
@@ -112,7 +115,7 @@ async def running_engine(
             if settings.role == "all":
                 await require_machine(catalog, settings, catalog.core_names)
             cores = core_clients(catalog, settings)
-        built = build_tiers(catalog, cores)
+        built = build_tiers(catalog, cores, threads)
         tiers = [tier if tier.core_name is not None else ReloadableTier(tier) for tier in built]
     engine = Engine(tiers, cores or {})
     try:

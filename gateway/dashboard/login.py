@@ -1,4 +1,4 @@
-"""Signing in and out: by an admin key, by a user's name and password, or at this machine where there are no keys."""
+"""Signing in and out: by an admin key, or by a user's name and password."""
 
 import logging
 from typing import Any
@@ -7,7 +7,7 @@ from litestar import get, post
 from litestar.datastructures import Cookie
 from litestar.response import Response
 
-from gateway.api.guard import KEYLESS_ACTOR, actor_of, needs_no_key
+from gateway.api.guard import actor_of
 from gateway.dashboard.login_limit import LoginLimit
 from gateway.dashboard.rendering import HOME, LOGIN, back_to, page
 from gateway.dashboard.sessions import (
@@ -53,7 +53,7 @@ async def sign_in(request: HttpRequest) -> Response[Any]:
         return _form(request, 403, "The form was too old, or its cookie was refused. Try again.")
     limit = _limit(request)
     name, secret = form.get("name", "").strip(), form.get("secret", "")
-    means: Means = "password" if name else "key" if secret else "this machine"
+    means: Means = "password" if name else "key"
     subjects = [f"from {address_of(request)}", *([f"name {name[:128]}"] if name else [])]
     if seconds := limit.wait(*subjects):
         # Once for each time that it begins to hold, so that nobody fills the database by going on.
@@ -76,8 +76,8 @@ async def sign_in(request: HttpRequest) -> Response[Any]:
         caller = await sessions.caller(token)
     except SessionsAwayError:
         raise ApiError(503, "The database is away. Sign in with an admin key, or try again later.") from None
-    if caller is not None:
-        await note(request, "session.begun", caller.key_id or KEYLESS_ACTOR, by=means)
+    if caller is not None and caller.key_id is not None:
+        await note(request, "session.begun", caller.key_id, by=means)
     return _with_cookie(request, back_to(_safe(form.get("next", ""))), token, int(SESSION_SECONDS))
 
 
@@ -96,8 +96,6 @@ async def _holder(request: HttpRequest, name: str, secret: str) -> Holder | None
     if name:
         right = await reached(password_is_right(parts_of(request).database, name, secret))
         return Holder(user_name=name) if right else None
-    if not secret:
-        return Holder() if needs_no_key(request) else None
     secret = secret.strip()
     prefix, digest = secret[:PREFIX_LENGTH], digest_of(secret)
     try:
@@ -122,7 +120,6 @@ def _form(request: HttpRequest, status: int = 200, problem: str = "", name: str 
         problem=problem,
         name=name,
         next=wanted,
-        local=needs_no_key(request),
         has_admin=directory.has_admin,
     )
 

@@ -10,7 +10,7 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.answering.caller import KEYLESS, Caller
+from gateway.answering.caller import Caller
 from gateway.dashboard.users import SCOPES_OF
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import Directory, KeysAwayError, UnknownKeyError
@@ -22,7 +22,6 @@ SESSION_SECONDS = 12 * 3600.0
 RECHECK_SECONDS = 2.0
 """For so long a session is believed without a look; what was ended elsewhere is over after that."""
 _MOST_KNOWN = 4096
-LOCAL = "this machine"
 
 
 class SessionsAwayError(Exception):
@@ -30,7 +29,7 @@ class SessionsAwayError(Exception):
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who signed in: a user, or whoever held a key (its first characters and SHA-256), or somebody at this machine."""
+    """Who signed in: a user, or the holder of a key (its first characters and SHA-256)."""
 
     user_name: str | None = None
     key_prefix: str | None = None
@@ -118,10 +117,8 @@ class Sessions:
             scopes = SCOPES_OF.get(known.role or "")
             name = holder.user_name
             return None if scopes is None else Caller(key_id=f"user:{name}", name=name, scopes=scopes)
-        if holder.key_digest is None:
-            return msgspec.structs.replace(KEYLESS, name=LOCAL, scopes=SCOPES_OF["admin"])
         try:
-            return self._directory.admin_with(holder.key_prefix or "", bytes.fromhex(holder.key_digest))
+            return self._directory.admin_with(holder.key_prefix or "", bytes.fromhex(holder.key_digest or ""))
         except (UnknownKeyError, KeysAwayError):
             return None
 

@@ -14,7 +14,7 @@ from migrations.tables import dashboard_users
 log = logging.getLogger(__name__)
 
 Action = Literal["session.begun", "session.ended", "session.refused", "session.limited"]
-Means = Literal["password", "key", "this machine"]
+Means = Literal["password", "key"]
 NOBODY, UNKNOWN = "nobody", "unknown"
 
 

@@ -6,7 +6,7 @@ from litestar import Router
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import Guard
 
-from gateway.api.guard import admit_page
+from gateway.api.guard import admit_page, admit_visitor
 from gateway.dashboard.assets import static_file
 from gateway.dashboard.core import CORE_PAGE
 from gateway.dashboard.experiments import EXPERIMENTS_PAGE
@@ -37,7 +37,7 @@ PAGES: tuple[Page, ...] = (
 def dashboard_routers() -> list[Router]:
     """Under `/admin`: the pages, for those that are signed in; the way in, for everybody."""
     inside = [sign_out, *(handler for page in PAGES for handler in page.handlers)]
-    return [_router(inside, [admit_page]), _router([show_login, sign_in, static_file], [])]
+    return [_router(inside, [admit_page]), _router([show_login, sign_in, static_file], [admit_visitor])]
 
 
 def _router(handlers: Sequence[HTTPRouteHandler], guards: Sequence[Guard]) -> Router:

@@ -15,6 +15,7 @@ from inference_core.tokenization.loading import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.catalog import CPU_CORE
 from tiers.embedding_spec import EmbeddingSpec
+from tiers.tier import Usage, UsageMeter
 
 # Texts of one request in the core at a time: the scheduler shares its steps among all requests.
 TOGETHER = 32
@@ -44,19 +45,32 @@ class CoreEmbedder:
         """See `Embedder.max_tokens`."""
         return min(self.spec.max_tokens, self._info().max_context)
 
+    @property
+    def size(self) -> int:
+        """See `Embedder.size`."""
+        return self._info().hidden_size
+
+    def least_tokens(self, text: str) -> int:
+        """See `Embedder.least_tokens`."""
+        return self._opened().least_tokens([text])
+
     def tokens(self, text: str) -> list[int]:
         """See `Embedder.tokens`."""
         return self._opened().encode(text, add_special_tokens=True)
 
-    async def embed(self, rows: Sequence[list[int]], *, priority: int, salt: str) -> Float:
+    async def embed(self, rows: Sequence[list[int]], *, priority: int, salt: str, meter: UsageMeter) -> Float:
         """See `Embedder.embed`."""
         info = self._info()
         core, model, room = self._core, info.name, asyncio.Semaphore(TOGETHER)
         assert core is not None
         layer = self.spec.layer or info.num_layers
+        read = 0
+        meter.add(lambda: Usage(prompt_tokens=read))
 
         async def one(row: list[int]) -> Float:
+            nonlocal read
             async with room:
+                read += len(row)
                 return await core.embed(model, row, layer, self.spec.pooling, priority=priority, salt=salt)
 
         try:

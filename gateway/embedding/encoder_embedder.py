@@ -14,6 +14,7 @@ from gateway.embedding.embedder import Float
 from gateway.errors import ApiError
 from tiers.embedding_spec import EmbeddingSpec
 from tiers.errors import CatalogError
+from tiers.tier import Usage, UsageMeter
 
 if TYPE_CHECKING:
     from classifier.pooled_transformer import PooledTransformer
@@ -53,13 +54,29 @@ class EncoderEmbedder:
         """See `Embedder.max_tokens`."""
         return self._opened().max_tokens
 
-    def tokens(self, text: str) -> list[int]:
-        """See `Embedder.tokens`."""
-        return list(self._opened().tokenizer.encode(text).ids)
+    @property
+    def size(self) -> int:
+        """See `Embedder.size`."""
+        return self._opened().hidden
 
-    async def embed(self, rows: Sequence[list[int]], *, priority: int, salt: str) -> Float:
+    def least_tokens(self, text: str) -> int:
+        """See `Embedder.least_tokens`."""
+        return 0
+
+    def tokens(self, text: str) -> list[int]:
+        """See `Embedder.tokens`. A batch, since for a text alone the library does not release the interpreter."""
+        return list(self._opened().tokenizer.encode_batch([text])[0].ids)
+
+    async def embed(self, rows: Sequence[list[int]], *, priority: int, salt: str, meter: UsageMeter) -> Float:
         """See `Embedder.embed`; the batcher knows no priorities, and keeps nothing that a salt would guard."""
-        return np.stack(await asyncio.gather(*(asyncio.wrap_future(self._batcher.submit(row)) for row in rows)))
+        states = [self._batcher.submit(row) for row in rows]
+
+        def read() -> Usage:
+            begun = (state.running() or (state.done() and not state.cancelled()) for state in states)
+            return Usage(prompt_tokens=sum(len(row) for row, was in zip(rows, begun, strict=True) if was))
+
+        meter.add(read)
+        return np.stack(await asyncio.gather(*map(asyncio.wrap_future, states)))
 
     def _opened(self) -> "PooledTransformer":
         assert self._model is not None, "open it first"

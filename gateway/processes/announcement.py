@@ -21,13 +21,27 @@ class ServerStoppedError(RuntimeError):
 
 def ready_text(host: str, port: int) -> str:
     """Where the gateway listens and a first request."""
-    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - only compared
-    url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+    url = url_of(host, port)
     body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
     return (
-        f"\nAIO is ready on {url}  (API: {url}/v1, documentation: {url}/docs, metrics: {url}/metrics)\nTry:\n\n"
+        f"\nAIO is ready on {url}  (API: {url}/v1, dashboard: {url}/admin, documentation: {url}/docs, "
+        f"metrics: {url}/metrics)\nTry:\n\n"
         f"  curl -si {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n"
     )
+
+
+def admin_key_text(key: str, url: str) -> str:
+    """The first admin key, for the one time that it is shown."""
+    return (
+        f"\nAdmin key, shown this once:  {key}\n"
+        f"Sign in with it at {url}/admin. Another: aio keys create NAME --scope admin\n"
+    )
+
+
+def url_of(host: str, port: int) -> str:
+    """Where a server that listens there is reached from this machine."""
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - only compared
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
 
 def worker_text(host: str, port: int) -> str:

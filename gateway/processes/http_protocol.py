@@ -1,4 +1,4 @@
-"""The server's HTTP protocol with bounds on what a connection may cost before it has asked for anything."""
+"""The server's HTTP protocol with bounds on what a connection may cost before its request is admitted."""
 
 import asyncio
 import logging
@@ -6,6 +6,7 @@ import resource
 from typing import Any
 
 import msgspec
+from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import ApiError, ErrorEnvelope
@@ -16,39 +17,110 @@ log = logging.getLogger(__name__)
 _FILES_OF_OUR_OWN = 256
 _MOST_FILES = 1 << 20
 STEADY_BYTES_PER_SECOND = 65_536
-_PHRASES = {408: b"Request Timeout", 503: b"Service Unavailable"}
+MAX_HEADERS = 100
+# Requests on one connection that wait behind an unfinished answer.
+MAX_PIPELINED = 16
+# Bytes of the lines around a chunk that are not counted: its size, two line ends, and some more.
+_CHUNK_LINES = 16
+# Bytes of a line that are kept to name the header in a refusal.
+_NAME_BYTES = 64
+_PHRASES = {
+    400: b"Bad Request",
+    408: b"Request Timeout",
+    414: b"URI Too Long",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+    503: b"Service Unavailable",
+}
+_RETRYABLE = (408, 429, 503)
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """As uvicorn's, but a request must have arrived `patience` seconds after its connection or its first byte has, and
-    beyond `most` connections a new one is told to come back: whoever only opens connections, or sends a byte now and
-    then, holds none for long.
+    """As uvicorn's, with bounds on connections, on the time a request takes to arrive, and on request heads.
 
-    One that arrives steadily, at `STEADY_BYTES_PER_SECOND` or faster, has as long again each time: a large file on a
-    slow line. A request that arrives in one piece, as nearly all do, sets no timer.
+    Beyond `most` connections a new one is told to come back. A request must have arrived `patience` seconds after its
+    connection or its first byte has. One that arrives steadily, at `STEADY_BYTES_PER_SECOND` or faster, has as long
+    again each time: a large file on a slow line. A request that arrives in one piece, as nearly all do, sets no timer.
+
+    A head may have `head_limit` bytes, line ends and empty lines before it included, its request line an eighth of
+    them, one header a quarter, and `MAX_HEADERS` headers. What arrives is given to the parser in pieces: of a head
+    never more than is left of its limits, nor than a request line may have, so that no line exceeds its limit within a
+    piece. Nothing beyond a limit is parsed, however a head is split into packets. One that begins in mid-piece, behind
+    the end of another request, is counted from the next piece on, and measured once it is parsed. Of a body a piece has
+    at most `head_limit` bytes. Chunk extensions and trailers together may have as many beyond the bytes of the chunks,
+    two pieces more at most. A refusal is sent after the answers to the requests before, and ends the connection.
     """
 
-    def __init__(self, *arguments: Any, patience: float, most: int, **named: Any) -> None:
+    # Beside the attributes of uvicorn's class, which are fewer than the 30 that CPython looks up fast.
+    __slots__ = (
+        "_arrived",
+        "_arriving",
+        "_deadline",
+        "_ended",
+        "_follows",
+        "_framing",
+        "_head",
+        "_head_limit",
+        "_header_limit",
+        "_in_head",
+        "_in_request_line",
+        "_last_answer",
+        "_line",
+        "_line_begins",
+        "_most",
+        "_patience",
+        "_refused",
+        "_request_line_limit",
+        "_room",
+    )
+
+    def __init__(self, *arguments: Any, patience: float, most: int, head_limit: int, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._patience, self._most = patience, most
+        self._head_limit, self._header_limit, self._request_line_limit = head_limit, head_limit // 4, head_limit // 8
+        # Whether part of a request has been received and not all of it.
         self._arriving = False
+        # Whether the last event of the piece that is parsed was the end of a request.
+        self._ended = False
         self._deadline: asyncio.TimerHandle | None = None
         # Bytes since the deadline was set.
         self._arrived = 0
+        # Of the head that is being received: its bytes so far, those of its last line, and how that line begins.
+        self._in_head = self._in_request_line = True
+        self._head = self._line = 0
+        self._line_begins = b""
+        # How many bytes the parser may be given at once.
+        self._room = self._request_line_limit
+        # Whether the head began in mid-piece.
+        self._follows = False
+        # Bytes of a chunked body's lines beyond what its chunks account for.
+        self._framing = 0
+        self._refused = False
+        self._last_answer: bytes | None = None
+        # As before every request: empty lines may come before the first one.
+        self.url, self.headers = b"", []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
         super().connection_made(transport)
         if len(self.connections) > self._most:
-            # The log would be the attacker's as well.
-            log.debug("refused a connection beyond %d", self._most)
             self._refuse(ApiError(503, "Too many connections. Try again later.", code="too_many_connections"))
         else:
             self._set_deadline()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
-        super().data_received(data)
+        if len(data) > self._room:
+            self._parse_in_pieces(data)
+        else:
+            self._ended = False
+            try:
+                self.parser.feed_data(data)
+            except (HttpParserUpgrade, HttpParserError) as error:
+                self._stop(error)
+            else:
+                if not self._ended:
+                    self._count(data, 0, len(data))
         if self._arriving:
             if self._deadline is None:
                 self._set_deadline()
@@ -56,17 +128,76 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """See httptools."""
+        self._follows = self._ended
+        self._ended = False
         self._arriving = True
-        super().on_message_begin()
+        # Not with every byte: empty lines between requests keep no connection.
+        self._unset_keepalive_if_required()
+        HttpToolsProtocol.on_message_begin(self)
+
+    def on_headers_complete(self) -> None:
+        """See httptools. Raises `ApiError`, for `_stop`."""
+        if len(self.headers) > MAX_HEADERS:
+            raise _too_many_headers()
+        if self._follows:
+            self._require_limits()
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise ApiError(
+                429,
+                f"More than {MAX_PIPELINED} requests wait on this connection. Send the next one after an answer.",
+                code="too_many_pipelined_requests",
+            )
+        HttpToolsProtocol.on_headers_complete(self)
+        self._in_head = False
+        self._room = self._head_limit
+        # The piece that ends the head is not counted as lines of chunks.
+        self._framing = -self._head_limit
+        if self._head:
+            self._in_request_line = True
+            self._head = self._line = 0
+
+    def on_body(self, body: bytes) -> None:
+        """See httptools."""
+        # Once for these bytes themselves, once for as many of lines.
+        self._framing -= 2 * len(body)
+        HttpToolsProtocol.on_body(self, body)
+
+    def on_chunk_header(self) -> None:
+        """See httptools."""
+        # Trailers would become headers of the request, behind whatever a proxy has done to those.
+        self.headers = []
+
+    def on_chunk_complete(self) -> None:
+        """See httptools."""
+        self._framing = max(self._framing - _CHUNK_LINES, -self._head_limit)
 
     def on_message_complete(self) -> None:
         """See httptools."""
         self._arriving = False
-        self._clear_deadline()
-        super().on_message_complete()
+        self._ended = self._in_head = True
+        self._room = self._request_line_limit
+        if self._deadline is not None:
+            self._clear_deadline()
+        HttpToolsProtocol.on_message_complete(self)
+
+    def on_response_complete(self) -> None:
+        """See uvicorn."""
+        last = not self.pipeline
+        super().on_response_complete()
+        if self._arriving:
+            # The next request has begun: it is the deadline's.
+            self._unset_keepalive_if_required()
+        if last and self._last_answer is not None and not self.transport.is_closing():
+            self.transport.write(self._last_answer)
+            self.transport.close()
 
     def handle_websocket_upgrade(self) -> None:
         """See uvicorn; from here on the connection is another protocol's."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            # Its answer would go on without flow control, amid the frames of the WebSocket.
+            message = "The connection becomes a WebSocket only once the requests before are answered."
+            self._refuse(ApiError(400, message, code="pipelined_upgrade"))
+            return
         self._clear_deadline()
         super().handle_websocket_upgrade()
 
@@ -74,6 +205,101 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """See asyncio."""
         self._clear_deadline()
         super().connection_lost(exc)
+
+    def _parse_in_pieces(self, data: bytes) -> None:
+        start, view = 0, memoryview(data)
+        while start < len(data) and not self._refused:
+            end = min(start + self._room, len(data))
+            self._ended = False
+            try:
+                self.parser.feed_data(view[start:end])
+            except (HttpParserUpgrade, HttpParserError) as error:
+                self._stop(error)
+                return
+            if not self._ended:
+                self._count(data, start, end)
+            start = end
+
+    def _stop(self, error: Exception) -> None:
+        """Do what the parser has stopped for."""
+        if isinstance(error, HttpParserError):
+            # What one of our callbacks raised is its context.
+            refusal = error.__context__
+            if not isinstance(refusal, ApiError):
+                refusal = ApiError(400, "The request is no valid HTTP.", code="invalid_http")
+            self._refuse(refusal)
+        elif self._should_upgrade():
+            self.handle_websocket_upgrade()
+        else:
+            log.debug("an upgrade to an unknown protocol was ignored")
+
+    def _count(self, data: bytes, start: int, end: int) -> None:
+        """Take into account that these bytes were parsed and the request goes on; refuse what must be too long."""
+        if self._in_head:
+            self._count_head(data, start, end)
+        else:
+            self._framing += end - start
+            if self._framing > self._head_limit or len(self.headers) > MAX_HEADERS:
+                allowed = f"{self._head_limit} bytes (AIO_HEAD_LIMIT) and {MAX_HEADERS} trailers"
+                self._refuse(_too_large(f"Allowed beside a body's chunks are {allowed}."))
+
+    def _count_head(self, data: bytes, start: int, end: int) -> None:
+        if self._follows and not self._head:
+            # Where in the piece it began is not known, nor whether its first line has ended.
+            self._in_request_line = False
+            self._head = 1
+            return
+        self._head += end - start
+        if self._in_request_line and not self._line:
+            start = end - len(data[start:end].lstrip(b"\r\n"))
+        newline = data.rfind(b"\n", start, end)
+        if newline < 0:
+            self._line += end - start
+            if len(self._line_begins) < _NAME_BYTES:
+                self._line_begins += data[start : min(start + _NAME_BYTES, end)]
+        else:
+            self._in_request_line = False
+            self._line = end - newline - 1
+            self._line_begins = data[newline + 1 : min(newline + 1 + _NAME_BYTES, end)]
+        limit = self._request_line_limit if self._in_request_line else self._header_limit
+        if self._line >= limit:
+            if self._in_request_line or len(self.url) >= self._request_line_limit:
+                self._refuse(self._too_long_request_line())
+            else:
+                name, colon, _ = self._line_begins.partition(b":")
+                self._refuse(self._too_long_header(name if colon else b""))
+        elif len(self.headers) > MAX_HEADERS:
+            self._refuse(_too_many_headers())
+        elif self._head >= self._head_limit:
+            self._refuse(self._too_long_head())
+        else:
+            self._room = min(self._request_line_limit, limit - self._line, self._head_limit - self._head)
+
+    def _require_limits(self) -> None:
+        """Measure a head that is parsed. Raises `ApiError`."""
+        head = len(self.url)
+        if head > self._request_line_limit:
+            raise self._too_long_request_line()
+        for name, value in self.headers:
+            # With a colon, a space and a line end.
+            line = len(name) + len(value) + 4
+            if line > self._header_limit:
+                raise self._too_long_header(name)
+            head += line
+        if head > self._head_limit:
+            raise self._too_long_head()
+
+    def _too_long_request_line(self) -> ApiError:
+        message = f"The request line has more than {self._request_line_limit} bytes (an eighth of AIO_HEAD_LIMIT)."
+        return ApiError(414, message, code="uri_too_long")
+
+    def _too_long_header(self, name: bytes) -> ApiError:
+        param = name[:_NAME_BYTES].decode("ascii", "replace").lower()
+        message = f"The header {param!r} has more than {self._header_limit} bytes (a quarter of AIO_HEAD_LIMIT)."
+        return _too_large(message, param or None)
+
+    def _too_long_head(self) -> ApiError:
+        return _too_large(f"The head has more than {self._head_limit} bytes (AIO_HEAD_LIMIT).")
 
     def _set_deadline(self) -> None:
         self._arrived = 0
@@ -89,22 +315,52 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._set_deadline()
             return
         self._deadline = None
-        answering = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
-        if answering:
-            self.transport.close()
-        else:
-            message = f"The request did not arrive within {self._patience:g} s."
-            self._refuse(ApiError(408, message, code="request_timeout"))
+        message = f"The request did not arrive within {self._patience:g} s."
+        self._refuse(ApiError(408, message, code="request_timeout"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer without the application, which has not been asked, and close."""
-        body = msgspec.json.encode(ErrorEnvelope(error.body))
-        head = (
-            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nretry-after: %s\r\n"
-            b"connection: close\r\n\r\n"
-        ) % (error.status, _PHRASES[error.status], len(body), error.retry_after.encode())
-        self.transport.write(head + body)
-        self.transport.close()
+        """Answer without the application, after the requests before, and close; nothing more is read."""
+        self._refused, self._arriving, self._room = True, False, -1
+        self._clear_deadline()
+        # The log would be the attacker's as well.
+        log.debug("refused: %s", error.body.code)
+        cycle = self.cycle
+        waits = cycle is not None and not cycle.response_complete
+        if cycle is not None and not self._in_head:
+            # It is this request, and the application may have it already.
+            waits = bool(self.pipeline) and self.pipeline[0][0] is cycle
+            if waits:
+                self.pipeline.popleft()
+            elif cycle.response_started:
+                self.transport.close()
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if waits:
+            self._last_answer = refusal_response(error)
+            # Other requests would have it resumed by way of `flow`.
+            self.flow.read_paused = False
+            self.transport.pause_reading()
+        else:
+            self.transport.write(refusal_response(error))
+            self.transport.close()
+
+
+def refusal_response(error: ApiError) -> bytes:
+    """The whole HTTP response by which a server refuses a request and closes."""
+    body = msgspec.json.encode(ErrorEnvelope(error.body))
+    retry = f"retry-after: {error.retry_after}\r\n".encode() if error.status in _RETRYABLE else b""
+    return (
+        b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%bconnection: close\r\n\r\n%b"
+    ) % (error.status, _PHRASES[error.status], len(body), retry, body)
+
+
+def _too_large(message: str, param: str | None = None) -> ApiError:
+    return ApiError(431, message, param=param, code="header_fields_too_large")
+
+
+def _too_many_headers() -> ApiError:
+    return _too_large(f"The request has more than {MAX_HEADERS} headers.")
 
 
 def connections_allowed(wanted: int | None) -> int:

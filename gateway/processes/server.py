@@ -1,6 +1,7 @@
 """The HTTP server around the application: uvicorn, and what a newcomer reads while it starts."""
 
 import asyncio
+import gc
 import socket
 import sys
 import time
@@ -17,14 +18,22 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from gateway.app import HttpApp, create_app
 from gateway.http import http_app
 from gateway.parts import PARTS
-from gateway.processes.announcement import ServerStartError, ServerStoppedError, policy_text, ready_text
+from gateway.processes.announcement import (
+    ServerStartError,
+    ServerStoppedError,
+    admin_key_text,
+    policy_text,
+    ready_text,
+    url_of,
+)
 from gateway.processes.http_protocol import BoundedHttpProtocol, connections_allowed
+from gateway.processes.websocket_protocol import BoundedWebSocketProtocol
 from gateway.processes.worker_place import WorkerPlace
 from gateway.settings import Settings
 
-# The implementation that waits for a slow reader. Frames are a few tokens: compressing them would cost more than it
-# saves, and 64 KiB of every connection.
-WEBSOCKETS: Final[dict[str, Any]] = {"ws": "websockets-sansio", "ws_per_message_deflate": False}
+# The implementation that waits for a slow reader, with bounds. Frames are a few tokens: compressing them would cost
+# more than it saves, and 64 KiB of every connection; and what is not inflated has the size that was received.
+WEBSOCKETS: Final[dict[str, Any]] = {"ws": BoundedWebSocketProtocol, "ws_per_message_deflate": False}
 
 
 class AnnouncedServer(uvicorn.Server):
@@ -46,6 +55,7 @@ class AnnouncedServer(uvicorn.Server):
         super().__init__(config)
         self._place, self._ready = place, ready
         self._unready, self._unready_seconds = unready, unready_seconds
+        self._admin_key: str | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Of uvicorn, which would raise the signal once more in the end."""
@@ -64,9 +74,34 @@ class AnnouncedServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, then print."""
         await super().startup(sockets=sockets)
+        # What a start makes stays. The collector would look at all of it, a quarter of a second long, whenever requests
+        # bring many objects.
+        gc.freeze()
         if self.started and self.servers and self._place is None:
-            host, port = self.servers[0].sockets[0].getsockname()[:2]
-            click.echo(self._ready(host, port))
+            click.echo(self._ready(*self._address))
+        if self.started:
+            self.print_admin_key()
+
+    def show_admin_key(self, key: str) -> None:
+        """Print a new admin key on the console, and nowhere else: now, or below what is printed once it serves."""
+        self._admin_key = key
+        if self.started:
+            self.print_admin_key()
+
+    def print_admin_key(self) -> None:
+        """Print what `show_admin_key` was given and was not printed yet."""
+        if self._admin_key is not None:
+            key, self._admin_key = self._admin_key, None
+            click.echo(admin_key_text(key, url_of(*self._address)))
+            sys.stdout.flush()
+
+    @property
+    def _address(self) -> tuple[str, int]:
+        """Where it listens; before it does, where it should."""
+        if not getattr(self, "servers", None):
+            return self.config.host, self.config.port
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        return host, port
 
 
 class ExplainedStart:
@@ -97,13 +132,18 @@ def run_server(
     *,
     http: HttpApp = http_app,
     ready: Callable[[str, int], str] = ready_text,
+    administers: bool = True,
 ) -> None:
     """Serve until a signal, alone or at a `place` among several processes of one port. `http` makes the application,
-    `ready` says that it serves.
+    `ready` says that it serves. One that `administers` makes the first admin key where there is none.
 
     Raises `SettingsError`, `CatalogError`, whatever kept a part from starting, or `ServerStoppedError`.
     """
-    litestar = create_app(settings, place=place, http=http)
+
+    def show_admin_key(key: str) -> None:
+        server.show_admin_key(key)
+
+    litestar = create_app(settings, place=place, http=http, show_admin_key=show_admin_key if administers else None)
     app = ExplainedStart(litestar)
     if place is None:
         click.echo(f"catalogue: {settings.catalog}   role: {settings.role}   data: {settings.data_path}")
@@ -118,6 +158,7 @@ def run_server(
             BoundedHttpProtocol,
             patience=settings.request_seconds,
             most=connections_allowed(settings.max_connections),
+            head_limit=settings.head_limit,
         ),
         ws_max_size=settings.body_limit,
         **WEBSOCKETS,
@@ -135,8 +176,12 @@ def run_server(
 
     server = AnnouncedServer(config, place, ready, unready=unready, unready_seconds=settings.unready_seconds)
     inherited = None if place is None else [socket.socket(fileno=place.listener)]
-    with suppress(KeyboardInterrupt, SystemExit):
-        server.run(inherited)
+    try:
+        with suppress(KeyboardInterrupt, SystemExit):
+            server.run(inherited)
+    finally:
+        # A start may fail after the key was stored, at a port that is taken, and there is no second time.
+        server.print_admin_key()
     if app.failure is not None:
         raise first_cause(app.failure)
     if not server.started:

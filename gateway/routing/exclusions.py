@@ -1,7 +1,7 @@
 """Which tiers cannot take a request, whatever it is worth: by the caller's key, its length, or the tier's state."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -40,15 +40,39 @@ def exclusions(
     return found, too_long
 
 
+def count_in_doubt(ask: Ask, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog) -> None:
+    """Count the prompt's tokens for each tier that `exclusions` cannot judge by its bytes, and only once for those that
+    read it alike; `exclusions` then takes no time. For a thread: takes as long as the prompt is long."""
+    for number, tier in _in_doubt(ask, pinned, tiers):
+        _longest(ask, tier, catalog.tier(number))
+
+
+def is_in_doubt(ask: Ask, pinned: int | None, tiers: Mapping[int, Tier]) -> bool:
+    """Whether there is anything to count."""
+    return next(_in_doubt(ask, pinned, tiers), None) is not None
+
+
+def _in_doubt(ask: Ask, pinned: int | None, tiers: Mapping[int, Tier]) -> Iterator[tuple[int, Tier]]:
+    most = most_tokens(ask) + (ask.max_tokens or 1)
+    for number, tier in tiers.items():
+        if most > tier.max_context and pinned in (None, number) and ask.caller.may_use(number):
+            yield number, tier
+
+
 def most_tokens(ask: Ask) -> int:
     """A bound on the prompt's tokens from its bytes."""
     if ask.messages is not None:
-        text = sum(len(message.recorded_content().encode()) for message in ask.messages)
+        text = sum(num_bytes(message.recorded_content()) for message in ask.messages)
         if ask.tooling is not None:
             text += TEMPLATE_TOKENS_FOR_TOOLS + sum(len(msgspec.json.encode(t.definition())) for t in ask.tooling.tools)
         return text + TEMPLATE_TOKENS_PER_TURN * len(ask.messages) + TEMPLATE_TOKENS
-    longest = max((len(p) if isinstance(p, list) else len(p.encode()) for p in ask.prompts or ()), default=0)
+    longest = max((len(p) if isinstance(p, list) else num_bytes(p) for p in ask.prompts or ()), default=0)
     return longest + TEMPLATE_TOKENS
+
+
+def num_bytes(text: str) -> int:
+    """Length in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _context_problem(ask: Ask, most: int, tier: Tier, spec: TierSpec) -> str | None:
@@ -56,10 +80,15 @@ def _context_problem(ask: Ask, most: int, tier: Tier, spec: TierSpec) -> str | N
     wanted = ask.max_tokens or 1
     if most + wanted <= tier.max_context:
         return None
-    prompt = max(map(tier.count_prompt_tokens, ask.generations(spec)))
+    prompt = _longest(ask, tier, spec)
     if prompt + wanted <= tier.max_context:
         return None
-    return f"{prompt} prompt tokens and {wanted} answer tokens exceed the context of {tier.max_context} tokens"
+    return f"at least {prompt} prompt tokens and {wanted} answer tokens exceed the context of {tier.max_context} tokens"
+
+
+def _longest(ask: Ask, tier: Tier, spec: TierSpec) -> int:
+    room = tier.max_context - (ask.max_tokens or 1)
+    return max(tier.prompt_tokens_up_to(request, room) for request in ask.generations(spec))
 
 
 def _load_problem(ask: Ask, tier: Tier) -> str | None:

@@ -18,7 +18,7 @@ from gateway.answering.ask import Ask
 from gateway.errors import ApiError, bad_request
 from gateway.routing.conversations import Conversations, History, circumstances
 from gateway.routing.edge_path import edge_path, unclassified
-from gateway.routing.exclusions import exclusions
+from gateway.routing.exclusions import count_in_doubt, exclusions, is_in_doubt
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.model import Classifier, EncodesAhead, Routed, RoutingModel, Verdict
 from gateway.routing.rule import heuristic_rule
@@ -26,6 +26,7 @@ from quality.promotion_account import PromotionAccount
 from quality.record import Record
 from tiers.catalog import Catalog
 from tiers.pricing import cost_usd, predicted_costs
+from tiers.text_threads import TextThreads
 from tiers.tier import Tier, Usage
 from tiers.tier_spec import TierSpec
 
@@ -44,12 +45,15 @@ class RoutingService:
         classifier: Classifier,
         quality_target: float | None,
         knobs: RoutingKnobFile | None = None,
+        threads: TextThreads | None = None,
     ) -> None:
+        """`threads`: where long prompts are counted."""
         self.catalog, self.fingerprint = catalog, catalog.fingerprint
         self.tiers = dict(tiers)
         self.classifier = classifier
         self.quality_target = quality_target
         self.knobs = knobs or RoutingKnobFile()
+        self.threads = threads or TextThreads()
         self.conversations = Conversations()
         self.promotions = PromotionAccount()
         # Logged once per kind of failure, not once per request.
@@ -121,12 +125,19 @@ class RoutingService:
         `failed` as for `route`. Never raises; what fails here fails in `route` too, which has its fallback.
         """
         try:
+            await self._count_in_doubt(ask)
             version = self.classifier.model_for(ask.request_id)
             # Asked first, because to look whether an object has a protocol's methods takes ten microseconds.
             if getattr(version, "slow", False) and isinstance(version, EncodesAhead) and not self._edge(ask, failed):
                 await version.encode_ahead(routing_input_of(ask))
         except Exception as error:
-            log.debug("nothing was encoded ahead: %s", error)
+            log.debug("nothing was prepared: %s", error)
+
+    async def _count_in_doubt(self, ask: Ask) -> None:
+        pinned = self.pinned_tier(ask.requested_model)
+        if is_in_doubt(ask, pinned, self.tiers):
+            work = partial(count_in_doubt, ask, pinned, self.tiers, self.catalog)
+            await self.threads.run(ask.caller.tenant, work)
 
     def route(self, ask: Ask, failed: Exclusion | None = None) -> Decision:
         """The decision of `routed`."""

@@ -72,9 +72,22 @@ class Directory:
         return bool(self._keys) or self._stored_inference or (self._revision is None and not self._open_at_first)
 
     @property
+    def is_read(self) -> bool:
+        """Whether the stored keys have been read."""
+        return self._revision is not None
+
+    @property
     def has_admin(self) -> bool:
         """Whether there is a key that may administer, or look on."""
         return bool(self._admin_keys) or self._stored_admin
+
+    def knows(self, authorization: str | None) -> bool:
+        """Whether the header has a key that is good now, whatever it is good for."""
+        for find in (self.inference_caller, self.admin_caller):
+            with suppress(UnknownKeyError, KeysAwayError):
+                find(authorization)
+                return True
+        return False
 
     def is_static(self, name: str) -> bool:
         """Whether a key of the settings has this name."""

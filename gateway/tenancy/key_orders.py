@@ -4,7 +4,7 @@ import secrets
 from typing import Any
 
 import msgspec
-from sqlalchemy import insert, or_, select, update
+from sqlalchemy import String, cast, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -43,18 +43,29 @@ async def create_team(engine: AsyncEngine, name: str, order: Order) -> str:
 async def create_key(engine: AsyncEngine, name: str, team: str | None, terms: KeyTerms, order: Order) -> IssuedKey:
     """A new key, of `team` (its name or id) for good. Raises `TenancyError` if the name is taken, or there is no such
     team."""
-    key_id, made = f"key_{secrets.token_hex(8)}", make_key()
     columns = columns_of_new(terms, order.now)
     try:
         async with tenancy_transaction(engine) as connection:
             team_id = None if team is None else await _team_id(connection, team)
-            row = {"key_id": key_id, "name": name, "team_id": team_id, "created_at": order.now, "revision": REVISION}
-            await connection.execute(insert(api_keys).values(row | _kept(made) | columns))
-            details = {"name": name, "team_id": team_id, "prefix": made.prefix} | columns
-            await write_down(connection, order, "key.created", key_id, details)
+            return await _insert_key(connection, name, team_id, columns, order)
     except IntegrityError as error:
         raise TenancyError(f"there is, or was, a key {name!r} already; names are not used again", "name") from error
-    return IssuedKey(key_id=key_id, name=name, prefix=made.prefix, key=made.key)
+
+
+async def create_first_admin_key(engine: AsyncEngine, order: Order) -> IssuedKey | None:
+    """A key with the scope admin, if the database has never had one; None if it has, ended ones included.
+
+    Of several processes that call this at the same time, one gets the key.
+    """
+    async with engine.connect() as connection:
+        if await _ever_had_admin(connection):
+            return None
+    async with tenancy_transaction(engine) as connection:
+        # Again, now that every other transaction of this kind has to wait.
+        if await _ever_had_admin(connection):
+            return None
+        name = f"first-admin-{secrets.token_hex(4)}"
+        return await _insert_key(connection, name, None, columns_of_new(KeyTerms(scopes=["admin"]), order.now), order)
 
 
 async def change_key(engine: AsyncEngine, key: str, terms: KeyTerms, order: Order) -> dict[str, Any]:
@@ -103,6 +114,23 @@ async def team_named(engine: AsyncEngine, team: str) -> str:
     """The id of the team of this id or name. Raises `UnknownSubjectError`."""
     async with engine.connect() as connection:
         return await _team_id(connection, team)
+
+
+async def _insert_key(
+    connection: AsyncConnection, name: str, team_id: str | None, columns: dict[str, Any], order: Order
+) -> IssuedKey:
+    key_id, made = f"key_{secrets.token_hex(8)}", make_key()
+    row = {"key_id": key_id, "name": name, "team_id": team_id, "created_at": order.now, "revision": REVISION}
+    await connection.execute(insert(api_keys).values(row | _kept(made) | columns))
+    details = {"name": name, "team_id": team_id, "prefix": made.prefix} | columns
+    await write_down(connection, order, "key.created", key_id, details)
+    return IssuedKey(key_id=key_id, name=name, prefix=made.prefix, key=made.key)
+
+
+async def _ever_had_admin(connection: AsyncConnection) -> bool:
+    # A list of the names of scopes, as JSON: of these only one has the word in it.
+    has_admin = cast(api_keys.c.scopes, String).like('%"admin"%')
+    return await connection.scalar(select(api_keys.c.key_id).where(has_admin).limit(1)) is not None
 
 
 async def _live_key(connection: AsyncConnection, key: str) -> dict[str, Any]:

@@ -1,29 +1,35 @@
 """Tenancy of a running gateway: who its callers are and what they may use, put together and kept up to date."""
 
-import ipaddress
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.host_names import is_loopback_host
 from gateway.keys import ApiKeys
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore
-from gateway.stores.retries import background
+from gateway.stores.retries import background, until_it_works
 from gateway.tenancy.admission import Door
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import Directory
+from gateway.tenancy.key_orders import create_first_admin_key
 from gateway.tenancy.lease_book import LeaseBook
+from gateway.tenancy.orders import Order
 from gateway.tenancy.purse import Purse
 from gateway.tenancy.redis_windows import RedisWindows
 from gateway.tenancy.windows import LocalWindows, Windows
 from tiers.catalog import Catalog
 
 log = logging.getLogger(__name__)
+
+ShowKey = Callable[[str], None]
+# Who makes the first admin key, in the audit trail.
+FIRST_ACTOR = "gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +51,13 @@ async def running_tenancy(
     admin_keys: ApiKeys,
     engine: AsyncEngine,
     redis: RedisStore | None,
+    show_admin_key: ShowKey | None = None,
 ) -> AsyncIterator[Tenancy]:
-    """Read the keys and follow their changes; at the end, return what is left of budgets."""
+    """Read the keys and follow their changes; at the end, return what is left of budgets.
+
+    `show_admin_key` shows the first admin key, which is made unless there are `admin_keys` or a stored one; None leaves
+    that to other processes.
+    """
     clock, replica = DatabaseTime(), f"replica_{secrets.token_hex(8)}"
     directory = Directory(
         engine,
@@ -55,7 +66,7 @@ async def running_tenancy(
         admin_keys,
         clock,
         marker=settings.data_path / "keys_required",
-        open_at_first=_is_loopback(settings.host),
+        open_at_first=is_loopback_host(settings.host),
     )
     try:
         await directory.load()
@@ -68,6 +79,8 @@ async def running_tenancy(
             open_without_database=settings.budgets_without_database == "open",
         )
         stack.push_async_callback(purse.close)
+        if show_admin_key is not None and not admin_keys:
+            await _start_administration(stack, engine, directory, clock, show_admin_key, settings.keys_poll_seconds)
         windows = await _start_windows(stack, settings, redis)
         expected = max(spec.expected_answer_tokens for spec in catalog.tiers)
         for work in (directory.follow, purse.follow):
@@ -84,8 +97,24 @@ async def _start_windows(stack: AsyncExitStack, settings: Settings, redis: Redis
     return windows
 
 
-def _is_loopback(host: str) -> bool:
+async def _start_administration(
+    stack: AsyncExitStack,
+    engine: AsyncEngine,
+    directory: Directory,
+    clock: DatabaseTime,
+    show: ShowKey,
+    retry_seconds: float,
+) -> None:
+    """See to it that there is an admin key: before anything is served, or as soon as the database can be reached."""
+
+    async def provide() -> None:
+        issued = await create_first_admin_key(engine, Order(actor=FIRST_ACTOR, now=clock.now(), reason="first start"))
+        if issued is not None:
+            show(issued.key)
+            await directory.load()
+
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        await provide()
+    except (SQLAlchemyError, OSError) as error:
+        log.warning("no admin key can be made yet (%s); administration is off until then", type(error).__name__)
+        await stack.enter_async_context(background(until_it_works(provide, "the first admin key", {}, retry_seconds)))

@@ -12,6 +12,7 @@ from inference_core.loaders.gguf_header import GGUFHeader, StringArray
 from inference_core.loaders.gguf_vocabulary import TokenType, end_of_generation_ids, token_types
 from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.control_tokens import ControlToken
+from inference_core.tokenization.token_bound import TokenBound, byte_fallback_bound, byte_level_bound, producible
 from inference_core.tokenization.token_bytes import SPM_SPACE, byte_fallback_token, byte_level_token
 from inference_core.tokenization.tokenizer import Vocabulary
 
@@ -92,7 +93,18 @@ def read_gguf_vocabulary(path: Path) -> Vocabulary:
         chat_template=_chat_template(metadata),
         bos_token_id=bos,
         eos_token_ids=end_of_generation_ids(metadata.header),
+        bound=_bound(metadata, controls, literals),
     )
+
+
+def _bound(metadata: _Metadata, controls: list[int], literals: list[int]) -> TokenBound | None:
+    texts = [metadata.tokens[index] for index in literals]
+    apart = {metadata.tokens[index] for index in controls}
+    if metadata.text("model", "") == "llama":
+        return byte_fallback_bound(producible(metadata.tokens, apart, []), texts)
+    kind = metadata.text("pre", "default")
+    merged = metadata.tokens if kind in _LLAMA3 else (merge.replace(" ", "") for merge in metadata.strings("merges"))
+    return byte_level_bound(producible(metadata.tokens, apart, merged), texts, composed=kind in _QWEN2)
 
 
 def _byte_level(metadata: _Metadata) -> Tokenizer:

@@ -11,9 +11,12 @@ from inference_core.loaders.hf_config import end_token_ids
 from inference_core.loaders.json_errors import JSON_ERRORS
 from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.control_tokens import ControlToken
-from inference_core.tokenization.token_bytes import byte_fallback_token, byte_level_token
+from inference_core.tokenization.token_bound import TokenBound, byte_fallback_bound, byte_level_bound, producible
+from inference_core.tokenization.token_bytes import SPM_SPACE, byte_fallback_token, byte_level_token
 from inference_core.tokenization.tokenizer import Vocabulary
 
+# Pre-tokenisers that lose nothing of a text.
+_LOSSLESS = ("ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split")
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -23,6 +26,7 @@ class _AddedToken(msgspec.Struct):
     special: bool
     lstrip: bool = False
     rstrip: bool = False
+    normalized: bool = False
 
 
 class _Step(msgspec.Struct):
@@ -31,11 +35,21 @@ class _Step(msgspec.Struct):
     type: str
     decoders: list["_Step"] = []
     pretokenizers: list["_Step"] = []
+    normalizers: list["_Step"] = []
     prepend_scheme: str | None = None
+    behavior: str | None = None
+    pattern: Any = None
+    content: str | None = None
+    replacement: str | None = None
 
 
 class _Model(msgspec.Struct):
+    type: str | None = None
     byte_fallback: bool = False
+    continuing_subword_prefix: str | None = None
+    end_of_word_suffix: str | None = None
+    ignore_merges: bool = False
+    merges: list[str | list[str]] = []
 
 
 class _TokenizerFile(msgspec.Struct):
@@ -45,6 +59,7 @@ class _TokenizerFile(msgspec.Struct):
     added_tokens: list[_AddedToken] = []
     decoder: _Step | None = None
     pre_tokenizer: _Step | None = None
+    normalizer: _Step | None = None
 
 
 def read_hf_vocabulary(folder: Path) -> Vocabulary:
@@ -73,6 +88,7 @@ def read_hf_vocabulary(folder: Path) -> Vocabulary:
         chat_template=_chat_template(folder, settings, special),
         bos_token_id=ids.get("bos_token"),
         eos_token_ids=tuple(end for end in ends if end is not None),
+        bound=_bound(described, backend),
     )
 
 
@@ -87,7 +103,41 @@ def _bytes_rule(file: Path, described: _TokenizerFile) -> Any:
 def _steps(step: _Step | None) -> list[_Step]:
     if step is None:
         return []
-    return [step, *(inner for part in (*step.decoders, *step.pretokenizers) for inner in _steps(part))]
+    parts = (*step.decoders, *step.pretokenizers, *step.normalizers)
+    return [step, *(inner for part in parts for inner in _steps(part))]
+
+
+def _bound(described: _TokenizerFile, backend: Tokenizer) -> TokenBound | None:
+    """None where the file has a stage that might drop or shorten text in a way that is not known here."""
+    model, splitting, normalizing = described.model, _steps(described.pre_tokenizer), _steps(described.normalizer)
+    literals = [token for token in described.added_tokens if not token.special]
+    if model.type != "BPE" or model.continuing_subword_prefix or model.end_of_word_suffix:
+        return None
+    if any(token.lstrip or token.rstrip or (token.normalized and normalizing) for token in literals):
+        return None
+    if any(step.type not in _LOSSLESS or step.behavior == "Removed" for step in splitting):
+        return None
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    merged = vocabulary if model.ignore_merges else (_union(merge) for merge in model.merges)
+    tokens = producible(vocabulary, {token.content for token in described.added_tokens if token.special}, merged)
+    texts = [token.content for token in literals]
+    if any(step.type == "ByteLevel" for step in splitting):
+        composed = any(step.type == "NFC" for step in normalizing)
+        is_known = not model.byte_fallback and all(step.type in ("NFC", "Sequence") for step in normalizing)
+        return byte_level_bound(tokens, texts, composed=composed) if is_known else None
+    marks = [step.replacement == SPM_SPACE for step in splitting if step.type == "Metaspace"]
+    marks += [_marks_spaces(step) for step in normalizing]
+    return byte_fallback_bound(tokens, texts) if model.byte_fallback and all(marks) else None
+
+
+def _marks_spaces(step: _Step) -> bool:
+    if step.type == "Replace":
+        return (step.pattern, step.content) == ({"String": " "}, SPM_SPACE)
+    return step.type in ("Prepend", "Sequence")
+
+
+def _union(merge: str | list[str]) -> str:
+    return merge.replace(" ", "") if isinstance(merge, str) else "".join(merge)
 
 
 def _without_prefix(file: Path, content: bytes) -> Tokenizer:

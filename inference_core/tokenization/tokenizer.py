@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import tokenizers
@@ -9,6 +10,14 @@ import tokenizers
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, Disguise
+from inference_core.tokenization.token_bound import TokenBound
+
+# Text of more characters takes milliseconds, in which others shall run: in one call for a batch the library releases
+# the interpreter, which costs a little more.
+LONG_TEXT = 4096
+
+# Plain text, and the id of a control token.
+Piece = str | int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +26,8 @@ class Vocabulary:
 
     `backend` encodes text at the start of a prompt and `continued` text after a control token; they differ only where
     the start alone gets a space put before it. `literal_tokens` are added tokens that stand for their own text.
-    `to_bytes` turns the printable form of any other token into its bytes.
+    `to_bytes` turns the printable form of any other token into its bytes. `bound`: of the tokens of a text, by its
+    bytes; None where none is known.
     """
 
     backend: tokenizers.Tokenizer
@@ -28,6 +38,7 @@ class Vocabulary:
     chat_template: ChatTemplate | None
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    bound: TokenBound | None = None
 
 
 class Tokenizer:
@@ -78,13 +89,15 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Ids of `text` taken literally: `<|im_end|>` in it becomes the tokens of its characters.
 
-        `add_special_tokens` puts before (and after) it what the model's file asks for, usually the begin token.
+        `add_special_tokens` puts before (and after) it what the model's file asks for, usually the begin token. Other
+        threads run while a long text is encoded.
         """
-        return _encode(self._vocabulary.backend, text, add_special_tokens)
+        return self.encode_pieces([text], add_special_tokens=add_special_tokens).ids()
 
     def encode_continued(self, text: str) -> list[int]:
         """Ids of `text`, taken literally, where other text comes before it."""
-        return _encode(self._vocabulary.continued, text, False)
+        _require_unicode(text)
+        return self._vocabulary.continued.encode(text, add_special_tokens=False).ids
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
@@ -92,18 +105,42 @@ class Tokenizer:
         """Ids of the rendered chat: control tokens that the template writes are parsed, those in `messages` and
         `extra` are plain text, so that nobody can forge a turn. Raises InvalidRequestError(param="messages").
         """
+        pieces = self.chat_pieces(messages, add_generation_prompt=add_generation_prompt, **extra)
+        return self.encode_pieces(pieces).ids()
+
+    def chat_pieces(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
+    ) -> list[Piece]:
+        """The rendered chat as `encode_chat` reads it, not yet encoded."""
         disguise = Disguise(self._controls.texts, [messages, extra])
         rendered = self._template.render(
             disguise.put_on(messages), add_generation_prompt=add_generation_prompt, extra=disguise.put_on(extra)
         )
-        ids: list[int] = []
-        for piece in self._controls.split(rendered):
+        return [
+            piece if isinstance(piece, int) else disguise.take_off(piece) for piece in self._controls.split(rendered)
+        ]
+
+    def least_tokens(self, pieces: Iterable[Piece]) -> int:
+        """No more than `pieces` have tokens, by their bytes alone; some milliseconds per MiB."""
+        bound, least = self._vocabulary.bound, 0
+        for piece in pieces:
             if isinstance(piece, int):
-                ids.append(piece)
+                least += 1
             else:
-                backend = self._vocabulary.continued if ids else self._vocabulary.backend
-                ids += _encode(backend, disguise.take_off(piece), False)
-        return ids
+                _require_unicode(piece)
+                least += 0 if bound is None else bound.least(piece)
+        return least
+
+    def encode_pieces(self, pieces: Sequence[Piece], *, add_special_tokens: bool = False) -> "EncodedPieces":
+        """The tokens of `pieces`, the first of which begins a prompt."""
+        texts = [piece for piece in pieces if not isinstance(piece, int)]
+        for text in texts:
+            _require_unicode(text)
+        starts = bool(pieces) and isinstance(pieces[0], str)
+        first, rest = (texts[:1], texts[1:]) if starts else ([], texts)
+        encoded = _encoded(self._vocabulary.backend, first, add_special_tokens)
+        encoded += _encoded(self._vocabulary.continued, rest, add_special_tokens)
+        return EncodedPieces(pieces, encoded)
 
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
@@ -161,9 +198,29 @@ class Tokenizer:
         return self._vocabulary.chat_template
 
 
-def _encode(backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+class EncodedPieces:
+    """Tokens that are counted before they are listed: a list of what fits no context need not be made."""
+
+    def __init__(self, pieces: Sequence[Piece], encoded: Sequence[tokenizers.Encoding]) -> None:
+        self._pieces, self._encoded = pieces, encoded
+
+    def __len__(self) -> int:
+        return len(self._pieces) - len(self._encoded) + sum(map(len, self._encoded))
+
+    def ids(self) -> list[int]:
+        """All of them, control tokens included."""
+        encoded = iter(self._encoded)
+        return list(chain.from_iterable([p] if isinstance(p, int) else next(encoded).ids for p in self._pieces))
+
+
+def _encoded(backend: tokenizers.Tokenizer, texts: list[str], add_special_tokens: bool) -> list[tokenizers.Encoding]:
+    if sum(map(len, texts)) > LONG_TEXT:
+        return backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+    return [backend.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+
+
+def _require_unicode(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequestError(f"the text is not valid Unicode: lone surrogate at position {error.start}") from error
-    return backend.encode(text, add_special_tokens=add_special_tokens).ids

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.cli.fleet.serve import serve as serve_fleet
 from gateway.cli.worker import worker as run_worker
+from gateway.host_names import host_is_allowed
 from gateway.settings import Settings, variable_of
 from tests.deploy.files import read_yaml, run, strings
 from tests.deploy.rendered_chart import (
@@ -115,6 +116,26 @@ def test_what_is_set_are_settings_and_secrets_come_from_the_secret(
             assert len(given) == len(container["env"])
             for variable in given.keys() & {"AIO_DATABASE_URL", "AIO_REDIS_URL", "AIO_API_KEYS", "AIO_ADMIN_KEYS"}:
                 assert given[variable]["valueFrom"]["secretKeyRef"]["name"] == "aio"
+
+
+def test_without_keys_processes_are_reached_by_the_names_of_their_services_and_by_no_others(
+    releases: dict[str, list[Object]],
+) -> None:
+    def allowed(template: Object, host: str) -> bool:
+        (given,) = (one["value"] for one in containers(template)[-1]["env"] if one["name"] == "AIO_ALLOWED_HOSTS")
+        return host_is_allowed(host, "0.0.0.0", given)
+
+    laptop = pods(releases["laptop"])["Deployment/aio-gateway-stable"]
+    for host in ("aio-gateway:8080", "aio-gateway.serving:8080", "aio-gateway-stable.serving.svc.cluster.local", "::1"):
+        assert allowed(laptop, f"[{host}]" if host == "::1" else host), host
+    for host in ("evil.example", "aio-gateway.evil.example", "evil.serving.svc.cluster.local"):
+        assert not allowed(laptop, host), host
+    catalogues = of_kind(releases["multi-node"], "ConfigMap")["aio-catalogs"]["data"]
+    asked = re.findall(r"http://(aio-[\w-]+(?:\.[\w-]+)?:8080)", catalogues["front.toml"])
+    pools = [template for name, template in pods(releases["multi-node"]).items() if name.startswith("StatefulSet/")]
+    assert len(asked) > 3
+    for host in asked:
+        assert sum(allowed(template, host) for template in pools) == 1, host
 
 
 @pytest.mark.parametrize("name", SETS)

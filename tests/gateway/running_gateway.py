@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import uvicorn
 from litestar import Litestar
@@ -24,21 +25,29 @@ from inference_core.core_loop import ThreadCoreClient
 from inference_core.fake_runner import hash_core
 from inference_core.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import Knobs, SequenceOutput
+from tests.gateway.administrator import ADMIN_KEYS, Administrator
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier
 from tests.gateway.served_process import UNCACHED
 
 
 class RunningGateway:
-    """A gateway that serves, its tiers and its clients."""
+    """A gateway that serves, its tiers and its clients. `auth`: of its plain HTTP client."""
 
-    def __init__(self, app: Litestar, port: int, tiers: list[ScriptedTier], classifier: ScriptedClassifier) -> None:
+    def __init__(
+        self,
+        app: Litestar,
+        port: int,
+        tiers: list[ScriptedTier],
+        classifier: ScriptedClassifier,
+        auth: httpx.Auth | None = None,
+    ) -> None:
         self.app, self.port, self.tiers, self.classifier = app, port, tiers, classifier
         self.url = f"http://127.0.0.1:{port}"
         self.openai = openai.AsyncOpenAI(
             base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=20, default_headers=UNCACHED
         )
-        self.http = httpx.AsyncClient(base_url=self.url, timeout=20)
+        self.http = httpx.AsyncClient(base_url=self.url, timeout=20, auth=auth)
 
     @property
     def parts(self) -> Parts:
@@ -81,8 +90,10 @@ async def running_gateway(
     """Serve under uvicorn until the block ends; then shut down as a signal would, cancelling after the grace.
 
     Unless `scripted`, the catalogue's own tiers serve, on `core`, or on `cores` by their names. `http` makes the
-    application.
+    application. Where `settings` have no admin keys, the tests' administrator has one.
     """
+    auth = None if settings.admin_keys else Administrator()
+    settings = msgspec.structs.replace(settings, admin_keys=settings.admin_keys or ADMIN_KEYS)
     tiers, classifier = scripted_tiers() if scripted else [], ScriptedClassifier()
     cores = {"cpu": core} if core is not None else cores
     app = create_app(settings, tiers=tiers or None, classifier=classifier, cores=cores, http=http)
@@ -97,7 +108,7 @@ async def running_gateway(
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    gateway = RunningGateway(app, listener.getsockname()[1], tiers, classifier)
+    gateway = RunningGateway(app, listener.getsockname()[1], tiers, classifier, auth)
     while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0)
     try:

@@ -21,7 +21,9 @@ class ScriptedTier(Tier):
     words) are its evidence, for requests that ask for any.
 
     `vocabulary`: the tokeniser that it has, as a tier in this process would.
-    `hold_at`: waits before that word until `go` is set; `holding` is set when it gets there.
+    `tells_token_ids`: as a tier in this process does and a remote one does not; what was drawn is metered either way.
+    `hold_at`: waits before that word until `go` is set; `holding` is set when it gets there. `slow_close`: whoever
+    closes a generation waits until that is set; `closing` is set when it gets there.
     `ended` is set when a generation ended or was closed; `closed_early` counts those that were closed.
     """
 
@@ -45,9 +47,12 @@ class ScriptedTier(Tier):
         self.holding = asyncio.Event()
         self.ended = asyncio.Event()
         self.closed_early = 0
+        self.slow_close: asyncio.Event | None = None
+        self.closing = asyncio.Event()
         self.requests: list[GenerationRequest] = []
         self.health = TierLoad()
         self.vocabulary: Tokenizer | None = None
+        self.tells_token_ids = True
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -69,8 +74,12 @@ class ScriptedTier(Tier):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         self.requests.append(request)
+        drawn: list[Delta] = []
+        prompt = self.count_prompt_tokens(request)
+        request.meter.add(lambda: _used(prompt, drawn))
         try:
             for delta in self._reasoning(request):
+                drawn.append(delta)
                 yield delta
             for place, word in enumerate(self.words):
                 await asyncio.sleep(0)  # an engine's step takes at least one turn of the loop
@@ -80,7 +89,8 @@ class ScriptedTier(Tier):
                 if self.fail_at == place:
                     raise self.error
                 for index in range(request.n):
-                    yield self._said(request, index, place, word)
+                    drawn.append(self._said(request, index, place, word))
+                    yield drawn[-1]
             for call in self.calls:
                 for index in range(request.n):
                     yield Delta(index=index, tool_calls=[call])
@@ -89,6 +99,9 @@ class ScriptedTier(Tier):
             yield Delta(usage=self.usage(request), queue_seconds=0.001, preemptions=1)
         except (asyncio.CancelledError, GeneratorExit):
             self.closed_early += 1
+            if self.slow_close is not None:
+                self.closing.set()
+                await self.slow_close.wait()
             raise
         finally:
             self.ended.set()
@@ -109,7 +122,8 @@ class ScriptedTier(Tier):
         logprobs = _logprobs(request, text, raw, logprob)
         mark = f"#{index}" if self.likelihoods and place + 1 == len(self.words) else ""
         evidence = self._evidence(request, place)
-        return Delta(index=index, text=text + mark, token_ids=[place], logprobs=logprobs, evidence=evidence)
+        token_ids = [place] if self.tells_token_ids else []
+        return Delta(index=index, text=text + mark, token_ids=token_ids, logprobs=logprobs, evidence=evidence)
 
     def _evidence(self, request: GenerationRequest, place: int) -> Evidence | None:
         if request.evidence is None:
@@ -121,7 +135,13 @@ class ScriptedTier(Tier):
 
     def _reasoning(self, request: GenerationRequest) -> list[Delta]:
         thoughts = [(index, thought) for index in range(request.n) for thought in self.reasoning]
-        return [Delta(index=index, reasoning=thought, token_ids=[7]) for index, thought in thoughts]
+        token_ids = [7] if self.tells_token_ids else []
+        return [Delta(index=index, reasoning=thought, token_ids=token_ids) for index, thought in thoughts]
+
+
+def _used(prompt_tokens: int, drawn: list[Delta]) -> Usage:
+    thoughts = sum(bool(delta.reasoning) for delta in drawn)
+    return Usage(prompt_tokens=prompt_tokens, completion_tokens=len(drawn), reasoning_tokens=thoughts)
 
 
 def _logprobs(request: GenerationRequest, text: str, raw: bytes, logprob: float) -> list[TextLogprob] | None:

@@ -9,7 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import openai
+
+from tests.gateway.administrator import ADMIN_KEYS, Administrator
 
 # Tests look at answers that are made; those of the response cache ask in their own way.
 UNCACHED = {"x-aio-cache": "off"}
@@ -24,6 +27,7 @@ class ServedProcess:
         self.client = openai.OpenAI(
             base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=120, default_headers=UNCACHED
         )
+        self.admin = httpx.Client(base_url=url, timeout=60, auth=Administrator())
 
     def maps_torch(self) -> bool:
         """Whether torch's libraries are mapped into the process."""
@@ -55,7 +59,10 @@ def served(
 def started(
     data: Path, cache: Path, *options: str, environment: Mapping[str, str] | None = None, what: str = "serve"
 ) -> Iterator["subprocess.Popen[str]"]:
-    """Start `aio serve`, or another command of its kind, with its log in `data/log`; interrupt it at the end."""
+    """Start `aio serve`, or another command of its kind, with its log in `data/log`; interrupt it at the end.
+
+    Unless `environment` has AIO_ADMIN_KEYS, the tests' administrator has a key.
+    """
     data.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-c", "from gateway.cli import main; main()", what]
     folders = ["--data-dir", str(data), "--cache-dir", str(cache)]
@@ -66,7 +73,7 @@ def started(
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=inherited | {"PYTHONUNBUFFERED": "1"} | dict(environment or {}),
+            env=inherited | {"PYTHONUNBUFFERED": "1", "AIO_ADMIN_KEYS": ADMIN_KEYS} | dict(environment or {}),
         )
     try:
         yield process

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from gateway.cli import main
 from gateway.settings import Settings
+from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -134,7 +135,9 @@ async def test_an_unloaded_adapter_is_gone(aio: RunningGateway) -> None:
 
 
 async def command(aio: RunningGateway, *arguments: str) -> Result:
-    return await asyncio.to_thread(CliRunner().invoke, main, ["adapters", *arguments, "--url", aio.url])
+    return await asyncio.to_thread(
+        CliRunner().invoke, main, ["adapters", *arguments, "--url", aio.url, "--key", ADMIN_KEY]
+    )
 
 
 async def test_the_command_loads_lists_and_unloads(aio: RunningGateway) -> None:

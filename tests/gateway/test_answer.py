@@ -110,7 +110,7 @@ async def test_cancelling_the_reader_records_an_aborted_answer(world: World) -> 
     assert tier.closed_early == 1
 
 
-async def test_a_tier_that_cannot_even_count_any_more_still_leaves_a_record(
+async def test_what_a_tier_has_generated_is_billed_even_if_it_is_closed_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(self: ScriptedTier, request: GenerationRequest) -> int:
@@ -120,7 +120,7 @@ async def test_a_tier_that_cannot_even_count_any_more_still_leaves_a_record(
     monkeypatch.setattr(ScriptedTier, "count_prompt_tokens", gone)
     await answer.aclose()
     (record,) = world.records
-    assert (record.status, record.prompt_tokens, record.completion_tokens) == ("aborted", 0, 1)
+    assert (record.status, record.prompt_tokens, record.completion_tokens) == ("aborted", 6, 1)
 
 
 async def test_a_failing_sink_spoils_neither_the_answer_nor_the_other_sinks(world: World) -> None:

@@ -19,6 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gateway.settings import Settings
+from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core
 from tests.gateway.threaded_gateway import threaded_gateway
 
@@ -51,7 +52,7 @@ def operations(gateway: RunningGateway) -> list[APIOperation]:
 
 def complaint(case: Case) -> str | None:
     """What is wrong with the answer to `case`, with a command that repeats it."""
-    answer = case.call(timeout=60)
+    answer = case.call(timeout=60, headers=ADMIN_HEADERS)
     try:
         case.validate_response(answer, checks=CHECKS)
     except FailureGroup as error:

@@ -8,6 +8,7 @@ import pytest
 from gateway.bench.proxy import Target
 from gateway.bench.viewers import bench_viewers, watching
 from gateway.processes.server_process import ServerProcess
+from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.running_gateway import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -20,7 +21,7 @@ async def test_pairs_of_rounds_are_asked_and_viewers_are_sent_what_moves(
     here = ServerProcess(gateway.url, os.getpid(), 0.0)
     cost = await bench_viewers(
         Target("here", gateway.url, "tier-1"), here,
-        viewers=3, concurrency=2, pairs=2, seconds=0.3, progress=lambda stage, share: None,
+        secret=ADMIN_KEY, viewers=3, concurrency=2, pairs=2, seconds=0.3, progress=lambda stage, share: None,
     )  # fmt: skip
     assert cost.requests > 0
     assert cost.errors == 0

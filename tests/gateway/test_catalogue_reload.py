@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from gateway.bench.upstream import proxied_catalogue
+from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.served_process import ServedProcess, served
 from tests.tiers.loopback_server import Call, LoopbackServer
 
@@ -69,7 +70,7 @@ async def two_upstreams() -> AsyncIterator[tuple[LoopbackServer, LoopbackServer]
 
 async def put(http: httpx.AsyncClient, file: Path, text: str) -> httpx.Response:
     await asyncio.to_thread(file.write_text, text)
-    return await http.post("/v1/admin/reload", json={"reason": "a new version"})
+    return await http.post("/v1/admin/reload", json={"reason": "a new version"}, headers=ADMIN_HEADERS)
 
 
 async def reply(http: httpx.AsyncClient, *, stream: bool) -> tuple[str, set[str]]:

@@ -10,6 +10,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from gateway.api import chat_socket
 from gateway.keys import new_key
 from gateway.settings import Settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway
@@ -226,6 +227,25 @@ async def test_keys_come_in_the_header_or_as_the_first_message(settings: Setting
                     await socket.recv()
                 assert socket.close_code == 1008
         assert len(gateway.tier(1).requests) == 2
+
+
+async def test_before_the_key_a_connection_may_send_little_and_behind_it_as_much_as_any(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, digest = new_key()
+    keyed = Settings(data_dir=settings.data_dir, monitor=False, api_keys=f"team={digest}")
+    async with running_gateway(keyed) as gateway:
+        async with opened(gateway) as socket:
+            await socket.send(json.dumps({"type": "authorize", "api_key": key}))
+            await socket.send(json.dumps(CHAT) + " " * 300_000)
+            assert (await answer(socket))[-1]["status"] == "completed"
+        monkeypatch.setattr(chat_socket, "KEY_SECONDS", 0.5)
+        async with opened(gateway) as socket:
+            # It goes nowhere: only a little of it is read.
+            with pytest.raises(ConnectionClosed):
+                await socket.send("x" * 15_000_000)
+            assert "No key came" in (await frame(socket))["error"]["message"]
+            assert len(gateway.tier(1).requests) == 1
 
 
 async def test_a_reader_who_pauses_holds_its_own_chats_only_and_is_given_up_in_the_end(settings: Settings) -> None:

@@ -95,12 +95,12 @@ def test_one_process_serves_the_cpus_core_and_the_groups(
         for other in others:
             other.join()
 
-        knobs = httpx.get(f"{aio.url}/v1/admin/knobs").json()
+        knobs = aio.admin.get("/v1/admin/knobs").json()
         assert knobs["cores"] == {CPU_MODEL: "cpu", CARD_MODEL: "card"}
         assert knobs["models"][CARD_MODEL]["max_num_seqs"] == 8
-        refused = httpx.patch(f"{aio.url}/v1/admin/knobs", json={"max_num_seqs": 9, "core": "card"})
+        refused = aio.admin.patch("/v1/admin/knobs", json={"max_num_seqs": 9, "core": "card"})
         assert "room for 8" in refused.json()["error"]["message"]
-        cores = {core["name"]: core for core in httpx.get(f"{aio.url}/v1/admin/stats").json()["cores"]}
+        cores = {core["name"]: core for core in aio.admin.get("/v1/admin/stats").json()["cores"]}
         assert cores["card"]["models"] == [CARD_MODEL]
         assert 0 < cores["card"]["arena_bytes"] < 1_600_000_000
         assert min(core["steps"] for core in cores.values()) > WORDS

@@ -18,9 +18,8 @@ async def post(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     payload = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
-    )
+    kind = "Content-Type: application/json"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{kind}\r\nContent-Length: {len(payload)}\r\n\r\n"
     writer.write(head.encode() + payload)
     await writer.drain()
     return reader, writer

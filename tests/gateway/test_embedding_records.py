@@ -15,6 +15,7 @@ from quality.embedding_record import EmbeddingRecord
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.embedding_catalog import TOKEN_USD, embedding_settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tiers.tier import Usage, UsageMeter
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEYS = {"ada": "ada-has-a-key-of-some-length", "bob": "bob-has-a-key-of-some-length"}
@@ -127,12 +128,13 @@ async def test_bills_have_it_by_key_by_tag_and_beside_the_tiers(
     assert embeddings["spent"]["requests"] + 1 <= report["total"]["spent"]["requests"]
 
 
-async def test_a_request_that_fails_or_is_left_is_recorded_and_costs_nothing(
+async def test_one_that_fails_costs_nothing_and_one_that_is_left_what_the_model_was_given_to_read(
     encoding: RunningGateway, ada: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, asked = encoding.parts.embedders["tiny"], asyncio.Event()
 
-    async def never(*args: object, **fields: object) -> None:
+    async def never(rows: list[list[int]], *, meter: UsageMeter, **fields: object) -> None:
+        meter.add(lambda: Usage(prompt_tokens=len(rows[0])))
         asked.set()
         await asyncio.Event().wait()
 
@@ -152,7 +154,9 @@ async def test_a_request_that_fails_or_is_left_is_recorded_and_costs_nothing(
         newest = (await shown(encoding, "/admin/api/requests", key_id="ada", limit=1)).json()["rows"][0]
     assert (failed.status, failed.http_status, failed.error) == ("error", 500, "ValueError: no memory")
     assert (newest["api"], newest["http_status"]) == ("embedding", 499)
-    assert (failed.cost_usd, newest["cost_usd"], failed.prompt_tokens, newest["prompt_tokens"]) == (0, 0, 0, 0)
+    assert (failed.cost_usd, failed.prompt_tokens) == (0, 0)
+    tokens = len(model.tokens(TEXT))
+    assert (newest["cost_usd"], newest["prompt_tokens"]) == (pytest.approx(tokens * TOKEN_USD), tokens)
 
 
 async def test_it_is_no_answer_to_rate(encoding: RunningGateway, ada: openai.AsyncOpenAI) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,8 +11,14 @@ import openai
 import pytest
 import pytest_asyncio
 
+from gateway.embedding.core_embedder import TOGETHER, CoreEmbedder
+from inference_core.protocol import ModelInfo
 from tests.gateway.embedding_catalog import TEXTS, embedding_settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.polling import eventually
+from tiers.catalog import CPU_CORE
+from tiers.embedding_spec import EmbeddingSpec
+from tiers.tier import Usage, UsageMeter
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -111,3 +118,60 @@ async def test_a_core_that_is_not_there_is_ours_to_mend(encoding: RunningGateway
     answer = await encoding.http.post("/v1/embeddings", json={"model": "smollm2-embed", "input": "x"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_unavailable")
     assert answer.headers["retry-after"] == "1"
+
+
+async def test_dimensions_that_a_model_does_not_have_are_refused_before_anything_is_computed(
+    encoding: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoding.parts.embedders["tiny"], "embed", None)
+    answer = await encoding.http.post("/v1/embeddings", json={"model": "tiny", "input": "hello", "dimensions": 8})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "dimensions")
+
+
+async def test_what_the_core_was_given_to_read_is_metered_and_the_texts_behind_it_are_not() -> None:
+    class SilentCore:
+        @property
+        def models(self) -> dict[str, ModelInfo]:
+            info = ModelInfo(
+                name="m", model_path="", max_context=9, vocab_size=9, weight_bytes=0, compute="x", num_layers=2
+            )
+            return {"m": info}
+
+        async def embed(self, *args: object, **fields: object) -> None:
+            await asyncio.Event().wait()
+
+    core: Any = SilentCore()
+    spec = EmbeddingSpec(name="e", model="m", input_usd_per_million=1.0)
+    meter = UsageMeter()
+    rows = [[1, 2, 3]] * (TOGETHER + 8)
+    embedding = asyncio.create_task(CoreEmbedder(spec, {CPU_CORE: core}).embed(rows, priority=1, salt="", meter=meter))
+    await eventually(lambda: meter.usage().prompt_tokens)
+    embedding.cancel()
+    await asyncio.gather(embedding, return_exceptions=True)
+    assert meter.usage() == Usage(prompt_tokens=3 * TOGETHER)
+
+
+async def test_what_an_encoder_has_begun_to_read_is_metered_and_what_still_waits_is_not(
+    encoding: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SlowModel:
+        def __init__(self) -> None:
+            self.batches: list[int] = []
+            self.go = threading.Event()
+
+        def encode_ids(self, rows: list[list[int]]) -> Any:
+            self.batches.append(len(rows))
+            self.go.wait()
+            return np.ones((len(rows), 4), np.float32)
+
+    model: Any = encoding.parts.embedders["tiny"]
+    slow = SlowModel()
+    monkeypatch.setattr(model, "_model", slow)
+    meter = UsageMeter()
+    embedding: asyncio.Task[Any] = asyncio.create_task(model.embed([[1, 2, 3]] * 80, priority=1, salt="", meter=meter))
+    await eventually(lambda: slow.batches)
+    embedding.cancel()
+    await asyncio.gather(embedding, return_exceptions=True)
+    assert meter.usage() == Usage(prompt_tokens=3 * slow.batches[0])
+    assert slow.batches[0] < 80
+    slow.go.set()

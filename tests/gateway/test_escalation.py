@@ -123,6 +123,16 @@ async def test_a_whole_answer_is_judged_whole() -> None:
     assert world.records[0].attempts[0].cost_usd == 0.000005
 
 
+async def test_a_stream_that_is_handed_over_is_billed_for_what_was_held_even_if_no_tokens_were_told() -> None:
+    world = World()
+    world.tiers[0].sureness = (UNSURE,)
+    world.tiers[0].tells_token_ids = False
+    await world.streamed()
+    assert world.attempts()[0] == (1, "escalated", "opening")
+    # 6 tokens of the prompt and 8 held.
+    assert world.records[0].attempts[0].cost_usd == 0.000004
+
+
 async def test_a_stream_that_ends_while_it_is_held_is_judged_whole() -> None:
     world = World()
     world.tiers[0].words = ("a", "b")

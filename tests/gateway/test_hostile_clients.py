@@ -5,6 +5,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -17,9 +18,8 @@ from tests.gateway.upstream import Upstream, running_upstream
 CHAT = "/v1/chat/completions"
 MOST = 24
 BODY = json.dumps({"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}).encode()
-HEAD = (
-    f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
-)
+TYPE = "Content-Type: application/json"
+HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{TYPE}\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3}Z? (DEBUG|INFO|WARNING|ERROR) +\S+ ")
 
 
@@ -55,6 +55,21 @@ def rest(connection: socket.socket) -> str:
     while piece := connection.recv(65_536):
         text += piece
     return text.decode()
+
+
+def said(connection: socket.socket) -> bytes:
+    """As `rest`, of a server that may have closed while more was on its way to it."""
+    text = b""
+    with suppress(ConnectionResetError):
+        while piece := connection.recv(65_536):
+            text += piece
+    return text
+
+
+def resident_bytes(aio: ServedProcess) -> int:
+    """Memory of the process."""
+    status = Path(f"/proc/{aio.process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
 
 
 def answered(aio: ServedProcess) -> bool:
@@ -96,7 +111,7 @@ FORM = (
 
 def upload_head(pieces: int) -> bytes:
     length = len(FORM) + pieces * len(PIECE) + len(b"\r\n--b--\r\n")
-    lines = ("POST /v1/files HTTP/1.1", "Host: x", "Content-Type: multipart/form-data; boundary=b")
+    lines = ("POST /v1/files HTTP/1.1", "Host: localhost", "Content-Type: multipart/form-data; boundary=b")
     return ("\r\n".join(lines) + f"\r\nContent-Length: {length}\r\n\r\n").encode() + FORM
 
 
@@ -166,3 +181,161 @@ def test_nothing_that_a_caller_sends_begins_a_line_of_the_log(aio: ServedProcess
     assert lines
     assert all(LOG_LINE.match(line) for line in lines)
     assert not any("forged" in line for line in lines)
+
+
+CHUNKED = HEAD.replace(b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked") + b"1\r\n{\r\n"
+UPGRADE = (
+    b"GET /v1/chat/completions/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+# How much of an attack may be on its way, in buffers of both ends, once the server has closed.
+BUFFERS = 16_000_000
+# What a process may grow by for reasons of its own.
+GROWTH = 8_000_000
+ENDLESS = {
+    "URL": (b"GET /", b"a" * 65_536, 414),
+    "request line": (b"GET ", b" " * 65_536, 414),
+    "header": (b"GET / HTTP/1.1\r\nCookie: ", b"a" * 65_536, 431),
+    "header's name": (b"GET / HTTP/1.1\r\n", b"a" * 65_536, 431),
+    "white space": (b"GET / HTTP/1.1\r\nCookie:", b" " * 65_536, 431),
+    "headers": (b"GET / HTTP/1.1\r\n", b"a: b\r\n" * 10_000, 431),
+    "long headers": (b"GET / HTTP/1.1\r\n", (b"a: " + b"b" * 8000 + b"\r\n") * 8, 431),
+    "empty lines": (b"", b"\r\n" * 32_768, 431),
+    "chunk extension": (CHUNKED + b"5;", b"a" * 65_536, 431),
+    "chunk extensions": (CHUNKED, (b"1;" + b"a" * 8000 + b"\r\n \r\n") * 8, 431),
+    "trailer": (CHUNKED + b"0\r\nA: ", b"a" * 65_536, 431),
+    "trailers": (CHUNKED + b"0\r\n", b"a: b\r\n" * 10_000, 431),
+    "upgrade": (UPGRADE + b"Cookie: ", b"a" * 65_536, 431),
+}
+
+
+@pytest.mark.parametrize("attack", ENDLESS)
+def test_an_endless_head_is_refused_at_its_limit(aio: ServedProcess, data: Path, attack: str) -> None:
+    begins, goes_on, status = ENDLESS[attack]
+    before, logged = resident_bytes(aio), (data / "log").stat().st_size
+    with connect(aio) as connection:
+        sent = 0
+        with suppress(ConnectionError):
+            connection.sendall(begins)
+            while sent < 60_000_000:
+                connection.sendall(goes_on)
+                sent += len(goes_on)
+        answer = said(connection)
+    head, _, body = answer.decode().partition("\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ")
+    assert "connection: close" in head
+    error = json.loads(body)["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", "cookie" if b"Cookie" in begins else None)
+    assert sent < BUFFERS
+    assert resident_bytes(aio) - before < GROWTH
+    assert (data / "log").stat().st_size == logged
+    assert httpx.get(f"{aio.url}/health/live", timeout=10).status_code == 200
+
+
+@pytest.mark.parametrize("packet", [100_000, 999])
+def test_a_head_at_the_limits_is_served(aio: ServedProcess, packet: int) -> None:
+    start = b"GET /health/live?%b HTTP/1.1\r\n" % (b"a" * (8192 - 28))
+    headers = (b"a: " + b"b" * (16_384 - 5) + b"\r\n") * 3 + b"c: d\r\n" * 95 + b"Connection: close\r\n"
+    head = start + headers + b"e: " + b"f" * (65_536 - len(start) - len(headers) - 7) + b"\r\n\r\n"
+    assert (len(start), len(head)) == (8192, 65_536)
+    for request, status in ((head, 200), (head.replace(b"e: ", b"e:  "), 431)):
+        with connect(aio) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with suppress(ConnectionError):
+                for at in range(0, len(request), packet):
+                    connection.sendall(request[at : at + packet])
+            assert said(connection).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_what_follows_a_refusal_is_not_read(aio: ServedProcess) -> None:
+    with connect(aio) as connection:
+        connection.sendall(HEAD.replace(b"Content-Length", b"X-Long: %b\r\nContent-Length" % (b"a" * 20_000)))
+        with pytest.raises(ConnectionError):
+            connection.sendall(b"x" * 60_000_000)
+        assert said(connection).startswith(b"HTTP/1.1 431 ")
+
+
+def test_requests_before_a_bad_one_are_answered_first(aio: ServedProcess) -> None:
+    with connect(aio) as connection:
+        bad = b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % (b"a" * 100_000)
+        connection.sendall((HEAD + BODY) * 3 + bad)
+        answers = said(connection)
+    assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"200", b"200", b"414"]
+
+
+def test_so_many_requests_at_a_time_wait_on_one_connection(aio: ServedProcess) -> None:
+    with connect(aio) as connection:
+        connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+        statuses = re.findall(rb"HTTP/1.1 (\d+)", said(connection))
+    assert statuses[0] == b"200"
+    assert statuses[-1] == b"429"
+    assert len(statuses) < 1000
+
+
+def test_a_trailer_is_no_header(aio: ServedProcess) -> None:
+    with connect(aio) as connection:
+        close = CHUNKED.replace(b"Host", b"Connection: close\r\nHost")
+        connection.sendall(close + b"0\r\nx-request-id: from-the-trailer\r\n\r\n")
+        answer = rest(connection)
+    assert answer.startswith("HTTP/1.1 400 ")
+    assert "x-request-id: req" in answer or "x-request-id: chatcmpl" in answer
+    assert "from-the-trailer" not in answer
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (b"Authorization: Bearer " + b"a" * 10_000, 431),
+        (b"Transfer-Encoding: chunked", 400),
+        (b"Content-Length: 5", 400),
+    ],
+    ids=["long line", "chunked", "body"],
+)
+def test_an_upgrade_that_the_websocket_library_does_not_take_is_answered(
+    aio: ServedProcess, line: bytes, status: int
+) -> None:
+    with connect(aio) as connection:
+        connection.settimeout(10)
+        connection.sendall(UPGRADE + line + b"\r\n\r\n")
+        answer = said(connection)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
+
+
+def test_an_upgrade_behind_an_unanswered_request_is_refused(aio: ServedProcess) -> None:
+    with connect(aio) as connection:
+        connection.sendall(HEAD + BODY + UPGRADE + b"\r\n")
+        answers = said(connection)
+    assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"400"]
+
+
+def frame(opcode: int, payload: bytes, final: bool = True) -> bytes:
+    """A client's frame of less than 126 bytes, masked with zeroes."""
+    return bytes([final << 7 | opcode, 0x80 | len(payload), 0, 0, 0, 0]) + payload
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [frame(9, b"x" * 125) * 180_000, frame(1, b"", final=False) + frame(0, b"ab", final=False) * 300_000],
+    ids=["pings", "fragments"],
+)
+def test_frames_of_a_client_that_reads_nothing_cost_no_more_than_their_bytes(aio: ServedProcess, frames: bytes) -> None:
+    with connect(aio) as connection:
+        connection.sendall(UPGRADE + b"\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 101"
+        before = resident_bytes(aio)
+        connection.sendall(frames)
+        assert answered(aio)
+        assert resident_bytes(aio) - before < GROWTH
+
+
+def test_a_message_in_fragments_has_a_limit(aio: ServedProcess) -> None:
+    with connect(aio) as connection:
+        connection.sendall(UPGRADE + b"\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 101"
+        with suppress(ConnectionError):
+            connection.sendall(frame(1, b"", final=False))
+            for _ in range(45_000):
+                connection.sendall(frame(0, b"x" * 120, final=False))
+        # A close frame with the status "message too big".
+        assert b"\x03\xf1" in said(connection)

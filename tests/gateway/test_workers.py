@@ -135,7 +135,7 @@ def test_sighup_and_the_reload_of_one_worker_reach_all(aio: ServedProcess, optio
     aio.process.send_signal(signal.SIGHUP)
     until(lambda: prices(aio) == {0.2})
     catalog.write_text(catalog.read_text().replace("input_usd_per_million = 0.2", f"input_usd_per_million = {price}"))
-    httpx.post(f"{aio.url}/v1/admin/reload", json={"reason": "a test"}).raise_for_status()
+    aio.admin.post("/v1/admin/reload", json={"reason": "a test"}).raise_for_status()
     until(lambda: prices(aio) == {price})
     assert workers(aio) == before
 

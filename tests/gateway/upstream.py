@@ -10,7 +10,7 @@ from tests.tiers.loopback_server import Call, LoopbackServer
 
 class Upstream:
     """Answers the last message word by word; one that begins with `hold` pauses after its first word, or before
-    it is sent whole, until `let_go`."""
+    it is sent whole, until `let_go`; one that begins with `linger` after its last word, before its end and usage."""
 
     def __init__(self) -> None:
         self.base_url = ""
@@ -40,22 +40,23 @@ class Upstream:
         words = text.split(" ")
         usage = {"prompt_tokens": 10, "completion_tokens": len(words), "total_tokens": 10 + len(words)}
         if not call.body.get("stream"):
-            await self._pause(words)
+            await self._pause(words, "hold")
             message = {"role": "assistant", "content": text}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
             return
         await call.begin()
         await call.chunk(words[0])
-        await self._pause(words)
+        await self._pause(words, "hold")
         for word in words[1:]:
             await call.chunk(f" {word}")
+        await self._pause(words, "linger")
         await call.chunk(finish="stop")
         await call.event({"choices": [], "usage": usage})
         await call.send(b"data: [DONE]\n\n")
 
-    async def _pause(self, words: list[str]) -> None:
-        if words[0] == "hold":
+    async def _pause(self, words: list[str], where: str) -> None:
+        if words[0] == where:
             self.held.release()
             await self._go.wait()
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.polling import eventually
 from tests.tiers.loopback_server import Call, LoopbackServer
 from tests.tiers.test_balancer import Clock
 from tests.tiers.tier_world import chat, collect, remote_spec
@@ -301,6 +302,51 @@ async def test_what_another_server_says_it_has_used_is_billed_too() -> None:
     async with replicas(use_and_fail, well) as (tier, _):
         _, usage = await collect(tier, chat())
     assert usage == Usage(prompt_tokens=14, completion_tokens=3)
+
+
+async def test_of_an_answer_that_is_left_the_failed_and_the_answering_replica_are_metered() -> None:
+    async def use_and_fail(call: Call) -> None:
+        await call.begin()
+        await call.event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}})
+
+    async def speak_and_hang(call: Call) -> None:
+        await call.begin()
+        await call.chunk("Hello there")
+        await asyncio.Event().wait()
+
+    async with replicas(use_and_fail, speak_and_hang) as (tier, _):
+        request = chat("y" * 80)
+        async with aclosing(tier.generate(request)) as deltas:
+            await anext(deltas)
+        assert request.meter.usage() == Usage(prompt_tokens=7 + 24, completion_tokens=1 + 3)
+
+
+@pytest.mark.parametrize(
+    ("loser", "racing", "billed"),
+    [
+        (begin_and_hang, Usage(prompt_tokens=7, completion_tokens=1), Usage(prompt_tokens=14, completion_tokens=3)),
+        (hang, Usage(prompt_tokens=24), Usage(prompt_tokens=7, completion_tokens=2)),
+    ],
+    ids=["reported", "silent"],
+)
+async def test_a_replica_that_lost_the_race_is_billed_for_what_it_reported_and_not_if_it_was_silent(
+    loser: Handler, racing: Usage, billed: Usage
+) -> None:
+    go = asyncio.Event()
+
+    async def speak(call: Call) -> None:
+        await go.wait()
+        await well(call)
+
+    async with replicas(well, well, hedging=True) as (tier, servers):
+        await hedging_set(tier, servers, loser)
+        servers[1].handler = speak
+        request = chat("y" * 80)
+        asking = asyncio.create_task(collect(tier, request))
+        await eventually(lambda: servers[1].calls and request.meter.usage() == racing)
+        go.set()
+        _, usage = await asking
+    assert usage == billed == request.meter.usage()
 
 
 async def test_a_caller_who_leaves_closes_both_hedged_requests() -> None:

@@ -252,6 +252,26 @@ async def test_closing_the_iterator_early_frees_the_work(world: World) -> None:
     assert await world.is_idle()
 
 
+async def test_the_meter_of_an_answer_that_is_closed_early_holds_what_was_passed_on(world: World) -> None:
+    for count in (0, 1, 7):
+        request = chat(max_tokens=400, n=2)
+        passed: list[Delta] = []
+        async with aclosing(world.tier.generate(request)) as deltas:  # type: ignore[type-var]
+            while len(passed) < count:
+                passed.append(await anext(deltas))
+        used = request.meter.usage()
+        # A server elsewhere tells no tokens: four bytes are one.
+        least = sum(len(delta.token_ids) or len(delta.text.encode()) / 4 for delta in passed)
+        assert least <= used.completion_tokens <= 800
+        assert used.prompt_tokens == (world.tier.count_prompt_tokens(request) if count else 0)
+
+
+async def test_at_the_end_the_meter_is_the_usage(world: World) -> None:
+    request = chat(max_tokens=20, n=2)
+    _, usage = await collect(world.tier, request)
+    assert request.meter.usage() == usage
+
+
 async def test_cancelling_the_consumer_frees_the_work(world: World) -> None:
     world.hold_answers()
     first = asyncio.Event()

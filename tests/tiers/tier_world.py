@@ -101,11 +101,12 @@ class ScriptedCore(CoreClient):
 
     A text that ends in `…` never ends: its last token is repeated. `hold` stops every request after that many rounds
     until it is closed. `added` are the requests, `live` those that are neither finished nor closed, `aborted` the
-    choices that were ended early.
+    choices that were ended early, `drawn` the tokens that each request was given, in the order of `added`.
     """
 
     def __init__(self, tokenizer: Tokenizer, script: Script, *, hold: int | None = None) -> None:
         self.added: list[AddRequest] = []
+        self.drawn: list[int] = []
         self.live: set[str] = set()
         self.aborted: set[tuple[str, int]] = set()
         self.held = asyncio.Event()
@@ -121,7 +122,9 @@ class ScriptedCore(CoreClient):
         return {"m": info}
 
     async def generate(self, request: AddRequest) -> AsyncIterator[SequenceOutput]:
+        place = len(self.added)
         self.added.append(request)
+        self.drawn.append(0)
         self.live.add(request.request_id)
         texts = self._script(request)
         assert len(texts) == request.n
@@ -135,7 +138,9 @@ class ScriptedCore(CoreClient):
                     await asyncio.Event().wait()
                 for index, ids in enumerate(tokens):
                     if position <= min(len(ids), limit) and (request.request_id, index) not in self.aborted:
-                        yield self._output(request, index, ids, position)
+                        output = self._output(request, index, ids, position)
+                        self.drawn[place] += len(output.token_ids)
+                        yield output
                         await asyncio.sleep(0)
         finally:
             self.live.discard(request.request_id)
@@ -152,6 +157,9 @@ class ScriptedCore(CoreClient):
         if request.sampling.logprobs is not None:
             output.logprobs = [TokenLogprob(ids[position], -0.5, [(ids[position], -0.5)])]
         return output
+
+    def unread(self, request_id: str) -> list[SequenceOutput]:
+        return []
 
     def abort_choice(self, request_id: str, index: int) -> None:
         self.aborted.add((request_id, index))

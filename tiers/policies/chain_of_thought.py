@@ -12,9 +12,9 @@ from tiers.merge import merge
 from tiers.policies.plain import Plain
 from tiers.policies.policy import Policy, derive_seed
 from tiers.policies.settled_thought import SettledThought
-from tiers.tier import ChatMessage, Delta, GenerationRequest, ReasoningEffort, Usage
+from tiers.prompt import Prompt
+from tiers.tier import Delta, GenerationRequest, ReasoningEffort, UsageMeter
 from tiers.tier_spec import ChainOfThoughtSpec
-from tiers.tools.tool import Tooling
 
 THINK_TAG = "<think>"
 # Of the tier's own budget, which is also what a request gets that does not say.
@@ -47,27 +47,29 @@ class ChainOfThought(Policy):
         controls = decoder.tokenizer.control_tokens
         self._end_ids = tuple(controls[marker] for marker in spec.end_markers if marker in controls)
 
-    def count_prompt_tokens(self, request: GenerationRequest) -> int:
+    def prompt(self, request: GenerationRequest) -> Prompt:
+        """See `Policy.prompt`; instruction included."""
+        return self.decoder.prompt(request, self._spec.instruction if request.messages is not None else "")
+
+    def count_prompt_tokens(self, request: GenerationRequest, most: int) -> int:
         """See `Policy.count_prompt_tokens`; instruction and opening included."""
         if request.messages is None:
-            return super().count_prompt_tokens(request)
-        return len(self._thinking_prompt(request.messages, request.tooling))
+            return super().count_prompt_tokens(request, most)
+        return self.prompt(request).count(most - len(self._opening)) + len(self._opening)
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Policy.stream`."""
-        prompt_ids = self._thinking_prompt(request.messages, request.tooling) if request.messages else []
+        prompt_ids = self.prompt(request).ids() + self._opening if request.messages else []
         total, thinking = self._budgets(request, len(prompt_ids)) if prompt_ids else (0, 0)
         if thinking < 1:
+            await self._plain.read(request)
             source = self._plain.stream(request)
         else:
             choices = [self._choice(request, index, prompt_ids, total, thinking) for index in range(request.n)]
-            source = _billed_once(merge(choices))
+            source = _billed_once(merge(choices), request.meter)
         async with aclosing(source) as deltas:
             async for delta in deltas:
                 yield delta
-
-    def _thinking_prompt(self, messages: list[ChatMessage], tooling: Tooling | None) -> list[int]:
-        return self.decoder.chat_ids(_instructed(messages, self._spec.instruction), tooling) + self._opening
 
     def _budgets(self, request: GenerationRequest, prompt_tokens: int) -> tuple[int, int]:
         """Tokens for everything, and for thinking; the latter is 0 if there is room for nothing but the answer."""
@@ -105,7 +107,7 @@ class ChainOfThought(Policy):
         left = total - first.usage.completion_tokens - probed
         async with aclosing(self._answer(request, index, prompt_ids + thought, left)) as deltas:
             async for delta in deltas:
-                yield delta if delta.usage is None else _joined(first, delta, probed)
+                yield delta if delta.usage is None else _joined(first, delta)
 
     async def _has_settled(
         self, settling: SettledThought, prompt_ids: list[int], thought: list[int], last: Delta, budget: int
@@ -132,7 +134,13 @@ class ChainOfThought(Policy):
         )
         thought = _ThoughtText()
         decoding = self.decoder.decode(
-            request, prompt_ids, sampling=sampling, max_tokens=budget, stop=self._spec.end_markers, dropped=ended
+            request,
+            prompt_ids,
+            sampling=sampling,
+            max_tokens=budget,
+            stop=self._spec.end_markers,
+            dropped=ended,
+            reasoning=True,
         )
         async with aclosing(decoding) as deltas:
             async for delta in deltas:
@@ -188,58 +196,33 @@ class _ThoughtText:
         return text
 
 
-def _instructed(messages: list[ChatMessage], instruction: str) -> list[ChatMessage]:
-    """`messages` with the instruction at the end of the last user turn, or as a system turn if there is none."""
-    for i in reversed(range(len(messages))):
-        if messages[i].role == "user":
-            turn = msgspec.structs.replace(messages[i], content=f"{messages[i].content}\n\n{instruction}")
-            return [*messages[:i], turn, *messages[i + 1 :]]
-    return [ChatMessage(role="system", content=instruction), *messages]
-
-
 def _of_tokens(wanted: EvidenceRequest | None) -> EvidenceRequest | None:
     """The same without a hidden state: that is the prompt's before the first thought."""
     return EvidenceRequest(tokens=True) if wanted is not None and wanted.tokens else None
 
 
-def _joined(thought: Delta, answer: Delta, probed: int) -> Delta:
-    """The bill of one choice, with the tokens that probes drew; the answer's prompt is what the thought's was, plus our
-    own tokens."""
-    first, second = thought.usage, answer.usage
-    assert first is not None
-    assert second is not None
+def _joined(thought: Delta, answer: Delta) -> Delta:
+    """The end of one choice: how long it waited and how often it was preempted over both stretches."""
     return Delta(
         index=answer.index,
-        usage=Usage(
-            prompt_tokens=first.prompt_tokens,
-            cached_tokens=first.cached_tokens,
-            reasoning_tokens=first.completion_tokens + probed,
-            completion_tokens=first.completion_tokens + probed + second.completion_tokens,
-        ),
+        usage=answer.usage,
         queue_seconds=thought.queue_seconds,
         preemptions=thought.preemptions + answer.preemptions,
     )
 
 
-async def _billed_once(merged: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
-    """The bills of the choices as one at the end; the prompt counts once, as it is read once."""
-    bills: dict[int, Delta] = {}
+async def _billed_once(merged: AsyncGenerator[Delta, None], meter: UsageMeter) -> AsyncGenerator[Delta, None]:
+    """The ends of the choices as one, with what `meter` has counted of all of them: the prompt once, as it is read
+    once, thoughts and probes as reasoning."""
+    ends: list[Delta] = []
     async with aclosing(merged) as deltas:
         async for delta in deltas:
             if delta.usage is not None:
-                bills[delta.index] = delta
+                ends.append(delta)
             else:
                 yield delta
-    usages = [bill.usage for bill in bills.values() if bill.usage is not None]
-    prompt = bills[0].usage
-    assert prompt is not None
     yield Delta(
-        usage=Usage(
-            prompt_tokens=prompt.prompt_tokens,
-            cached_tokens=prompt.cached_tokens,
-            completion_tokens=sum(u.completion_tokens for u in usages),
-            reasoning_tokens=sum(u.reasoning_tokens for u in usages),
-        ),
-        queue_seconds=max(bill.queue_seconds for bill in bills.values()),
-        preemptions=sum(bill.preemptions for bill in bills.values()),
+        usage=meter.usage(),
+        queue_seconds=max(end.queue_seconds for end in ends),
+        preemptions=sum(end.preemptions for end in ends),
     )

@@ -12,7 +12,7 @@ class Plain(Policy):
 
     def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Policy.stream`."""
-        prompt_ids = self.decoder.prompt_ids(request)
+        prompt_ids = self.prompt(request).ids()
         max_tokens = self.decoder.room(request, len(prompt_ids))
         if request.echo:
             return echoed(self.decoder, request, prompt_ids, max_tokens)

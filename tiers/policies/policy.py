@@ -5,7 +5,8 @@ from collections.abc import AsyncGenerator
 from hashlib import blake2b
 
 from tiers.decoder import Decoder
-from tiers.tier import Delta, GenerationRequest
+from tiers.prompt import Prompt
+from tiers.tier import Delta, GenerationRequest, is_long
 
 
 class Policy(ABC):
@@ -20,9 +21,19 @@ class Policy(ABC):
     def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """Answer `request`."""
 
-    def count_prompt_tokens(self, request: GenerationRequest) -> int:
-        """Length of what the model reads before it writes the first token."""
-        return len(self.decoder.prompt_ids(request))
+    def prompt(self, request: GenerationRequest) -> Prompt:
+        """What the model reads of the request."""
+        return self.decoder.prompt(request)
+
+    async def read(self, request: GenerationRequest) -> None:
+        """Have the prompt encoded that `stream` needs: a long one on a thread. Raises `TierRequestError`."""
+        prompt = self.prompt(request)
+        if not prompt.is_encoded and is_long(request):
+            await self.decoder.threads.run(request.salt, prompt.ids)
+
+    def count_prompt_tokens(self, request: GenerationRequest, most: int) -> int:
+        """Length of what the model reads before it writes the first token; `most` as in `Prompt.count`."""
+        return self.prompt(request).count(most)
 
 
 def derive_seed(seed: int | None, *path: object) -> int | None:

@@ -68,7 +68,7 @@ class SelfConsistency(Policy):
                     yield said
 
     def _samples(self, many: GenerationRequest, dropped: set[int]) -> AsyncGenerator[Delta, None]:
-        prompt_ids = self.decoder.prompt_ids(many)
+        prompt_ids = self.prompt(many).ids()
         return self.decoder.decode(
             many,
             prompt_ids,

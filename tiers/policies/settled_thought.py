@@ -64,6 +64,7 @@ class SettledThought:
             sampling=SamplingParams(temperature=0.0),
             max_tokens=self._spec.probe_tokens,
             stop=("\n",),
+            reasoning=True,
         )
         async with aclosing(decoding) as deltas:
             async for delta in deltas:

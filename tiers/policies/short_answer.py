@@ -9,6 +9,7 @@ from tiers.final_answer import asks_for_number, choice_letter, is_short, likely_
 
 AnswerKind = Literal["number", "choice", "yes-no"]
 
+WINDOW = 8192
 _CREATIVE = re.compile(
     r"\b(write|draft|compose|implement|translate|summari[sz]e|rewrite|paraphrase|essay|poem|story|code|function)\b",
     re.I,
@@ -19,7 +20,12 @@ _NOT_POLAR = re.compile(r"\b(or|why|how|explain|what|which|there (a|any) way)\b"
 
 
 def answer_kind(prompt: str) -> AnswerKind | None:
-    """The kind of short answer that `prompt` asks for, or None. Errs on the side of None."""
+    """The kind of short answer that `prompt` asks for, or None. Errs on the side of None.
+
+    Of a long prompt only the first and last `WINDOW` characters are looked at, so that the work is bounded.
+    """
+    if len(prompt) > 2 * WINDOW:
+        prompt = f"{prompt[:WINDOW]}\n{prompt[-WINDOW:]}"
     if options(prompt):
         return "choice"
     if _CREATIVE.search(prompt):

@@ -65,7 +65,7 @@ def plain_messages(messages: Sequence[ChatMessage], tools: Sequence[Tool], diale
             plain.append(message)
     if not tools:
         return plain
-    shown = "\n".join(json.dumps(tool.definition(), ensure_ascii=False) for tool in tools)
+    shown = "\n".join(json.dumps(tool.definition(), ensure_ascii=False, check_circular=False) for tool in tools)
     instructions = INSTRUCTIONS.format(tools=shown)
     if plain and plain[0].role == "system":
         first = msgspec.structs.replace(plain[0], content=f"{plain[0].content}\n\n{instructions}")

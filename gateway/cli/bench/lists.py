@@ -34,7 +34,6 @@ def lists(rows: int, repeats: int, database_url: str | None, only: str | None, a
             "monitor": True,
             "verification_budget": 0.0,
             "api_keys": "",
-            "admin_keys": "",
         }
         settings = settings_from(**given, database_url=database_url or "")
         try:

@@ -30,13 +30,17 @@ TURNS = 16
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Asks after `comes` turns of the loop, and is gone after `stays` more if the answer is not there; None: waits."""
+    """Asks after `comes` turns of the loop, and is gone after `stays` more if the answer is not there; None: waits.
+
+    `again`: leaving is cancelled too, a turn later.
+    """
 
     comes: int
     stays: int | None = None
+    again: bool = False
 
 
-CALLERS = st.builds(Caller, st.integers(0, TURNS), st.none() | st.integers(0, TURNS))
+CALLERS = st.builds(Caller, st.integers(0, TURNS), st.none() | st.integers(0, TURNS), st.booleans())
 
 
 class World:
@@ -81,6 +85,9 @@ async def called(world: World, number: int, caller: Caller, *, stream: bool, kee
         await asyncio.sleep(0)
     # One who waits has long been answered: a reader whom nobody told of the news fails here, not by a timeout.
     asked.cancel()
+    if caller.again:
+        await asyncio.sleep(0)
+        asked.cancel()
     try:
         return await asked
     except asyncio.CancelledError:
@@ -100,6 +107,7 @@ async def called(world: World, number: int, caller: Caller, *, stream: bool, kee
 @example(callers=[Caller(0), Caller(0)], stream=False, keep=True, fail_at=None)
 @example(callers=[Caller(0, 4), Caller(3), Caller(3)], stream=True, keep=False, fail_at=None)
 @example(callers=[Caller(0, 4), Caller(3, 2), Caller(3)], stream=False, keep=False, fail_at=4)
+@example(callers=[Caller(14, 1), Caller(14), Caller(16)], stream=False, keep=False, fail_at=0)
 async def test_nobody_misses_a_word_and_every_generation_is_paid_once(
     callers: list[Caller], stream: bool, keep: bool, fail_at: int | None
 ) -> None:

@@ -63,6 +63,17 @@ async def test_equal_prompts_go_where_their_blocks_are(core, fleet):
     assert await total(core, "prefix_hit_tokens") > 0
 
 
+async def test_what_has_arrived_from_the_replica_can_be_looked_at_before_it_is_read(core):
+    outputs = core.generate(request("r", tokens=8))
+    first = await anext(outputs)
+
+    unread = await eventually(lambda: (waiting := core.unread("r")) and waiting[-1].finish_reason and waiting)
+
+    assert unread == [output async for output in outputs]
+    assert len(tokens_of([first, *unread])) == 8
+    assert core.unread("r") == []
+
+
 async def test_what_was_not_begun_goes_to_another_replica(core, fleet):
     for replica in fleet.replicas.values():
         replica.paused.set()

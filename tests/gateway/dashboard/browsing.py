@@ -10,6 +10,7 @@ import httpx
 from gateway.dashboard.sessions import RECHECK_SECONDS
 from gateway.dashboard.users import Role, UserOrder, add_user
 from gateway.tenancy.orders import Order
+from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.running_gateway import RunningGateway
 
 PASSWORD = "correct horse battery"
@@ -49,8 +50,10 @@ async def submit(client: httpx.AsyncClient, page: httpx.Response, action: str, *
     return await client.post(action, data=form["fields"] | fields)
 
 
-async def sign_in(client: httpx.AsyncClient, secret: str = "", name: str = "", path: str = "/admin") -> httpx.Response:
-    """Through the form, as `name` or by a key."""
+async def sign_in(
+    client: httpx.AsyncClient, secret: str = ADMIN_KEY, name: str = "", path: str = "/admin"
+) -> httpx.Response:
+    """Through the form, as `name` or by a key: that of the tests' administrator unless told otherwise."""
     page = await client.get("/admin/login", params={"next": path})
     return await submit(client, page, "/admin/login", name=name, secret=secret)
 

@@ -47,12 +47,12 @@ def add_user(data: Path, name: str, role: str) -> None:
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
-    """The system's browser, driven by Playwright, without a window."""
+def chromium(*arguments: str) -> Iterator[Browser]:
+    """The system's browser, driven by Playwright, without a window, with these arguments of its command line."""
     # A container's root may not make the namespaces of the sandbox.
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=[*sandbox, *arguments])
         yield browser
         browser.close()
 

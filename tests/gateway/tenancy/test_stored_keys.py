@@ -260,7 +260,6 @@ async def test_the_last_key_revoked_opens_nothing_and_neither_does_a_database_th
         assert (await open_gateway.http.get("/v1/models")).status_code == 200
         issued = (await open_gateway.http.post("/admin/api/keys", json={"name": "one"})).json()
         assert (await open_gateway.http.get("/v1/models")).status_code == 401
-        assert (await open_gateway.http.get("/admin/api/keys")).json()["error"]["code"] == "admin_disabled"
         assert (await open_gateway.http.get("/v1/models", headers=bearer(issued["key"]))).status_code == 200
     away = Settings(data_dir=settings.data_dir, database_url="postgresql://nobody@127.0.0.1:1/none", monitor=False)
     async with running_gateway(away) as closed:

@@ -123,6 +123,9 @@ class ScriptedClient(CoreClient):
     def models(self):
         return {}
 
+    def unread(self, request_id):
+        raise AssertionError
+
     def abort_choice(self, request_id, index):
         raise AssertionError
 

@@ -9,6 +9,7 @@ from scripted_core import ScriptedCore, expected_tokens
 from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.fake_runner import HashModelRunner, hash_core
 from inference_core.protocol import Knobs
+from tests.polling import eventually
 
 
 async def collect(client, request):
@@ -73,6 +74,20 @@ async def test_closing_an_iterator_early_frees_its_request_and_leaves_others_alo
     assert await running(client) == 1
     assert (await anext(staying)).request_id == "staying"
     await staying.aclose()
+
+
+async def test_outputs_that_no_one_has_taken_yet_can_be_looked_at_until_the_iterator_is_closed(connect, ask):
+    client = await connect(ScriptedCore)
+    outputs, first = await first_output(client, ask(tokens=20))
+
+    unread = await eventually(lambda: len(waiting := client.unread("r")) == 19 and waiting)
+    taken = [await anext(outputs) for _ in range(4)]
+    left = client.unread("r")
+    await outputs.aclose()
+
+    assert unread == taken + left
+    assert tokens_of([first, *unread]) == expected_tokens([1, 2, 3], 0, 20)
+    assert client.unread("r") == client.unread("never seen") == []
 
 
 async def test_a_choice_that_is_aborted_ends_alone_and_says_so(connect, ask):

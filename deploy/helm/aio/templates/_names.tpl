@@ -53,3 +53,20 @@ end_markers = ["</think>", "Final answer"]
 answer_opening = "\n\nFinal answer:"
 min_answer_tokens = 512
 {{ end }}
+
+{{- /* (root, services, pods): the names by which callers without a key may reach a process: those of its Services, of single
+pods behind the headless Service `pods`, and of routes; and what `settings` of the values add. As a setting. */ -}}
+{{- define "aio.allowedHosts" -}}
+{{- $values := .root.Values }}
+{{- $namespace := .root.Release.Namespace }}
+{{- $names := list }}
+{{- range .services }}{{ $names = append $names . }}{{ end }}
+{{- with .pods }}{{ $names = append $names (printf "*.%s" .) }}{{ end }}
+{{- $all := list }}
+{{- range $names }}
+{{- $all = concat $all (list . (printf "%s.%s" . $namespace) (printf "%s.%s.svc" . $namespace) (printf "%s.%s.svc.cluster.local" . $namespace)) }}
+{{- end }}
+{{- if $values.route.enabled }}{{ $all = concat $all $values.route.hostnames }}{{ end }}
+{{- with $values.settings.AIO_ALLOWED_HOSTS }}{{ $all = append $all . }}{{ end -}}
+AIO_ALLOWED_HOSTS: {{ join "," $all | quote }}
+{{- end }}

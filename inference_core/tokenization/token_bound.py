@@ -1,0 +1,88 @@
+"""A lower bound on the tokens of a text, from its bytes alone: what cannot fit a context need not be tokenised."""
+
+from collections.abc import Iterable, Set
+
+import numpy as np
+import numpy.typing as npt
+
+from inference_core.errors import ModelFileError
+from inference_core.tokenization.token_bytes import SPM_SPACE, byte_level_alphabet, byte_level_token
+
+# The longest UTF-8 spelling of a text has less than so many times the bytes of its NFC (U+0390: 3.5 times).
+NFC_SHRINKAGE = 4
+# Counted a piece at a time, so that the interpreter is never held for long.
+_WINDOW = 1 << 16
+# More than the rounding errors of a sum.
+_EXACT = 1 - 1e-9
+
+
+class TokenBound:
+    """Each byte counts as one over the length of the longest token that it occurs in. The bytes of a token then count
+    as at most 1 together, and so do no more bytes than a text has tokens.
+
+    `pieces`: the bytes of every token that text can become. `lost`: bytes that become no token. `spelling`: what
+    the tokeniser writes for a space. `composed`: it brings text into NFC first, which may shorten it.
+    """
+
+    def __init__(
+        self, pieces: Iterable[bytes], *, lost: bytes = b"", spelling: bytes = b" ", composed: bool = False
+    ) -> None:
+        longest = [0] * 256
+        # From the longest on, the first token that has a byte is the longest one that has it.
+        missing = set(range(256))
+        for piece in sorted(pieces, key=len, reverse=True):
+            found = missing.intersection(piece)
+            for byte in found:
+                longest[byte] = len(piece)
+            missing -= found
+            if not missing:
+                break
+        self._weights: npt.NDArray[np.float64] = np.array([1 / length if length else 0.0 for length in longest])
+        self._weights[list(lost)] = 0.0
+        self._weights[ord(" ")] = sum(self._weights[byte] for byte in spelling)
+        self._composed = composed
+        self._least_composed = float(self._weights.min()) / NFC_SHRINKAGE
+
+    def least(self, text: str) -> int:
+        """No more than the tokens of `text`. Some milliseconds per MiB. Raises UnicodeEncodeError."""
+        if self._composed and not text.isascii():
+            return int(len(text.encode()) * self._least_composed * _EXACT)
+        total = 0.0
+        for start in range(0, len(text), _WINDOW):
+            data = np.frombuffer(text[start : start + _WINDOW].encode(), np.uint8)
+            total += float(self._weights.take(data).sum())
+        return int(total * _EXACT)
+
+
+def producible(tokens: Iterable[str], controls: Set[str], merged: Iterable[str]) -> list[str]:
+    """Those of a model's `tokens` that text can become: control tokens only where merges make them, or where they are
+    a character. `merged`: what merges make, or whatever is looked up whole."""
+    never = {control for control in controls if len(control) > 1}.difference(merged)
+    return [token for token in tokens if token not in never]
+
+
+def byte_level_bound(tokens: Iterable[str], literals: Iterable[str], *, composed: bool) -> TokenBound:
+    """Of a byte-level vocabulary without an unknown token: a byte that it lacks is dropped.
+
+    `tokens`: in the vocabulary's spelling. `literals`: added tokens that stand for their own text.
+    """
+    pieces = [literal.encode() for literal in literals]
+    known = set()
+    for token in tokens:
+        try:
+            pieces.append(byte_level_token(token))
+        except ModelFileError:
+            continue  # Text becomes letters of the alphabet, which do not make this token.
+        known.add(token)
+    lost = bytes(byte for letter, byte in byte_level_alphabet().items() if letter not in known)
+    return TokenBound(pieces, lost=lost, composed=composed)
+
+
+def byte_fallback_bound(tokens: Iterable[str], literals: Iterable[str]) -> TokenBound | None:
+    """Of a SentencePiece vocabulary, where a character without a token becomes those of its bytes; None if they are not
+    all there."""
+    known = set(tokens)
+    if not known.issuperset(f"<0x{byte:02X}>" for byte in range(256)):
+        return None
+    pieces = [token.replace(" ", SPM_SPACE).encode() for token in (*known, *literals)]
+    return TokenBound([*pieces, *(bytes([byte]) for byte in range(256))], spelling=SPM_SPACE.encode())

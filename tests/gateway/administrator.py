@@ -1,0 +1,19 @@
+"""The administrator of gateways in tests, unless a test configures admin keys of its own."""
+
+from collections.abc import Generator
+
+import httpx
+
+ADMIN_NAME, ADMIN_KEY = "tester", "an-admin-key-of-the-tests"
+ADMIN_KEYS = f"{ADMIN_NAME}={ADMIN_KEY}"
+ADMIN_HEADERS = {"authorization": f"Bearer {ADMIN_KEY}"}
+
+
+class Administrator(httpx.Auth):
+    """Sends the key where a request administers and brings no key and no session of its own."""
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        administers = request.url.path.startswith(("/v1/admin", "/admin/api"))
+        if administers and "authorization" not in request.headers and "cookie" not in request.headers:
+            request.headers.update(ADMIN_HEADERS)
+        yield request

@@ -1,0 +1,13 @@
+"""What an attack on a gateway might leave behind, to compare before and after."""
+
+from typing import Any
+
+from tests.gateway.served_process import ServedProcess
+
+
+def left_behind(aio: ServedProcess) -> dict[str, Any]:
+    """Keys, teams, who did what, files, and how many requests were served."""
+    paths = ("/admin/api/keys", "/admin/api/teams", "/admin/api/transitions", "/v1/files")
+    found = {path: aio.admin.get(path).raise_for_status().json() for path in paths}
+    lines = aio.admin.get("/metrics").text.splitlines()
+    return found | {"requests": [line for line in lines if line.startswith("aio_requests_total")]}

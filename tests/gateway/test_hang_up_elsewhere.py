@@ -1,0 +1,110 @@
+"""Hanging up on a real gateway process in front of a real server elsewhere: record, budget and rate are charged."""
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.gateway.remote_catalog import write_remote_catalog
+from tests.gateway.served_process import UNCACHED, ServedProcess, served
+from tests.gateway.upstream import Upstream, running_upstream
+from tests.polling import until
+
+CHAT = "/v1/chat/completions"
+ADMIN = {"authorization": "Bearer an-admin-key-of-some-length"}
+WORDS = 200
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Upstream]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        with running_upstream() as server:
+            yield server
+
+
+@pytest.fixture(scope="module")
+def aio(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
+    data = tmp_path_factory.mktemp("data")
+    catalog = write_remote_catalog(data / "catalog.toml", upstream.base_url)
+    environment = {"AIO_ADMIN_KEYS": "root=an-admin-key-of-some-length", "AIO_KEYS_POLL_SECONDS": "0.2"}
+    with served(data, data / "cache", "--catalog", str(catalog), environment=environment) as process:
+        yield process
+
+
+def order(aio: ServedProcess, method: str, path: str, body: Any = None) -> Any:
+    answer = httpx.request(method, f"{aio.url}/admin/api{path}", json=body, headers=ADMIN)
+    assert answer.is_success, answer.text
+    return answer.json()
+
+
+def new_key(aio: ServedProcess, name: str, **terms: Any) -> tuple[str, dict[str, str]]:
+    """The id of a key, and the headers of its requests."""
+    made = order(aio, "POST", "/keys", {"name": name, "terms": terms})
+    return made["key_id"], {"authorization": f"Bearer {made['key']}"} | UNCACHED
+
+
+def spent(aio: ServedProcess) -> float:
+    rows = order(aio, "GET", "/budgets")["rows"]
+    return float(rows[0]["spent_usd"])
+
+
+def recorded(aio: ServedProcess, request_id: str, key: dict[str, str]) -> Any:
+    answer = httpx.get(f"{aio.url}/v1/requests/{request_id}", headers=key)
+    return answer.json() if answer.status_code == 200 else None
+
+
+def test_a_stream_from_a_server_elsewhere_that_is_left_before_its_usage_is_charged_to_budget_and_rate(
+    aio: ServedProcess,
+) -> None:
+    _, key = new_key(aio, "ada", tokens_per_minute=5000)
+    order(aio, "PUT", "/budgets", {"kind": "key", "subject": "ada", "period": "total", "amount_usd": 0.3})
+    prompt = "linger" + " word" * WORDS
+    body = {"model": "tier-4", "messages": [{"role": "user", "content": prompt}], "stream": True, "max_tokens": 400}
+    read = ""
+    with httpx.stream("POST", aio.url + CHAT, json=body, headers=key, timeout=30) as answer:
+        assert answer.status_code == 200
+        request_id = answer.headers["x-aio-decision-id"]
+        for line in answer.iter_lines():
+            read += line
+            if read.count(" word") == WORDS:
+                break
+    until(lambda: recorded(aio, request_id, key))
+    record = recorded(aio, request_id, key)
+    # Four bytes are a token: of the text, and of the prompt with its message's frame.
+    tokens = (len(prompt) + 3) // 4
+    assert (record["status"], record["completion_tokens"], record["prompt_tokens"]) == ("aborted", tokens, tokens + 4)
+    assert record["cost_usd"] == pytest.approx((100 * (tokens + 4) + 300 * tokens) / 1e6)
+    until(lambda: spent(aio) == pytest.approx(record["cost_usd"]))
+    tiny = {"model": "tier-1", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    after = httpx.post(aio.url + CHAT, json=tiny, headers=key)
+    assert int(after.headers["x-ratelimit-remaining-tokens"]) == 5000 - (2 * tokens + 4) - 2
+    # What is left bore the prompt alone once more.
+    refused = httpx.post(aio.url + CHAT, json=body, headers=key)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "insufficient_quota")
+
+
+def test_of_a_whole_answer_of_a_server_elsewhere_that_is_left_the_prompt_is_charged(
+    aio: ServedProcess, upstream: Upstream
+) -> None:
+    key_id, key = new_key(aio, "bob")
+    payload = json.dumps({"model": "tier-4", "messages": [{"role": "user", "content": "hold on"}]})
+    lines = [
+        f"POST {CHAT} HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Content-Type: application/json",
+        f"Content-Length: {len(payload)}",
+    ]
+    lines += [f"{name}: {value}" for name, value in key.items()]
+    host, port = aio.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(("\r\n".join(lines) + "\r\n\r\n" + payload).encode())
+        assert upstream.held.acquire(timeout=30)
+    mine = f"/requests?key_id={key_id}"
+    until(lambda: order(aio, "GET", mine)["rows"])
+    (row,) = order(aio, "GET", mine)["rows"]
+    assert (row["status"], row["prompt_tokens"], row["completion_tokens"]) == ("aborted", 6, 0)
+    assert row["cost_usd"] == pytest.approx(600e-6)

@@ -1,0 +1,272 @@
+"""Heads within the limits are parsed as if there were none, and heads beyond are refused, however they are split."""
+
+import json
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from uvicorn.server import ServerState
+
+from gateway.processes.http_protocol import MAX_HEADERS, MAX_PIPELINED, BoundedHttpProtocol
+
+LIMIT = 8192
+LINE, HEADER = LIMIT // 8, LIMIT // 4
+END = b"\r\n"
+
+
+class Transport:
+    """What a connection was sent, and whether it was closed."""
+
+    def __init__(self) -> None:
+        self.sent, self.closed, self.reads = b"", False, True
+
+    def get_extra_info(self, name: str, default: object = None) -> None:
+        return None
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self.sent += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Is never called."""
+
+
+class Connection(BoundedHttpProtocol):
+    """The protocol without a network, a loop or an application: requests are only noted down."""
+
+    def __init__(self) -> None:
+        config = uvicorn.Config(cast(Any, application), ws="none", lifespan="off", log_config=None, access_log=False)
+        config.load()
+        clock = SimpleNamespace(call_later=lambda *_: SimpleNamespace(cancel=lambda: None))
+        limits: dict[str, Any] = {"patience": 30.0, "most": 9, "head_limit": LIMIT}
+        super().__init__(config, ServerState(), {}, cast(Any, clock), **limits)
+        self.begun: list[Any] = []
+        self.wire = Transport()
+        self.connection_made(cast(Any, self.wire))
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self.begun.append(cycle)
+
+    def receive(self, data: bytes, cuts: list[int]) -> "Connection":
+        """Take `data` in packets that end at `cuts`, as long as the connection is open."""
+        for start, end in pairwise(sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})):
+            if not self.wire.closed:
+                self.data_received(data[start:end])
+        return self
+
+    def reply(self) -> None:
+        """Answer the oldest request that is not answered."""
+        cycle = next(one for one in self.begun if not one.response_complete)
+        for event in ({"type": "http.response.start", "status": 204}, {"type": "http.response.body"}):
+            with pytest.raises(StopIteration):
+                cycle.send(event).send(None)
+
+    def requests(self) -> list[Any]:
+        """What the application would see."""
+        parsed = [*self.begun, *(cycle for cycle, _ in reversed(self.pipeline))]
+        return [
+            (one.scope["method"], one.scope["raw_path"], one.scope["headers"], bytes(one.body), one.more_body)
+            for one in parsed
+        ]
+
+    @property
+    def answers(self) -> list[int]:
+        """The statuses of all answers so far."""
+        return [int(one[:4]) for one in self.wire.sent.split(b"HTTP/1.1")[1:]]
+
+    @property
+    def error(self) -> Any:
+        return json.loads(self.wire.sent.rpartition(b"\r\n\r\n")[2])["error"]
+
+
+def line(start: bytes, size: int, end: bytes = END) -> bytes:
+    """`size` bytes, line end included."""
+    return start + b"x" * (size - len(start) - len(end)) + end
+
+
+def request_line(size: int) -> bytes:
+    return line(b"POST /", size, b" HTTP/1.1\r\n")
+
+
+def head_of(size: int) -> bytes:
+    """A head of `size` bytes whose lines are all within their limits."""
+    head = request_line(100)
+    while size - len(head) - 2 > HEADER:
+        head += line(b"a: ", HEADER - 100)
+    return head + line(b"z: ", size - len(head) - 2) + END
+
+
+BODIES = {
+    b"none": b"\r\n",
+    b"sized": b"Content-Length: 12\r\n\r\nHello\r\n\r\nyou",
+    b"chunked": b"Transfer-Encoding: chunked\r\n\r\n5;a=b\r\nHello\r\n6\r\n\r\n\r\nyo\r\n0\r\nX-Trailer: v\r\n\r\n",
+}
+sizes = st.sampled_from([20, 50, LINE - 1, LINE, LINE + 1, HEADER - 1, HEADER, HEADER + 1, 3 * HEADER])
+heads = st.one_of(
+    st.tuples(st.lists(st.sampled_from([b"\r\n"]), max_size=3), sizes, st.lists(sizes, max_size=6)),
+    st.tuples(st.just([]), st.just(30), st.integers(MAX_HEADERS - 3, MAX_HEADERS + 3).map(lambda count: [20] * count)),
+)
+cuts = st.one_of(
+    st.just([]),
+    st.just(list(range(40_000))),
+    st.lists(st.integers(0, 40_000), max_size=40),
+    st.integers(1, 3000).map(lambda step: list(range(0, 40_000, step))),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(heads, st.sampled_from(sorted(BODIES)), cuts)
+def test_a_head_passes_or_is_refused_by_its_size_alone(
+    head: tuple[list[bytes], int, list[int]], body: bytes, packets: list[int]
+) -> None:
+    blank, first, others = head
+    last = BODIES[body]
+    start = b"".join(blank) + request_line(first) + b"".join(line(b"a: ", size) for size in others)
+    size = len(start) + last.index(b"\r\n\r\n") + 4 if body != b"none" else len(start) + 2
+    count = len(others) + (body != b"none")
+    connection = Connection().receive(start + last, packets)
+    if first > LINE:
+        assert connection.answers == [414]
+    elif max(others, default=0) > HEADER or count > MAX_HEADERS or size > LIMIT:
+        assert connection.answers == [431]
+    else:
+        assert (connection.answers, connection.wire.closed) == ([], False)
+        assert connection.requests() == Connection().receive(start + last, []).requests()
+        assert len(connection.requests()) == 1
+        return
+    assert connection.wire.closed
+    assert connection.requests() == []
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(sorted(BODIES)), min_size=1, max_size=4), cuts)
+def test_requests_are_the_same_in_any_packets(bodies: list[bytes], packets: list[int]) -> None:
+    data = b"".join(request_line(40 + at) + line(b"B: ", 90) + BODIES[body] for at, body in enumerate(bodies))
+    requests = Connection().receive(data, packets).requests()
+    text = {b"none": b"", b"sized": b"Hello\r\n\r\nyou", b"chunked": b"Hello\r\n\r\nyo"}
+    assert [(body, more) for *_, body, more in requests] == [(text[body], False) for body in bodies]
+    assert [len(path) for _, path, *_ in requests] == [40 + at - len("POST  HTTP/1.1\r\n") for at in range(len(bodies))]
+    assert not any(name == b"x-trailer" for _, _, headers, *_ in requests for name, _ in headers)
+
+
+@pytest.mark.parametrize("step", [1, 500, LIMIT * 2])
+def test_the_limits_themselves_are_allowed_and_one_byte_more_is_not(step: int) -> None:
+    packets = list(range(0, LIMIT * 2, step))
+    for data in (
+        head_of(LIMIT),
+        request_line(LINE) + END,
+        request_line(50) + line(b"a: ", HEADER) + END,
+        request_line(50) + line(b"a: ", 10) * MAX_HEADERS + END,
+    ):
+        connection = Connection().receive(data, packets)
+        assert (connection.answers, len(connection.begun)) == ([], 1)
+    for data, status, param in (
+        (head_of(LIMIT + 1), 431, None),
+        (request_line(LINE + 1) + END, 414, None),
+        (request_line(50) + line(b"Cookie: ", HEADER + 1) + END, 431, "cookie"),
+        (request_line(50) + line(b"a: ", 10) * (MAX_HEADERS + 1) + END, 431, None),
+    ):
+        connection = Connection().receive(data, packets)
+        assert (connection.answers, connection.begun, connection.wire.closed) == ([status], [], True)
+        assert (connection.error["type"], connection.error["param"]) == ("invalid_request_error", param)
+
+
+@pytest.mark.parametrize("first", sorted(BODIES))
+@pytest.mark.parametrize(
+    ("second", "status"),
+    [
+        (request_line(LINE + 100) + END, 414),
+        (request_line(50) + line(b"a: ", HEADER + 100) + END, 431),
+        (head_of(LIMIT + 300), 431),
+    ],
+    ids=["line", "header", "head"],
+)
+@pytest.mark.parametrize("step", [7, 300, LIMIT * 3])
+def test_a_head_behind_another_request_is_refused_once_that_is_answered(
+    first: bytes, second: bytes, status: int, step: int
+) -> None:
+    data = request_line(50) + BODIES[first] + second
+    connection = Connection().receive(data, list(range(0, len(data), step)))
+    assert (len(connection.requests()), connection.wire.sent, connection.wire.reads) == (1, b"", False)
+    connection.reply()
+    assert connection.answers == [204, status]
+    assert connection.wire.closed
+
+
+def test_so_many_requests_wait_on_a_connection_and_no_more() -> None:
+    connection = Connection().receive((request_line(50) + END) * 1000, [])
+    assert len(connection.requests()) == 1 + MAX_PIPELINED
+    assert (connection.wire.sent, connection.wire.reads) == (b"", False)
+    for _ in range(1 + MAX_PIPELINED):
+        connection.reply()
+    assert connection.answers == [204] * (1 + MAX_PIPELINED) + [429]
+    assert connection.wire.closed
+
+
+def test_a_body_that_cannot_be_parsed_is_refused_after_the_answers_before_it() -> None:
+    chunked = request_line(60) + b"Transfer-Encoding: chunked\r\n\r\n5\r\nHello, and more\r\n"
+    connection = Connection().receive((request_line(50) + END) * 2 + chunked, [])
+    assert len(connection.requests()) == 2
+    connection.reply()
+    connection.reply()
+    assert connection.answers == [204, 204, 400]
+    assert connection.wire.closed
+
+
+def test_what_is_no_longer_answered_is_not_refused_either() -> None:
+    connection = Connection().receive(request_line(60) + b"Transfer-Encoding: chunked\r\n\r\n5\r\nHel", [])
+    connection.reply()
+    connection.data_received(b"lo, and more")
+    assert (connection.answers, connection.wire.closed) == ([204], True)
+
+
+def test_empty_lines_between_requests_keep_no_connection() -> None:
+    connection = Connection().receive(request_line(50) + END, [])
+    connection.reply()
+    connection.data_received(END)
+    assert connection.timeout_keep_alive_task is not None
+    connection.data_received(request_line(50))
+    assert connection.timeout_keep_alive_task is None
+    connection.data_received(END)
+    assert len(connection.begun) == 2
+
+
+def test_a_request_that_begins_during_an_answer_is_not_cut_off_after_it() -> None:
+    connection = Connection().receive(request_line(50) + END + request_line(50), [])
+    connection.reply()
+    assert connection.timeout_keep_alive_task is None
+    connection.data_received(END)
+    assert len(connection.begun) == 2
+
+
+def test_large_and_many_chunks_are_no_matter_and_their_extensions_are() -> None:
+    head = request_line(60) + b"Transfer-Encoding: chunked\r\n\r\n"
+    signed = b"3e8;chunk-signature=" + b"f" * 64 + b"\r\n" + b"x" * 1000 + b"\r\n"
+    for body in (b"1\r\nx\r\n" * 20_000, signed * 200, b"1e8480\r\n" + b"y" * 2_000_000):
+        connection = Connection().receive(head + body, list(range(0, len(body), 9_999)))
+        assert (connection.answers, len(connection.begun)) == ([], 1)
+    for body in (
+        (b"1;" + b"x" * 500 + b"\r\ny\r\n") * 100,
+        b"0\r\n" + line(b"a: ", 500) * 60,
+        b"0\r\n" + b"a:b\r\n" * 9999,
+    ):
+        connection = Connection().receive(head + body, [])
+        assert (connection.answers, connection.wire.closed) == ([431], True)
+        assert connection.begun[0].disconnected

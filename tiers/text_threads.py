@@ -1,0 +1,94 @@
+"""Threads for long texts: to render and encode them takes up to seconds, in which an event loop must run."""
+
+import asyncio
+import os
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+
+MOST_THREADS = 8
+
+
+def usual_threads() -> int:
+    """Half of the processors, for the other half serves; two at least, so that one caller cannot have all."""
+    return min(max(os.cpu_count() or 1, 4) // 2, MOST_THREADS)
+
+
+class TextThreads:
+    """At most `threads` pieces of work at once, and of one caller all but one; who waits has a turn per caller.
+
+    So however many long texts a caller has, another's wait for no more than those under way. Belongs to one event loop.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = usual_threads() if threads is None else threads
+        self._executor = ThreadPoolExecutor(self._threads, "text")
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._running: Counter[str] = Counter()
+
+    @property
+    def running(self) -> int:
+        """Pieces of work under way."""
+        return self._running.total()
+
+    @property
+    def waiting(self) -> int:
+        """Pieces of work that wait for their turn."""
+        return sum(map(len, self._waiting.values()))
+
+    async def run(self, caller: str, work: Callable[[], T]) -> T:
+        """What `work` gives. A thread that is under way when its caller leaves goes on to its end."""
+        if self._waiting or not self._may_begin(caller):
+            await self._turn(caller)
+        else:
+            self._running[caller] += 1
+        loop = asyncio.get_running_loop()
+
+        def ended(_: Future[T]) -> None:
+            with suppress(RuntimeError):  # The loop has ended meanwhile.
+                loop.call_soon_threadsafe(self._leave, caller)
+
+        begun = self._executor.submit(work)
+        begun.add_done_callback(ended)
+        return await asyncio.wrap_future(begun)
+
+    def close(self) -> None:
+        """Take no more work; what is under way ends by itself."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _may_begin(self, caller: str) -> bool:
+        return self.running < self._threads and self._running[caller] < max(self._threads - 1, 1)
+
+    async def _turn(self, caller: str) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(caller, deque()).append(turn)
+        self._begin_waiting()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._leave(caller)
+            raise
+
+    def _leave(self, caller: str) -> None:
+        self._running[caller] -= 1
+        if not self._running[caller]:
+            del self._running[caller]
+        self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        """Give turns away: to the caller who has waited longest for one, of those who may begin."""
+        while (caller := next(filter(self._may_begin, self._waiting), None)) is not None:
+            turns = self._waiting[caller]
+            turn = turns.popleft()
+            if turns:
+                self._waiting.move_to_end(caller)
+            else:
+                del self._waiting[caller]
+            if not turn.done():
+                self._running[caller] += 1
+                turn.set_result(None)
