@@ -1,4 +1,7 @@
-"""Refuses grammars that are larger than any real one before they are compiled: cheap counts, without recursion."""
+"""Refuses grammars that are larger than any real one, with the number allowed: cheap counts, without recursion.
+
+The length is all that the serving process looks at. The rest is counted where the grammar would be compiled.
+"""
 
 import json
 import re
@@ -10,15 +13,16 @@ from inference_core.protocol import Grammar
 
 _ALTERNATIVES = ("enum", "anyOf", "oneOf", "allOf")
 _DEFINITIONS = ("$defs", "definitions")
-# Literals are skipped; what else opens, closes or separates is counted, and the names that begin rules.
+# Literals are skipped; what else opens, closes or separates is counted, and the names that begin rules. No text is read
+# twice: what is repeated gives nothing back, and a literal may lack its end.
 _GRAMMAR = re.compile(
-    r'"(?:\\.|[^"\\\n])*"'
-    r"|/(?:\\.|[^/\\\n])+/"
-    r"|(?P<rule>^[ \t]*[?!]?[A-Za-z_][\w-]*[^\n\"/|():]*:)"
+    r'"(?:\\.|[^"\\\n])*+"?'
+    r"|/(?:\\.|[^/\\\n])++/?"
+    r"|(?P<rule>^[ \t]*+[?!]?[A-Za-z_][^\n\"/|():]*+:)"
     r"|(?P<mark>[()\[\]{}|])",
     re.MULTILINE,
 )
-_REGEX = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<rule>(?!))|(?P<mark>[()|])", re.DOTALL)
+_REGEX = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+\]?|(?P<rule>(?!))|(?P<mark>[()|])", re.DOTALL)
 
 
 class Size(NamedTuple):
@@ -29,27 +33,27 @@ class Size(NamedTuple):
     alternatives: int = 0
 
 
+def check_length(grammar: Grammar) -> None:
+    """Raises `InvalidRequestError` for too long a text."""
+    for param, text in (*grammar.schemas, (grammar.param, grammar.text)):
+        _check(param, len(text), MAX_CHARACTERS, "characters")
+
+
 def check_bounds(grammar: Grammar) -> None:
-    """Raises `InvalidRequestError`, naming the field and the number allowed, for a grammar that is too large."""
-    for param, schema in grammar.schemas:
-        _check(param, schema, _size_of_json(param, schema))
-    _check(grammar.param, grammar.text, _size(grammar))
+    """Raises `InvalidRequestError` for a grammar that is not too long, but too large."""
+    sizes = [(param, _size_of_json(param, text)) for param, text in grammar.schemas]
+    for param, size in (*sizes, (grammar.param, _size(grammar))):
+        _check(param, size.depth, MAX_DEPTH, "levels of nesting")
+        _check(param, size.rules, MAX_RULES, "rules or definitions")
+        _check(param, size.alternatives, MAX_ALTERNATIVES, "alternatives")
 
 
-def _check(param: str, text: str, size: Size) -> None:
-    for number, most, what in (
-        (len(text), MAX_CHARACTERS, "characters"),
-        (size.depth, MAX_DEPTH, "levels of nesting"),
-        (size.rules, MAX_RULES, "rules or definitions"),
-        (size.alternatives, MAX_ALTERNATIVES, "alternatives"),
-    ):
-        if number > most:
-            raise InvalidRequestError(f"{param} has {number} {what}; at most {most} are allowed", param)
+def _check(param: str, number: int, most: int, what: str) -> None:
+    if number > most:
+        raise InvalidRequestError(f"{param}: at most {most} {what} are allowed; it has {number}", param)
 
 
 def _size(grammar: Grammar) -> Size:
-    if len(grammar.text) > MAX_CHARACTERS:
-        return Size()  # refused whatever is in it
     if grammar.kind == "json_schema":
         return _size_of_json(grammar.param, grammar.text)
     if grammar.kind == "choice":
@@ -75,8 +79,6 @@ def _size_of_marks(text: str, pattern: re.Pattern[str]) -> Size:
 
 
 def _size_of_json(param: str, text: str) -> Size:
-    if len(text) > MAX_CHARACTERS:
-        return Size()
     deepest = rules = alternatives = 0
     left: list[tuple[Any, int]] = [(_parsed(param, text), 1)]
     while left:

@@ -76,7 +76,7 @@ def _refused(param: str, reason: str, path: str = "") -> InvalidRequestError:
 
 
 def _short(reason: str) -> str:
-    line = " ".join(reason.split())
+    line = " ".join(reason.replace("<non-verbose/>", "").split())
     return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}…"
 
 

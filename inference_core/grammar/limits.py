@@ -30,7 +30,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     compile_seconds: float = 2.0
     locate_seconds: float = 0.5
-    burst_seconds: float = 1.0
+    burst_seconds: float = 0.25
     seconds_per_mask: float = 0.01
     answer_seconds: float = 10.0
     memory_bytes: int = 128 << 20

@@ -97,7 +97,7 @@ class GrammarMatcher:
         return tokens[: self._state.validate_tokens(tokens)] if tokens else []
 
     def _give_up(self, reason: str) -> None:
-        self.reason = self.reason or reason
+        self.reason = self.reason or " ".join(reason.replace("<non-verbose/>", "").split())
 
 
 def _holds(mask: bytes, token_id: int) -> bool:

@@ -122,7 +122,7 @@ class GrammarWorker:
                 if isinstance(message, Ended):
                     self.give_up(self._cause(message.signal, doing))
                 elif isinstance(message, Encode):
-                    self._channel.send(Encoded(self._tokeniser.encode_continued(message.text)))
+                    self._encode(message.text)
                 else:
                     return message
         except TimeoutError:
@@ -130,6 +130,15 @@ class GrammarWorker:
         except (EOFError, OSError):
             self.give_up(GrammarServerError(f"{self.grammar.param}: the process of its grammar is gone"))
         return None
+
+    def _encode(self, text: str) -> None:
+        try:
+            token_ids = self._tokeniser.encode_continued(text)
+        except Exception:
+            logger.exception("a text that a grammar of kind %s forces cannot be tokenised", self.grammar.kind)
+            self.give_up(CoreError(f"{self.grammar.param}: a text that it forces cannot be tokenised, which is logged"))
+        else:
+            self._channel.send(Encoded(token_ids))
 
     def _cause(self, number: int, doing: str) -> CoreError:
         limits, param = self._limits, self.grammar.param

@@ -102,7 +102,9 @@ class Server:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for other in (self._control, self._woken, self._waker, *self._workers.values()):
+            for own in (self._control, self._woken, self._waker):
+                own.close()
+            for other in self._workers.values():
                 other.close()
             # The library prints its panics, which a caller can cause at will.
             nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -75,11 +75,12 @@ class GrammarServer:
 
     def close(self) -> None:
         """End the server and all that it started."""
+        process = self._process
+        if process is not None:  # before the lock: what holds it may be waiting for the process
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         with self._lock:
-            if self._process is not None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
             self._forget()
 
     def _loaded(self, tokens: KnownTokens) -> int:

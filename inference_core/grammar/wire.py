@@ -17,8 +17,6 @@ from inference_core.protocol import Grammar
 
 VOCABULARY, WORKER = b"v", b"w"
 _HEAD = struct.Struct("<I")
-# Of a forced text, this much is tokenised; the rest follows when its turn comes.
-LONGEST_FORCED = 4096
 
 
 class Vocabulary(msgspec.Struct, frozen=True, tag=True):
@@ -144,7 +142,8 @@ class Channel:
         """Raises `TimeoutError` after `deadline` (by `time.monotonic`), `EOFError` or `OSError` if the other side is
         gone."""
         (length,) = _HEAD.unpack(self._exactly(_HEAD.size, deadline))
-        return _decoder.decode(self._exactly(length, deadline))
+        message: Message = _decoder.decode(self._exactly(length, deadline))
+        return message
 
     def _exactly(self, length: int, deadline: float | None) -> bytearray:
         data = bytearray(length)

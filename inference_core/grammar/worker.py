@@ -16,11 +16,11 @@ from typing import NoReturn
 from llguidance import LLTokenizer
 
 from inference_core.errors import InvalidRequestError
+from inference_core.grammar.bounds import check_bounds
 from inference_core.grammar.compiler import GrammarCompiler
 from inference_core.grammar.limits import Limits
 from inference_core.grammar.matcher import GrammarMatcher
 from inference_core.grammar.wire import (
-    LONGEST_FORCED,
     Answer,
     Answers,
     Channel,
@@ -34,17 +34,23 @@ from inference_core.grammar.wire import (
     Start,
 )
 
+# Characters of a forced text that are tokenised at once, which the serving process does between its steps; and how many
+# tokens before such a cut may be others without it.
+_LONGEST_FORCED = 1024
+_UNSURE = 8
+
 
 class RemoteEncoder:
-    """Tokenises where the tokeniser is, at the other end of `channel`."""
+    """Tokenises where the tokeniser is, at the other end of `channel`: a text, or as much of it as is needed soon."""
 
     channel: Channel
 
     def __call__(self, text: str) -> list[int]:
-        self.channel.send(Encode(text[:LONGEST_FORCED]))
+        self.channel.send(Encode(text[:_LONGEST_FORCED]))
         answer = self.channel.receive()
         assert isinstance(answer, Encoded)
-        return answer.token_ids
+        is_cut = len(text) > _LONGEST_FORCED and len(answer.token_ids) > 2 * _UNSURE
+        return answer.token_ids[:-_UNSURE] if is_cut else answer.token_ids
 
 
 def run(channel: Channel, vocabularies: Mapping[int, LLTokenizer]) -> NoReturn:
@@ -83,6 +89,7 @@ class _Worker:
         """Say what came of it; whether the grammar can be followed."""
         try:
             _allow(self._limits.compile_seconds)
+            check_bounds(self._grammar)
             self._make = compiler.compile(self._grammar, self._refusing)
             num_words = self._make().num_words
             _allow(0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from inference_core.errors import CoreError, GrammarServerError, InvalidRequestError, QueueFullError
-from inference_core.grammar.bounds import check_bounds
+from inference_core.grammar.bounds import check_length
 from inference_core.grammar.limits import (
     LIMITS,
     MAX_MEMORY_BYTES,
@@ -75,18 +75,17 @@ class GrammarWorkers:
     def compile(self, info: ModelInfo, grammar: Grammar, tenant: str) -> Future[MakeMatcher]:
         """What makes matchers, at once if the grammar is known; the future fails as `GrammarWorker.compile` does.
 
-        Raises `InvalidRequestError` for a grammar that is too large, `QueueFullError` if the tenant has too many wait,
+        Raises `InvalidRequestError` for a grammar that is too long, `QueueFullError` if the tenant has too many wait,
         `GrammarServerError`.
         """
         key = (info.name, grammar)
         future: Future[MakeMatcher] = Future()
+        check_length(grammar)
         with self._changed:
             known = self._find(key)
-        if known is not None:
-            future.set_result(known)
-            return future
-        check_bounds(grammar)
-        with self._changed:
+            if known is not None:
+                future.set_result(known)
+                return future
             job = next((job for job in self._jobs() if job.key == key), None)
             if job is None:
                 job = _Job(key, info, tenant)
