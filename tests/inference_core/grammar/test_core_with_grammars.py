@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from inference_core.core import Core
 from inference_core.errors import InvalidRequestError
 from inference_core.fake_runner import GREEDY, HashModelRunner
-from inference_core.grammar.matcher import GrammarMatcher
+from inference_core.grammar.remote import RemoteMatcher
 from inference_core.protocol import AddRequest, Grammar, Knobs, SamplingParams, SequenceOutput
 from tests.inference_core.grammar.byte_vocabulary import SIZE, ByteVocabulary
 
@@ -206,7 +206,7 @@ def test_a_request_can_be_aborted_while_its_grammar_is_compiled_whole_or_by_choi
     st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(1, 3)), min_size=1, max_size=8), st.integers(2, 8)
 )
 def test_no_matcher_outlives_its_sequence(requests: list[tuple[bool, int, int]], slabs: int) -> None:
-    alive: weakref.WeakSet[GrammarMatcher] = weakref.WeakSet()
+    alive: weakref.WeakSet[RemoteMatcher] = weakref.WeakSet()
     world = World(slabs=slabs)
     for number, (has_grammar, _, n) in enumerate(requests):
         sampling = bound(number, 40) if has_grammar else SamplingParams(temperature=1.0, seed=number, max_tokens=40)
