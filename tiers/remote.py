@@ -313,7 +313,9 @@ def _trace_headers(trace: TraceHeaders) -> list[tuple[bytes, bytes]]:
 def _tool_texts(request: GenerationRequest) -> list[str]:
     calls = [call for message in request.messages or [] for call in message.tool_calls]
     tools = () if request.tooling is None else request.tooling.tools
-    return [call.name + call.arguments for call in calls] + [json.dumps(tool.definition(), check_circular=False) for tool in tools]
+    return [call.name + call.arguments for call in calls] + [
+        json.dumps(tool.definition(), check_circular=False) for tool in tools
+    ]
 
 
 def _text_tokens(text: str) -> int:
