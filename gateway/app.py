@@ -152,7 +152,8 @@ class Composition:
         tenancy = await stack.enter_async_context(
             running_tenancy(settings, self.catalog, self.keys, self.admin_keys, database, redis, self._show_admin_key)
         )
-        threads = TextThreads()
+        # Texts of megabytes leave heaps that are nearly all free.
+        threads = TextThreads(when_quiet=give_back_free_memory)
         stack.callback(threads.close)
         engine = await stack.enter_async_context(
             running_engine(settings, self.catalog, self._tiers, self._cores, threads)

@@ -102,3 +102,19 @@ async def test_a_thread_is_taken_until_its_work_ends_whoever_has_left(threads: T
 
 def test_there_are_two_threads_at_least() -> None:
     assert 2 <= usual_threads() <= 8
+
+
+async def test_what_work_has_left_is_cleared_once_and_only_while_none_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tiers.text_threads.QUIET_SECONDS", 0.05)
+    cleared, goes_on = threading.Event(), threading.Event()
+    threads = TextThreads(2, when_quiet=cleared.set)
+    under_way = asyncio.create_task(threads.run("ann", goes_on.wait))
+    await threads.run("eve", lambda: None)
+    await asyncio.sleep(0)
+    assert not cleared.is_set()
+    goes_on.set()
+    await under_way
+    assert await asyncio.to_thread(cleared.wait, 30)
+    threads.close()
