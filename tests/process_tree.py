@@ -1,5 +1,6 @@
-"""Which processes a process has started, and whether they live."""
+"""Which processes a process has started, whether they live, and what they have used."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +20,14 @@ def children(process_id: int) -> list[int]:
             with suppress(OSError):
                 started += [int(child) for child in (task / "children").read_text().split()]
     return [child for child in started if lives(child)]
+
+
+def cpu_seconds(process_id: int) -> float:
+    """What it has used so far; 0 if it is gone."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{process_id}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def command(process_id: int) -> str:

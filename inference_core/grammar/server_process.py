@@ -51,6 +51,7 @@ class GrammarServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._numbers: dict[bytes, int] = {}
+        self._spare: Channel | None = None
         self._is_known_to_fail = False
 
     @property
@@ -62,7 +63,9 @@ class GrammarServer:
         try:
             with self._lock:
                 number = self._loaded(tokens)
-                channel = self._handed_over(WORKER)
+                channel, self._spare = self._spare, None
+                if channel is None or not channel.is_silent:
+                    channel = self._handed_over(WORKER)
             channel.send(Start(number, grammar, limits))
         except (EOFError, OSError, subprocess.SubprocessError) as error:
             reason = f"grammars cannot be compiled at the moment, since their process does not start: {error}"
@@ -72,6 +75,12 @@ class GrammarServer:
             raise GrammarServerError(reason) from error
         self._is_known_to_fail = False
         return channel
+
+    def keep_spare(self) -> None:
+        """Have a process started for the next grammar, which is compiled sooner then."""
+        with self._lock, suppress(OSError):
+            if self._spare is None and self._control is not None:
+                self._spare = self._handed_over(WORKER)
 
     def close(self) -> None:
         """End the server and all that it started."""
@@ -98,6 +107,7 @@ class GrammarServer:
             if not isinstance(answer, Loaded):
                 raise OSError(f"the vocabulary cannot be loaded: {answer}")
             self._numbers[tokens.digest] = number
+            self._spare = None  # it does not know this one
         return number
 
     def _launch(self) -> None:
@@ -123,7 +133,7 @@ class GrammarServer:
 
     def _forget(self) -> None:
         self._numbers.clear()
-        self._process = None
+        self._process = self._spare = None
         if self._control is not None:
             self._control.close()
             self._control = None

@@ -145,6 +145,11 @@ class Channel:
         message: Message = _decoder.decode(self._exactly(length, deadline))
         return message
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing waits to be received, not even the end."""
+        return not self._poll.poll(0)
+
     def _exactly(self, length: int, deadline: float | None) -> bytearray:
         data = bytearray(length)
         view, known = memoryview(data), 0

@@ -33,11 +33,16 @@ from inference_core.grammar.wire import (
     Refused,
     Start,
 )
+from inference_core.protocol import Grammar
 
 # Characters of a forced text that are tokenised at once, which the serving process does between its steps; and how many
 # tokens before such a cut may be others without it.
 _LONGEST_FORCED = 1024
 _UNSURE = 8
+
+
+# It forces no text, so that nothing is to be tokenised.
+_ANY_JSON = Grammar(kind="json_schema", text="{}")
 
 
 class RemoteEncoder:
@@ -55,6 +60,7 @@ class RemoteEncoder:
 
 def run(channel: Channel, vocabularies: Mapping[int, LLTokenizer]) -> NoReturn:
     """Serve the grammar that `channel` tells of until its other end is closed, then end the process."""
+    _warm_up(vocabularies)
     with suppress(EOFError, OSError):
         start = channel.receive()
         assert isinstance(start, Start)
@@ -63,6 +69,12 @@ def run(channel: Channel, vocabularies: Mapping[int, LLTokenizer]) -> NoReturn:
         if worker.compile(GrammarCompiler(vocabularies[start.vocabulary])):
             worker.answer_questions()
     os._exit(0)
+
+
+def _warm_up(vocabularies: Mapping[int, LLTokenizer]) -> None:
+    """Copy the pages that compiling writes to, which takes longer than compiling."""
+    for tokenizer in vocabularies.values():
+        GrammarCompiler(tokenizer).compile(_ANY_JSON)
 
 
 def _set_limits(limits: Limits) -> None:

