@@ -24,7 +24,7 @@ class Prompt(ABC):
     def count(self, most: int) -> int:
         """How many tokens; of more than `most` perhaps some lower number above `most`."""
 
-    def give_up(self) -> None:
+    def give_up(self) -> None:  # noqa: B027 - most prompts have nothing to give up
         """The request has ended before the prompt was encoded: it counts no tokens, since no model has read it."""
 
 
