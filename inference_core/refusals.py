@@ -6,20 +6,19 @@ from inference_core.protocol import ErrorKind, SequenceOutput
 
 def refusal(request_id: str, error: CoreError) -> SequenceOutput:
     """The one output of a request that was not admitted."""
+    output = SequenceOutput(request_id=request_id, index=0, token_ids=[], finish_reason="error")
+    blame(output, error)
+    return output
+
+
+def blame(output: SequenceOutput, error: CoreError) -> None:
+    """Say in an output that ends a request that it ends because of `error`."""
     kind: ErrorKind = "internal"
     if isinstance(error, InvalidRequestError):
         kind = "invalid"
     elif isinstance(error, QueueFullError):
         kind = "overloaded"
-    return SequenceOutput(
-        request_id=request_id,
-        index=0,
-        token_ids=[],
-        finish_reason="error",
-        error=str(error),
-        error_param=getattr(error, "param", None),
-        error_kind=kind,
-    )
+    output.error, output.error_param, output.error_kind = str(error), getattr(error, "param", None), kind
 
 
 def failure(output: SequenceOutput) -> CoreError:

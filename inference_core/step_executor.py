@@ -12,7 +12,7 @@ from inference_core.protocol import SequenceOutput
 from inference_core.runner import ModelRunner, OverlappingRunner
 from inference_core.scheduler import Scheduler
 from inference_core.sequence import Sequence, Status
-from inference_core.step_plan import StepPlan, StepResult
+from inference_core.step_plan import ScheduledSequence, StepPlan, StepResult
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +106,13 @@ class StepExecutor:
                 # What was to be offloaded may have been overwritten by now.
                 scheduler.pool.host.lose_offloads()
                 offloads = []
+                cut_off = _grammar_failures(part)
+                if cut_off:
+                    count, step = len(cut_off), plan.step
+                    logger.info("step %d of %s: %d grammars cannot be followed any further", step, plan.model, count)
+                    failed |= cut_off
+                    parts.append(part)
+                    continue
                 if attempt.num_drafts:
                     # Whatever is wrong may come of a guess, which nobody is guilty of.
                     logger.warning("step %d of %s failed: %r; repeated without drafts", plan.step, plan.model, error)
@@ -199,6 +206,15 @@ def _note_swaps(scheduler: Scheduler, result: StepResult) -> float:
         return 0.0
     scheduler.pool.host.measure(result.swapped)
     return result.swapped.seconds
+
+
+def _grammar_failures(part: list[ScheduledSequence]) -> dict[str, str]:
+    """Why the grammars of some sequences cannot be followed any further, by the sequences' ids."""
+    return {
+        share.sequence_id: str(share.sample.matcher.failure)
+        for share in part
+        if share.sample is not None and share.sample.matcher is not None and share.sample.matcher.failure is not None
+    }
 
 
 def _check_result(

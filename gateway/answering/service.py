@@ -22,7 +22,8 @@ from gateway.tenancy.admission import Admission
 from gateway.tenancy.cost_bound import most_usd
 from gateway.tenancy.tenancy import Tenancy
 from quality.record import Record
-from quality.redaction import Redact, redacted
+from quality.redaction import Redact, redacted, without_texts
+from quality.redaction_process import LONG_CHARS, RedactionProcess, num_chars
 from tiers.tier import Tier, Usage
 from tiers.tier_spec import TierSpec
 
@@ -40,7 +41,8 @@ class RecordSink(Protocol):
 class Service:
     """Answers asks. Holds no request state but the count of those in flight, which a shutdown waits for.
 
-    `redact` is applied to the texts of a record before any of `sinks` gets it. Without `tenancy` nobody is bounded,
+    `redact` is applied to the texts of a record before any of `sinks` gets it; long ones are left to
+    `redaction_process`, where there is one. Without `tenancy` nobody is bounded,
     and without `cache` every answer is made anew.
     """
 
@@ -53,6 +55,7 @@ class Service:
         tenancy: Tenancy | None = None,
         overload: OverloadQueue | None = None,
         cache: ResponseCache | None = None,
+        redaction_process: RedactionProcess | None = None,
     ) -> None:
         self.routing = routing
         self.probes = probes
@@ -62,7 +65,8 @@ class Service:
         self._cache = cache
         self._entered: dict[str, float] = {}
         self._sinks = sinks
-        self._redact = redact
+        self._redact, self._redaction_process = redact, redaction_process
+        self._redacting: set[asyncio.Task[None]] = set()
         self._open: set[Answer] = set()
         self._admissions: dict[str, Admission] = {}
         self._idle = asyncio.Event()
@@ -150,12 +154,17 @@ class Service:
         await self._idle.wait()
 
     async def drain(self, seconds: float) -> int:
-        """Refuse new asks and wait up to `seconds` for the open ones; returns how many are still open."""
+        """Refuse new asks and wait up to `seconds` for the open ones; returns how many are still open. Records that are
+        still being redacted then are kept without their texts."""
         self._draining = True
         self.overload.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.idle()
+                await asyncio.gather(*self._redacting)
+        for task in self._redacting:
+            task.cancel()
+        await asyncio.gather(*self._redacting, return_exceptions=True)
         return self.in_flight
 
     def spec(self, number: int) -> TierSpec:
@@ -209,8 +218,23 @@ class Service:
             admission.close(record)
         if not self._open:
             self._idle.set()
-        if self._redact is not None:
-            record = redacted(record, self._redact)
+        if self._redact is None:
+            self._tell_sinks(answer, record)
+        elif self._redaction_process is None or num_chars(record) <= LONG_CHARS:
+            self._tell_sinks(answer, redacted(record, self._redact))
+        else:
+            task = asyncio.create_task(self._redact_elsewhere(answer, record, self._redaction_process))
+            self._redacting.add(task)
+            task.add_done_callback(self._redacting.discard)
+
+    async def _redact_elsewhere(self, answer: Answer, record: Record, process: RedactionProcess) -> None:
+        kept = without_texts(record)
+        try:
+            kept = await process.redacted(record)
+        finally:
+            self._tell_sinks(answer, kept)
+
+    def _tell_sinks(self, answer: Answer, record: Record) -> None:
         for sink in self._sinks:
             try:
                 sink(answer, record)

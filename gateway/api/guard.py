@@ -116,7 +116,7 @@ async def session_caller(connection: ASGIConnection[Any, Any, Any, Any]) -> Call
 
 
 def demand_administration(directory: Directory) -> None:
-    """Raises `ApiError` while nobody can administer: 503 before the database was read, 403 if it has no admin key."""
+    """Raises `ApiError` while no key can administer: 503 before the database was read, 403 if none is valid."""
     if directory.has_admin:
         return
     if not directory.is_read:

@@ -152,7 +152,7 @@ class FlightReader:
 
     @property
     def cached(self) -> CacheUse | None:
-        """A miss for who pays for anything: also where that is one who came later, or only what failed before."""
+        """A miss for the payer of any of its generations, also of one that failed before the one that it shares."""
         return "miss" if any(flight.payer is self for flight in self._flights) else "shared"
 
     async def __anext__(self) -> Delta:

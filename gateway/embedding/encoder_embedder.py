@@ -72,8 +72,8 @@ class EncoderEmbedder:
         states = [self._batcher.submit(row) for row in rows]
 
         def read() -> Usage:
-            begun = (state.running() or (state.done() and not state.cancelled()) for state in states)
-            return Usage(prompt_tokens=sum(len(row) for row, was in zip(rows, begun, strict=True) if was))
+            started = (state.running() or (state.done() and not state.cancelled()) for state in states)
+            return Usage(prompt_tokens=sum(len(row) for row, was in zip(rows, started, strict=True) if was))
 
         meter.add(read)
         return np.stack(await asyncio.gather(*map(asyncio.wrap_future, states)))

@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import ColumnElement, exists, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.jobs.job_queue import Job, JobQueue, QueueAwayError
 from gateway.tenancy.database_time import DatabaseTime
-from migrations.tables import batch_lines
+from migrations.tables import batch_lines, batches
 
 # No line waits for longer. One that seems to is from before the machine's monotonic clock began anew.
 LONGEST_WAIT_SECONDS = 3600.0
@@ -30,24 +30,60 @@ class DatabaseQueue(JobQueue):
         """See `JobQueue`."""
         async with self._transaction() as connection:
             now = await self._clock.lease_clock(connection)
-            due = or_(_LINE.visible_at <= now, _LINE.visible_at > now + LONGEST_WAIT_SECONDS)
             query = (
-                select(_LINE.number, _LINE.deliveries, _LINE.taken_by)
-                .where(_LINE.batch_id == batch_id, _LINE.status == "pending", due)
+                select(_LINE.number, _LINE.deliveries)
+                .where(_LINE.batch_id == batch_id, _LINE.status == "pending", _due(now))
+                # Of these a suspect has one or both.
+                .where(_LINE.taken_by.is_(None), _LINE.deaths == 0)
                 .order_by(_LINE.visible_at, _LINE.number)
                 .limit(most)
                 .with_for_update(skip_locked=True)
             )
             rows = (await connection.execute(query)).all()
-            jobs = [
-                Job(batch_id=batch_id, number=row[0], deliveries=row[1] + 1, redelivered=row[2] is not None)
-                for row in rows
-            ]
+            jobs = [Job(batch_id=batch_id, number=row.number, deliveries=row.deliveries + 1) for row in rows]
             if jobs:
                 taken = {"visible_at": now + self._lease, "taken_by": self._worker, "deliveries": _LINE.deliveries + 1}
                 mine = update(batch_lines).where(_LINE.batch_id == batch_id, _LINE.number.in_([j.number for j in jobs]))
                 await connection.execute(mine.values(taken))
             return jobs
+
+    async def has_suspect(self, batch_id: str) -> bool:
+        """See `JobQueue`."""
+        async with self._transaction(writing=False) as connection:
+            now = await self._clock.lease_clock(connection)
+            found = await connection.scalar(select(_LINE.number).where(*_suspects(batch_id, now)).limit(1))
+            return found is not None
+
+    async def take_suspect(self, batch_id: str) -> Job | None:
+        """See `JobQueue`."""
+        async with self._transaction() as connection:
+            # One worker at a time, or two would each take one.
+            batch = select(batches.c.batch_id).where(batches.c.batch_id == batch_id).with_for_update(key_share=True)
+            await connection.execute(batch)
+            now = await self._clock.lease_clock(connection)
+            query = (
+                select(_LINE.number, _LINE.deliveries, _LINE.deaths, _LINE.taken_by)
+                .where(*_suspects(batch_id, now))
+                .order_by(_LINE.visible_at, _LINE.number)
+                .limit(1)
+                .with_for_update(skip_locked=True)
+            )
+            row = (await connection.execute(query)).first()
+            if row is None:
+                return None
+            # A worker that takes what it has itself is alive: it has only lost track of that.
+            died = row.taken_by not in (None, self._worker)
+            job = Job(
+                batch_id=batch_id,
+                number=row.number,
+                deliveries=row.deliveries + 1,
+                deaths=row.deaths + died,
+                redelivered=died,
+            )
+            mine = update(batch_lines).where(_LINE.batch_id == batch_id, _LINE.number == job.number)
+            taken = {"visible_at": now + self._lease, "taken_by": self._worker}
+            await connection.execute(mine.values(taken | {"deliveries": job.deliveries, "deaths": job.deaths}))
+            return job
 
     async def keep(self, jobs: Sequence[Job]) -> list[Job]:
         """See `JobQueue`."""
@@ -58,7 +94,9 @@ class DatabaseQueue(JobQueue):
     async def put_back(self, job: Job, seconds: float, deliveries: int) -> None:
         """See `JobQueue`."""
         async with self._transaction() as connection:
-            due = await self._clock.lease_clock(connection) + min(seconds, LONGEST_WAIT_SECONDS) if seconds else 0.0
+            now = await self._clock.lease_clock(connection)
+            # What never waited comes first, in order. Suspects are looked for among those that did.
+            due = now + min(seconds, LONGEST_WAIT_SECONDS) if seconds or job.deaths else 0.0
             await self._set(connection, job, {"visible_at": due, "taken_by": None, "deliveries": deliveries})
 
     async def done(self, jobs: Sequence[Job]) -> None:
@@ -78,12 +116,31 @@ class DatabaseQueue(JobQueue):
         return bool((await connection.execute(update(batch_lines).where(*mine).values(values))).rowcount)
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[AsyncConnection]:
+    async def _transaction(self, *, writing: bool = True) -> AsyncIterator[AsyncConnection]:
         engine = self._engine
-        if engine.dialect.name == "sqlite":
+        if writing and engine.dialect.name == "sqlite":
             engine = engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
         try:
             async with engine.begin() as connection:
                 yield connection
         except (SQLAlchemyError, OSError) as error:
             raise QueueAwayError(f"the database is away: {type(error).__name__}") from error
+
+
+def _due(now: float) -> ColumnElement[bool]:
+    return or_(_LINE.visible_at <= now, _LINE.visible_at > now + LONGEST_WAIT_SECONDS)
+
+
+def _suspects(batch_id: str, now: float) -> tuple[ColumnElement[bool], ...]:
+    """Those that wait, while none is in work. The index leads past the lines that were never taken, at 0."""
+    other = batch_lines.alias().c
+    in_work = exists().where(
+        other.batch_id == batch_id,
+        other.status == "pending",
+        other.visible_at > now,
+        other.visible_at <= now + LONGEST_WAIT_SECONDS,
+        other.taken_by.is_not(None),
+        other.deaths > 0,
+    )
+    waits = (_LINE.batch_id == batch_id, _LINE.status == "pending", _LINE.visible_at > 0.0, _due(now))
+    return *waits, or_(_LINE.taken_by.is_not(None), _LINE.deaths > 0), ~in_work

@@ -13,12 +13,14 @@ class QueueAwayError(RuntimeError):
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A line that was taken. `deliveries`: how often it has been, this time included.
 
-    `redelivered`: whoever had it before did not finish it. `token`: by which the queue knows this delivery again.
+    `deaths`: how often the process that had it ended before the line did. `redelivered`: the last of those deliveries
+    ended so. `token`: by which the queue knows this delivery again.
     """
 
     batch_id: str
     number: int
     deliveries: int
+    deaths: int = 0
     redelivered: bool = False
     token: str = ""
 
@@ -26,13 +28,23 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 class JobQueue(ABC):
     """Lines of batches that wait for an answer, in order, each given to one worker at a time.
 
-    A job that is neither done, nor put back, nor kept for the queue's lease is given to another worker, so a line may
-    be answered twice: which answer counts is not the queue's to say. All methods raise `QueueAwayError`.
+    A job that is neither done, nor put back, nor kept for the queue's lease was in work when its process died, as far
+    as anyone can tell. It is a suspect from then on: only `take_suspect` gives it, one of a batch at a time, so that a
+    worker can answer it alone. A line may thus be answered twice: which answer counts is not the queue's to say.
+    All methods raise `QueueAwayError`.
     """
 
     @abstractmethod
     async def take(self, batch_id: str, most: int) -> list[Job]:
-        """Up to `most` lines that nobody works on and whose time has come. Does not wait for any."""
+        """Up to `most` lines that nobody works on and whose time has come, no suspects. Does not wait for any."""
+
+    @abstractmethod
+    async def has_suspect(self, batch_id: str) -> bool:
+        """Whether `take_suspect` would give one now."""
+
+    @abstractmethod
+    async def take_suspect(self, batch_id: str) -> Job | None:
+        """A suspect that nobody works on and whose time has come; None while another one of the batch is in work."""
 
     @abstractmethod
     async def keep(self, jobs: Sequence[Job]) -> list[Job]:
@@ -40,7 +52,7 @@ class JobQueue(ABC):
 
     @abstractmethod
     async def put_back(self, job: Job, seconds: float, deliveries: int) -> None:
-        """Give it to anyone in so many `seconds`, as one that has been delivered so often."""
+        """Give it to anyone in so many `seconds`, as one that has been delivered so often. A suspect stays one."""
 
     @abstractmethod
     async def done(self, jobs: Sequence[Job]) -> None:

@@ -16,13 +16,18 @@ from gateway.jobs.batch_input import InputLine
 from gateway.jobs.batch_knobs import BatchKnobs
 from gateway.jobs.job_queue import Job, JobQueue, QueueAwayError
 from gateway.jobs.line_book import LineAnswer, LineBook
-from gateway.jobs.output_lines import EXHAUSTED, error_line, refusal_line, response_line
+from gateway.jobs.output_lines import EXHAUSTED, PROCESS_DIED, error_line, refusal_line, response_line
 from gateway.jobs.retrying import again
 from gateway.request_ids import new_request_id
 from gateway.telemetry.job_metrics import JobMetrics
 from tiers.errors import TierError
 
 log = logging.getLogger(__name__)
+
+# A line that was in work at so many deaths of processes is what they died of: at the last one it was answered alone.
+MOST_DEATHS = 2
+# For how long a shutdown waits at least for lines that are being taken.
+TAKING_SECONDS = 1.0
 
 # A batch, one of its lines, and the id that its request goes by; the body of the answer.
 AnswerLine = Callable[[Batch, InputLine, str], Awaitable[bytes]]
@@ -42,6 +47,9 @@ class LineWorker:
     `concurrency`: where the knobs leave it open. A line occupies its place until its answer is stored, so that nothing
     piles up while the database is away. `on_idle` is told whenever the last line under way
     has ended.
+
+    A line that was in work when a process died is answered again with no other line under way, so that the next death
+    tells it from its neighbours of the first; a line that meets that one too is failed.
     """
 
     def __init__(
@@ -63,7 +71,9 @@ class LineWorker:
         self._begun: dict[asyncio.Task[None], Begun] = {}
         self._pauses: dict[str, float] = {}
         self._turn = asyncio.Event()
+        self._may_have_suspects = True
         self._draining = False
+        self._filling = asyncio.Lock()
 
     @property
     def running(self) -> int:
@@ -87,13 +97,14 @@ class LineWorker:
         while not self._draining:
             self._turn.clear()
             try:
-                await self._fill()
+                async with self._filling:
+                    await self._fill()
             except (QueueAwayError, SQLAlchemyError, OSError) as error:
                 log.warning("lines of batches wait: %s", error if isinstance(error, QueueAwayError) else type(error))
             await self._turn.wait()
 
     async def keep(self) -> None:
-        """Tell the queue that what is under way is, for ever."""
+        """Tell the queue that what is under way is, and look for lines of processes that died, for ever."""
         while True:
             await asyncio.sleep(self._lease / 3)
             with suppress(QueueAwayError):
@@ -101,12 +112,18 @@ class LineWorker:
                 lost = await self._queue.keep(list(kept)) if kept else []
                 # Another has them by now.
                 self._drop([kept[job] for job in lost if job in kept])
+            self._may_have_suspects = True
+            self._turn.set()
 
     async def drain(self, seconds: float) -> int:
         """Begin nothing more and wait up to `seconds` for what is under way; what is left then is handed back. How many
         lines that are."""
         self._draining = True
         self._turn.set()
+        with suppress(TimeoutError):
+            # What is being taken is put back at once: whatever a process has when it ends counts as lost to its death.
+            async with asyncio.timeout(max(seconds, TAKING_SECONDS)), self._filling:
+                pass
         tasks = list(self._begun)
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
@@ -126,31 +143,55 @@ class LineWorker:
         """Take lines until all places are, or no batch has any; the batches in turns."""
         wanted = self._knobs().concurrency
         places = self._concurrency if wanted is None else wanted
+        if self._draining or not places or any(begun.job.deaths for begun in self._begun.values()):
+            return
         ready = [b for b in self._batches if self._pauses.get(b.batch_id, 0.0) <= time.monotonic()]
+        if self._may_have_suspects:
+            self._may_have_suspects = await self._isolate(ready)
+            if self._may_have_suspects:
+                return
         while ready and not self._draining and (free := places - self.running) > 0:
             batch = ready.pop(0)
             share = max(1, free // (len(ready) + 1))
-            if await self._take(batch, share) == share:
+            if await self._begin_jobs(batch, await self._queue.take(batch.batch_id, share)) == share:
                 ready.append(batch)
         # Who was served last is first in line no more.
         self._batches = self._batches[1:] + self._batches[:1]
 
-    async def _take(self, batch: Batch, most: int) -> int:
-        jobs = await self._queue.take(batch.batch_id, most)
-        if self._draining:
-            # They came while we were told to stop.
-            for job in jobs:
-                await self._queue.put_back(job, 0.0, job.deliveries - 1)
-            return 0
+    async def _isolate(self, ready: Sequence[Batch]) -> bool:
+        """Begin a suspect of one of these, or nothing until what is under way has ended; False if there is none."""
+        for batch in ready:
+            if await self._queue.has_suspect(batch.batch_id):
+                if self._begun:
+                    return True
+                job = await self._queue.take_suspect(batch.batch_id)
+                if job is not None and await self._begin_jobs(batch, [job]):
+                    return True
+        return False
+
+    async def _begin_jobs(self, batch: Batch, jobs: Sequence[Job]) -> int:
+        """Begin these, which were just taken; how many they are."""
         if not jobs:
             return 0
-        wanted = await self._lines.requests(batch.batch_id, [job.number for job in jobs])
+        try:
+            wanted = await self._lines.requests(batch.batch_id, [job.number for job in jobs])
+        except (SQLAlchemyError, OSError):
+            await self._hand_back(jobs)
+            raise
+        if self._draining:
+            # They came while we were told to stop.
+            await self._hand_back(jobs)
+            return 0
         await self._queue.done([job for job in jobs if job.number not in wanted])
         for job in jobs:
             self._metrics.redelivered.add((), float(job.redelivered))
             if job.number in wanted:
                 self._begin(Begun(batch, job, wanted[job.number]))
         return len(jobs)
+
+    async def _hand_back(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            await self._queue.put_back(job, 0.0, job.deliveries - 1)
 
     def _begin(self, begun: Begun) -> None:
         task = asyncio.create_task(self._work(begun))
@@ -176,12 +217,15 @@ class LineWorker:
         except asyncio.CancelledError:
             if asyncio.current_task() in self._begun:
                 with suppress(QueueAwayError):
-                    await self._queue.put_back(begun.job, 0.0, begun.job.deliveries - 1)
+                    await self._hand_back([begun.job])
             raise
 
     async def _outcome(self, begun: Begun) -> LineAnswer | None:
         """What becomes visible of the line; None if it is asked again."""
         batch, job, line = begun.batch, begun.job, begun.line
+        if job.deaths >= MOST_DEATHS:
+            log.warning("line %d of %s is failed: %d processes ended over it", job.number, job.batch_id, job.deaths)
+            return _answer(job, "failed", error_line(line.custom_id, PROCESS_DIED))
         if job.deliveries > self._knobs().most_attempts:
             return _answer(job, "failed", error_line(line.custom_id, EXHAUSTED))
         request_id = new_request_id("batchline")

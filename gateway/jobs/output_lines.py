@@ -40,6 +40,11 @@ EXHAUSTED = LineError(
     message="Every worker that began this request ended before it was answered; it is not begun again.",
 )
 
+PROCESS_DIED = LineError(
+    code="process_died",
+    message="The process that answered this request ended twice before it had an answer; it is not begun again.",
+)
+
 
 def response_line(custom_id: str, status: int, request_id: str, body: bytes) -> str:
     """A line with a response."""

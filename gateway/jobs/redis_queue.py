@@ -1,11 +1,12 @@
-"""The queue in Redis: a stream for each batch, whose consumer group knows who works on what and for how long.
+"""The queue in Redis: streams for each batch, whose consumer groups know who works on what and for how long.
 
 What Redis forgets, or never was told, is announced again from the lines' rows; what it delivers twice, those rows tell.
+A Redis that forgets a batch forgets how many deaths its lines have seen.
 """
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gateway.jobs.job_queue import Job, JobQueue, QueueAwayError
 from gateway.jobs.line_book import LineBook
@@ -13,6 +14,7 @@ from gateway.stores.redis_store import RedisAwayError, RedisStore
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+    from redis.commands.core import AsyncScript
 
 T = TypeVar("T")
 
@@ -23,33 +25,60 @@ _KEPT_SECONDS = 8 * 86_400
 # Whoever announces a batch and dies is followed by another after so long.
 _ANNOUNCING_SECONDS = 60
 
-# KEYS: stream, lines that wait for their time, mark that all lines were announced.
-# ARGV: group, worker, how many, milliseconds of a lease. An entry is a line's number and its deliveries so far.
-_TAKE = """
+# Of what has become due, at one look.
+_MOST_MOVED = 1000
+
+# What begins every script that gives lines. KEYS: stream, lines that wait for their time, mark that all lines were
+# announced, stream of suspects. ARGV: group, worker, milliseconds of a lease. An entry is a line's number, its
+# deliveries so far, the deaths of its workers, and 1 if the last delivery ended with one; an entry of an older release
+# lacks the latter two. A worker that takes what it has itself is alive: it has only lost track of that.
+_LOOK = f"""
 if redis.call('EXISTS', KEYS[3]) == 0 or redis.call('EXISTS', KEYS[1]) == 0 then return false end
+local function add(number, deliveries, deaths, died)
+  local stream = deaths > 0 and KEYS[4] or KEYS[1]
+  if redis.call('EXISTS', stream) == 0 then
+    redis.call('XGROUP', 'CREATE', stream, ARGV[1], '0', 'MKSTREAM')
+    redis.call('EXPIRE', stream, {_KEPT_SECONDS})
+  end
+  redis.call('XADD', stream, '*', 'n', number, 'd', deliveries, 'x', deaths, 'r', died)
+end
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1e6
-for _, line in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[3])) do
-  local number, delivered = string.match(line, '(%d+):(%d+)')
-  redis.call('XADD', KEYS[1], '*', 'n', number, 'd', delivered)
+for _, line in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, {_MOST_MOVED})) do
+  local number, deliveries, deaths = string.match(line, '(%d+):(%d+):?(%d*)')
+  add(number, deliveries, tonumber(deaths) or 0, 0)
   redis.call('ZREM', KEYS[2], line)
 end
-local taken, most = {}, tonumber(ARGV[3])
-local stale = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[4], '-', '+', most)
-for _, entry in ipairs(stale) do
-  local got = redis.call('XAUTOCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[4], entry[1], 'COUNT', 1)[2][1]
-  if got and got[1] == entry[1] and got[2] then
-    taken[#taken + 1] = {got[1], got[2][2], got[2][4] + entry[4] + 1, 1}
+for _, stream in ipairs({{KEYS[1], KEYS[4]}}) do
+  if redis.call('EXISTS', stream) == 1 then
+    for _, stale in ipairs(redis.call('XPENDING', stream, ARGV[1], 'IDLE', ARGV[3], '-', '+', {_MOST_MOVED})) do
+      local entry = redis.call('XRANGE', stream, stale[1], stale[1])[1]
+      redis.call('XACK', stream, ARGV[1], stale[1])
+      if entry then
+        local died = stale[2] == ARGV[2] and 0 or 1
+        redis.call('XDEL', stream, stale[1])
+        add(entry[2][2], entry[2][4] + 1, (entry[2][6] or 0) + died, died)
+      end
+    end
   end
 end
-if #taken < most then
-  local fresh = redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', most - #taken, 'STREAMS', KEYS[1], '>')
-  for _, entry in ipairs(fresh and fresh[1][2] or {}) do
-    taken[#taken + 1] = {entry[1], entry[2][2], entry[2][4] + 1, 0}
+local function read(stream, most)
+  local taken = {{}}
+  local got = redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', most, 'STREAMS', stream, '>')
+  for _, entry in ipairs(got and got[1][2] or {{}}) do
+    taken[#taken + 1] = {{entry[1], entry[2][2], entry[2][4] + 1, entry[2][6] or 0, entry[2][8] or 0}}
   end
+  return taken
 end
-return taken
+local function has_suspect()
+  return redis.call('EXISTS', KEYS[4]) == 1 and redis.call('XLEN', KEYS[4]) > 0
+    and redis.call('XPENDING', KEYS[4], ARGV[1])[1] == 0
+end
 """
+# ARGV besides: how many.
+_TAKE = _LOOK + "return read(KEYS[1], ARGV[4])"
+_HAS_SUSPECT = _LOOK + "return has_suspect() and 1 or 0"
+_TAKE_SUSPECT = _LOOK + "return has_suspect() and read(KEYS[4], 1) or {}"
 # KEYS: stream. ARGV: group, worker, entries. Renews those that still are the worker's; returns the others,
 # which a Redis that has forgotten the batch cannot tell.
 _KEEP = """
@@ -65,16 +94,12 @@ for i = 3, #ARGV do
 end
 return lost
 """
-# KEYS: stream, lines that wait for their time. ARGV: group, entry, number, deliveries, seconds. Once for each entry.
+# KEYS: stream, lines that wait for their time. ARGV: group, entry, seconds, line. Once for each entry.
 _PUT_BACK = """
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
 if redis.call('XDEL', KEYS[1], ARGV[2]) == 0 then return 0 end
-if tonumber(ARGV[5]) > 0 then
-  local time = redis.call('TIME')
-  redis.call('ZADD', KEYS[2], time[1] + time[2] / 1e6 + ARGV[5], ARGV[3] .. ':' .. ARGV[4])
-else
-  redis.call('XADD', KEYS[1], '*', 'n', ARGV[3], 'd', ARGV[4])
-end
+local time = redis.call('TIME')
+redis.call('ZADD', KEYS[2], time[1] + time[2] / 1e6 + ARGV[3], ARGV[4])
 return 1
 """
 
@@ -83,43 +108,45 @@ class RedisQueue(JobQueue):
     """See `JobQueue`. `worker`: this one's name.
 
     Lines are announced by whoever first takes from a batch that Redis knows nothing of; until all of them are, none is
-    given. A worker that died is noticed once its lease is over, by whoever takes next.
+    given. A worker that died is noticed once its lease is over, by whoever looks next; its lines move to the batch's
+    stream of suspects.
     """
 
     def __init__(self, store: RedisStore, lines: LineBook, worker: str, lease_seconds: float) -> None:
         self._store, self._lines, self._worker = store, lines, worker
         self._lease_ms = round(lease_seconds * 1e3)
         self._take = store.redis.register_script(_TAKE)
+        self._has_suspect = store.redis.register_script(_HAS_SUSPECT)
+        self._take_suspect = store.redis.register_script(_TAKE_SUSPECT)
         self._keep = store.redis.register_script(_KEEP)
         self._put_back = store.redis.register_script(_PUT_BACK)
 
     async def take(self, batch_id: str, most: int) -> list[Job]:
         """See `JobQueue`."""
-        taken = await self._taken(batch_id, most)
+        taken = await self._run(self._take, batch_id, most)
         if taken is None:
             if not await self._announce(batch_id):
                 return []
-            taken = await self._taken(batch_id, most) or []
-        return [
-            Job(
-                batch_id=batch_id,
-                number=int(number),
-                deliveries=int(deliveries),
-                redelivered=bool(again),
-                token=token.decode(),
-            )
-            for token, number, deliveries, again in taken
-        ]
+            taken = await self._run(self._take, batch_id, most) or []
+        return _jobs(batch_id, taken)
+
+    async def has_suspect(self, batch_id: str) -> bool:
+        """See `JobQueue`."""
+        return bool(await self._run(self._has_suspect, batch_id))
+
+    async def take_suspect(self, batch_id: str) -> Job | None:
+        """See `JobQueue`."""
+        taken = _jobs(batch_id, await self._run(self._take_suspect, batch_id) or [])
+        return taken[0] if taken else None
 
     async def keep(self, jobs: Sequence[Job]) -> list[Job]:
         """See `JobQueue`."""
         lost: list[Job] = []
-        for batch_id in {job.batch_id for job in jobs}:
-            mine = {job.token: job for job in jobs if job.batch_id == batch_id}
+        for stream, mine in _by_stream(jobs).items():
             arguments = [_GROUP, self._worker, *mine]
             gone = await self._ask(
-                lambda redis, batch_id=batch_id, arguments=arguments: self._keep(  # type: ignore[misc]
-                    keys=_names(batch_id)[:1], args=arguments, client=redis
+                lambda redis, stream=stream, arguments=arguments: self._keep(  # type: ignore[misc]
+                    keys=[stream], args=arguments, client=redis
                 )
             )
             lost += [mine[token.decode()] for token in gone]
@@ -127,16 +154,15 @@ class RedisQueue(JobQueue):
 
     async def put_back(self, job: Job, seconds: float, deliveries: int) -> None:
         """See `JobQueue`."""
-        arguments: list[Any] = [_GROUP, job.token, job.number, deliveries, seconds]
-        names = _names(job.batch_id)[:2]
+        arguments: list[Any] = [_GROUP, job.token, seconds, f"{job.number}:{deliveries}:{job.deaths}"]
+        names = [_stream_of(job), _names(job.batch_id).later]
         await self._ask(lambda redis: self._put_back(keys=names, args=arguments, client=redis))
 
     async def done(self, jobs: Sequence[Job]) -> None:
         """See `JobQueue`."""
-        for batch_id in {job.batch_id for job in jobs}:
-            stream, tokens = _names(batch_id)[0], [job.token for job in jobs if job.batch_id == batch_id]
+        for stream, mine in _by_stream(jobs).items():
 
-            async def command(redis: "Redis", stream: str = stream, tokens: list[str] = tokens) -> None:
+            async def command(redis: "Redis", stream: str = stream, tokens: Sequence[str] = list(mine)) -> None:
                 async with redis.pipeline(transaction=True) as pipeline:
                     pipeline.xack(stream, _GROUP, *tokens)
                     pipeline.xdel(stream, *tokens)
@@ -149,14 +175,15 @@ class RedisQueue(JobQueue):
         names = [*_names(batch_id), _announcing(batch_id)]
         await self._ask(lambda redis: redis.delete(*names))
 
-    async def _taken(self, batch_id: str, most: int) -> Any:
-        names = _names(batch_id)
-        arguments: list[str | int] = [_GROUP, self._worker, most, self._lease_ms]
-        return await self._ask(lambda redis: self._take(keys=names, args=arguments, client=redis))
+    async def _run(self, script: "AsyncScript", batch_id: str, *arguments: int) -> Any:
+        """What a script says that begins with `_LOOK`; None of a batch whose lines were not announced."""
+        names = list(_names(batch_id))
+        given: list[str | int] = [_GROUP, self._worker, self._lease_ms, *arguments]
+        return await self._ask(lambda redis: script(keys=names, args=given, client=redis))
 
     async def _announce(self, batch_id: str) -> bool:
         """Tell Redis of all lines that wait for an answer; False where another is about to."""
-        stream, later, announced = _names(batch_id)
+        names = _names(batch_id)
         marker = f"{self._worker}:{time.monotonic_ns()}"
         if not await self._ask(lambda redis: redis.set(_announcing(batch_id), marker, nx=True, ex=_ANNOUNCING_SECONDS)):
             return False
@@ -164,9 +191,9 @@ class RedisQueue(JobQueue):
         async def begin(redis: "Redis") -> None:
             async with redis.pipeline(transaction=True) as pipeline:
                 # Of an announcement that was cut off; or the group has lost its mark, and deliveries begin anew.
-                pipeline.delete(stream, later, announced)
-                pipeline.xgroup_create(stream, _GROUP, id="0", mkstream=True)
-                pipeline.expire(stream, _KEPT_SECONDS)
+                pipeline.delete(*names)
+                pipeline.xgroup_create(names.lines, _GROUP, id="0", mkstream=True)
+                pipeline.expire(names.lines, _KEPT_SECONDS)
                 await pipeline.execute()
 
         await self._ask(begin)
@@ -176,12 +203,12 @@ class RedisQueue(JobQueue):
             async def add(redis: "Redis", numbers: list[int] = numbers) -> None:
                 async with redis.pipeline(transaction=True) as pipeline:
                     for number in numbers:
-                        pipeline.xadd(stream, {"n": number, "d": 0})
+                        pipeline.xadd(names.lines, {"n": number, "d": 0})
                     await pipeline.execute()
 
             await self._ask(add)
             after = numbers[-1]
-        await self._ask(lambda redis: redis.set(announced, 1, ex=_KEPT_SECONDS))
+        await self._ask(lambda redis: redis.set(names.announced, 1, ex=_KEPT_SECONDS))
         await self._ask(lambda redis: redis.delete(_announcing(batch_id)))
         return True
 
@@ -192,9 +219,45 @@ class RedisQueue(JobQueue):
             raise QueueAwayError(str(error)) from error
 
 
-def _names(batch_id: str) -> list[str]:
-    """Stream, lines that wait, and mark of a batch, in one slot of a cluster."""
-    return [f"aio:batch:{{{batch_id}}}:{part}" for part in ("lines", "later", "announced")]
+class _Names(NamedTuple):
+    """Keys of a batch: stream, lines that wait for their time, mark that all were announced, stream of suspects."""
+
+    lines: str
+    later: str
+    announced: str
+    suspects: str
+
+
+def _names(batch_id: str) -> _Names:
+    """All in one slot of a cluster."""
+    return _Names(*(f"aio:batch:{{{batch_id}}}:{part}" for part in _Names._fields))
+
+
+def _stream_of(job: Job) -> str:
+    names = _names(job.batch_id)
+    return names.suspects if job.deaths else names.lines
+
+
+def _by_stream(jobs: Sequence[Job]) -> dict[str, dict[str, Job]]:
+    """Jobs by their tokens, by their streams."""
+    found: dict[str, dict[str, Job]] = {}
+    for job in jobs:
+        found.setdefault(_stream_of(job), {})[job.token] = job
+    return found
+
+
+def _jobs(batch_id: str, taken: Sequence[Any]) -> list[Job]:
+    return [
+        Job(
+            batch_id=batch_id,
+            number=int(number),
+            deliveries=int(deliveries),
+            deaths=int(deaths),
+            redelivered=bool(int(died)),
+            token=token.decode(),
+        )
+        for token, number, deliveries, deaths, died in taken
+    ]
 
 
 def _announcing(batch_id: str) -> str:

@@ -17,6 +17,8 @@ TEMPLATE_TOKENS_PER_TURN = 16
 TEMPLATE_TOKENS = 64
 # Our own instructions, and those of the templates that have any, are shorter than this.
 TEMPLATE_TOKENS_FOR_TOOLS = 2048
+# Where an ask keeps the bound, since megabytes take milliseconds.
+_MOST = "most tokens"
 
 
 def exclusions(
@@ -61,6 +63,12 @@ def _in_doubt(ask: Ask, pinned: int | None, tiers: Mapping[int, Tier]) -> Iterat
 
 def most_tokens(ask: Ask) -> int:
     """A bound on the prompt's tokens from its bytes."""
+    if (most := ask.prompts_read.get(_MOST)) is None:
+        most = ask.prompts_read[_MOST] = _most_tokens(ask)
+    return int(most)
+
+
+def _most_tokens(ask: Ask) -> int:
     if ask.messages is not None:
         text = sum(num_bytes(message.recorded_content()) for message in ask.messages)
         if ask.tooling is not None:

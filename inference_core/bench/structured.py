@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from itertools import count
 
 import msgspec
-import numpy as np
 
 from inference_core.bench.rounds import Spread, ratio, spread
 from inference_core.bench.workload import Prompts
 from inference_core.client import CoreClient
 from inference_core.grammar.compiler import GrammarCompiler
 from inference_core.grammar.masks import TokenMask
-from inference_core.grammar.vocabulary import token_trie
+from inference_core.grammar.trie import token_trie
 from inference_core.protocol import AddRequest, Grammar, SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
 
@@ -138,11 +137,10 @@ def _mask_seconds(tokenizer: Tokenizer, vocab_size: int, answers: list[list[int]
     seconds = 0.0
     for answer in answers:
         matcher = compiler.compile(ORDERS)()
-        words = np.zeros((1, matcher.num_words), np.uint32)
         for token in answer:
             began = time.perf_counter()
-            matcher.fill(words)
-            TokenMask.of_words(words[0])
+            matcher.ask_masks(())
+            TokenMask.of_bytes(matcher.masks()[0])
             seconds += time.perf_counter() - began
             matcher.accept(token)
     return seconds / sum(map(len, answers))

@@ -1,26 +1,20 @@
-"""Requests whose grammar is being compiled, on a thread of its own, so that no step waits for it."""
+"""Requests whose grammar is being compiled, so that no step waits for it."""
 
-import logging
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from inference_core.errors import CoreError, InvalidRequestError
+from inference_core.errors import InvalidRequestError
 from inference_core.grammar.matcher_seam import MakeMatcher
+from inference_core.grammar.vocabulary import Vocabulary
+from inference_core.grammar.workers import GrammarWorkers
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import AddRequest, Grammar, ModelInfo
-
-if TYPE_CHECKING:
-    from inference_core.grammar.compiler import GrammarCompiler
-    from inference_core.grammar.vocabulary import Vocabulary
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Compiled:
-    """A request that can be admitted: the result of `matchers` makes one per choice, or raises `InvalidRequestError`.
+    """A request that can be admitted: the result of `matchers` makes one per choice, or raises `CoreError`.
 
     `aborted`: choices that were given up meanwhile.
     """
@@ -31,18 +25,16 @@ class Compiled:
 
 
 class GrammarAdmission:
-    """Compiles the grammars of requests for the models of a core. One thread, started when first needed.
+    """Keeps the requests of a core until their grammars are compiled; tenants are told apart by the requests' salts.
 
-    `vocabulary_of` gives a model's tokens; it is called on that thread, once per model. `eos_token_ids` by model.
+    `vocabulary_of` gives a model's tokens; it is called on a thread of its own, once per model. `eos_token_ids` by
+    model.
     """
 
     def __init__(
-        self, vocabulary_of: "Callable[[ModelInfo], Vocabulary]", eos_token_ids: dict[str, tuple[int, ...]]
+        self, vocabulary_of: Callable[[ModelInfo], Vocabulary], eos_token_ids: dict[str, tuple[int, ...]]
     ) -> None:
-        self._vocabulary_of = vocabulary_of
-        self._eos_token_ids = eos_token_ids
-        self._compilers: dict[str, GrammarCompiler] = {}
-        self._pool: ThreadPoolExecutor | None = None
+        self._workers = GrammarWorkers(vocabulary_of, eos_token_ids)
         self._waiting: dict[str, Compiled] = {}
 
     def __contains__(self, request_id: str) -> bool:
@@ -52,21 +44,16 @@ class GrammarAdmission:
         return bool(self._waiting)
 
     def add(self, request: AddRequest, info: ModelInfo, grammar: Grammar) -> None:
-        """Take a request until its grammar is compiled; one whose grammar is known is ready at once."""
-        compiler = self._compilers.get(info.name)
-        known = None if compiler is None else compiler.find(grammar)
-        ready: Future[MakeMatcher]
-        if known is not None:
-            ready = Future()
-            ready.set_result(known)
-        else:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, thread_name_prefix="aio-grammars")
-            ready = self._pool.submit(self._compile, info, grammar)
+        """Take a request until its grammar is compiled; one whose grammar is known is ready at once.
+
+        Raises as `GrammarWorkers.compile` does.
+        """
+        ready = self._workers.compile(info, grammar, request.salt)
         self._waiting[request.request_id] = Compiled(request, ready)
 
     def take(self, patience: float = 0.0) -> list[Compiled]:
         """Those that are compiled, or cannot be, in the order they came; waits up to `patience` seconds for one."""
+        self._workers.bound_memory()
         if not self._waiting:
             return []
         if patience > 0:
@@ -81,43 +68,15 @@ class GrammarAdmission:
         if index is not None:
             self._waiting[request_id].aborted.append(index)
         else:
-            self._waiting.pop(request_id).matchers.cancel()
+            self._workers.cancel(self._waiting.pop(request_id).matchers)
 
-    def _compile(self, info: ModelInfo, grammar: Grammar) -> MakeMatcher:
-        try:
-            return self._compiler(info, grammar).compile(grammar)
-        except CoreError:
-            raise
-        except BaseException as error:  # The library's own panics are no Exception.
-            logger.exception("a grammar of kind %s broke the compiler", grammar.kind)
-            raise CoreError(f"{grammar.param} could not be compiled: the compiler failed, which is logged") from error
-
-    def _compiler(self, info: ModelInfo, grammar: Grammar) -> "GrammarCompiler":
-        known = self._compilers.get(info.name)
-        if known is None:
-            known = self._compilers[info.name] = self._make_compiler(info, grammar)
-        return known
-
-    def _make_compiler(self, info: ModelInfo, grammar: Grammar) -> "GrammarCompiler":
-        # Loaded with the first grammar: cores without any start faster, and run where the library is not installed.
-        try:
-            from inference_core.grammar.compiler import GrammarCompiler
-            from inference_core.grammar.vocabulary import token_trie
-        except ImportError as error:
-            raise InvalidRequestError(
-                f"{grammar.param}: this core was installed without llguidance, so it follows no grammars: {error}",
-                grammar.param,
-            ) from error
-        ends = self._eos_token_ids[info.name]
-        if not ends:
-            raise InvalidRequestError(
-                f"{grammar.param}: {info.name} names no token that ends an answer, so it follows no grammars",
-                grammar.param,
-            )
-        return GrammarCompiler(token_trie(self._vocabulary_of(info), info.vocab_size, ends))
+    def close(self) -> None:
+        """End what is compiled and all processes of grammars; nothing is waited for."""
+        self._waiting.clear()
+        self._workers.close()
 
 
-def vocabulary_of_file(info: ModelInfo) -> "Vocabulary":
+def vocabulary_of_file(info: ModelInfo) -> Vocabulary:
     """The tokeniser that comes with a model. Raises `ModelFileError`, and `InvalidRequestError` if it has none."""
     if not info.model_path:
         raise InvalidRequestError(f"{info.name} has no tokeniser, so it follows no grammars", "response_format")

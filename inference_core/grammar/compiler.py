@@ -1,7 +1,7 @@
-"""Grammars of one model, compiled once: a cache bounded in entries and in text, and refusals that name the place."""
+"""Compiles grammars against a model's tokens, with refusals that name the place; runs in a grammar's own process."""
 
 import json
-from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,72 +11,38 @@ from llguidance.gbnf_to_lark import any_to_lark
 from inference_core.errors import InvalidRequestError
 from inference_core.grammar.json_style import JSON_STYLE
 from inference_core.grammar.matcher import GrammarMatcher
-from inference_core.grammar.matcher_seam import MakeMatcher
 from inference_core.grammar.schema_place import failing_place
 from inference_core.protocol import Grammar
 
-MAX_CACHED = 256
-MAX_CACHED_CHARACTERS = 16 << 20
 _LONGEST_REASON = 400
-# Bounds on what a hostile grammar may cost: building takes at most some tens of milliseconds per unit of fuel here.
 _LIMITS = LLParserLimits(verbose_errors=False)
 
 
 class GrammarCompiler:
-    """Compiles against one model's tokens, on one thread."""
+    """Compiles against one model's tokens."""
 
     def __init__(self, tokenizer: LLTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._compiled: OrderedDict[tuple[str, str], LLMatcher] = OrderedDict()
-        self._characters = 0
 
-    def compile(self, grammar: Grammar) -> MakeMatcher:
-        """What makes matchers before their first token. Raises `InvalidRequestError` for what cannot be compiled."""
-        key = (grammar.kind, grammar.text)
-        start = self._compiled.get(key)
-        if start is None:
-            start = self._compile(grammar)
-            self._keep(key, start)
-        return partial(GrammarMatcher, start, self._tokenizer)
+    def compile(
+        self, grammar: Grammar, refusing: Callable[[InvalidRequestError], object] = lambda error: None
+    ) -> Callable[[], GrammarMatcher]:
+        """What makes matchers before their first token. Raises `InvalidRequestError` for what cannot be compiled.
 
-    def find(self, grammar: Grammar) -> MakeMatcher | None:
-        """The same if the grammar has been compiled before, from any thread."""
-        start = self._compiled.get((grammar.kind, grammar.text))
-        return None if start is None else partial(GrammarMatcher, start, self._tokenizer)
-
-    def __len__(self) -> int:
-        return len(self._compiled)
-
-    def _keep(self, key: tuple[str, str], start: LLMatcher) -> None:
-        self._compiled[key] = start
-        self._characters += len(key[1])
-        while len(self._compiled) > MAX_CACHED or (
-            self._characters > MAX_CACHED_CHARACTERS and len(self._compiled) > 1
-        ):
-            (_, text), _ = self._compiled.popitem(last=False)
-            self._characters -= len(text)
-
-    def _compile(self, grammar: Grammar) -> LLMatcher:
-        source = _source(grammar)
-        start = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
-        if start.is_error():
-            raise self._refusal(grammar, start.get_error())
-        # The first mask takes longest, and finds out about grammars that allow nothing.
-        probe = start.deep_copy()
-        first = probe.compute_bitmask()
-        if probe.is_error() or not any(first):
-            raise self._refusal(grammar, probe.get_error() or "it allows no text at all")
-        return start
-
-    def _refusal(self, grammar: Grammar, reason: str) -> InvalidRequestError:
-        if grammar.kind == "json_schema":
-            return _refused_schema(grammar.param, json.loads(grammar.text), reason)
-        for param, text in grammar.schemas:
-            schema = json.loads(text)
-            wrong = schema_error(schema)
-            if wrong is not None:
-                return _refused_schema(param, schema, wrong)
-        return InvalidRequestError(f"{grammar.param} cannot be compiled: {_short(reason)}", grammar.param)
+        `refusing` is called with the refusal before the place in a schema that it comes of is searched for, which may
+        take as long as compiling many times.
+        """
+        start = LLMatcher(self._tokenizer, _source(grammar), log_level=0, limits=_LIMITS)
+        reason = start.get_error()
+        if not start.is_error():
+            # The first mask takes longest, and finds out about grammars that allow nothing.
+            probe = start.deep_copy()
+            first = probe.compute_bitmask()
+            if not probe.is_error() and any(first):
+                return partial(GrammarMatcher, start, self._tokenizer)
+            reason = probe.get_error() or "it allows no text at all"
+        refusing(_refused(grammar.param, reason))
+        raise _refusal(grammar, reason)
 
 
 def schema_error(schema: Any) -> str | None:
@@ -89,14 +55,28 @@ def schema_error(schema: Any) -> str | None:
     return messages[0] if failed else None
 
 
+def _refusal(grammar: Grammar, reason: str) -> InvalidRequestError:
+    if grammar.kind == "json_schema":
+        return _refused_schema(grammar.param, json.loads(grammar.text), reason)
+    for param, text in grammar.schemas:
+        schema = json.loads(text)
+        wrong = schema_error(schema)
+        if wrong is not None:
+            return _refused_schema(param, schema, wrong)
+    return _refused(grammar.param, reason)
+
+
 def _refused_schema(param: str, schema: Any, reason: str) -> InvalidRequestError:
     path, inner = failing_place(schema, schema_error)
-    where = f"{param}{path}"
-    return InvalidRequestError(f"{where} cannot be compiled: {_short(inner or reason)}", param)
+    return _refused(param, inner or reason, path)
+
+
+def _refused(param: str, reason: str, path: str = "") -> InvalidRequestError:
+    return InvalidRequestError(f"{param}{path} cannot be compiled: {_short(reason)}", param)
 
 
 def _short(reason: str) -> str:
-    line = " ".join(reason.split())
+    line = " ".join(reason.replace("<non-verbose/>", "").split())
     return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}…"
 
 
@@ -132,7 +112,8 @@ def _choice_source(grammar: Grammar) -> str:
     choices = _json(grammar)
     if not isinstance(choices, list) or not choices or not all(isinstance(c, str) and c for c in choices):
         raise InvalidRequestError(f"{grammar.param} must be a list of texts, none of them empty", grammar.param)
-    return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+    # One terminal: as alternatives of a rule, some thousands of texts pass the parser's limits and take its time.
+    return "start: CHOICE\nCHOICE: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
 
 
 def _json(grammar: Grammar) -> Any:

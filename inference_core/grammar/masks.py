@@ -1,9 +1,7 @@
-"""The token masks of one step, computed on threads of their own while the model computes the logits."""
+"""The token masks of one step, computed in the processes of the grammars while the model computes the logits."""
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +9,6 @@ import numpy.typing as npt
 
 from inference_core.grammar.matcher_seam import Matcher
 from inference_core.step_plan import SampleSpec
-
-Words = npt.NDArray[np.uint32]
 
 
 class TokenMask(NamedTuple):
@@ -25,9 +21,9 @@ class TokenMask(NamedTuple):
     only: bool
 
     @classmethod
-    def of_words(cls, words: Words) -> "TokenMask":
-        """From 32-bit words: bit `i % 32` of word `i // 32` is set if token `i` is allowed."""
-        return _unpacked(words.tobytes())
+    def of_bytes(cls, mask: bytes) -> "TokenMask":
+        """From a matcher's mask."""
+        return _unpacked(mask)
 
     def apply(self, row: npt.NDArray[np.float32]) -> None:
         """Set what is forbidden in a row of logits [vocabulary] to -inf."""
@@ -41,37 +37,32 @@ class TokenMask(NamedTuple):
 
 
 @lru_cache(64)
-def _unpacked(words: bytes) -> TokenMask:
+def _unpacked(mask: bytes) -> TokenMask:
     """Within a string, a number or white space the same few masks come again and again."""
-    bits = np.unpackbits(np.frombuffer(words, np.uint8), bitorder="little").view(np.bool_)
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little").view(np.bool_)
     if 2 * np.count_nonzero(bits) < len(bits):
         return TokenMask(np.flatnonzero(bits), True)
     return TokenMask(np.flatnonzero(~bits), False)
 
 
 class TokenMasks:
-    """Masks of the rows of logits that belong to sequences with a grammar; begun when made, needed at the draw."""
+    """Masks of the rows of logits that belong to sequences with a grammar; asked for when made, needed at the draw."""
 
     def __init__(self, work: list[tuple[int, Matcher, Sequence[int]]]) -> None:
         """`work`: the first row of a sequence, its matcher, and the tokens drafted for it, a row more each."""
-        self._masks: dict[int, TokenMask] = {}
-        pool, threads = _pool(), _num_threads()
-        self._filling: list[Future[None]] = [
-            pool.submit(self._fill, work[first::threads]) for first in range(min(threads, len(work)))
-        ]
+        self._work = work
+        for _, matcher, drafts in work:
+            matcher.ask_masks(drafts)
+        for _, matcher, _ in work:
+            matcher.send()
 
     def wait(self) -> dict[int, TokenMask]:
         """The masks by row."""
-        for filling in self._filling:
-            filling.result()
-        return self._masks
-
-    def _fill(self, work: list[tuple[int, Matcher, Sequence[int]]]) -> None:
-        for first, matcher, drafts in work:
-            words = np.zeros((len(drafts) + 1, matcher.num_words), np.uint32)
-            matcher.fill(words, drafts)
-            for place, row in enumerate(words):
-                self._masks[first + place] = TokenMask.of_words(row)
+        return {
+            first + place: TokenMask.of_bytes(mask)
+            for first, matcher, _ in self._work
+            for place, mask in enumerate(matcher.masks())
+        }
 
 
 def begin_masks(specs: Sequence[SampleSpec], drafts: Sequence[Sequence[int]] | None = None) -> TokenMasks | None:
@@ -87,13 +78,3 @@ def begin_masks(specs: Sequence[SampleSpec], drafts: Sequence[Sequence[int]] | N
             work.append((row, spec.matcher, proposed))
         row += 1 + len(proposed)
     return TokenMasks(work) if work else None
-
-
-def _num_threads() -> int:
-    """Few: the model's own threads want the processors at the same time."""
-    return max(1, min(4, (os.cpu_count() or 1) // 4))
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_num_threads(), thread_name_prefix="aio-masks")

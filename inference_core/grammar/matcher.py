@@ -1,15 +1,11 @@
 """Where one sequence is in its grammar: which tokens may come next, and which one must."""
 
-import logging
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
-logger = logging.getLogger(__name__)
-
-Bits = npt.NDArray[np.uint32]
+from inference_core.errors import InvalidRequestError
+from inference_core.grammar.matcher_seam import left_of
 
 _FINE_ENDS = ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence")
 
@@ -20,7 +16,7 @@ class GrammarMatcher:
     So it needs no care when a sequence is preempted, or a step is run again. Where the grammar leaves only one text to
     go on with, its tokens are forced: the text's own tokenisation, as the model learned it, instead of any other way
     to spell the text. What is forced depends on the output tokens alone, so that skipping ahead changes no answer.
-    Not thread-safe: one thread at a time.
+    See `Matcher`.
     """
 
     def __init__(self, start: LLMatcher, tokenizer: LLTokenizer) -> None:
@@ -31,72 +27,78 @@ class GrammarMatcher:
             int
         ] = []  # not consumed yet: that is done beside the model's next step, not after its last
         self._forced: list[int] | None = None
+        self._drafts: Sequence[int] = ()
         self.num_words = (tokenizer.vocab_size + 31) // 32
+        self.reason: str | None = None
+        """What the library says of the limit that was passed, or of the token that does not fit."""
+
+    @property
+    def failure(self) -> InvalidRequestError | None:
+        return None if self.reason is None else InvalidRequestError(f"the grammar cannot be followed: {self.reason}")
 
     def accept(self, token_id: int) -> None:
-        """The sequence goes on with `token_id`, which its mask allowed."""
         self._accepted.append(token_id)
 
+    def ask_forced(self) -> None:
+        pass
+
+    def ask_masks(self, drafts: Sequence[int]) -> None:
+        self._drafts = drafts
+
+    def send(self) -> None:
+        pass
+
     def forced_tokens(self) -> list[int]:
-        """The next tokens, as far as the grammar leaves no choice; [] where there is one."""
         for token_id in self._accepted:
-            left = _after(self._known_forced(), token_id)
+            left = left_of(self._known_forced(), token_id)
             if not self._state.consume_token(token_id):
-                logger.error("a grammar refuses token %d, which it had allowed: %s", token_id, self._state.get_error())
+                self._give_up(self._state.get_error() or f"it does not allow token {token_id}")
             self._forced = left
         self._accepted.clear()
         return self._known_forced()
+
+    def masks(self) -> list[bytes]:
+        forced, taken = self.forced_tokens(), 0
+        masks = [self._mask(forced)]
+        for place, token in enumerate(self._drafts):
+            if token in self._eos_token_ids or not _holds(masks[-1], token):
+                masks += [b"\xff" * (4 * self.num_words)] * (len(self._drafts) - place)
+                break
+            self._state.consume_token(token)
+            taken += 1
+            left = left_of(forced, token)
+            forced = self._compute_forced() if left is None else left
+            masks.append(self._mask(forced))
+        if taken and not self._state.rollback(taken):
+            self._give_up(f"{taken} tokens cannot be taken back: {self._state.get_error()}")
+        return masks
 
     def _known_forced(self) -> list[int]:
         if self._forced is None:
             self._forced = self._compute_forced()
         return self._forced
 
-    def fill(self, rows: Bits, drafts: Sequence[int] = ()) -> None:
-        """Write the masks of the next draws to `rows` [len(drafts) + 1, num_words]: bit `i % 32` of word `i // 32` is
-        set if token `i` is allowed.
-
-        Row k is for the draw after the first k of `drafts`; what follows a draft that is not allowed, or that ends the
-        answer, will not be read. If the grammar's limits are passed no bit is set.
-        """
-        forced, taken = self.forced_tokens(), 0
-        for place, row in enumerate(rows):
-            if place:
-                token = drafts[place - 1]
-                if not _holds(rows[place - 1], token) or token in self._eos_token_ids:
-                    rows[place:] = 0xFFFFFFFF
-                    break
-                self._state.consume_token(token)
-                taken += 1
-                left = _after(forced, token)
-                forced = self._compute_forced() if left is None else left
-            self._fill_row(row, forced)
-        if taken and not self._state.rollback(taken):
-            logger.error("a grammar cannot be rolled back by %d tokens: %s", taken, self._state.get_error())
-
-    def _fill_row(self, row: Bits, forced: list[int]) -> None:
-        if forced:
-            row[:] = 0
-            row[forced[0] // 32] = 1 << forced[0] % 32
-            return
-        self._state.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+    def _mask(self, forced: list[int]) -> bytes:
+        if forced and self.reason is None:
+            row = bytearray(4 * self.num_words)
+            row[forced[0] // 8] = 1 << forced[0] % 8
+            return bytes(row)
+        mask = bytes(self._state.compute_bitmask()[: 4 * self.num_words]) if self.reason is None else b""
         # On an error, the library has allowed the end of the answer: then it would look finished.
         if self._state.is_error() or self._state.stop_reason() not in _FINE_ENDS:
-            logger.error("a grammar gave up (%s): %s", self._state.stop_reason(), self._state.get_error())
-            row[:] = 0
+            self._give_up(self._state.get_error() or self._state.stop_reason())
+        return mask if self.reason is None else bytes(4 * self.num_words)
 
     def _compute_forced(self) -> list[int]:
-        if self._state.is_stopped():
+        if self.reason is not None or self._state.is_stopped():
             return []
         tokens = self._state.compute_ff_tokens()
         # A tokeniser may spell a text differently in the middle of a word; only what fits counts.
         return tokens[: self._state.validate_tokens(tokens)] if tokens else []
 
-
-def _after(forced: list[int], token_id: int) -> list[int] | None:
-    """What is still forced after `token_id`; None if that has to be found out anew."""
-    return forced[1:] if len(forced) > 1 and forced[0] == token_id else None
+    def _give_up(self, reason: str) -> None:
+        self.reason = self.reason or " ".join(reason.replace("<non-verbose/>", "").split())
 
 
-def _holds(row: Bits, token_id: int) -> bool:
-    return bool(int(row[token_id // 32]) >> token_id % 32 & 1)
+def _holds(mask: bytes, token_id: int) -> bool:
+    return bool(mask[token_id // 8] >> token_id % 8 & 1)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from inference_core.grammar.matcher_seam import Matcher, ask_forced
 from inference_core.protocol import Knobs, SpeculationStats
 from inference_core.scheduler import Scheduler
 from inference_core.sequence import Sequence
@@ -175,12 +176,16 @@ class Speculator:
 
     def _skip_ahead(self, bound: list[ScheduledSequence], knobs: Knobs) -> None:
         """Draft what grammars force."""
+        matchers: list[tuple[Sequence, Matcher]] = []
         for share in bound:
             sequence = self._scheduler.running[share.sequence_id]
+            if len(share.token_ids) == 1 and share.sample is not None and share.sample.matcher is not None:
+                matchers.append((sequence, share.sample.matcher))
+        matchers = [(sequence, matcher) for sequence, matcher in matchers if _most_drafts(sequence, knobs) >= 1]
+        ask_forced(matcher for _, matcher in matchers)
+        for sequence, matcher in matchers:
             most = min(_most_drafts(sequence, knobs), self._room)
-            if len(share.token_ids) > 1 or most < 1 or share.sample is None or share.sample.matcher is None:
-                continue
-            forced = share.sample.matcher.forced_tokens()[:most]
+            forced = matcher.forced_tokens()[:most] if most >= 1 else []
             if forced:
                 self._add(sequence, forced, None)
                 self._round.forced.append(sequence)

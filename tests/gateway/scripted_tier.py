@@ -22,8 +22,8 @@ class ScriptedTier(Tier):
 
     `vocabulary`: the tokeniser that it has, as a tier in this process would.
     `tells_token_ids`: as a tier in this process does and a remote one does not; what was drawn is metered either way.
-    `hold_at`: waits before that word until `go` is set; `holding` is set when it gets there. `slow_close`: whoever
-    closes a generation waits until that is set; `closing` is set when it gets there.
+    `hold_at`: waits before that word until `go` is set; `holding` is set when it gets there. `slow_close`: closing a
+    generation takes until that is set; `closing` is set when it starts.
     `ended` is set when a generation ended or was closed; `closed_early` counts those that were closed.
     """
 

@@ -53,7 +53,7 @@ ORDERS: list[tuple[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def aio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
-    """Nobody needs a key to ask here; one administrator has one."""
+    """It asks its callers for no keys; one administrator has one."""
     data = tmp_path_factory.mktemp("data")
     more = {"AIO_CORS_ORIGINS": FRIEND, "AIO_ALLOWED_HOSTS": "ai.example, *.lab.example"}
     with pytest.MonkeyPatch.context() as patch, running_upstream() as upstream:

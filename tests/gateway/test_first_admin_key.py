@@ -86,8 +86,8 @@ def test_the_key_is_printed_once_opens_administration_and_is_kept_as_its_hash(
         key = console.until(KEY)[0]
         console.until(re.compile(re.escape(f"{url}/admin")))
 
-        for nobody in ({}, bearer("unused"), {"host": "localhost"}):
-            refused = httpx.get(f"{url}/v1/admin/routing", headers=nobody)
+        for stranger in ({}, bearer("unused"), {"host": "localhost"}):
+            refused = httpx.get(f"{url}/v1/admin/routing", headers=stranger)
             assert refused.status_code == 401
             assert "aio keys create NAME --scope admin" in refused.json()["error"]["message"]
         assert httpx.get(f"{url}/v1/admin/routing", headers=bearer(key)).status_code == 200
@@ -110,7 +110,7 @@ def test_the_key_is_printed_once_opens_administration_and_is_kept_as_its_hash(
         assert (off.status_code, off.json()["error"]["code"]) == (403, "admin_disabled")
         assert "aio keys create NAME --scope admin" in off.json()["error"]["message"]
         assert httpx.get(f"{url}/v1/models").status_code == 200
-        # Whoever lost the key makes another at the machine.
+        # Who lost the key makes another at the machine.
         order = ["keys", "create", "boss", "--scope", "admin", "--data-dir", str(data)]
         command = [sys.executable, "-c", "from gateway.cli import main; main()", *order]
         made = KEY.search(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

@@ -10,13 +10,16 @@ from tests.tiers.loopback_server import Call, LoopbackServer
 
 class Upstream:
     """Answers the last message word by word; one that begins with `hold` pauses after its first word, or before
-    it is sent whole, until `let_go`; one that begins with `linger` after its last word, before its end and usage."""
+    it is sent whole, until `let_go`; one that begins with `linger` after its last word, before its end and usage. One
+    that begins with `die` gets no answer: the process that asks is to be killed."""
 
     def __init__(self) -> None:
         self.base_url = ""
         self.held = threading.Semaphore(0)
+        self.deadly = threading.Semaphore(0)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._go = asyncio.Event()
+        self._stopped = asyncio.Event()
 
     def let_go(self) -> None:
         """End every pause, and the next ones."""
@@ -28,12 +31,17 @@ class Upstream:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._go.clear)
 
-    async def serve(self, started: threading.Event, stopped: asyncio.Event) -> None:
+    def stop(self) -> None:
+        """End `serve`."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._stopped.set)
+
+    async def serve(self, started: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
         async with LoopbackServer(self._answer) as server:
             self.base_url = server.base_url
             started.set()
-            await stopped.wait()
+            await self._stopped.wait()
 
     async def _answer(self, call: Call) -> None:
         text = call.body["messages"][-1]["content"]
@@ -59,19 +67,21 @@ class Upstream:
         if words[0] == where:
             self.held.release()
             await self._go.wait()
+        elif words[0] == "die":
+            self.deadly.release()
+            await self._stopped.wait()
 
 
 @contextmanager
 def running_upstream() -> Iterator[Upstream]:
     """Serve on a free loopback port until the block ends."""
-    upstream, started, stopped = Upstream(), threading.Event(), asyncio.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(upstream.serve(started, stopped)))
+    upstream, started = Upstream(), threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(upstream.serve(started)))
     thread.start()
     assert started.wait(10)
     try:
         yield upstream
     finally:
         upstream.let_go()
-        assert upstream._loop is not None
-        upstream._loop.call_soon_threadsafe(stopped.set)
+        upstream.stop()
         thread.join()

@@ -1,5 +1,6 @@
 """The seam between a tier and the way it decodes."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from hashlib import blake2b
@@ -29,7 +30,11 @@ class Policy(ABC):
         """Have the prompt encoded that `stream` needs: a long one on a thread. Raises `TierRequestError`."""
         prompt = self.prompt(request)
         if not prompt.is_encoded and is_long(request):
-            await self.decoder.threads.run(request.salt, prompt.ids)
+            try:
+                await self.decoder.threads.run(request.salt, prompt.ids)
+            except asyncio.CancelledError:
+                prompt.give_up()
+                raise
 
     def count_prompt_tokens(self, request: GenerationRequest, most: int) -> int:
         """Length of what the model reads before it writes the first token; `most` as in `Prompt.count`."""

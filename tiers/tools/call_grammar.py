@@ -54,7 +54,7 @@ def _answer_rule(answer: Grammar) -> str:
         )
     try:
         schema = json.loads(answer.text) if answer.kind == "json_schema" else ANY_ARGUMENTS
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TierRequestError(f"{answer.param} is no JSON: {error}", answer.param) from error
     return _json_rule(schema)
 

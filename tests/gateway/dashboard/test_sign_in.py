@@ -263,7 +263,7 @@ async def test_static_files_are_kept_by_browsers_and_small(aio: RunningGateway) 
 
 
 async def test_a_session_that_no_key_and_no_user_began_opens_nothing(aio: RunningGateway) -> None:
-    async with browser(aio, cookies={COOKIE: "begun before there were keys"}) as client:
+    async with browser(aio, cookies={COOKIE: "from before there were keys"}) as client:
         async with aio.parts.database.begin() as connection:
             row = {"session_id": sha256(client.cookies[COOKIE].encode()).hexdigest(), "created_at": 1.0}
             await connection.execute(insert(dashboard_sessions).values(row | {"expires_at": 9e9}))

@@ -1,83 +1,14 @@
 """What every queue of lines promises: in order, to one worker at a time, to another once that is gone, then no more."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import pytest
-import pytest_asyncio
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.jobs.batch import Batch, NewBatch
-from gateway.jobs.batch_book import BatchBook
-from gateway.jobs.batch_input import InputLine
-from gateway.jobs.database_queue import DatabaseQueue
-from gateway.jobs.file_store import Owner
-from gateway.jobs.job_queue import Job, JobQueue, QueueAwayError
-from gateway.jobs.line_book import LineAnswer, LineBook
-from gateway.jobs.redis_queue import RedisQueue
-from gateway.stores.redis_store import RedisStore
-from gateway.tenancy.database_time import DatabaseTime
-from quality.database import migrate, open_database
+from gateway.jobs.job_queue import Job, QueueAwayError
 from tests.conftest import RedisServer
+from tests.gateway.jobs.queue_bench import LONG, SHORT, Bench, bench
 from tests.polling import eventually
-
-# Of leases that shall run out while a test waits for just that; others outlast every test.
-SHORT, LONG = 0.05, 600.0
-
-
-@dataclass
-class Bench:
-    """A batch of `lines`, and workers of either kind of queue."""
-
-    engine: AsyncEngine
-    lines: LineBook
-    redis: RedisServer | None
-    stores: list[RedisStore]
-    batch_id: str = ""
-
-    def worker(self, name: str, lease: float = LONG) -> JobQueue:
-        if self.redis is None:
-            return DatabaseQueue(self.engine, DatabaseTime(), name, lease)
-        store = RedisStore(self.redis.url)
-        self.stores.append(store)
-        return RedisQueue(store, self.lines, name, lease)
-
-    async def make(self, count: int) -> str:
-        book = BatchBook(self.engine, DatabaseTime(), "p")
-        new = NewBatch(endpoint="/v1/chat/completions", input_file_id="f", completion_window="24h", seconds=86_400.0)
-        batch: Batch = await book.create(Owner("", None), new)
-        await self.lines.add(batch.batch_id, [InputLine(n, f"c{n}", "{}") for n in range(1, count + 1)])
-        self.batch_id = batch.batch_id
-        return batch.batch_id
-
-    async def answer(self, jobs: Sequence[Job]) -> list[bool]:
-        answers = [LineAnswer(batch_id=j.batch_id, number=j.number, status="done", text="{}") for j in jobs]
-        return await self.lines.answer(answers)
-
-
-@asynccontextmanager
-async def bench(url: str, redis: RedisServer | None) -> AsyncIterator[Bench]:
-    await migrate(url)
-    engine = open_database(url)
-    made = Bench(engine, LineBook(engine), redis, [])
-    yield made
-    for store in made.stores:
-        await store.redis.aclose()
-    await engine.dispose()
-
-
-@pytest_asyncio.fixture(params=["sqlite", "postgresql", "redis"])
-async def queues(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    if request.param == "postgresql":
-        # Its fixture runs a loop of its own.
-        url = await asyncio.to_thread(request.getfixturevalue("postgres_server").emptied_database)
-    else:
-        url = request.getfixturevalue("sqlite_url")
-    redis = request.getfixturevalue("redis_server") if request.param == "redis" else None
-    async with bench(url, redis) as made:
-        yield made
 
 
 def numbers(jobs: Sequence[Job]) -> list[int]:
@@ -114,8 +45,12 @@ async def test_what_is_done_never_comes_again_though_its_lease_is_over(queues: B
     one, two = await worker.take(batch_id, 2)
     await queues.answer([one])
     await worker.done([one])
-    again = await eventually(lambda: other.take(batch_id, 5))
-    assert [(job.number, job.deliveries, job.redelivered) for job in again] == [(two.number, 2, True)]
+    again = await eventually(lambda: other.take_suspect(batch_id))
+    assert (again.number, again.deliveries, again.deaths, again.redelivered) == (two.number, 2, 1, True)
+    await queues.answer([again])
+    await other.done([again])
+    assert not await other.has_suspect(batch_id)
+    assert await other.take(batch_id, 5) == []
 
 
 async def test_a_kept_line_stays_and_its_keeper_is_told_when_it_is_anothers(queues: Bench) -> None:
@@ -125,12 +60,12 @@ async def test_a_kept_line_stays_and_its_keeper_is_told_when_it_is_anothers(queu
     jobs = await slow.take(batch_id, 1)
     assert await keeper.keep(jobs) == []
     if queues.redis is None:
-        assert await bob.take(batch_id, 1) == []
+        assert await bob.take_suspect(batch_id) is None
     await slow.keep(jobs)
-    taken = await eventually(lambda: bob.take(batch_id, 1))
-    assert numbers(taken) == [1]
+    taken = await eventually(lambda: bob.take_suspect(batch_id))
+    assert taken.number == 1
     assert await slow.keep(jobs) == jobs
-    assert await bob.keep(taken) == []
+    assert await bob.keep([taken]) == []
 
 
 async def test_what_is_put_back_is_anyones_again_at_once_or_later(queues: Bench) -> None:
@@ -165,9 +100,71 @@ async def test_the_second_answer_of_a_line_is_dropped(queues: Bench) -> None:
     batch_id = await queues.make(1)
     jobs = await queues.worker("ada", SHORT).take(batch_id, 1)
     bob = queues.worker("bob", SHORT)
-    again = await eventually(lambda: bob.take(batch_id, 1))
-    assert await queues.answer(again) == [True]
+    again = await eventually(lambda: bob.take_suspect(batch_id))
+    assert await queues.answer([again]) == [True]
     assert await queues.answer(jobs) == [False]
+
+
+async def test_lines_of_a_dead_worker_are_given_one_at_a_time_and_others_as_before(queues: Bench) -> None:
+    batch_id = await queues.make(5)
+    await queues.die(batch_id, 3)
+    ada, bob = queues.worker("ada"), queues.worker("bob")
+    assert numbers(await ada.take(batch_id, 9)) == [4, 5]
+    given: list[Job] = []
+    while job := await ada.take_suspect(batch_id):
+        assert not await bob.has_suspect(batch_id)
+        assert await bob.take_suspect(batch_id) is None
+        assert await bob.take(batch_id, 9) == []
+        await queues.answer([job])
+        await ada.done([job])
+        given.append(job)
+    assert [(job.number, job.deliveries, job.deaths, job.redelivered) for job in given] == [
+        (number, 2, 1, True) for number in (1, 2, 3)
+    ]
+
+
+async def test_every_death_of_a_lines_worker_is_counted_and_its_neighbours_are_spared(queues: Bench) -> None:
+    batch_id = await queues.make(3)
+    await queues.die(batch_id, 3)
+    for deaths in (1, 2):
+        taken = await eventually(lambda: queues.worker(f"w{deaths}", SHORT).take_suspect(batch_id))  # noqa: B023
+        assert (taken.number, taken.deaths) == (deaths, 1)
+    heir = queues.worker("heir", SHORT)
+    seen = dict[int, int]()
+    while len(seen) < 3:
+        job = await eventually(lambda: heir.take_suspect(batch_id))
+        seen[job.number] = job.deaths
+        await queues.answer([job])
+        await heir.done([job])
+    assert seen == {1: 2, 2: 2, 3: 1}
+
+
+async def test_a_suspect_that_is_put_back_stays_one_and_no_death_is_added(queues: Bench) -> None:
+    batch_id = await queues.make(1)
+    await queues.die(batch_id, 1)
+    ada, bob = queues.worker("ada"), queues.worker("bob")
+    for seconds in (0.0, SHORT):
+        job = await eventually(lambda: ada.take_suspect(batch_id))
+        await ada.put_back(job, seconds, job.deliveries - 1)
+    assert await bob.take(batch_id, 1) == []
+    again = await eventually(lambda: bob.take_suspect(batch_id))
+    assert (again.number, again.deliveries, again.deaths, again.redelivered) == (1, 2, 1, False)
+    await bob.put_back(again, 300.0, again.deliveries)
+    assert not await ada.has_suspect(batch_id)
+    assert await ada.keep([again]) == [again]
+
+
+async def test_a_line_that_its_worker_lost_track_of_met_no_death(queues: Bench) -> None:
+    batch_id = await queues.make(1)
+    forgetful = queues.worker("ada", SHORT)
+    await forgetful.take(batch_id, 1)
+
+    async def anything() -> list[Job]:
+        suspect = await forgetful.take_suspect(batch_id)
+        return await forgetful.take(batch_id, 1) if suspect is None else [suspect]
+
+    (again,) = await eventually(anything)
+    assert (again.number, again.deliveries, again.deaths, again.redelivered) == (1, 2, 0, False)
 
 
 async def test_redis_that_forgot_is_told_of_what_waits_still(redis_server: RedisServer, sqlite_url: str) -> None:

@@ -70,9 +70,14 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, upstream: Upstream) -> 
         upstream.let_go()
 
 
-def made(client: openai.OpenAI) -> str:
+def made(client: openai.OpenAI, **words: str) -> str:
+    """A batch of lines that begin with `hold`, or with their own of `words`."""
     names = [f"r{n}" for n in range(LINES)]
-    lines = [request_line(name, messages=[{"role": "user", "content": f"hold {name}"}]) for name in names]
+    contents = [f"{words.get(name, 'hold')} {name}" for name in names]
+    lines = [
+        request_line(name, messages=[{"role": "user", "content": content}])
+        for name, content in zip(names, contents, strict=True)
+    ]
     file = client.files.create(file=("in.jsonl", io.BytesIO(b"\n".join(lines))), purpose="batch")
     return client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h").id
 
@@ -83,8 +88,12 @@ def answers(client: openai.OpenAI, batch_id: str) -> dict[str, str]:
     batch = client.batches.retrieve(batch_id)
     assert batch.status == "completed"
     assert batch.error_file_id is None
-    assert batch.output_file_id is not None
-    lines = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+    return output(client, batch.output_file_id)
+
+
+def output(client: openai.OpenAI, file_id: str | None) -> dict[str, str]:
+    assert file_id is not None
+    lines = [json.loads(line) for line in client.files.content(file_id).text.splitlines()]
     found = {line["custom_id"]: line["response"]["body"]["choices"][0]["message"]["content"] for line in lines}
     assert len(found) == len(lines)
     return found
@@ -114,6 +123,27 @@ def test_lines_of_a_killed_worker_are_answered_by_another_and_each_once(site: Si
     assert answers(client, batch_id) == EXPECTED
     text = httpx.get(f"{metrics}/metrics").text
     assert f"aio_batch_lines_redelivered_total {float(CONCURRENCY)}" in text
+
+
+def test_a_line_that_kills_two_workers_is_failed_and_the_third_answers_the_rest(site: Site, upstream: Upstream) -> None:
+    client = site.gateway.client
+    batch_id = made(client, r1="die")
+    for neighbours in (CONCURRENCY - 1, 0):
+        victim, _ = site.worker()
+        held(upstream, neighbours)
+        assert upstream.deadly.acquire(timeout=60)
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        upstream.let_go()
+    site.worker()
+
+    until(lambda: client.batches.retrieve(batch_id).status in ENDED)
+    batch = client.batches.retrieve(batch_id)
+    assert output(client, batch.output_file_id) == {name: text for name, text in EXPECTED.items() if name != "r1"}
+    assert batch.error_file_id is not None
+    (error,) = map(json.loads, client.files.content(batch.error_file_id).text.splitlines())
+    assert (error["custom_id"], error["error"]["code"]) == ("r1", "process_died")
+    assert not upstream.deadly.acquire(blocking=False)
 
 
 def test_a_worker_that_is_frozen_beyond_its_lease_makes_no_second_answer(site: Site, upstream: Upstream) -> None:

@@ -1,10 +1,12 @@
 """A vocabulary of fifty tokens for hash models, and grammars over it that are compiled once."""
 
+from concurrent.futures import Future
+
 from inference_core.core import Core
 from inference_core.grammar.compiler import GrammarCompiler
-from inference_core.grammar.matcher_seam import Matcher
-from inference_core.grammar.vocabulary import token_trie
-from inference_core.protocol import Grammar
+from inference_core.grammar.matcher_seam import MakeMatcher, Matcher
+from inference_core.grammar.trie import token_trie
+from inference_core.protocol import Grammar, ModelInfo
 
 SIZE = 50
 EOS = SIZE - 1
@@ -41,10 +43,21 @@ _COMPILER = GrammarCompiler(token_trie(Letters(), SIZE, [EOS]))
 _MATCHERS = {grammar: _COMPILER.compile(grammar) for grammar in GRAMMARS}
 
 
+class _KnownGrammars:
+    """Stands for the processes of a core's grammars: all are compiled, here."""
+
+    def compile(self, info: ModelInfo, grammar: Grammar, tenant: str) -> "Future[MakeMatcher]":
+        future: Future[MakeMatcher] = Future()
+        future.set_result(_MATCHERS[grammar])
+        return future
+
+    def bound_memory(self) -> None:
+        pass
+
+
 def know_grammars(core: Core) -> None:
     """Let the models of `core` find the grammars compiled, so that nothing depends on how long that takes."""
-    for info in core.model_infos:
-        core._grammars._compilers[info.name] = _COMPILER
+    core._grammars._workers = _KnownGrammars()  # type: ignore[assignment]
 
 
 def matcher_of(grammar: Grammar | None) -> Matcher | None:

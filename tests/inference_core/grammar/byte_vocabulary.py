@@ -3,7 +3,7 @@
 from llguidance import LLTokenizer
 
 from inference_core.grammar.compiler import GrammarCompiler
-from inference_core.grammar.vocabulary import token_trie
+from inference_core.grammar.trie import token_trie
 
 LONGER = [
     b'{"',

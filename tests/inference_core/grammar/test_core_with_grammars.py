@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from inference_core.core import Core
 from inference_core.errors import InvalidRequestError
 from inference_core.fake_runner import GREEDY, HashModelRunner
-from inference_core.grammar.matcher import GrammarMatcher
+from inference_core.grammar.limits import Limits
+from inference_core.grammar.remote import RemoteMatcher
+from inference_core.grammar.server_process import own_server
 from inference_core.protocol import AddRequest, Grammar, Knobs, SamplingParams, SequenceOutput
 from tests.inference_core.grammar.byte_vocabulary import SIZE, ByteVocabulary
+from tests.inference_core.grammar.hostile_grammars import LATE, as_text, intersection
+from tests.polling import until
+from tests.process_tree import children, cpu_seconds, lives
 
 VOCABULARY = ByteVocabulary()
 SLAB_BYTES, BLOCK = 1024, 4
@@ -201,12 +206,50 @@ def test_a_request_can_be_aborted_while_its_grammar_is_compiled_whole_or_by_choi
     assert world.ends["half", 0].finish_reason in ("stop", "length")
 
 
+@pytest.mark.parametrize("how", ["abort", "close"])
+def test_what_nobody_waits_for_any_more_is_not_compiled_to_its_end(how: str) -> None:
+    world = World()
+    world.core._grammars._workers._limits = Limits(compile_seconds=1000, memory_bytes=1 << 40)
+    costly = Grammar(kind="json_schema", text=as_text(intersection(20)))
+    server, used = own_server(), {}
+    if server.process_id is not None:
+        used = {process: cpu_seconds(process) for process in children(server.process_id)}
+
+    def busy_ones() -> list[int]:
+        now = [] if server.process_id is None else children(server.process_id)
+        return [process for process in now if cpu_seconds(process) - used.get(process, 0.0) > 0.3]
+
+    world.add("costly", bound(1, grammar=costly))
+    until(busy_ones)
+    (busy,) = busy_ones()
+    if how == "abort":
+        assert world.core.abort("costly") == []
+        world.add("next", bound(2))
+        world.drain()
+    else:
+        world.core.close()
+    until(lambda: not lives(busy))
+
+
+def test_a_grammar_that_turns_hostile_later_ends_its_own_answer_as_the_callers_fault() -> None:
+    world = World()
+    world.add("fine", bound(1))
+    late = Grammar(kind="lark", text=LATE, param="structured_outputs.grammar")
+    world.add("late", bound(1, grammar=late), n=2)
+    world.drain()
+    for index in range(2):
+        ended = world.ends["late", index]
+        assert (ended.finish_reason, ended.error_kind) == ("error", "invalid")
+        assert ended.error_param == "structured_outputs.grammar"
+    assert world.ends["fine", 0].finish_reason in ("stop", "length")
+
+
 @settings(max_examples=8)
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(1, 3)), min_size=1, max_size=8), st.integers(2, 8)
 )
 def test_no_matcher_outlives_its_sequence(requests: list[tuple[bool, int, int]], slabs: int) -> None:
-    alive: weakref.WeakSet[GrammarMatcher] = weakref.WeakSet()
+    alive: weakref.WeakSet[RemoteMatcher] = weakref.WeakSet()
     world = World(slabs=slabs)
     for number, (has_grammar, _, n) in enumerate(requests):
         sampling = bound(number, 40) if has_grammar else SamplingParams(temperature=1.0, seed=number, max_tokens=40)

@@ -57,14 +57,21 @@ def test_a_masked_draw_is_the_draw_from_a_row_without_the_forbidden_tokens(
 def test_a_row_whose_grammar_allows_nothing_fails_alone() -> None:
     class Stuck:
         num_words = (SIZE + 31) // 32
+        failure = None
 
         def accept(self, token_id: int) -> None: ...
+
+        def ask_forced(self) -> None: ...
+
+        def ask_masks(self, drafts: object) -> None: ...
+
+        def send(self) -> None: ...
 
         def forced_tokens(self) -> list[int]:
             return []
 
-        def fill(self, rows: np.ndarray, drafts: object = ()) -> None:
-            rows[:] = 0
+        def masks(self) -> list[bytes]:
+            return [bytes(4 * self.num_words)]
 
     free, stuck = spec(SamplingParams(), 1, bound=False), spec(SamplingParams(), 1, bound=False)
     stuck.matcher = Stuck()

@@ -36,9 +36,8 @@ def tokens_of(mask: TokenMask) -> set[int]:
 
 
 def allowed(of: GrammarMatcher, drafts: tuple[int, ...] = ()) -> list[set[int]]:
-    rows = np.zeros((len(drafts) + 1, of.num_words), np.uint32)
-    of.fill(rows, drafts)
-    return [tokens_of(TokenMask.of_words(row)) for row in rows]
+    of.ask_masks(drafts)
+    return [tokens_of(TokenMask.of_bytes(mask)) for mask in of.masks()]
 
 
 def test_the_end_is_allowed_where_the_grammar_accepts_and_nowhere_else() -> None:
@@ -99,7 +98,8 @@ def test_looking_ahead_changes_nothing(drafts: list[str], walked: int) -> None:
     for token in [ord(c) for c in "abcaba"][:walked]:
         m.accept(token)
         untouched.accept(token)
-        m.fill(np.zeros((len(drafts) + 1, m.num_words), np.uint32), [ord(d) for d in drafts])
+        m.ask_masks([ord(d) for d in drafts])
+        m.masks()
     assert allowed(m) == allowed(untouched)
 
 
@@ -121,16 +121,6 @@ def test_masks_of_a_step_are_those_of_its_rows_with_their_drafts() -> None:
     rows = {row: tokens_of(mask) for row, mask in masks.wait().items()}
     assert rows == {3: {ord("a"), ord("b")}, 4: {ord("c")}, 6: {ord("a"), ord("b")}}
     assert begin_masks([spec(None)]) is None
-
-
-def test_compiled_grammars_are_kept_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_core.grammar.compiler.MAX_CACHED", 3)
-    compiler = byte_compiler()
-    grammars = [Grammar(kind="regex", text="a" * n) for n in range(1, 6)]
-    for grammar in grammars:
-        compiler.compile(grammar)
-    assert len(compiler) == 3
-    assert [compiler.find(g) is not None for g in grammars] == [False, False, True, True, True]
 
 
 @pytest.mark.parametrize(

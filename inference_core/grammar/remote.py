@@ -1,0 +1,238 @@
+"""The serving process's end of a grammar's process: the grammar compiled there, and matchers that ask it.
+
+Nothing of the grammar library runs in the serving process. Some of its calls hold the interpreter for as long as they
+take, which a grammar of fifty characters can make 13 s and a gigabyte of memory in the middle of an answer
+(`start: ("x" | "y") A{1000}`, `A: "ab"{5000}`), whatever was found out when it was compiled; and matchers cannot be
+sent from one process to another. A question and its answer take some 30 microseconds, beside the model's step.
+"""
+
+import logging
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from weakref import ReferenceType, WeakSet, ref
+
+from inference_core.errors import CoreError, GrammarServerError, InvalidRequestError
+from inference_core.grammar.limits import Limits
+from inference_core.grammar.matcher_seam import left_of
+from inference_core.grammar.vocabulary import Vocabulary
+from inference_core.grammar.wire import (
+    Answer,
+    Answers,
+    Channel,
+    Compiled,
+    Encode,
+    Encoded,
+    Ended,
+    Failed,
+    Message,
+    Question,
+    Questions,
+    Refused,
+)
+from inference_core.protocol import Grammar
+
+logger = logging.getLogger(__name__)
+
+
+class GrammarWorker:
+    """A grammar's process. `compile` on one thread, then the rest on one; `give_up` and `close` on any."""
+
+    def __init__(self, channel: Channel, tokeniser: Vocabulary, grammar: Grammar, limits: Limits) -> None:
+        self.grammar = grammar
+        self.num_words = 0
+        self.memory_bytes = 0
+        """The most that it has taken beyond what all share."""
+        self.failure: CoreError | None = None
+        self.handles: WeakSet[GrammarHandle] = WeakSet()
+        """Those who need the process."""
+        self.dropped: list[int] = []
+        """The numbers of matchers that are gone."""
+        self.numbers = count()
+        self._channel, self._tokeniser, self._limits = channel, tokeniser, limits
+        self._asked: list[tuple[RemoteMatcher, Question]] = []
+        # Weak: a matcher whose sequence has ended before the answer is not kept for it.
+        self._sent: list[tuple[ReferenceType[RemoteMatcher], Question]] = []
+
+    def compile(self) -> None:
+        """Return when the grammar is compiled. Raises `InvalidRequestError` if it cannot be, within its limits,
+        `GrammarServerError` if the machine is to blame, `CoreError` if the library failed."""
+        known: InvalidRequestError | None = None
+        deadline = time.monotonic() + 10 * self._limits.compile_seconds
+        while True:
+            message = self._receive(deadline, "compile")
+            if message is None:
+                assert self.failure is not None
+                raise known or self.failure
+            if isinstance(message, Compiled):
+                self.num_words, self.memory_bytes = message.num_words, message.memory_bytes
+                return
+            if isinstance(message, Refused):
+                known = InvalidRequestError(message.message, message.param)
+                if message.final:
+                    raise known
+            elif isinstance(message, Failed):
+                logger.error("a grammar of kind %s broke the compiler: %s", self.grammar.kind, message.reason)
+                raise CoreError(f"{self.grammar.param} could not be compiled: the compiler failed, which is logged")
+
+    def ask(self, matcher: "RemoteMatcher", question: Question) -> None:
+        """Have a question go with the others at the next `send`."""
+        self._asked.append((matcher, question))
+
+    def send(self) -> None:
+        if self._asked and self._sent:
+            self.receive()  # one at a time, or the process would find questions where it waits for tokens
+        asked, self._asked = self._asked, []
+        if not asked or self.failure is not None:
+            return
+        dropped, self.dropped = self.dropped, []
+        with suppress(OSError):  # why is what is received next
+            self._channel.send(Questions([question for _, question in asked], dropped))
+        self._sent = [(ref(matcher), question) for matcher, question in asked]
+
+    def receive(self) -> None:
+        """Wait for the answers to what was sent, and give them to their matchers."""
+        message = self._receive(time.monotonic() + self._limits.answer_seconds, "follow")
+        if isinstance(message, Answers):
+            self.memory_bytes = message.memory_bytes
+            sent, self._sent = self._sent, []
+            for (known, question), answer in zip(sent, message.answers, strict=True):
+                matcher = known()
+                if matcher is not None:
+                    matcher.take(question, answer)
+        elif isinstance(message, Failed):
+            logger.error("a grammar of kind %s broke its process: %s", self.grammar.kind, message.reason)
+            self.give_up(CoreError(f"{self.grammar.param}: the process of its grammar failed, which is logged"))
+
+    def give_up(self, error: CoreError) -> None:
+        """End the process; whoever needs it fails with `error`."""
+        self.failure = self.failure or error
+        self._channel.shut_down()
+
+    def close(self) -> None:
+        self._channel.shut_down()
+
+    def _receive(self, deadline: float, doing: str) -> Message | None:
+        """None if nothing more will come, for the reason that is now `failure`."""
+        try:
+            while self.failure is None:
+                message = self._channel.receive(deadline)
+                if isinstance(message, Ended):
+                    self.give_up(self._cause(message.signal, doing))
+                elif isinstance(message, Encode):
+                    self._encode(message.text)
+                else:
+                    return message
+        except TimeoutError:
+            self.give_up(GrammarServerError(f"{self.grammar.param}: the machine is too busy to {doing} its grammar"))
+        except (EOFError, OSError):
+            self.give_up(GrammarServerError(f"{self.grammar.param}: the process of its grammar is gone"))
+        return None
+
+    def _encode(self, text: str) -> None:
+        try:
+            token_ids = self._tokeniser.encode_continued(text)
+        except Exception:
+            logger.exception("a text that a grammar of kind %s forces cannot be tokenised", self.grammar.kind)
+            self.give_up(CoreError(f"{self.grammar.param}: a text that it forces cannot be tokenised, which is logged"))
+        else:
+            self._channel.send(Encoded(token_ids))
+
+    def _cause(self, number: int, doing: str) -> CoreError:
+        limits, param = self._limits, self.grammar.param
+        if number in (signal.SIGSEGV, signal.SIGBUS):
+            return InvalidRequestError(f"{param} is too deeply nested to {doing}", param)
+        if number in (signal.SIGABRT, signal.SIGKILL):
+            needed = f"more than {limits.memory_bytes >> 20} MiB of memory"
+            return InvalidRequestError(f"{param} needs {needed} to {doing}", param)
+        if number == signal.SIGPROF:
+            most = f"{limits.compile_seconds:g} s" if doing == "compile" else f"{limits.seconds_per_mask * 1e3:g} ms"
+            each = "" if doing == "compile" else " for a token on average"
+            return InvalidRequestError(f"{param} takes longer than {most} to {doing}{each}", param)
+        return GrammarServerError(f"{param}: the process of its grammar ended (signal {number})")
+
+
+class GrammarHandle:
+    """What a request has of its grammar: makes matchers before their first token."""
+
+    __slots__ = ("__weakref__", "grammar", "worker")
+
+    def __init__(self, worker: GrammarWorker, grammar: Grammar) -> None:
+        self.worker, self.grammar = worker, grammar
+        worker.handles.add(self)
+
+    def __call__(self) -> "RemoteMatcher":
+        return RemoteMatcher(self)
+
+
+class RemoteMatcher:
+    """See `Matcher`. It knows what it accepted, and asks the process for what follows of it."""
+
+    def __init__(self, handle: GrammarHandle) -> None:
+        self._handle, self._worker = handle, handle.worker
+        self._number = next(self._worker.numbers)
+        self.num_words = self._worker.num_words
+        self._reason: str | None = None
+        self._accepted: list[int] = []  # since the last question
+        self._forced: list[int] | None = None
+        self._question: Question | None = None
+        self._answer: Answer | None = None
+
+    def __del__(self) -> None:
+        self._worker.dropped.append(self._number)
+
+    @property
+    def failure(self) -> CoreError | None:
+        if self._reason is not None:
+            param = self._handle.grammar.param
+            return InvalidRequestError(f"{param} cannot be followed: {self._reason}", param)
+        return self._worker.failure
+
+    def accept(self, token_id: int) -> None:
+        self._accepted.append(token_id)
+        self._forced = None if self._forced is None else left_of(self._forced, token_id)
+        self._question = None
+
+    def ask_forced(self) -> None:
+        if self._forced is None:
+            self._ask(None)
+
+    def ask_masks(self, drafts: Sequence[int]) -> None:
+        self._ask(list(drafts))
+
+    def send(self) -> None:
+        self._worker.send()
+
+    def forced_tokens(self) -> list[int]:
+        if self._forced is None and self._question is None:
+            self._ask(None)
+        while self._forced is None and self.failure is None:
+            self._fetch()
+        return self._forced or []
+
+    def masks(self) -> list[bytes]:
+        assert self._question is not None
+        assert self._question.drafts is not None
+        while self._answer is None and self.failure is None:
+            self._fetch()
+        rows = 1 + len(self._question.drafts)
+        return [bytes(4 * self.num_words)] * rows if self._answer is None else self._answer.masks
+
+    def take(self, question: Question, answer: Answer) -> None:
+        """What the process says; of no use where another question was asked meanwhile."""
+        if answer.failure is not None:
+            self._reason = answer.failure
+        if question is self._question:
+            self._answer, self._forced = answer, answer.forced
+
+    def _ask(self, drafts: list[int] | None) -> None:
+        self._answer = None
+        self._question = Question(self._number, self._accepted, drafts)
+        self._accepted = []
+        self._worker.ask(self, self._question)
+
+    def _fetch(self) -> None:
+        self._worker.send()
+        self._worker.receive()

@@ -1,0 +1,162 @@
+"""The process of one grammar: compiles it and follows it for every sequence that obeys it, within limits.
+
+The limits end the process wherever it is, in the library's own code too: the timer of CPU time by SIGPROF, the bound on
+memory by SIGABRT, the end of the stack by SIGSEGV. What one grammar costs or breaks is therefore its own affair.
+"""
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from llguidance import LLTokenizer
+
+from inference_core.errors import InvalidRequestError
+from inference_core.grammar.bounds import check_bounds
+from inference_core.grammar.compiler import GrammarCompiler
+from inference_core.grammar.limits import Limits
+from inference_core.grammar.matcher import GrammarMatcher
+from inference_core.grammar.wire import (
+    Answer,
+    Answers,
+    Channel,
+    Compiled,
+    Encode,
+    Encoded,
+    Failed,
+    Question,
+    Questions,
+    Refused,
+    Start,
+)
+from inference_core.protocol import Grammar
+
+# Characters of a forced text that are tokenised at once, which the serving process does between its steps; and how many
+# tokens before such a cut may be others without it.
+_LONGEST_FORCED = 1024
+_UNSURE = 8
+
+
+# It forces no text, so that nothing is to be tokenised.
+_ANY_JSON = Grammar(kind="json_schema", text="{}")
+
+
+class RemoteEncoder:
+    """Tokenises where the tokeniser is, at the other end of `channel`: a text, or as much of it as is needed soon."""
+
+    channel: Channel
+
+    def __call__(self, text: str) -> list[int]:
+        self.channel.send(Encode(text[:_LONGEST_FORCED]))
+        answer = self.channel.receive()
+        assert isinstance(answer, Encoded)
+        is_cut = len(text) > _LONGEST_FORCED and len(answer.token_ids) > 2 * _UNSURE
+        return answer.token_ids[:-_UNSURE] if is_cut else answer.token_ids
+
+
+def run(channel: Channel, vocabularies: Mapping[int, LLTokenizer]) -> NoReturn:
+    """Serve the grammar that `channel` tells of until its other end is closed, then end the process."""
+    _warm_up(vocabularies)
+    with suppress(EOFError, OSError):
+        start = channel.receive()
+        assert isinstance(start, Start)
+        _set_limits(start.limits)
+        worker = _Worker(channel, start)
+        if worker.compile(GrammarCompiler(vocabularies[start.vocabulary])):
+            worker.answer_questions()
+    os._exit(0)
+
+
+def _warm_up(vocabularies: Mapping[int, LLTokenizer]) -> None:
+    """Copy the pages that compiling writes to, which takes longer than compiling."""
+    for tokenizer in vocabularies.values():
+        GrammarCompiler(tokenizer).compile(_ANY_JSON)
+
+
+def _set_limits(limits: Limits) -> None:
+    for number in (signal.SIGPROF, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_STACK)
+    with suppress(ValueError):  # the system's own limit is lower
+        resource.setrlimit(resource.RLIMIT_STACK, (limits.stack_bytes, most))
+    with suppress(OSError):  # no such file system: the platform does not enforce the limit either
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        size = pages * resource.getpagesize() + limits.memory_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+class _Worker:
+    def __init__(self, channel: Channel, start: Start) -> None:
+        self._channel, self._grammar, self._limits = channel, start.grammar, start.limits
+        self._shared_bytes = _most_resident_bytes()
+        self._make: Callable[[], GrammarMatcher] | None = None
+        self._matchers: dict[int, GrammarMatcher] = {}
+
+    def compile(self, compiler: GrammarCompiler) -> bool:
+        """Say what came of it; whether the grammar can be followed."""
+        try:
+            _allow(self._limits.compile_seconds)
+            check_bounds(self._grammar)
+            self._make = compiler.compile(self._grammar, self._refusing)
+            num_words = self._make().num_words
+            _allow(0)
+        except InvalidRequestError as error:
+            self._channel.send(Refused(str(error), error.param, final=True))
+        except MemoryError:
+            os.abort()
+        except BaseException as error:  # The library's own panics are no Exception.
+            self._channel.send(Failed(repr(error)[:1000]))
+        else:
+            self._channel.send(Compiled(num_words, self._memory_bytes))
+            return True
+        return False
+
+    def _refusing(self, error: InvalidRequestError) -> None:
+        self._channel.send(Refused(str(error), error.param, final=False))
+        _allow(self._limits.locate_seconds)
+
+    def answer_questions(self) -> NoReturn:
+        seconds = self._limits.burst_seconds
+        while True:
+            questions = self._channel.receive()
+            assert isinstance(questions, Questions)
+            for number in questions.dropped:
+                self._matchers.pop(number, None)
+            began = time.process_time()
+            seconds += sum(1 + len(q.drafts or ()) for q in questions.asked) * self._limits.seconds_per_mask
+            _allow(max(1e-6, seconds))
+            answers = [self._answer(question) for question in questions.asked]
+            _allow(0)
+            seconds = min(self._limits.burst_seconds, seconds - (time.process_time() - began))
+            self._channel.send(Answers(answers, self._memory_bytes))
+
+    def _answer(self, question: Question) -> Answer:
+        matcher = self._matchers.get(question.matcher)
+        if matcher is None:
+            assert self._make is not None
+            matcher = self._matchers[question.matcher] = self._make()
+        for token_id in question.accepted:
+            matcher.accept(token_id)
+        forced, masks = matcher.forced_tokens(), []
+        if question.drafts is not None:
+            matcher.ask_masks(question.drafts)
+            masks = matcher.masks()
+        return Answer(forced, masks, matcher.reason)
+
+    @property
+    def _memory_bytes(self) -> int:
+        return _most_resident_bytes() - self._shared_bytes
+
+
+def _allow(seconds: float) -> None:
+    """End the process after so much more CPU time; 0 is no limit."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def _most_resident_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

@@ -1,0 +1,70 @@
+"""A batch's lines without a gateway, and workers of either kind of queue that take them."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.jobs.batch import Batch, NewBatch
+from gateway.jobs.batch_book import BatchBook
+from gateway.jobs.batch_input import InputLine
+from gateway.jobs.database_queue import DatabaseQueue
+from gateway.jobs.file_store import Owner
+from gateway.jobs.job_queue import Job, JobQueue
+from gateway.jobs.line_book import LineAnswer, LineBook
+from gateway.jobs.redis_queue import RedisQueue
+from gateway.stores.redis_store import RedisStore
+from gateway.tenancy.database_time import DatabaseTime
+from quality.database import migrate, open_database
+from tests.conftest import RedisServer
+from tests.polling import eventually
+
+# Of leases that shall run out while a test waits for just that; others outlast every test.
+SHORT, LONG = 0.05, 600.0
+
+
+@dataclass
+class Bench:
+    """`batch`, the latest that was made, and workers of one kind of queue."""
+
+    engine: AsyncEngine
+    lines: LineBook
+    redis: RedisServer | None
+    stores: list[RedisStore]
+    batch: Batch | None = None
+
+    def worker(self, name: str, lease: float = LONG) -> JobQueue:
+        if self.redis is None:
+            return DatabaseQueue(self.engine, DatabaseTime(), name, lease)
+        store = RedisStore(self.redis.url)
+        self.stores.append(store)
+        return RedisQueue(store, self.lines, name, lease)
+
+    async def make(self, count: int) -> str:
+        book = BatchBook(self.engine, DatabaseTime(), "p")
+        new = NewBatch(endpoint="/v1/chat/completions", input_file_id="f", completion_window="24h", seconds=86_400.0)
+        self.batch = await book.create(Owner("", None), new)
+        await self.lines.add(self.batch.batch_id, [InputLine(n, f"c{n}", "{}") for n in range(1, count + 1)])
+        return self.batch.batch_id
+
+    async def answer(self, jobs: Sequence[Job]) -> list[bool]:
+        answers = [LineAnswer(batch_id=j.batch_id, number=j.number, status="done", text="{}") for j in jobs]
+        return await self.lines.answer(answers)
+
+    async def die(self, batch_id: str, count: int) -> None:
+        """Have a worker take so many lines and never be heard of again; returns once that shows."""
+        assert len(await self.worker("the dead one", SHORT).take(batch_id, count)) == count
+        heir = self.worker("its heir", SHORT)
+        await eventually(lambda: heir.has_suspect(batch_id))
+
+
+@asynccontextmanager
+async def bench(url: str, redis: RedisServer | None) -> AsyncIterator[Bench]:
+    await migrate(url)
+    engine = open_database(url)
+    made = Bench(engine, LineBook(engine), redis, [])
+    yield made
+    for store in made.stores:
+        await store.redis.aclose()
+    await engine.dispose()

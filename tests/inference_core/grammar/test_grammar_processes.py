@@ -1,0 +1,271 @@
+"""Whatever a grammar does to its process, the serving process, the server and all other grammars go on."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inference_core.errors import CoreError, GrammarServerError, InvalidRequestError
+from inference_core.grammar.limits import Limits
+from inference_core.grammar.matcher_seam import MakeMatcher, Matcher
+from inference_core.grammar.server_process import GrammarServer
+from inference_core.grammar.workers import GrammarWorkers
+from inference_core.protocol import Grammar, GrammarKind, ModelInfo
+from tests.inference_core.grammar.byte_vocabulary import EOS, SIZE, ByteVocabulary
+from tests.inference_core.grammar.hostile_grammars import (
+    LATE,
+    alternatives,
+    as_text,
+    gbnf_chain,
+    intersection,
+    lark_chain,
+    many_properties,
+    nested,
+    reference_chain,
+)
+from tests.polling import until
+from tests.process_tree import children, lives
+
+INFO = ModelInfo(name="m", model_path="", max_context=64, vocab_size=SIZE, weight_bytes=0, compute="")
+VOCABULARY = ByteVocabulary()
+FINE = Grammar(kind="regex", text="ab?c")
+# What a process may take must not depend on how busy the machine is, and tests should be over soon.
+QUICK = Limits(compile_seconds=0.5, burst_seconds=0.1)
+
+
+class Grammars:
+    """Processes of one server."""
+
+    def __init__(self, limits: Limits = QUICK) -> None:
+        self.server = GrammarServer()
+        self.workers = GrammarWorkers(lambda info: VOCABULARY, {"m": (EOS,)}, limits=limits, server=self.server)
+
+    def compiled(self, grammar: Grammar) -> MakeMatcher:
+        return self.workers.compile(INFO, grammar, "").result()
+
+    def close(self) -> None:
+        self.workers.close()
+        self.server.close()
+
+    @property
+    def processes(self) -> list[int]:
+        """Of grammars, by their ids."""
+        return [] if self.server.process_id is None else children(self.server.process_id)
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Iterator[Grammars]:
+    grammars = Grammars()
+    assert grammars.compiled(FINE)
+    yield grammars
+    grammars.close()
+
+
+def allowed(matcher: Matcher) -> set[int]:
+    matcher.ask_masks(())
+    matcher.send()
+    (mask,) = matcher.masks()
+    return {token for token in range(SIZE) if mask[token // 8] >> token % 8 & 1}
+
+
+def grammar(kind: GrammarKind, text: str) -> Grammar:
+    return Grammar(kind=kind, text=text, param="the.field")
+
+
+DEEP, SLOW, LARGE = "too deeply nested to compile", "takes longer than 0.5 s to compile", "MiB of memory to compile"
+
+
+@pytest.mark.parametrize(
+    ("hostile", "reason"),
+    [
+        (grammar("json_schema", as_text(reference_chain(1200))), DEEP),
+        (grammar("lark", lark_chain(4000)), DEEP),
+        (grammar("lark", lark_chain(4000).replace("r", "R").replace("staRt", "start")), DEEP),
+        (grammar("lark", gbnf_chain(3000)), SLOW),
+        (grammar("json_schema", as_text(many_properties(5000))), SLOW),
+        (grammar("json_schema", as_text(intersection(20))), f"{LARGE}|{SLOW}"),
+        (grammar("json_schema", nested("items", 500)), "at most 100 levels"),
+        (grammar("lark", alternatives(10_002)), "at most 10000 alternatives"),
+    ],
+    ids=["references", "rules", "terminals", "GBNF", "properties", "intersection", "arrays", "alternatives"],
+)
+def test_a_hostile_grammar_is_refused_by_its_field_and_nothing_else_is_touched(
+    grammars: Grammars, hostile: Grammar, reason: str
+) -> None:
+    server, standing = grammars.server.process_id, grammars.compiled(FINE)()
+    with pytest.raises(InvalidRequestError, match=reason) as caught:
+        grammars.compiled(hostile)
+    assert caught.value.param == "the.field"
+    assert grammars.server.process_id == server
+    assert standing.failure is None
+    assert allowed(standing) == {ord("a")} | {token for token in allowed(standing) if token >= 256}
+
+
+def test_a_grammar_that_turns_hostile_later_ends_its_own_answers_and_no_others(grammars: Grammars) -> None:
+    standing = grammars.compiled(FINE)()
+    make = grammars.compiled(grammar("lark", LATE))
+    late, twin = make(), make()
+    assert {ord("x"), ord("y")} <= allowed(late)
+    assert {ord("x"), ord("y")} <= allowed(twin)
+    late.accept(ord("x"))
+    assert allowed(late) == set()
+    for failure in (late.failure, twin.failure):
+        assert isinstance(failure, InvalidRequestError)
+        assert failure.param == "the.field"
+        assert "to follow" in str(failure)
+    assert allowed(standing)
+    assert standing.failure is None
+    assert grammars.compiled(grammar("lark", LATE))().failure is None  # for whoever draws another letter
+
+
+def test_limits_of_the_parser_end_one_answer_with_their_reason(grammars: Grammars) -> None:
+    make = grammars.compiled(grammar("lark", alternatives(3000)))
+    passing, other = make(), make()
+    assert allowed(passing)
+    passing.accept(ord("w"))
+    assert allowed(passing) == set()
+    assert isinstance(passing.failure, InvalidRequestError)
+    assert "max is 2000" in str(passing.failure)
+    assert other.failure is None
+
+
+def test_compiling_takes_no_time_of_the_serving_process(grammars: Grammars) -> None:
+    future = grammars.workers.compile(INFO, grammar("json_schema", as_text(many_properties(4900))), "")
+    before = time.process_time()
+    with pytest.raises(InvalidRequestError):
+        future.result()
+    assert time.process_time() - before < 0.4  # of the 0.5 s that it took elsewhere
+
+
+def test_a_compilation_that_is_given_up_is_ended_at_once(grammars: Grammars) -> None:
+    patient = Grammars(Limits(compile_seconds=1000))
+    future = patient.workers.compile(INFO, grammar("json_schema", as_text(intersection(20))), "")
+    until(lambda: patient.processes)
+    started = patient.processes
+    patient.workers.cancel(future)
+    until(lambda: not any(lives(process) for process in started))
+    assert patient.compiled(FINE)
+    patient.close()
+
+
+def test_closing_waits_for_no_compilation() -> None:
+    patient = Grammars(Limits(compile_seconds=1000, memory_bytes=1 << 40))
+    patient.workers.compile(INFO, grammar("lark", gbnf_chain(4900)), "")
+    until(lambda: patient.processes)
+    started = patient.processes
+    patient.workers.close()
+    until(lambda: not any(lives(process) for process in started))
+    patient.server.close()
+
+
+def test_processes_end_with_the_serving_process_however_it_ends() -> None:
+    program = """
+import os, signal, sys
+from tests.inference_core.grammar.test_grammar_processes import FINE, Grammars
+grammars = Grammars()
+make = grammars.compiled(FINE)
+print(grammars.server.process_id, *grammars.processes, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    started = [int(number) for number in done.stdout.split()]
+    assert len(started) >= 2
+    until(lambda: not any(lives(number) for number in started))
+
+
+def test_a_server_that_is_gone_is_started_again_and_running_grammars_outlive_it() -> None:
+    grammars = Grammars()
+    running = grammars.compiled(FINE)()
+    first = grammars.server.process_id
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    until(lambda: grammars.server._process is None or grammars.server._process.poll() is not None)
+    assert grammars.compiled(grammar("regex", "other"))
+    assert grammars.server.process_id != first
+    assert ord("a") in allowed(running)
+    grammars.close()
+
+
+def test_a_process_that_is_gone_fails_its_answers_as_the_machines_fault(grammars: Grammars) -> None:
+    make = grammars.compiled(grammar("regex", "xyz"))
+    matcher = make()
+    # What the kernel ends for want of memory is ended so; a grammar that is known to compile is not to blame.
+    for process in grammars.processes:
+        os.kill(process, signal.SIGUSR1)
+    assert allowed(matcher) == set()
+    assert isinstance(matcher.failure, GrammarServerError)
+    assert ord("x") in allowed(grammars.compiled(grammar("regex", "xyz"))())
+
+
+def test_where_no_process_can_be_started_requests_are_to_come_later_and_the_log_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("inference_core.grammar.server_process.PROGRAM", ("/nonexistent/python",))
+    grammars = Grammars()
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            with pytest.raises(GrammarServerError, match="at the moment"):
+                grammars.compiled(FINE)
+    assert len(caplog.records) == 1
+    monkeypatch.undo()
+    assert grammars.compiled(FINE)
+    grammars.close()
+
+
+def test_a_server_that_ends_at_its_start_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference_core.grammar.server_process.PROGRAM", (sys.executable, "-c", "raise SystemExit"))
+    grammars = Grammars()
+    with pytest.raises(GrammarServerError):
+        grammars.compiled(FINE)
+    grammars.close()
+
+
+def test_the_server_is_small_and_has_one_thread(grammars: Grammars) -> None:
+    running = Path(f"/proc/{grammars.server.process_id}")
+    assert len([*(running / "task").iterdir()]) == 1
+    mapped = (running / "maps").read_text()
+    assert "libtorch" not in mapped
+    assert "numpy" not in mapped
+
+
+def test_matchers_that_are_dropped_leave_nothing_behind(grammars: Grammars) -> None:
+    make = grammars.compiled(grammar("regex", "[ab]*"))
+    for _ in range(3):
+        assert allowed(make())
+    kept = make()
+    assert allowed(kept)
+    assert not kept._worker.dropped  # type: ignore[attr-defined]
+    assert len(kept._worker.handles) == 1  # type: ignore[attr-defined]
+
+
+def test_questions_that_nobody_waits_for_disturb_no_later_ones(grammars: Grammars) -> None:
+    make = grammars.compiled(grammar("lark", 'start: "abababab" ("c" | "d")'))
+    first, second = make(), make()
+    for matcher in (first, second):
+        matcher.ask_forced()  # for which the process asks for a tokenisation
+        matcher.send()
+    first.ask_masks(())
+    first.send()
+    del second
+    assert first.forced_tokens()[0] in allowed(first)
+
+
+def test_errors_that_are_nobodys_fault_are_core_errors_and_logged(
+    grammars: Grammars, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(text: str) -> list[int]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(VOCABULARY, "encode_continued", broken)
+    with caplog.at_level(logging.ERROR), pytest.raises(CoreError):
+        grammars.compiled(grammar("regex", "forced text"))
+    assert caplog.records
+    assert threading.active_count() < 50
