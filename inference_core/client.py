@@ -32,7 +32,8 @@ class CoreClient(ABC):
     - Closing the iterator early (`aclose`, cancellation) aborts the request within one step.
     - A choice that `abort_choice` ends early gets its last output, with `finish_reason` "abort"; the others go on.
     - All outputs of one step reach the event loop in one wake-up.
-    - When the core dies, every open iterator raises `CoreGoneError`; later calls raise it at once.
+    - When the core dies, every open iterator raises `CoreLostError`, and `CoreGoneError` when it was told to end; later
+      calls raise `CoreGoneError` at once.
     - A request the core refuses ends with one output whose `finish_reason` is "error"; a choice that fails
       ends its whole request in the same way.
     - After `CoreGoneError`, `start` may be called again to connect afresh.

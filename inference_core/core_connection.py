@@ -94,11 +94,11 @@ class CoreConnection(asyncio.Protocol):
             self.unfinished[event.request_id] = left - 1
         return True
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, *, died: bool = False) -> None:
         """Say goodbye and close after what was written before."""
         transport = self._transport
         if transport is not None:
-            self.send([Goodbye(reason=reason)])
+            self.send([Goodbye(reason=reason, died=died)])
             self._leave()
             transport.close()
 

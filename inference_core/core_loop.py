@@ -7,6 +7,7 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from inference_core.block_frames import BlockChain, BlockFrame
@@ -293,7 +294,7 @@ class ThreadCoreClient(EventClient):
         def gone(cause: BaseException | None) -> None:
             reason = f"{self._title} stopped" if cause is None else why_dead(cause, self._title)
             with contextlib.suppress(RuntimeError):  # the event loop was closed first: nobody is left to tell
-                loop.call_soon_threadsafe(self._lose, reason, cause)
+                loop.call_soon_threadsafe(partial(self._lose, reason, cause, died=cause is not None))
 
         self._core_loop = CoreLoop(self._core_factory, deliver, gone, self._watchdog_seconds, self._title)
         self._core_loop.start()

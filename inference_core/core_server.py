@@ -189,7 +189,7 @@ class CoreServer:
         self._door.close()
         if cause is not None:
             for connection in list(self._connections.values()):
-                connection.end(why_dead(cause, self._title))
+                connection.end(why_dead(cause, self._title), died=True)
         self._idle.set()
         self._gone.set_result(cause)
 

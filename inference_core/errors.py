@@ -39,6 +39,11 @@ class CoreGoneError(CoreError):
     """The core stopped or its connection broke; requests in flight are lost. Retry elsewhere."""
 
 
+class CoreLostError(CoreGoneError):
+    """The core died while the request was in it, or its connection broke without a farewell. The request may be the
+    cause: retry it with care."""
+
+
 class IntegrityError(CoreError):
     """An invariant of the engine does not hold: a bug, never the caller's fault."""
 

@@ -9,7 +9,7 @@ import msgspec
 
 from inference_core.block_frames import BlockChain, BlockFrame
 from inference_core.client import CoreClient
-from inference_core.errors import CoreGoneError, HandoverError, InvalidRequestError
+from inference_core.errors import CoreGoneError, CoreLostError, HandoverError, InvalidRequestError
 from inference_core.mailbox import Mailbox
 from inference_core.protocol import (
     AbortRequest,
@@ -59,6 +59,7 @@ class EventClient(CoreClient):
         self._starting = asyncio.Lock()
         self._gone: str | None = "the core client was not started"
         self._cause: BaseException | None = None
+        self._died = False
         self._stuck: str | None = None
 
     @abstractmethod
@@ -79,6 +80,7 @@ class EventClient(CoreClient):
                 return
             await self._disconnect()  # nothing of a dead channel may be heard on the next one
             self._gone, self._cause, self._stuck = None, None, None
+            self._died = False
             self._hello = asyncio.get_running_loop().create_future()
             try:
                 await self._connect()
@@ -125,7 +127,7 @@ class EventClient(CoreClient):
             while unfinished:
                 output = await mailbox.get()
                 if output is None:
-                    raise self._gone_error()
+                    raise self._gone_error(CoreLostError if self._died else CoreGoneError)
                 output.request_id = request.request_id
                 unfinished -= output.finish_reason is not None
                 if output.finish_reason == "error":
@@ -206,17 +208,20 @@ class EventClient(CoreClient):
                 if self._hello is not None and not self._hello.done():
                     self._hello.set_result(None)
             elif isinstance(event, Goodbye):
-                self._lose(event.reason)
+                self._lose(event.reason, died=event.died)
             elif isinstance(event, CoreHealth):
                 self._stuck = event.stuck
             elif (answer := self._answers.get(event.query_id)) and not answer.done():
                 answer.set_result(event)
 
-    def _lose(self, reason: str, cause: BaseException | None = None) -> None:
-        """The channel is gone for `reason`: everyone who waits learns of it. Only the first call counts."""
+    def _lose(self, reason: str, cause: BaseException | None = None, *, died: bool = False) -> None:
+        """The channel is gone for `reason`: everyone who waits learns of it. Only the first call counts.
+
+        `died`: nothing told the core to end.
+        """
         if self._gone is not None:
             return
-        self._gone, self._cause = reason, cause
+        self._gone, self._cause, self._died = reason, cause, died
         for mailbox in self._streams.values():
             mailbox.put(None)
         for answer in [*self._answers.values(), self._hello]:
@@ -229,8 +234,8 @@ class EventClient(CoreClient):
         if self._gone is not None:
             raise self._gone_error()
 
-    def _gone_error(self) -> CoreGoneError:
-        error = CoreGoneError(self._gone)
+    def _gone_error(self, kind: type[CoreGoneError] = CoreGoneError) -> CoreGoneError:
+        error = kind(self._gone)
         error.__cause__ = self._cause
         return error
 

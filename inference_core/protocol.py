@@ -549,9 +549,10 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
 
 
 class Goodbye(msgspec.Struct, tag="goodbye", kw_only=True):
-    """Last event of a connection whose core died or shuts down, and why."""
+    """Last event of a connection whose core died or shuts down, and why. `died`: nothing told it to end."""
 
     reason: str
+    died: bool = False
 
 
 class CoreHealth(msgspec.Struct, tag="health", kw_only=True):

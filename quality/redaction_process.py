@@ -9,6 +9,8 @@ import sys
 from asyncio import subprocess
 from contextlib import suppress
 
+import msgspec
+
 from quality.record import Record
 from quality.recorded import decoded, encoded
 from quality.redaction import load_redaction, redacted, without_texts
@@ -26,9 +28,10 @@ _LENGTH = struct.Struct("<Q")
 
 
 def num_chars(record: Record) -> int:
-    """Of all that a redaction looks at, but errors and the names of fields."""
+    """Of all that a redaction looks at, errors aside."""
     texts = [message["content"] for message in record.messages or ()]
-    return sum(map(len, (*texts, record.answer or "", record.reasoning or "")))
+    form = b"" if record.response_format is None else msgspec.json.encode(record.response_format)
+    return sum(map(len, (*texts, record.answer or "", record.reasoning or "", form)))
 
 
 class RedactionProcess:

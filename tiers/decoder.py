@@ -11,12 +11,12 @@ from typing import TypeVar
 import msgspec
 
 from inference_core.client import CoreClient
-from inference_core.errors import CoreGoneError, InvalidRequestError, QueueFullError
+from inference_core.errors import CoreGoneError, CoreLostError, InvalidRequestError, QueueFullError
 from inference_core.evidence import Evidence
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
 from inference_core.tokenization.tokenizer import Piece, Tokenizer
 from tiers.choice import Choice
-from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
 from tiers.prompt import Prompt, TextPrompt, TokenPrompt
 from tiers.text_threads import TextThreads
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
@@ -161,6 +161,8 @@ class Decoder:
                         self._core.abort_choice(command.request_id, left.index)
                     if not unfinished:
                         break
+        except CoreLostError as error:
+            raise TierLostError(f"tier '{self._tier}': {error}") from error
         except (CoreGoneError, QueueFullError) as error:
             raise TierUnavailableError(f"tier '{self._tier}': {error}") from error
         except InvalidRequestError as error:

@@ -22,6 +22,10 @@ class TierBusyError(TierUnavailableError):
     """The server is well, but asks to be left alone for `retry_after_seconds`."""
 
 
+class TierLostError(TierUnavailableError):
+    """The core died while it computed the answer; the request may be the cause."""
+
+
 class TierRequestError(TierError):
     """The request itself is wrong for this tier; `param` names the field. Never retried."""
 

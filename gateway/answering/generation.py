@@ -15,7 +15,7 @@ from gateway.answering.escalation import Escalation, Verdict
 from gateway.answering.tier_deltas import tier_deltas
 from gateway.telemetry.logs import FIELDS
 from quality.record import Attempt, AttemptStatus, CacheUse
-from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
 from tiers.pricing import cost_usd
 from tiers.replica_try import ReplicaTry
 from tiers.tier import Delta, Tier, Usage
@@ -82,6 +82,7 @@ class Generation:
         self._held: deque[Delta] = deque()
         self._let_go = False
         self._over = False
+        self._lost: TierLostError | None = None
 
     def __aiter__(self) -> "Generation":
         return self
@@ -169,18 +170,21 @@ class Generation:
         return True
 
     async def _fall_over(self, error: Exception) -> None:
-        """Go on with the next tier up, or raise `error` if that is not possible any more."""
+        """Go on with the next tier up, or raise `error` if that is not possible any more. That a process ended over the
+        request is not lost sight of where the next tier is down for that very reason."""
         if not isinstance(error, TierError):
             log.error(
                 "tier %d failed in request %s", self.tier.number, self.ask.request_id,
                 exc_info=error, extra={FIELDS: {"tier": self.tier.number}},
             )  # fmt: skip
+        if isinstance(error, TierLostError):
+            self._lost = error
         committed = self.ask.stream and self._let_go
         failed_before = any(attempt.status == "error" for attempt in self.attempts)
         may_move = not committed and not failed_before
         stand_in = await self._stand_in() if may_move else None
         if stand_in is None:
-            raise error
+            raise self._lost if self._lost is not None and isinstance(error, TierUnavailableError) else error
         await self._deltas.aclose()
         self._close_attempt("error", error)
         log.warning(

@@ -8,13 +8,14 @@ import numpy as np
 from gateway.embedding.embedder import Float
 from gateway.errors import ApiError
 from inference_core.client import CoreClient
-from inference_core.errors import CoreError, InvalidRequestError
+from inference_core.errors import CoreError, CoreLostError, InvalidRequestError
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import ModelInfo
 from inference_core.tokenization.loading import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.catalog import CPU_CORE
 from tiers.embedding_spec import EmbeddingSpec
+from tiers.errors import TierLostError
 from tiers.tier import Usage, UsageMeter
 
 # Texts of one request in the core at a time: the scheduler shares its steps among all requests.
@@ -97,6 +98,8 @@ class CoreEmbedder:
 def _refusal(error: BaseException) -> BaseException:
     if not isinstance(error, CoreError):
         return error
+    if isinstance(error, CoreLostError):
+        return TierLostError(str(error))
     if isinstance(error, InvalidRequestError):
         return ApiError(400, str(error), param="input", code="invalid_value")
     return ApiError(503, f"The text could not be embedded now: {error}. Try again later.", code="model_unavailable")

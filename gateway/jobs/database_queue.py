@@ -91,13 +91,19 @@ class DatabaseQueue(JobQueue):
             until = await self._clock.lease_clock(connection) + self._lease
             return [job for job in jobs if not await self._set(connection, job, {"visible_at": until})]
 
-    async def put_back(self, job: Job, seconds: float, deliveries: int) -> None:
+    async def put_back(self, job: Job, seconds: float, deliveries: int, deaths: int) -> None:
         """See `JobQueue`."""
         async with self._transaction() as connection:
             now = await self._clock.lease_clock(connection)
             # What never waited comes first, in order. Suspects are looked for among those that did.
-            due = now + min(seconds, LONGEST_WAIT_SECONDS) if seconds or job.deaths else 0.0
-            await self._set(connection, job, {"visible_at": due, "taken_by": None, "deliveries": deliveries})
+            due = now + min(seconds, LONGEST_WAIT_SECONDS) if seconds or deaths else 0.0
+            values: dict[str, object] = {
+                "visible_at": due,
+                "taken_by": None,
+                "deliveries": deliveries,
+                "deaths": deaths,
+            }
+            await self._set(connection, job, values)
 
     async def done(self, jobs: Sequence[Job]) -> None:
         """Nothing: a line with an answer is not given to anyone."""

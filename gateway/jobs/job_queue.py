@@ -13,7 +13,7 @@ class QueueAwayError(RuntimeError):
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A line that was taken. `deliveries`: how often it has been, this time included.
 
-    `deaths`: how often the process that had it ended before the line did. `redelivered`: the last of those deliveries
+    `deaths`: how often a process ended while it was at work on the line. `redelivered`: the delivery before this one
     ended so. `token`: by which the queue knows this delivery again.
     """
 
@@ -51,8 +51,9 @@ class JobQueue(ABC):
         """Work on `jobs` goes on; those that are another's meanwhile come back."""
 
     @abstractmethod
-    async def put_back(self, job: Job, seconds: float, deliveries: int) -> None:
-        """Give it to anyone in so many `seconds`, as one that has been delivered so often. A suspect stays one."""
+    async def put_back(self, job: Job, seconds: float, deliveries: int, deaths: int) -> None:
+        """Give it to anyone in so many `seconds`, as one that has been delivered so often; as a suspect if it has seen
+        any `deaths`."""
 
     @abstractmethod
     async def done(self, jobs: Sequence[Job]) -> None:

@@ -20,14 +20,14 @@ from gateway.jobs.output_lines import EXHAUSTED, PROCESS_DIED, error_line, refus
 from gateway.jobs.retrying import again
 from gateway.request_ids import new_request_id
 from gateway.telemetry.job_metrics import JobMetrics
-from tiers.errors import TierError
+from tiers.errors import TierError, TierLostError
 
 log = logging.getLogger(__name__)
 
 # A line that was in work at so many deaths of processes is what they died of: at the last one it was answered alone.
 MOST_DEATHS = 2
-# For how long a shutdown waits at least for lines that are being taken.
-TAKING_SECONDS = 1.0
+# For how long at most a shutdown waits for lines that are being taken.
+TAKING_SECONDS = 2.0
 
 # A batch, one of its lines, and the id that its request goes by; the body of the answer.
 AnswerLine = Callable[[Batch, InputLine, str], Awaitable[bytes]]
@@ -48,8 +48,8 @@ class LineWorker:
     piles up while the database is away. `on_idle` is told whenever the last line under way
     has ended.
 
-    A line that was in work when a process died is answered again with no other line under way, so that the next death
-    tells it from its neighbours of the first; a line that meets that one too is failed.
+    A line that was in work when a process died, this one or a core's, is answered again with no other line under way
+    here, so that the next death tells it from its neighbours of the first; a line that meets that one too is failed.
     """
 
     def __init__(
@@ -112,8 +112,7 @@ class LineWorker:
                 lost = await self._queue.keep(list(kept)) if kept else []
                 # Another has them by now.
                 self._drop([kept[job] for job in lost if job in kept])
-            self._may_have_suspects = True
-            self._turn.set()
+            self._look_for_suspects()
 
     async def drain(self, seconds: float) -> int:
         """Begin nothing more and wait up to `seconds` for what is under way; what is left then is handed back. How many
@@ -121,8 +120,8 @@ class LineWorker:
         self._draining = True
         self._turn.set()
         with suppress(TimeoutError):
-            # What is being taken is put back at once: whatever a process has when it ends counts as lost to its death.
-            async with asyncio.timeout(max(seconds, TAKING_SECONDS)), self._filling:
+            # What is being taken has to be put back: what a process still has when it ends counts as lost to a death.
+            async with asyncio.timeout(TAKING_SECONDS), self._filling:
                 pass
         tasks = list(self._begun)
         if tasks:
@@ -132,6 +131,10 @@ class LineWorker:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         return len(left)
+
+    def _look_for_suspects(self) -> None:
+        self._may_have_suspects = True
+        self._turn.set()
 
     def _drop(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -191,7 +194,7 @@ class LineWorker:
 
     async def _hand_back(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            await self._queue.put_back(job, 0.0, job.deliveries - 1)
+            await self._queue.put_back(job, 0.0, job.deliveries - 1, job.deaths)
 
     def _begin(self, begun: Begun) -> None:
         task = asyncio.create_task(self._work(begun))
@@ -224,13 +227,14 @@ class LineWorker:
         """What becomes visible of the line; None if it is asked again."""
         batch, job, line = begun.batch, begun.job, begun.line
         if job.deaths >= MOST_DEATHS:
-            log.warning("line %d of %s is failed: %d processes ended over it", job.number, job.batch_id, job.deaths)
-            return _answer(job, "failed", error_line(line.custom_id, PROCESS_DIED))
+            return _process_died(begun, job.deaths)
         if job.deliveries > self._knobs().most_attempts:
             return _answer(job, "failed", error_line(line.custom_id, EXHAUSTED))
         request_id = new_request_id("batchline")
         try:
             body = await self._answer(batch, line, request_id)
+        except TierLostError:
+            return await self._after_loss(begun)
         except Exception as error:
             failure = as_api_error(error)
             bug = None if isinstance(error, (ApiError, TierError)) else error
@@ -250,9 +254,30 @@ class LineWorker:
         if wait.batch:
             self._pauses[job.batch_id] = time.monotonic() + wait.seconds
         self._metrics.lines.add(("retried",))
-        with suppress(QueueAwayError):
-            await self._queue.put_back(job, wait.seconds, job.deliveries if wait.counted else job.deliveries - 1)
+        deliveries = job.deliveries if wait.counted else job.deliveries - 1
+        await self._put_back(job, wait.seconds, deliveries, job.deaths)
         return True
+
+    async def _after_loss(self, begun: Begun) -> LineAnswer | None:
+        """What becomes of a line when another process, a core's, ended while it computed the answer."""
+        job, deaths = begun.job, begun.job.deaths + 1
+        if deaths >= MOST_DEATHS:
+            return _process_died(begun, deaths)
+        self._metrics.lines.add(("retried",))
+        await self._put_back(job, self._knobs().backoff_seconds, job.deliveries, deaths)
+        return None
+
+    async def _put_back(self, job: Job, seconds: float, deliveries: int, deaths: int) -> None:
+        with suppress(QueueAwayError):
+            await self._queue.put_back(job, seconds, deliveries, deaths)
+        if deaths:
+            asyncio.get_running_loop().call_later(seconds, self._look_for_suspects)
+
+
+def _process_died(begun: Begun, deaths: int) -> LineAnswer:
+    job = begun.job
+    log.warning("line %d of %s is failed: %d processes ended over it", job.number, job.batch_id, deaths)
+    return _answer(job, "failed", error_line(begun.line.custom_id, PROCESS_DIED))
 
 
 def _answer(job: Job, status: str, text: str) -> LineAnswer:

@@ -152,9 +152,9 @@ class RedisQueue(JobQueue):
             lost += [mine[token.decode()] for token in gone]
         return lost
 
-    async def put_back(self, job: Job, seconds: float, deliveries: int) -> None:
+    async def put_back(self, job: Job, seconds: float, deliveries: int, deaths: int) -> None:
         """See `JobQueue`."""
-        arguments: list[Any] = [_GROUP, job.token, seconds, f"{job.number}:{deliveries}:{job.deaths}"]
+        arguments: list[Any] = [_GROUP, job.token, seconds, f"{job.number}:{deliveries}:{deaths}"]
         names = [_stream_of(job), _names(job.batch_id).later]
         await self._ask(lambda redis: self._put_back(keys=names, args=arguments, client=redis))
 

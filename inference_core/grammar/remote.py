@@ -77,6 +77,11 @@ class GrammarWorker:
                 logger.error("a grammar of kind %s broke the compiler: %s", self.grammar.kind, message.reason)
                 raise CoreError(f"{self.grammar.param} could not be compiled: the compiler failed, which is logged")
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether matchers can be made: the process has not ended, as far as is known."""
+        return self.failure is None and (bool(self.handles) or self._channel.is_silent)
+
     def ask(self, matcher: "RemoteMatcher", question: Question) -> None:
         """Have a question go with the others at the next `send`."""
         self._asked.append((matcher, question))
@@ -107,7 +112,7 @@ class GrammarWorker:
             self.give_up(CoreError(f"{self.grammar.param}: the process of its grammar failed, which is logged"))
 
     def give_up(self, error: CoreError) -> None:
-        """End the process; whoever needs it fails with `error`."""
+        """End the process; the matchers of its grammar fail with `error`."""
         self.failure = self.failure or error
         self._channel.shut_down()
 

@@ -112,7 +112,7 @@ class Server:
             self._encode.channel = channel
             run(channel, self._vocabularies)
         except Exception as error:
-            channel.send_at_once(Failed(repr(error)))
+            channel.send_at_once(Failed(type(error).__name__))
         finally:
             os._exit(1)
 
@@ -139,7 +139,9 @@ class Server:
 def main() -> NoReturn:
     if os.getpgrp() != os.getpid():
         os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # It ends with the serving process, which may have answers to finish when all processes are told to end.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     try:
         Server(socket.socket(fileno=int(sys.argv[1]))).serve()
     except BaseException:

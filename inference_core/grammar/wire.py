@@ -1,7 +1,7 @@
 """What a serving process, its grammar server and the grammars' processes say to each other, over Unix sockets.
 
 The server's control socket carries single bytes, each with a socket: `VOCABULARY` for one over which a `Vocabulary`
-follows, `WORKER` for one that a new process is to be started for, which is told of its grammar by a `Start`.
+follows, `WORKER` for one that a new process is to be started for, and over which that process receives a `Start`.
 """
 
 import select
@@ -32,7 +32,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """It could not be done, and that is not the grammar's fault."""
+    """It could not be done, and that is not the grammar's fault. Nothing of the grammar is in `reason`."""
 
     reason: str
 
@@ -125,6 +125,9 @@ class Channel:
         self._connection = connection
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
+
+    def __del__(self) -> None:
+        self.close()
 
     def fileno(self) -> int:
         return self._connection.fileno()

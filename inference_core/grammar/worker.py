@@ -78,13 +78,13 @@ def _warm_up(vocabularies: Mapping[int, LLTokenizer]) -> None:
 
 
 def _set_limits(limits: Limits) -> None:
-    for number in (signal.SIGPROF, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     with suppress(ValueError):  # the system's own limit is lower
         resource.setrlimit(resource.RLIMIT_STACK, (limits.stack_bytes, most))
     with suppress(OSError):  # no such file system: the platform does not enforce the limit either
+        Path("/proc/self/oom_score_adj").write_text("500")  # rather this process than the serving one
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         size = pages * resource.getpagesize() + limits.memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
@@ -110,7 +110,7 @@ class _Worker:
         except MemoryError:
             os.abort()
         except BaseException as error:  # The library's own panics are no Exception.
-            self._channel.send(Failed(repr(error)[:1000]))
+            self._channel.send(Failed(type(error).__name__))
         else:
             self._channel.send(Compiled(num_words, self._memory_bytes))
             return True

@@ -36,6 +36,12 @@ CALLED = {"name": "f", "arguments": "{}"}
 CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": None}, "messages"),
+    ({"messages": HELLO * 2049}, "messages"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 4097}] * 2}, "messages"),
+    (
+        {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": CALLED}] * 8193}]},
+        "messages",
+    ),
     ({"messages": "hello"}, "messages"),
     ({"messages": [{"role": "alien", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": 1, "content": "x"}]}, "messages[0].role"),

@@ -140,6 +140,11 @@ def test_a_hostile_grammar_is_a_400_that_names_its_field_and_the_process_lives_o
     assert aio.process.poll() is None
 
 
+def test_the_serving_process_does_not_load_the_grammar_library(aio: ServedProcess) -> None:
+    assert "llguidance" not in Path(f"/proc/{aio.process.pid}/maps").read_text()
+    assert any("llguidance" in Path(f"/proc/{process}/maps").read_text() for process in grammars_of(aio))
+
+
 def test_one_tenants_costly_grammars_do_not_keep_another_waiting(aio: ServedProcess) -> None:
     def costly(number: int) -> Callable[[], httpx.Response]:
         return lambda: ask(aio, EVE, response_format(many_properties(5000 + number)))

@@ -15,6 +15,7 @@ from gateway.settings import Settings, SettingsError
 from migrations.tables import audit_events, requests
 from quality.record import Record
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.polling import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADMIN = "an-admin-key-of-some-length"
@@ -78,6 +79,30 @@ async def test_stored_texts_are_redacted(aio: RunningGateway) -> None:
     record = await ask(aio, "ada")
 
     assert record.messages == [{"role": "user", "content": "My number is [redacted]."}]
+
+
+async def test_a_long_text_is_redacted_too(aio: RunningGateway) -> None:
+    long = [{"role": "user", "content": f"{'word ' * 40} 4711 {' ' * 4000}"}]
+    answer = await aio.http.post(
+        "/v1/chat/completions", json={"model": "tier-1", "messages": long}, headers=bearer(KEYS["ada"])
+    )
+    record = await eventually(lambda: aio.parts.records.find(answer.json()["id"]))
+    assert record.messages == [{"role": "user", "content": long[0]["content"].replace("4711", "[redacted]")}]
+
+
+async def test_a_shutdown_keeps_the_record_of_a_text_that_is_being_redacted_without_it(tmp_path: Path) -> None:
+    patterns = tmp_path / "patterns"
+    patterns.write_text(r"[\w.+-]+@[\w-]+\.[\w.]+", "utf-8")
+    kept: list[Record] = []
+    async with running_gateway(Settings(data_dir=str(tmp_path), drain_seconds=0, redaction=str(patterns))) as gateway:
+        gateway.tier(1).max_context = 1_000_000
+        gateway.parts.service._sinks.append(lambda answer, record: kept.append(record))
+        choking = [{"role": "user", "content": "x" * 1_000_000}]
+        answer = await gateway.http.post("/v1/chat/completions", json={"model": "tier-1", "messages": choking})
+        assert (answer.status_code, kept) == (200, [])
+    assert [(record.request_id, record.messages, record.answer) for record in kept] == [
+        (answer.json()["id"], None, None)
+    ]
 
 
 async def test_an_erased_user_is_gone_and_who_erased_her_is_written_down(aio: RunningGateway) -> None:

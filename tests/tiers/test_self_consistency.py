@@ -153,6 +153,13 @@ def test_prompts_for_short_checkable_answers_are_recognised(prompt: str, kind: A
     assert answer_kind(prompt) == kind
 
 
+def test_the_kind_of_a_long_prompt_is_told_by_its_ends() -> None:
+    filler = "The committee met on the third of May and decided nothing. " * 10_000
+    assert answer_kind(f"{filler}\nA) cats\nB) dogs") == "choice"
+    assert answer_kind(f"Answer yes or no.\n{filler}") == "yes-no"
+    assert answer_kind(f"{filler}\nA) cats\nB) dogs\n{filler}") is None
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "answer"),
     [

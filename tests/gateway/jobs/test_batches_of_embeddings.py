@@ -8,12 +8,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import openai
+import pytest
 import pytest_asyncio
 
+from gateway.embedding.core_embedder import CoreEmbedder
 from gateway.http import worker_app
+from inference_core.errors import CoreLostError
+from inference_core.fake_runner import hash_core
 from tests.gateway.embedding_catalog import TEXTS, TOKEN_USD, embedding_settings
 from tests.gateway.jobs.batching import made, outcome, request_line
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tiers.embedding_spec import EmbeddingSpec
+from tiers.errors import TierLostError
 
 ENDPOINT = "/v1/embeddings"
 ADMIN = {"authorization": "Bearer an-admin-key-of-some-length"}
@@ -80,3 +86,19 @@ async def test_lines_beyond_the_budget_and_wrong_ones_are_errors(serving: Runnin
     assert (found["poor"]["status_code"], found["poor"]["body"]["error"]["code"]) == (429, "insufficient_quota")
     assert (found["empty"]["status_code"], found["empty"]["body"]["error"]["param"]) == (400, "input[0]")
     assert (found["unknown"]["status_code"], found["unknown"]["body"]["error"]["param"]) == (404, "model")
+
+
+class LostCore:
+    """A core of one model that dies over everything that it is asked."""
+
+    def __init__(self) -> None:
+        self.models = {info.name: info for info in hash_core("m", slabs=8, max_context=64, vocab_size=10).model_infos}
+
+    async def embed(self, *asked: Any, **how: Any) -> Any:
+        raise CoreLostError("the connection to the core is lost")
+
+
+async def test_a_core_that_dies_over_a_text_is_told_from_one_that_is_not_there() -> None:
+    spec = EmbeddingSpec(name="tiny", model="m", input_usd_per_million=0.0)
+    with pytest.raises(TierLostError, match="connection to the core is lost"):
+        await CoreEmbedder(spec, {"cpu": LostCore()}).embed([[1], [2]], priority=0, salt="")  # type: ignore[dict-item]

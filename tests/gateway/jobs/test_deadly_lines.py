@@ -17,14 +17,20 @@ from gateway.jobs.batch_input import InputLine
 from gateway.jobs.batch_knobs import BatchKnobs
 from gateway.jobs.line_book import LineBook
 from gateway.jobs.line_worker import AnswerLine, LineWorker
+from gateway.settings import Settings
 from gateway.stores.retries import background
 from gateway.telemetry.job_metrics import JobMetrics
-from tests.gateway.jobs.batching import ENDED, request_line
+from inference_core.socket_transport import SocketCoreClient
+from tests.gateway.jobs import batching
+from tests.gateway.jobs.batching import ENDED, outcome, request_line
+from tests.gateway.jobs.deadly_core import DEADLY_TOKENS, KeptCore
 from tests.gateway.jobs.queue_bench import Bench
 from tests.gateway.remote_catalog import write_remote_catalog
+from tests.gateway.running_gateway import running_gateway
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import eventually, until
+from tiers.errors import TierLostError, TierUnavailableError
 
 # As many as a process answers at once, and all of them; one of the first is deadly.
 TOGETHER, LINES, DEADLY = 4, 9, 1
@@ -68,6 +74,43 @@ def test_a_line_that_kills_its_process_twice_is_failed_and_all_others_are_answer
     assert "ended twice" in errors[f"r{DEADLY}"]["error"]["message"]
     assert sorted(output) == sorted(f"r{n}" for n in range(LINES) if n != DEADLY)
     assert not upstream.deadly.acquire(blocking=False)
+
+
+async def test_a_line_that_kills_the_core_of_its_process_twice_is_failed_and_all_others_are_answered(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(data_dir=str(tmp_path), role="gateway", monitor=False, batch_concurrency=TOGETHER)
+    core = KeptCore(settings.socket_path)
+    try:
+        async with running_gateway(
+            settings, scripted=False, cores={"cpu": SocketCoreClient(settings.socket_path)}
+        ) as aio:
+            await aio.http.patch("/v1/admin/batches", json={"backoff_seconds": 0.1, "most_attempts": 100})
+            await eventually(lambda: aio.parts.routing.tier(1).load().healthy)
+            asked = [
+                request_line(f"r{n}", max_tokens=DEADLY_TOKENS if n == DEADLY else 4, temperature=0)
+                for n in range(LINES)
+            ]
+            batch, output, errors = await outcome(aio.openai, (await batching.made(aio.openai, asked)).id)
+    finally:
+        core.stop()
+    assert (batch.status, core.deaths) == ("completed", 2)
+    assert {name: line["error"]["code"] for name, line in errors.items()} == {f"r{DEADLY}": "process_died"}
+    assert sorted(output) == sorted(f"r{n}" for n in range(LINES) if n != DEADLY)
+
+
+@pytest.mark.parametrize("model", ["tier-1", "auto"])
+async def test_a_line_whose_core_died_twice_is_failed_though_the_next_tier_is_down_by_then(
+    tmp_path: Path, model: str
+) -> None:
+    async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False)) as aio:
+        await aio.http.patch("/v1/admin/batches", json={"backoff_seconds": 0.01})
+        for number, error in ((1, TierLostError("lost")), (2, TierUnavailableError("gone"))):
+            aio.tier(number).fail_at, aio.tier(number).error = 0, error
+        made = await batching.made(aio.openai, [request_line("r0", model=model)])
+        _, output, errors = await outcome(aio.openai, made.id)
+        assert (output, errors["r0"]["error"]["code"]) == ({}, "process_died")
+        assert len(aio.tier(1).requests) == 2
 
 
 async def test_lines_of_a_dead_process_are_answered_alone_and_others_together(queues: Bench) -> None:

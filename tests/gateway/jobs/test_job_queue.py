@@ -72,9 +72,9 @@ async def test_what_is_put_back_is_anyones_again_at_once_or_later(queues: Bench)
     batch_id = await queues.make(2)
     ada, bob = queues.worker("ada"), queues.worker("bob")
     one, two = await ada.take(batch_id, 2)
-    await ada.put_back(one, 0.0, 0)
+    await ada.put_back(one, 0.0, 0, one.deaths)
     assert [(job.number, job.deliveries) for job in await bob.take(batch_id, 2)] == [(1, 1)]
-    await ada.put_back(two, SHORT, two.deliveries)
+    await ada.put_back(two, SHORT, two.deliveries, two.deaths)
     later = await eventually(lambda: bob.take(batch_id, 2))
     assert [(job.number, job.deliveries, job.redelivered) for job in later] == [(2, 2, False)]
 
@@ -83,7 +83,7 @@ async def test_a_line_put_back_for_long_is_not_given_now(queues: Bench) -> None:
     batch_id = await queues.make(1)
     worker = queues.worker("ada")
     (job,) = await worker.take(batch_id, 1)
-    await worker.put_back(job, 300.0, 1)
+    await worker.put_back(job, 300.0, 1, job.deaths)
     assert await worker.take(batch_id, 1) == []
 
 
@@ -145,13 +145,25 @@ async def test_a_suspect_that_is_put_back_stays_one_and_no_death_is_added(queues
     ada, bob = queues.worker("ada"), queues.worker("bob")
     for seconds in (0.0, SHORT):
         job = await eventually(lambda: ada.take_suspect(batch_id))
-        await ada.put_back(job, seconds, job.deliveries - 1)
+        await ada.put_back(job, seconds, job.deliveries - 1, job.deaths)
     assert await bob.take(batch_id, 1) == []
     again = await eventually(lambda: bob.take_suspect(batch_id))
     assert (again.number, again.deliveries, again.deaths, again.redelivered) == (1, 2, 1, False)
-    await bob.put_back(again, 300.0, again.deliveries)
+    await bob.put_back(again, 300.0, again.deliveries, again.deaths)
     assert not await ada.has_suspect(batch_id)
     assert await ada.keep([again]) == [again]
+
+
+async def test_a_line_put_back_after_a_death_is_a_suspect(queues: Bench) -> None:
+    batch_id = await queues.make(3)
+    ada, bob = queues.worker("ada"), queues.worker("bob")
+    one, two, _ = await ada.take(batch_id, 3)
+    await ada.put_back(one, 0.0, 1, 1)
+    await ada.put_back(two, 300.0, 1, 1)
+    assert await bob.take(batch_id, 9) == []
+    again = await bob.take_suspect(batch_id)
+    assert again is not None
+    assert (again.number, again.deliveries, again.deaths, again.redelivered) == (1, 2, 1, False)
 
 
 async def test_a_line_that_its_worker_lost_track_of_met_no_death(queues: Bench) -> None:
@@ -187,7 +199,7 @@ async def test_work_goes_on_while_redis_knows_nothing_of_it(redis_server: RedisS
         jobs = await worker.take(batch_id, 2)
         redis_server.flush()
         assert await worker.keep(jobs) == []
-        await worker.put_back(jobs[0], 0.0, 0)
+        await worker.put_back(jobs[0], 0.0, 0, jobs[0].deaths)
         await worker.done(jobs)
         assert not queues.stores[0].away
 

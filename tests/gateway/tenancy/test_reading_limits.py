@@ -19,8 +19,8 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.tenancy.test_admission import ADMIN, bearer, key_of
 from tests.polling import eventually
 
-PROMPT = "Why is the sky blue?"
-TOKENS = 6
+PROMPT = "Is 1234567890 a prime?"
+TOKENS = 15
 ESTIMATE = 1 + len(PROMPT) // 4
 READING: dict[str, dict[str, Any]] = {
     "/v1/route": {"prompt": PROMPT},

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,7 +121,7 @@ def test_a_grammar_that_turns_hostile_later_ends_its_own_answers_and_no_others(g
         assert "to follow" in str(failure)
     assert allowed(standing)
     assert standing.failure is None
-    assert grammars.compiled(grammar("lark", LATE))().failure is None  # for whoever draws another letter
+    assert grammars.compiled(grammar("lark", LATE))().failure is None  # for answers that have not come so far
 
 
 def test_limits_of_the_parser_end_one_answer_with_their_reason(grammars: Grammars) -> None:
@@ -205,6 +204,24 @@ def test_a_process_that_is_gone_fails_its_answers_as_the_machines_fault(grammars
     assert ord("x") in allowed(grammars.compiled(grammar("regex", "xyz"))())
 
 
+def test_answers_can_be_finished_when_all_processes_were_told_to_end(grammars: Grammars) -> None:
+    matcher = grammars.compiled(FINE)()
+    assert grammars.server.process_id is not None
+    for process in (grammars.server.process_id, *grammars.processes):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(process, number)
+    assert ord("a") in allowed(matcher)
+    assert grammars.compiled(grammar("regex", "started afterwards"))
+
+
+def test_a_process_that_ended_while_it_was_idle_is_replaced(grammars: Grammars) -> None:
+    assert grammars.compiled(grammar("regex", "idle"))
+    ended = grammars.processes
+    for process in ended:
+        os.kill(process, signal.SIGKILL)
+    until(lambda: ord("i") in allowed(grammars.compiled(grammar("regex", "idle"))()))
+
+
 def test_where_no_process_can_be_started_requests_are_to_come_later_and_the_log_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -246,7 +263,7 @@ def test_matchers_that_are_dropped_leave_nothing_behind(grammars: Grammars) -> N
     assert len(kept._worker.handles) == 1  # type: ignore[attr-defined]
 
 
-def test_questions_that_nobody_waits_for_disturb_no_later_ones(grammars: Grammars) -> None:
+def test_questions_whose_answers_are_not_fetched_disturb_no_later_ones(grammars: Grammars) -> None:
     make = grammars.compiled(grammar("lark", 'start: "abababab" ("c" | "d")'))
     first, second = make(), make()
     for matcher in (first, second):
@@ -258,7 +275,7 @@ def test_questions_that_nobody_waits_for_disturb_no_later_ones(grammars: Grammar
     assert first.forced_tokens()[0] in allowed(first)
 
 
-def test_errors_that_are_nobodys_fault_are_core_errors_and_logged(
+def test_errors_that_are_not_the_grammars_fault_are_core_errors_and_logged(
     grammars: Grammars, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(text: str) -> list[int]:
@@ -268,4 +285,3 @@ def test_errors_that_are_nobodys_fault_are_core_errors_and_logged(
     with caplog.at_level(logging.ERROR), pytest.raises(CoreError):
         grammars.compiled(grammar("regex", "forced text"))
     assert caplog.records
-    assert threading.active_count() < 50

@@ -1,4 +1,4 @@
-"""Which grammar is compiled next, who waits for whom, and which processes stay: with processes that are scripted."""
+"""Which grammar is compiled next, what waits for what, and which processes stay: with processes that are scripted."""
 
 import socket
 import threading

@@ -6,7 +6,7 @@ import threading
 import pytest
 from scripted_core import ScriptedCore, expected_tokens
 
-from inference_core.errors import CoreGoneError, InvalidRequestError
+from inference_core.errors import CoreGoneError, CoreLostError, InvalidRequestError
 from inference_core.fake_runner import HashModelRunner, hash_core
 from inference_core.protocol import Knobs
 from tests.polling import eventually
@@ -247,9 +247,9 @@ async def test_when_the_core_dies_everyone_learns_why(connect, ask):
     client = await connect(lambda: core)
     open_iterator, _ = await first_output(client, ask("innocent", tokens=10**6))
 
-    with pytest.raises(CoreGoneError, match="boom"):
+    with pytest.raises(CoreLostError, match="boom"):
         await collect(client, ask("guilty", salt="explode"))
-    with pytest.raises(CoreGoneError, match="boom"):
+    with pytest.raises(CoreLostError, match="boom"):
         async for _ in open_iterator:
             pass
 
@@ -320,9 +320,10 @@ async def test_closing_the_client_ends_its_iterators_and_frees_their_requests(co
 
     while core.live:
         await asyncio.to_thread(lambda: None)  # a server learns of it in a later turn of the loop
-    with pytest.raises(CoreGoneError, match="closed"):
+    with pytest.raises(CoreGoneError, match="closed") as caught:
         async for _ in outputs:
             pass
+    assert not isinstance(caught.value, CoreLostError)
     with pytest.raises(CoreGoneError, match="closed"):
         await client.stats()
 

@@ -14,7 +14,7 @@ from scripted_core import ScriptedCore, expected_tokens
 
 from inference_core.core_server import CoreServer, serve_core
 from inference_core.doors import UnixDoor
-from inference_core.errors import CoreError, CoreGoneError, InvalidRequestError
+from inference_core.errors import CoreError, CoreGoneError, CoreLostError, InvalidRequestError
 from inference_core.frames import FrameWriter
 from inference_core.protocol import AbortRequest, CoreStats, Event, Hello, QueryStats
 from inference_core.socket_transport import SocketCoreClient
@@ -248,9 +248,10 @@ async def test_what_outlives_the_grace_is_cut_off_with_the_reason(stack, path, a
 
     await server.stop()
 
-    with pytest.raises(CoreGoneError, match="shutting down"):
+    with pytest.raises(CoreGoneError, match="shutting down") as caught:
         async for _ in outputs:
             pass
+    assert not isinstance(caught.value, CoreLostError)
 
 
 async def test_a_new_server_does_not_lose_its_socket_when_the_old_one_stops(stack, path, ask):
@@ -299,8 +300,12 @@ async def test_a_killed_server_process_can_be_replaced_on_the_same_path(path, as
                 assert process.is_alive()
         outputs = await begun(client, ask(tokens=10**6))
         process.kill()
-        with pytest.raises(CoreGoneError, match="connection to the core is lost"):
+        with pytest.raises(CoreLostError, match="connection to the core is lost"):
             async for _ in outputs:
                 pass
         await asyncio.to_thread(process.join, 60)
+        # What comes later was not in it.
+        with pytest.raises(CoreGoneError) as caught:
+            await anext(client.generate(ask(tokens=1)))
+        assert not isinstance(caught.value, CoreLostError)
     await client.close()

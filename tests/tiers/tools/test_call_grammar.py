@@ -132,6 +132,14 @@ def test_a_regular_expression_cannot_stand_beside_tools_that_may_be_called() -> 
     assert caught.value.param == "structured_outputs.regex"
 
 
+@pytest.mark.parametrize("text", ["{", '{"items":' * 20_000 + "{}" + "}" * 20_000], ids=["cut off", "deep"])
+def test_a_schema_that_cannot_be_read_is_refused_by_its_field(text: str) -> None:
+    answer = Grammar(kind="json_schema", text=text, param="structured_outputs.json")
+    with pytest.raises(TierRequestError) as caught:
+        call_grammar(Tooling(tools=TOOLS), HERMES, {}, answer)
+    assert caught.value.param == "structured_outputs.json"
+
+
 def test_markers_that_are_control_tokens_are_named_by_their_ids() -> None:
     grammar = call_grammar(Tooling(tools=TOOLS, choice="required"), MISTRAL, {"[TOOL_CALLS]": 5}, None)
     assert grammar is not None
