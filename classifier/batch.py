@@ -99,7 +99,7 @@ class BatchPredictor:
 
     def _by_class(self, id_: str | int, prompt: RoutingInput, turn: EncodedTurn, novelty: float) -> PromptPrediction:
         assert self._cold is not None
-        prediction = self._cold.prediction(prompt, turn, self._inputs.prediction)
+        prediction = self._cold.prediction(prompt, turn, novelty)
         tier = decide(msgspec.structs.replace(self._inputs, prediction=prediction)).tier
         return PromptPrediction(id_, prediction.p_ok, [], tier, novelty, prediction.classes)
 

@@ -47,11 +47,10 @@ def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
     """The explanation of one prompt by `model`."""
     given = routing_input_of_text(row.prompt)
     turn = model.encode(given)
-    prediction = model.prediction(turn, model.memory.look_up_one(turn.embedding))
+    nearby = model.memory.look_up_one(turn.embedding)
     fallback, curves, cold = fallback_of(model.manifest), model.manifest.curves, model.kind == "prior"
     target = QUALITY_SETTINGS[DEFAULT_SETTING] if cold else curves.default_quality_target
-    if cold:
-        prediction = ColdStart(model).prediction(given, turn, prediction)
+    prediction = ColdStart(model).prediction(given, turn, nearby.novelty) if cold else model.prediction(turn, nearby)
     decision = decide(
         PolicyInputs(
             prediction=prediction,

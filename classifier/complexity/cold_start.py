@@ -3,8 +3,8 @@
 from functools import cache
 
 from classifier.artefact import default_artefact, load_artefact
-from classifier.complexity.model import ComplexityModel, shipped_complexity
-from classifier.complexity.prior import by_class, like_of
+from classifier.complexity.model import shipped_complexity
+from classifier.complexity.prior import adequacy, like_of
 from classifier.decision import Prediction
 from classifier.outcome_model import EncodedTurn, OutcomeModel, encode_turn
 from classifier.routing_input import RoutingInput
@@ -17,17 +17,20 @@ class ColdStart:
 
     def __init__(self, model: OutcomeModel) -> None:
         self._complexity, self._like = shipped_complexity(), like_of(model.manifest.tiers)
+        self._version = model.version
         self._shares_encoder = model.manifest.encoder.get("sha256") == self._complexity.encoder
 
-    def prediction(self, given: RoutingInput, turn: EncodedTurn, prediction: Prediction) -> Prediction:
-        """`prediction` of the prompt `given`, encoded as `turn`, by class."""
+    def prediction(self, given: RoutingInput, turn: EncodedTurn, novelty: float) -> Prediction:
+        """The prediction for the prompt `given`, encoded as `turn`."""
         encoded = turn if self._shares_encoder else encode_turn(_shipped_model().encoder, given)
-        classes = _probabilities(self._complexity, given, encoded)
-        return by_class(prediction, classes, self._like)
-
-
-def _probabilities(complexity: ComplexityModel, given: RoutingInput, turn: EncodedTurn) -> list[float]:
-    return complexity.probabilities(given.turn, tokenise(given.turn), turn.features, turn.embedding)
+        classes = self._complexity.probabilities(given.turn, tokenise(given.turn), encoded.features, encoded.embedding)
+        return Prediction(
+            p_ok=[round(p, 6) for p in adequacy(classes, self._like)],
+            classes=[round(p, 4) for p in classes],
+            kind="prior",
+            novelty=novelty,
+            classifier_version=self._version,
+        )
 
 
 @cache

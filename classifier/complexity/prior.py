@@ -8,10 +8,7 @@ another label than "no worse than the strongest tier's"; verified outcomes repla
 
 from collections.abc import Sequence
 
-import msgspec
-
 from classifier.complexity.classes import Complexity
-from classifier.decision import Prediction
 
 # P(adequate | class, kind of model); the columns are 3B, 8B, 70B, and 70B with chain of thought.
 _ADEQUATE: dict[Complexity, tuple[float, float, float, float]] = {
@@ -35,17 +32,6 @@ def adequacy(classes: Sequence[float], like: Sequence[Complexity]) -> list[float
         for kind in like
     ]
     return [*found[:-1], 1.0]
-
-
-def by_class(prediction: Prediction, classes: Sequence[float], like: Sequence[Complexity]) -> Prediction:
-    """`prediction` with the class prior in place of outcomes that were measured on other models."""
-    return msgspec.structs.replace(
-        prediction,
-        p_ok=[round(p, 6) for p in adequacy(classes, like)],
-        p_correct=[],
-        classes=[round(p, 4) for p in classes],
-        contributions=[],
-    )
 
 
 def like_of(tiers: int) -> tuple[Complexity, ...]:

@@ -48,7 +48,11 @@ class ComplexityReport(msgspec.Struct, frozen=True, kw_only=True):
         found = [(n, f"{getattr(self.model, f):.3f}", f"{getattr(self.length, f):.3f}") for n, f in named.items()]
         mine, by_length = (" / ".join(f"{share:.2f}" for share in one.by_tier) for one in (self.model, self.length))
         agreement = "-" if self.agreement is None else f"{self.agreement:.3f}"
-        return [*found, ("share of tiers 1 to 4", mine, by_length), ("rows; agreement of raters", str(self.rows), agreement)]
+        return [
+            *found,
+            ("share of tiers 1 to 4", mine, by_length),
+            ("rows; agreement of raters", str(self.rows), agreement),
+        ]
 
 
 class _Line(msgspec.Struct):

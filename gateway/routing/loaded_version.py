@@ -57,9 +57,11 @@ class LoadedVersion:
         where these can be predicted; with the prompt's embedding."""
         recent, lengths = self.recent, self.lengths
         turn = self.model.encode(given)
-        prediction = self.model.prediction(turn, self.model.memory.look_up_one(turn.embedding))
-        if self._cold is not None:
-            prediction = self._cold.prediction(given, turn, prediction)
+        nearby = self.model.memory.look_up_one(turn.embedding)
+        if self._cold is None:
+            prediction = self.model.prediction(turn, nearby)
+        else:
+            prediction = self._cold.prediction(given, turn, nearby.novelty)
         if lengths is not None:
             tokens = lengths.by_tier(turn.features, turn.embedding)
             prediction = msgspec.structs.replace(prediction, predicted_tokens=tokens)
