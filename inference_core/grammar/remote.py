@@ -201,7 +201,7 @@ class RemoteMatcher:
         self._question = None
 
     def ask_forced(self) -> None:
-        if self._forced is None:
+        if self._forced is None and self._question is None:
             self._ask(None)
 
     def ask_masks(self, drafts: Sequence[int]) -> None:
@@ -211,8 +211,7 @@ class RemoteMatcher:
         self._worker.send()
 
     def forced_tokens(self) -> list[int]:
-        if self._forced is None and self._question is None:
-            self._ask(None)
+        self.ask_forced()
         while self._forced is None and self.failure is None:
             self._fetch()
         return self._forced or []

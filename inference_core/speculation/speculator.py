@@ -84,6 +84,7 @@ class Speculator:
         self._idle_steps = 0
         self._rests_until = -math.inf
         self._round = _Round(0, False)
+        self._bound: list[Matcher] = []
         self._stats = SpeculationStats()
         scheduler.on_leave = self.forget
 
@@ -126,6 +127,9 @@ class Speculator:
 
     def learn(self, seconds: float) -> None:
         """The step that drafts were last added to is done, after `seconds`, drafting included."""
+        # The answers come while outputs are delivered and the next step is planned.
+        ask_forced(self._bound)
+        self._bound = []
         if self._in_force not in self._drafters:
             return
         done, verify_seconds = self._round, seconds - self._round.draft_seconds
@@ -182,7 +186,8 @@ class Speculator:
             if len(share.token_ids) == 1 and share.sample is not None and share.sample.matcher is not None:
                 matchers.append((sequence, share.sample.matcher))
         matchers = [(sequence, matcher) for sequence, matcher in matchers if _most_drafts(sequence, knobs) >= 1]
-        ask_forced(matcher for _, matcher in matchers)
+        self._bound = [matcher for _, matcher in matchers]
+        ask_forced(self._bound)
         for sequence, matcher in matchers:
             most = min(_most_drafts(sequence, knobs), self._room)
             forced = matcher.forced_tokens()[:most] if most >= 1 else []
