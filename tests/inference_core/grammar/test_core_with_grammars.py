@@ -15,6 +15,7 @@ from inference_core.errors import InvalidRequestError
 from inference_core.fake_runner import GREEDY, HashModelRunner
 from inference_core.grammar.matcher import GrammarMatcher
 from inference_core.protocol import AddRequest, Grammar, Knobs, SamplingParams, SequenceOutput
+from tests.examples import examples
 from tests.inference_core.grammar.byte_vocabulary import SIZE, ByteVocabulary
 
 VOCABULARY = ByteVocabulary()
@@ -201,7 +202,7 @@ def test_a_request_can_be_aborted_while_its_grammar_is_compiled_whole_or_by_choi
     assert world.ends["half", 0].finish_reason in ("stop", "length")
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(1, 3)), min_size=1, max_size=8), st.integers(2, 8)
 )
@@ -244,7 +245,7 @@ def test_forced_tokens_are_skipped_ahead_and_change_no_answer() -> None:
     assert quick.core.stats().steps < 0.9 * tokens
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(1, 50), st.integers(0, 6)), min_size=1, max_size=6),
     st.sampled_from(["off", "prompt_lookup"]),
