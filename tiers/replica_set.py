@@ -59,7 +59,8 @@ class ReplicaSet(Tier):
             server.base_url: RemoteTier(msgspec.structs.replace(spec, remote=remote.alone(server)), environ=environ)
             for server in remote.servers
         }
-        self._balancer = Balancer(spec.name, remote.servers, remote.balancing, clock=clock, rng=rng or random.Random())
+        rng = rng or random.Random(random.getrandbits(64))
+        self._balancer = Balancer(spec.name, remote.servers, remote.balancing, clock=clock, rng=rng)
         self._budget = RetryBudget(remote.balancing.retry_burst)
         self._first_tokens: deque[float] = deque(maxlen=MOST_FIRST_TOKENS)
         self._watching: asyncio.Task[None] | None = None

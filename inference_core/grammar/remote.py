@@ -77,10 +77,11 @@ class GrammarWorker:
                 logger.error("a grammar of kind %s broke the compiler: %s", self.grammar.kind, message.reason)
                 raise CoreError(f"{self.grammar.param} could not be compiled: the compiler failed, which is logged")
 
-    @property
     def is_usable(self) -> bool:
         """Whether matchers can be made: the process has not ended, as far as is known."""
-        return self.failure is None and (bool(self.handles) or self._channel.is_silent)
+        while not self.handles and self.failure is None and not self._channel.is_silent:
+            self.receive()  # answers that were not fetched, or the end
+        return self.failure is None
 
     def ask(self, matcher: "RemoteMatcher", question: Question) -> None:
         """Have a question go with the others at the next `send`."""
@@ -201,7 +202,7 @@ class RemoteMatcher:
         self._question = None
 
     def ask_forced(self) -> None:
-        if self._forced is None:
+        if self._forced is None and self._question is None:
             self._ask(None)
 
     def ask_masks(self, drafts: Sequence[int]) -> None:
@@ -211,8 +212,7 @@ class RemoteMatcher:
         self._worker.send()
 
     def forced_tokens(self) -> list[int]:
-        if self._forced is None and self._question is None:
-            self._ask(None)
+        self.ask_forced()
         while self._forced is None and self.failure is None:
             self._fetch()
         return self._forced or []

@@ -17,6 +17,7 @@ from inference_core.protocol import Grammar
 
 VOCABULARY, WORKER = b"v", b"w"
 _HEAD = struct.Struct("<I")
+_PIECE_BYTES = 1 << 16
 
 
 class Vocabulary(msgspec.Struct, frozen=True, tag=True):
@@ -123,6 +124,7 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._received = bytearray()
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
 
@@ -144,26 +146,26 @@ class Channel:
     def receive(self, deadline: float | None = None) -> Message:
         """Raises `TimeoutError` after `deadline` (by `time.monotonic`), `EOFError` or `OSError` if the other side is
         gone."""
-        (length,) = _HEAD.unpack(self._exactly(_HEAD.size, deadline))
-        message: Message = _decoder.decode(self._exactly(length, deadline))
+        (length,) = _HEAD.unpack(self._taken(_HEAD.size, deadline))
+        message: Message = _decoder.decode(self._taken(length, deadline))
         return message
 
     @property
     def is_silent(self) -> bool:
         """Whether nothing waits to be received, not even the end."""
-        return not self._poll.poll(0)
+        return not self._received and not self._poll.poll(0)
 
-    def _exactly(self, length: int, deadline: float | None) -> bytearray:
-        data = bytearray(length)
-        view, known = memoryview(data), 0
-        while known < length:
+    def _taken(self, length: int, deadline: float | None) -> bytearray:
+        """The next bytes, once so many have come."""
+        while len(self._received) < length:
             if deadline is not None and not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1e3):
                 raise TimeoutError("the other side does not answer")
-            count = self._connection.recv_into(view[known:])
-            if not count:
+            piece = self._connection.recv(max(_PIECE_BYTES, length - len(self._received)))
+            if not piece:
                 raise EOFError("the other side is gone")
-            known += count
-        return data
+            self._received += piece
+        taken, self._received = self._received[:length], self._received[length:]
+        return taken
 
     def shut_down(self) -> None:
         """Let both sides see the end, from any thread; the socket is closed with this object."""

@@ -7,7 +7,6 @@ memory by SIGABRT, the end of the stack by SIGSEGV. What one grammar costs or br
 import os
 import resource
 import signal
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -127,12 +126,10 @@ class _Worker:
             assert isinstance(questions, Questions)
             for number in questions.dropped:
                 self._matchers.pop(number, None)
-            began = time.process_time()
             seconds += sum(1 + len(q.drafts or ()) for q in questions.asked) * self._limits.seconds_per_mask
             _allow(max(1e-6, seconds))
             answers = [self._answer(question) for question in questions.asked]
-            _allow(0)
-            seconds = min(self._limits.burst_seconds, seconds - (time.process_time() - began))
+            seconds = min(self._limits.burst_seconds, _allow(0))
             self._channel.send(Answers(answers, self._memory_bytes))
 
     def _answer(self, question: Question) -> Answer:
@@ -153,9 +150,9 @@ class _Worker:
         return _most_resident_bytes() - self._shared_bytes
 
 
-def _allow(seconds: float) -> None:
-    """End the process after so much more CPU time; 0 is no limit."""
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+def _allow(seconds: float) -> float:
+    """End the process after so much more CPU time, 0 being no limit; what is left of the time allowed before."""
+    return signal.setitimer(signal.ITIMER_PROF, seconds)[0]
 
 
 def _most_resident_bytes() -> int:

@@ -206,7 +206,7 @@ class GrammarWorkers:
         if key not in self._workers:
             return None
         _, worker = self._workers[key]
-        if not worker.is_usable:
+        if not worker.is_usable():
             del self._workers[key]
             return None
         self._workers.move_to_end(key)

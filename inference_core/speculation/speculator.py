@@ -84,6 +84,7 @@ class Speculator:
         self._idle_steps = 0
         self._rests_until = -math.inf
         self._round = _Round(0, False)
+        self._bound: list[Sequence] = []
         self._stats = SpeculationStats()
         scheduler.on_leave = self.forget
 
@@ -126,6 +127,10 @@ class Speculator:
 
     def learn(self, seconds: float) -> None:
         """The step that drafts were last added to is done, after `seconds`, drafting included."""
+        # The answers come while outputs are delivered and the next step is planned.
+        still = (sequence.sample_spec.matcher for sequence in self._bound)
+        ask_forced(matcher for matcher in still if matcher is not None)
+        self._bound = []
         if self._in_force not in self._drafters:
             return
         done, verify_seconds = self._round, seconds - self._round.draft_seconds
@@ -182,6 +187,7 @@ class Speculator:
             if len(share.token_ids) == 1 and share.sample is not None and share.sample.matcher is not None:
                 matchers.append((sequence, share.sample.matcher))
         matchers = [(sequence, matcher) for sequence, matcher in matchers if _most_drafts(sequence, knobs) >= 1]
+        self._bound = [sequence for sequence, _ in matchers]
         ask_forced(matcher for _, matcher in matchers)
         for sequence, matcher in matchers:
             most = min(_most_drafts(sequence, knobs), self._room)

@@ -14,6 +14,7 @@ from classifier.errors import NoTierAllowedError, PolicyInputsError
 from classifier.fallback import fallback_of
 from classifier.outcome_model import OutcomeModel
 from classifier.policy import barred_tiers, decide
+from tests.examples import examples
 
 COSTS = [0.001, 0.0025, 0.01, 0.03]
 
@@ -141,7 +142,7 @@ def circumstances(draw: st.DrawFn) -> PolicyInputs:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(circumstances(), st.lists(st.floats(0, 1), min_size=2, max_size=5), st.sampled_from(["lambda", "tau"]))
 def test_raising_the_target_never_lowers_a_tier_by_the_shipped_curves(
     shipped: OutcomeModel, inputs: PolicyInputs, targets: list[float], rule: str

@@ -16,6 +16,7 @@ from classifier.native import KERNELS
 from classifier.outcome_model import CONTRIBUTIONS, OutcomeModel
 from classifier.routing_input import routing_input_of_text
 from classifier.tokens import tokenise
+from tests.examples import examples
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels were not built")
 
@@ -54,7 +55,7 @@ def numpy_alone() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(texts)
 def test_features_are_the_same_to_the_last_bit(text: str) -> None:
     tokens = tokenise(text)
@@ -64,7 +65,7 @@ def test_features_are_the_same_to_the_last_bit(text: str) -> None:
     assert {FEATURE_NAMES[i]: (found[i], wanted[i]) for i in np.flatnonzero(found != wanted)} == {}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(texts)
 def test_encodings_and_predictions_are_the_same_up_to_rounding(shipped: OutcomeModel, text: str) -> None:
     prompt = routing_input_of_text(text)

@@ -20,6 +20,7 @@ from classifier.policy import decide
 from classifier.prompt_file import PromptRow
 from classifier.routing_input import HEAD_WORDS, TAIL_WORDS, routing_input_of_text
 from classifier.training.dataset import FILE, data_folder, load_outcomes
+from tests.examples import examples
 
 # Of decisions at one typo a prompt, and of P(no worse) of tier 1; well above what was measured, far below what matters.
 MOST_CHANGED = 0.08
@@ -96,7 +97,7 @@ def test_what_is_looked_at_is_bounded_however_long_the_prompt_is(name: str) -> N
     assert len(routing_input_of_text(HARD[name]).turn) <= 8 * (HEAD_WORDS + TAIL_WORDS) + 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.text(st.characters(), max_size=3000) | st.binary(max_size=3000).map(lambda raw: raw.decode("latin-1")))
 def test_any_text_gets_a_decision(shipped: OutcomeModel, text: str) -> None:
     assert decided(shipped, text).tier in (1, 2, 3, 4)

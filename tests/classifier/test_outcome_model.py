@@ -13,6 +13,7 @@ from classifier.heuristic import heuristic_prediction
 from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import routing_input_of_text
 from classifier.training.train import Candidate
+from tests.examples import examples
 
 EASY, HARD = "What is the red dog house river?", "What is the cohomology functor tensor manifold lattice?"
 
@@ -48,7 +49,7 @@ def test_predictions_are_a_prior_until_the_serving_catalogue_is_the_measured_one
     assert load_artefact(tiny.folder, fingerprint).predict(prompt).kind == "measured"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.text(max_size=3000))
 def test_any_text_gets_probabilities_and_the_same_ones_twice(shipped: OutcomeModel, text: str) -> None:
     prompt = routing_input_of_text(text)

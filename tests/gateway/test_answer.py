@@ -15,6 +15,7 @@ from gateway.errors import ApiError
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from quality.record import Record
+from tests.examples import examples
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier
@@ -59,7 +60,7 @@ async def consume(answer: Answer, deltas: int) -> None:
             return
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     stream=st.booleans(),
     n=st.integers(1, 3),

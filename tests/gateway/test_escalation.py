@@ -18,6 +18,7 @@ from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from quality.record import Record
+from tests.examples import examples
 from tests.gateway.known_probes import BAD_STATE, GOOD_STATE, known_probes
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
@@ -247,7 +248,7 @@ async def test_probes_of_another_model_are_refused(caplog: pytest.LogCaptureFixt
     assert "is not what answers there now" in caplog.text
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     stream=st.booleans(),
     hold=st.integers(0, 8),

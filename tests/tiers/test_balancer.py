@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from tests.examples import examples
 from tests.tiers.tier_world import GREEDY, chat
 from tiers.balancer import Balancer
 from tiers.peak_ewma import PeakEwma
@@ -154,7 +155,7 @@ class BalancerMachine(RuleBasedStateMachine):
 
 
 TestBalancerMachine = BalancerMachine.TestCase
-TestBalancerMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestBalancerMachine.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
 
 
 def test_failures_in_a_row_eject_then_one_probe_decides_and_each_failed_probe_doubles_the_time() -> None:
@@ -338,7 +339,7 @@ def test_what_was_sent_before_an_ejection_says_nothing_new() -> None:
     st.integers(0, 7),
     st.lists(st.binary(), max_size=40),
 )
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_when_a_replica_goes_only_its_prompts_move(weights: list[float], gone: int, keys: list[bytes]) -> None:
     clock = Clock()
     gone %= len(weights)

@@ -16,6 +16,7 @@ from gateway.knobs.file import KnobFile
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from quality.record import Record
+from tests.examples import examples
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import WORDS
@@ -97,7 +98,7 @@ async def called(world: World, number: int, caller: Caller, *, stream: bool, kee
         return "error"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     callers=st.lists(CALLERS, min_size=1, max_size=4),
     stream=st.booleans(),

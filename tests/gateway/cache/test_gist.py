@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.cache.gist import gist
 from gateway.cache.prompt_edits import EDITS, words_of
+from tests.examples import examples
 
 WORDS = ["how", "do", "I", "the", "momentum", "speed", "doubles", "not", "two", "7", "3.5", "Paris", "escobar", "duran"]
 MARKS = ["", "", "", "", ",", "?", "!", ".", ";", "-", "*", "+", "(", ")", "/", "%"]
@@ -67,7 +68,7 @@ def test_prompts_that_may_want_other_answers_have_other_gists(a: str, b: str) ->
     assert gist(a) != gist(b)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(prompt=PROMPTS, seed=st.integers(0, 2**16))
 @pytest.mark.parametrize("edit", [one for one in EDITS if not one.harmless], ids=lambda one: one.name)
 def test_a_word_number_negation_symbol_or_place_that_differs_makes_another_gist(edit, prompt: str, seed: int) -> None:  # type: ignore[no-untyped-def]
@@ -76,7 +77,7 @@ def test_a_word_number_negation_symbol_or_place_that_differs_makes_another_gist(
         assert gist(edited) != gist(prompt)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(prompt=PROMPTS, place=st.integers(0, 8))
 def test_a_word_more_or_less_makes_another_gist(prompt: str, place: int) -> None:
     words = prompt.split(" ")

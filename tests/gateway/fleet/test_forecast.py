@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.fleet.forecast import DAY_S, Forecaster
+from tests.examples import examples
 
 values = st.one_of(st.none(), st.just(0.0), st.floats(0, 1e9), st.just(math.nan), st.just(math.inf), st.floats(-1e6, 0))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(series=st.lists(values, max_size=80), ahead=st.integers(1, 6))
 def test_gaps_zeros_spikes_and_nonsense_give_a_finite_need_that_is_never_negative(series, ahead):
     forecaster = Forecaster(15, ahead)

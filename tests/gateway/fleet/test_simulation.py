@@ -19,6 +19,7 @@ from gateway.fleet.simulated_replica import SimulatedReplica, SimulatedRequest
 from gateway.fleet.simulation import FleetSettings, FleetSimulation
 from gateway.fleet.workload import Workload
 from inference_core.bench.trace_file import Arrival
+from tests.examples import examples
 
 PROFILE = msgspec.structs.replace(replica_profile("smollm2-135m-int4-cpu"), prompt_pair_s=0.0, context_token_s=0.0)
 OBJECTIVES = ServiceObjectives()
@@ -64,7 +65,7 @@ def predictive(at: Setting, **knobs: float) -> PredictiveRule:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(requests=requests_made, seed=st.integers(0, 99))
 def test_whatever_a_rule_wants_every_request_is_answered_in_order_and_the_pool_stays_warm(requests, seed):
     fleet = FleetSettings(cold_start_s=20, least=3, most=10)

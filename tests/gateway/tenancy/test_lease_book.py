@@ -23,6 +23,7 @@ from gateway.tenancy.purse import BudgetExceededError, Hold, Purse
 from migrations.tables import budget_leases
 from quality.database import migrate, open_database
 from quality.store import insert_records
+from tests.examples import examples
 from tests.quality.store.records import make_record
 
 AMOUNT = 100
@@ -180,7 +181,7 @@ class LeaseBookMachine(RuleBasedStateMachine):
 
 
 LeaseBookMachine.TestCase.settings = settings(
-    max_examples=15,
+    max_examples=examples(15),
     stateful_step_count=30,
     deadline=None,
     database=None,

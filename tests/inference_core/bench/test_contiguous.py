@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from inference_core.bench.contiguous import ContiguousArena
+from tests.examples import examples
 
 CAPACITY = 40
 
@@ -44,7 +45,7 @@ class ContiguousAllocation(RuleBasedStateMachine):
 
 
 TestContiguousAllocation = ContiguousAllocation.TestCase
-TestContiguousAllocation.settings = settings(max_examples=40, stateful_step_count=30)
+TestContiguousAllocation.settings = settings(max_examples=examples(40), stateful_step_count=30)
 
 
 def test_a_request_that_fits_in_all_free_memory_but_in_no_hole_is_refused():

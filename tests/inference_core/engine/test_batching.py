@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from inference_core.batching import batch_size, joins_now
 from inference_core.protocol import Knobs
+from tests.examples import examples
 
 
 def in_last_step(driver: CoreDriver) -> set[str]:
@@ -73,7 +74,7 @@ def test_continuous_batching_needs_far_fewer_steps_than_static_for_answers_of_un
     delay_ms=st.sampled_from([0, 125, 250]),
     sizes=st.sampled_from([[], [4], [2, 8]]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_dynamic_batch_goes_at_the_earlier_of_delay_and_preferred_size(
     arrivals: list[int], delay_ms: int, sizes: list[int]
 ) -> None:

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from inference_core.block_pool import BlockPool
 from inference_core.kv_layout import KVLayout
 from inference_core.slab_arena import SlabArena
+from tests.examples import examples
 
 SLAB = 1024
 NAMES = ("wide", "narrow", "odd")
@@ -96,4 +97,4 @@ class PoolMachine(RuleBasedStateMachine):
 class TestPoolsUnderRandomLoad(PoolMachine.TestCase):
     """Every block is free, idle or referenced, exactly once, whatever is taken, shared, dropped and evicted."""
 
-    settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)

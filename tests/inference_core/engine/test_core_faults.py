@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from inference_core.errors import BadLogitsError
 from inference_core.protocol import Knobs
+from tests.examples import examples
 
 # Faults are part of the game here; their tracebacks are noise.
 logging.getLogger("inference_core.step_executor").setLevel(logging.CRITICAL)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), count=st.integers(1, 9), early=st.booleans(), chunk=st.sampled_from([3, 100]))
 def test_only_the_sequences_that_fail_alone_are_ended(data: st.DataObject, count: int, early: bool, chunk: int) -> None:
     """Whoever they are, in whatever batch, in prompts and answers: the rest says what it would have said."""

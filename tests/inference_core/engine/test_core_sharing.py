@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_core.protocol import Knobs
+from tests.examples import examples
 
 
 def test_models_get_equal_time_not_equal_steps() -> None:
@@ -45,7 +46,7 @@ def test_steps_of_no_measurable_time_still_take_turns() -> None:
     assert [driver.runners[model].tokens_computed for model in ("a", "b")] == [10, 10]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(widths=st.tuples(st.integers(1, 4), st.integers(1, 4)), slabs=st.integers(10, 40), share=st.booleans())
 def test_an_idle_models_slabs_go_to_the_busy_one_within_100_steps(
     widths: tuple[int, int], slabs: int, share: bool
@@ -69,7 +70,7 @@ def test_an_idle_models_slabs_go_to_the_busy_one_within_100_steps(
     assert best >= 0.9
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     widths=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     slabs=st.integers(10, 30),

@@ -4,7 +4,9 @@ from core_machine import OneModelMachine, OverlappingMachine, SpeculatingMachine
 from handing_machine import HandingMachine
 from hypothesis import settings
 
-RUN = settings(max_examples=60, stateful_step_count=35, deadline=None)
+from tests.examples import examples
+
+RUN = settings(max_examples=examples(60), stateful_step_count=35, deadline=None)
 
 
 class TestOneModelUnderRandomLoad(OneModelMachine.TestCase):

@@ -8,6 +8,7 @@ from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.scheduling_order import service_order
 from inference_core.sequence import Sequence
 from inference_core.waiting_queue import WaitingQueue
+from tests.examples import examples
 
 # Quarters of seconds add up exactly, so that classes change at the same instant however they are computed.
 quarters = st.integers(0, 20).map(lambda n: n / 4)
@@ -79,4 +80,4 @@ class QueueMachine(RuleBasedStateMachine):
 class TestQueueUnderRandomUse(QueueMachine.TestCase):
     """Pushed, removed, aged: the order is what sorting would give."""
 
-    settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

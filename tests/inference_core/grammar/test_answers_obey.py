@@ -14,6 +14,7 @@ from inference_core.grammar.masks import begin_masks
 from inference_core.protocol import Grammar, SamplingParams
 from inference_core.sampler import sample
 from inference_core.step_plan import SampleSpec
+from tests.examples import examples
 from tests.inference_core.grammar.byte_vocabulary import EOS, SIZE, ByteVocabulary, byte_compiler
 
 COMPILER = byte_compiler()
@@ -101,7 +102,7 @@ SHARED = {
 SCHEMAS = st.recursive(scalars(), composites, max_leaves=6).map(lambda schema: schema | SHARED)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(SCHEMAS, st.integers(0, 2**32))
 def test_a_finished_answer_validates_against_any_schema(schema: dict[str, Any], seed: int) -> None:
     answer = random_answer(Grammar(kind="json_schema", text=json.dumps(schema)), seed)
@@ -109,14 +110,14 @@ def test_a_finished_answer_validates_against_any_schema(schema: dict[str, Any], 
         jsonschema.validate(json.loads(answer), schema, format_checker=jsonschema.FormatChecker(["date", "uuid"]))
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(0, 2**32))
 def test_any_json_object_is_an_object(seed: int) -> None:
     answer = random_answer(Grammar(kind="json_object"), seed)
     assert answer is None or isinstance(json.loads(answer), dict)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.lists(
         st.sampled_from(["[a-f]", "(yes|no)", "[0-9]{1,3}", "x*", "é?", "\\.", "(ab|a)b", "[^a-z\\n]"]),
@@ -130,7 +131,7 @@ def test_a_finished_answer_matches_a_regular_expression_whole(pattern: str, seed
     assert answer is None or re.fullmatch(pattern, answer), (pattern, answer)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8), min_size=1, max_size=5),
     st.integers(0, 2**32),

@@ -17,6 +17,7 @@ from inference_core.grammar.limits import Limits
 from inference_core.grammar.remote import RemoteMatcher
 from inference_core.grammar.server_process import own_server
 from inference_core.protocol import AddRequest, Grammar, Knobs, SamplingParams, SequenceOutput
+from tests.examples import examples
 from tests.inference_core.grammar.byte_vocabulary import SIZE, ByteVocabulary
 from tests.inference_core.grammar.hostile_grammars import LATE, as_text, intersection
 from tests.polling import until
@@ -244,7 +245,7 @@ def test_a_grammar_that_turns_hostile_later_ends_its_own_answer_as_the_callers_f
     assert world.ends["fine", 0].finish_reason in ("stop", "length")
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(1, 3)), min_size=1, max_size=8), st.integers(2, 8)
 )
@@ -287,7 +288,7 @@ def test_forced_tokens_are_skipped_ahead_and_change_no_answer() -> None:
     assert quick.core.stats().steps < 0.9 * tokens
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(1, 50), st.integers(0, 6)), min_size=1, max_size=6),
     st.sampled_from(["off", "prompt_lookup"]),

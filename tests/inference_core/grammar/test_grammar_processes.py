@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -193,33 +194,44 @@ def test_a_server_that_is_gone_is_started_again_and_running_grammars_outlive_it(
     grammars.close()
 
 
-def test_a_process_that_is_gone_fails_its_answers_as_the_machines_fault(grammars: Grammars) -> None:
-    make = grammars.compiled(grammar("regex", "xyz"))
-    matcher = make()
-    # What the kernel ends for want of memory is ended so; a grammar that is known to compile is not to blame.
-    for process in grammars.processes:
+@pytest.fixture
+def own() -> Iterator[Grammars]:
+    """Grammars of a server whose processes may be killed."""
+    grammars = Grammars()
+    yield grammars
+    grammars.close()
+
+
+def test_a_process_that_is_gone_fails_its_answers_as_the_machines_fault(own: Grammars) -> None:
+    matcher = own.compiled(FINE)()
+    for process in own.processes:
         os.kill(process, signal.SIGUSR1)
     assert allowed(matcher) == set()
     assert isinstance(matcher.failure, GrammarServerError)
-    assert ord("x") in allowed(grammars.compiled(grammar("regex", "xyz"))())
 
 
-def test_answers_can_be_finished_when_all_processes_were_told_to_end(grammars: Grammars) -> None:
-    matcher = grammars.compiled(FINE)()
-    assert grammars.server.process_id is not None
-    for process in (grammars.server.process_id, *grammars.processes):
+def test_a_process_that_ended_while_it_was_idle_is_replaced(own: Grammars) -> None:
+    assert own.compiled(FINE)
+    for process in own.processes:
+        os.kill(process, signal.SIGKILL)
+
+    def is_replaced() -> bool:
+        # It takes a moment until it is known that they ended.
+        with suppress(CoreError):
+            return ord("a") in allowed(own.compiled(FINE)())
+        return False
+
+    until(is_replaced)
+
+
+def test_answers_can_be_finished_when_all_processes_were_told_to_end(own: Grammars) -> None:
+    matcher = own.compiled(FINE)()
+    assert own.server.process_id is not None
+    for process in (own.server.process_id, *own.processes):
         for number in (signal.SIGTERM, signal.SIGINT):
             os.kill(process, number)
     assert ord("a") in allowed(matcher)
-    assert grammars.compiled(grammar("regex", "started afterwards"))
-
-
-def test_a_process_that_ended_while_it_was_idle_is_replaced(grammars: Grammars) -> None:
-    assert grammars.compiled(grammar("regex", "idle"))
-    ended = grammars.processes
-    for process in ended:
-        os.kill(process, signal.SIGKILL)
-    until(lambda: ord("i") in allowed(grammars.compiled(grammar("regex", "idle"))()))
+    assert own.compiled(grammar("regex", "started afterwards"))
 
 
 def test_where_no_process_can_be_started_requests_are_to_come_later_and_the_log_says_so_once(

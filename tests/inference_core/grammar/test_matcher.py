@@ -12,6 +12,7 @@ from inference_core.grammar.masks import TokenMask, begin_masks
 from inference_core.grammar.matcher import GrammarMatcher
 from inference_core.protocol import Grammar, SamplingParams
 from inference_core.step_plan import SampleSpec
+from tests.examples import examples
 from tests.inference_core.grammar.byte_vocabulary import CONTROL, EOS, SIZE, ByteVocabulary, byte_compiler
 
 VOCABULARY = ByteVocabulary()
@@ -91,7 +92,7 @@ def test_a_draft_that_is_not_allowed_leaves_the_matcher_where_it_was() -> None:
     assert allowed(m) == first
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.sampled_from("abc"), min_size=0, max_size=6), st.integers(0, 6))
 def test_looking_ahead_changes_nothing(drafts: list[str], walked: int) -> None:
     m, untouched = matcher(kind="regex", text="([ab]c?)+"), matcher(kind="regex", text="([ab]c?)+")

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from inference_core.loaders.atomic_file import atomic_file
 from inference_core.loaders.weight_cache import WeightCache
+from tests.examples import examples
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -91,7 +92,7 @@ def test_the_file_is_readable_by_the_safetensors_package(tmp_path: Path) -> None
         np.testing.assert_array_equal(read[name], array)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data())
 def test_a_truncated_file_is_rebuilt(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     root = tmp_path_factory.mktemp("cache")

@@ -12,6 +12,7 @@ from inference_core.errors import BadLogitsError, InvalidRequestError
 from inference_core.native import cpu
 from inference_core.reference_sampler import distribution, sample_row
 from inference_core.sampler import sample
+from tests.examples import examples
 
 pytestmark = pytest.mark.skipif(not cpu.AVAILABLE, reason="the native kernels were not built (no C++ compiler)")
 
@@ -65,7 +66,7 @@ KINDS = st.sampled_from(["plain", "tied", "masked", "peaked", "extreme"])
 VOCABULARIES = st.sampled_from([1, 2, 7, 16, 31, 33, 255, 256, 257, 1000, 4099, 20_000])
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(params=PARAMS, kind=KINDS, vocab=VOCABULARIES, seed=st.integers(0, 2**32 - 1))
 def test_every_row_is_drawn_as_the_reference_draws_it(spec, params, kind, vocab, seed):
     rng = np.random.default_rng(seed)
@@ -155,7 +156,7 @@ def test_a_row_of_masks_alone_is_named(spec):
 
 
 @given(vocab=st.integers(1, 5000), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_the_best_of_a_row_is_the_first_of_the_greatest(vocab, seed):
     logits = np.round(np.random.default_rng(seed).normal(0, 1, (5, vocab))).astype(np.float32)
 

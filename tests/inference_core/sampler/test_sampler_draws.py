@@ -12,6 +12,7 @@ from scipy import stats
 
 from inference_core.errors import BadLogitsError
 from inference_core.sampler import distribution, sample, uniform
+from tests.examples import examples
 
 DRAWS = 8_000
 LOGITS = torch.tensor(np.random.default_rng(5).normal(0, 2.5, 1200).astype(np.float32))
@@ -100,7 +101,7 @@ PARAMS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(rows=st.lists(PARAMS, min_size=1, max_size=9), vocab=st.sampled_from([101, 49152]), seed=st.integers(0, 999))
 def test_a_row_gives_the_same_bits_alone_as_in_any_batch(spec, rows, vocab, seed):
     rng = np.random.default_rng(seed)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quality.judges.json_schema import UnsupportedSchemaError, is_valid
+from tests.examples import examples
 
 _SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.5, 1.0, 2.5, "", "a", "ab", "b"])
 _VALUES = st.recursive(
@@ -57,7 +58,7 @@ def _objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]
 _SCHEMAS = st.recursive(st.booleans() | _objects(st.booleans()), _objects, max_leaves=6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(value=_VALUES, schema=_SCHEMAS)
 def test_values_are_valid_by_us_where_they_are_by_the_standard(value: Any, schema: Any) -> None:
     assert is_valid(value, schema) is jsonschema.Draft202012Validator(schema).is_valid(value)

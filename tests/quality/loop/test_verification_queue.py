@@ -18,6 +18,7 @@ from quality.feedback import Feedback, FeedbackDesk
 from quality.sampling import Draw, SamplingSettings
 from quality.store import insert_records
 from quality.verification_queue import Job, Ruling, VerificationQueue
+from tests.examples import examples
 from tests.quality.store.records import make_embedding
 
 LEASE = 100.0
@@ -298,7 +299,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=_STEPS, share=st.sampled_from([0.05, 0.3, 1.0]))
 def test_whatever_happens_spent_and_reserved_money_never_passes_the_budget(
     steps: list[tuple[str, float]], share: float

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quality.backlog import Backlog, Entry
 from quality.segment import Location
+from tests.examples import examples
 
 SEGMENTS = [Path(folder) / f"{n}.journal" for folder in ("own", "orphan") for n in range(3)]
 
@@ -73,7 +74,7 @@ class BacklogMachine(RuleBasedStateMachine):
 
 
 TestBacklog = BacklogMachine.TestCase
-TestBacklog.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestBacklog.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None)
 
 
 def test_a_stored_record_is_no_longer_found() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from quality.journal import Committed, Journal, JournalFullError
 from quality.segment import frame, read_payload, recover
+from tests.examples import examples
 from tests.polling import until
 
 
@@ -130,7 +131,7 @@ def test_close_commits_what_is_still_pending(tmp_path: Path) -> None:
     assert payloads_in(tmp_path) == [str(n).encode() for n in range(1000)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=30), st.integers(1, 400))
 def test_segments_together_hold_everything_in_order_whatever_their_size(
     tmp_path_factory: pytest.TempPathFactory, written: list[bytes], segment_bytes: int

@@ -25,6 +25,7 @@ from quality.listings import (
 )
 from quality.pages import PageError
 from quality.record_rows import request_row
+from tests.examples import examples
 from tests.quality.store.records import make_record
 
 LISTINGS = {
@@ -215,7 +216,7 @@ def test_limits_out_of_range_are_refused(bounds: dict[str, int], param: str) -> 
     assert refused.value.param == param
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(cursor=st.text(max_size=20))
 def test_a_cursor_is_a_position_or_is_refused(cursor: str) -> None:
     for listing in (VERIFICATIONS, ARTEFACTS):

@@ -21,6 +21,7 @@ from quality.store import (
     list_requests,
     record_audit,
 )
+from tests.examples import examples
 from tests.quality.store.records import make_embedding, make_record
 
 
@@ -73,7 +74,7 @@ async def test_a_record_without_consent_and_without_answer_comes_back_as_it_was(
     assert await get_request(engine, "r-1") == record
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(answer=st.text(), content=st.text(), number=st.integers(0, 2**31 - 1), cost=st.floats(0, 1e6))
 async def test_whatever_text_was_written_comes_back_except_nul_in_answers(
     engine: AsyncEngine, answer: str, content: str, number: int, cost: float

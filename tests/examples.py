@@ -1,0 +1,10 @@
+"""How many examples a property test draws: its own number by default, more where the profile asks for more."""
+
+from hypothesis import settings
+
+USUAL = 100
+
+
+def examples(usual: int) -> int:
+    """So many, and in proportion more where the profile asks for more than Hypothesis's usual hundred."""
+    return max(usual, usual * settings().max_examples // USUAL)
