@@ -1,5 +1,6 @@
 """Decisions without any outcomes: the sources' examples go where the sources say, and better than by length alone."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -50,7 +51,7 @@ def test_a_higher_target_never_lowers_a_tier() -> None:
     """RT-05."""
     prompts = ["Hi!", "Summarise this memo in three sentences: sales are up, costs too.", HARD]
     by_target = [tiers_of(*prompts, quality=target / 10) for target in range(11)]
-    for lower, higher in zip(by_target, by_target[1:], strict=False):
+    for lower, higher in pairwise(by_target):
         assert all(a <= b for a, b in zip(lower, higher, strict=True))
 
 
@@ -78,7 +79,7 @@ def test_a_model_learns_the_classes_that_its_rows_show() -> None:
 @pytest.mark.parametrize(
     "line", ['{"prompt": "x"}', '{"prompt": "x", "classes": []}', '{"prompt": "x", "classes": [5]}']
 )
-def test_rows_without_a_class_are_refused_with_their_line(tmp_path: Path, line: str) -> None:
-    (tmp_path / "rows").write_text(f'{{"prompt": "y", "classes": [1]}}\n{line}\n')
+def test_rows_without_a_class_are_refused_with_their_line(tmp_path: Path, given: str) -> None:
+    (tmp_path / "rows").write_text(f'{{"prompt": "y", "classes": [1]}}\n{given}\n')
     with pytest.raises(TrainingDataError, match="line 2"):
         read_labelled(tmp_path / "rows")
