@@ -76,10 +76,8 @@ def test_a_model_learns_the_classes_that_its_rows_show() -> None:
     assert found[0, 0] > 0.5 > found[1, 0]
 
 
-@pytest.mark.parametrize(
-    "line", ['{"prompt": "x"}', '{"prompt": "x", "classes": []}', '{"prompt": "x", "classes": [5]}']
-)
-def test_rows_without_a_class_are_refused_with_their_line(tmp_path: Path, given: str) -> None:
-    (tmp_path / "rows").write_text(f'{{"prompt": "y", "classes": [1]}}\n{given}\n')
+@pytest.mark.parametrize("rest", ["", ', "classes": []', ', "classes": [5]'])
+def test_rows_without_a_class_are_refused_with_their_line(tmp_path: Path, rest: str) -> None:
+    (tmp_path / "rows").write_text(f'{{"prompt": "y", "classes": [1]}}\n{{"prompt": "x"{rest}}}\n')
     with pytest.raises(TrainingDataError, match="line 2"):
         read_labelled(tmp_path / "rows")
