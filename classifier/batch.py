@@ -12,11 +12,13 @@ import msgspec
 import numpy as np
 
 from classifier.acceptance import accepted_artefact
+from classifier.complexity.cold_start import ColdStart
+from classifier.complexity.prior import DEFAULT_SETTING, QUALITY_SETTINGS
 from classifier.curve import quality_to_lambda, quality_to_tau
 from classifier.decision import PolicyInputs, Prediction
 from classifier.encoder import SlowEncoder
 from classifier.fallback import fallback_of
-from classifier.outcome_model import OutcomeModel, encode_turns
+from classifier.outcome_model import EncodedTurn, OutcomeModel, encode_turns
 from classifier.policy import decide
 from classifier.prompt_file import PromptRow
 from classifier.routing_input import RoutingInput, routing_input_of_text
@@ -29,24 +31,31 @@ WORTH_A_PROCESS = 4096
 
 class PromptPrediction(msgspec.Struct, frozen=True):
     """One line of the output. `p_ok`: P(no worse than the strongest tier) by tier; `p_correct`: P(correct) by tier,
-    empty where the artefact has no such heads; `tier`: the policy's choice at the artefact's reference prices."""
+    empty where the artefact has no such heads; `tier`: the policy's choice at the artefact's reference prices.
+
+    Where the artefact's outcomes are those of other models, `p_ok` is P(good enough) by `classes`, P of the four
+    complexity classes, for four tiers like 3B, 8B, 70B and 70B with chain of thought."""
 
     id: str | int
     p_ok: list[float]
     p_correct: list[float]
     tier: int
     novelty: float
+    classes: list[float] = []
 
 
 class BatchPredictor:
     """A loaded artefact and one quality target. Numbers are rounded to six digits, as they are written."""
 
-    def __init__(self, model: OutcomeModel, quality_target: float | None = None) -> None:
+    def __init__(self, model: OutcomeModel, quality_target: float | None = None, *, cold: bool = False) -> None:
+        """`cold`: decide by class, as for a catalogue without outcomes of its own."""
         manifest = model.manifest
+        self._cold = ColdStart(model) if cold else None
         heads = list(manifest.heads)
         tiers = range(1, manifest.tiers + 1)
         self.model = model
-        self.quality_target = manifest.curves.default_quality_target if quality_target is None else quality_target
+        usual = QUALITY_SETTINGS[DEFAULT_SETTING] if cold else manifest.curves.default_quality_target
+        self.quality_target = usual if quality_target is None else quality_target
         self._no_worse = [heads.index(f"no_worse_{k}") for k in tiers[:-1]]
         names = [f"correct_{k}" for k in tiers]
         self._correct = [heads.index(name) for name in names] if set(names) <= set(heads) else []
@@ -54,11 +63,11 @@ class BatchPredictor:
         self._inputs = PolicyInputs(
             prediction=Prediction(p_ok=[1.0], kind=model.kind, novelty=0.0, classifier_version=model.version),
             costs=list(manifest.curves.prices),
-            rule=manifest.curves.default_rule,
+            rule="tau" if cold else manifest.curves.default_rule,
             quality_target=self.quality_target,
             lambda_=quality_to_lambda(model, self.quality_target),
-            tau=quality_to_tau(model, self.quality_target),
-            novelty_threshold=fallback.threshold,
+            tau=self.quality_target if cold else quality_to_tau(model, self.quality_target),
+            novelty_threshold=None if cold else fallback.threshold,
             safe_tier=fallback.tier,
         )
 
@@ -78,10 +87,21 @@ class BatchPredictor:
         p_ok = np.hstack([p[:, self._no_worse], np.ones((len(rows), 1))]).tolist()
         p_correct = p[:, self._correct].tolist()
         novelty = np.round(outcomes.novelty.astype(np.float64), 6).tolist()
+        if self._cold is not None:
+            return [
+                self._by_class(row.id, prompt, turn, novel)
+                for row, prompt, turn, novel in zip(rows, prompts, turns, novelty, strict=True)
+            ]
         return [
             PromptPrediction(row.id, ok, correct, self._tier(prompt, ok, novel), novel)
             for row, prompt, ok, correct, novel in zip(rows, prompts, p_ok, p_correct, novelty, strict=True)
         ]
+
+    def _by_class(self, id_: str | int, prompt: RoutingInput, turn: EncodedTurn, novelty: float) -> PromptPrediction:
+        assert self._cold is not None
+        prediction = self._cold.prediction(prompt, turn, novelty)
+        tier = decide(msgspec.structs.replace(self._inputs, prediction=prediction)).tier
+        return PromptPrediction(id_, prediction.p_ok, [], tier, novelty, prediction.classes)
 
     def _tier(self, prompt: RoutingInput, p_ok: list[float], novelty: float) -> int:
         inputs = self._inputs
@@ -91,9 +111,15 @@ class BatchPredictor:
 
 
 def predict_lines(
-    folder: Path, rows: Iterable[PromptRow], *, quality_target: float | None = None, processes: int | None = None
+    folder: Path,
+    rows: Iterable[PromptRow],
+    *,
+    quality_target: float | None = None,
+    processes: int | None = None,
+    catalogue_fingerprint: str = "",
 ) -> Iterator[tuple[int, bytes]]:
-    """(Number of rows, their lines of JSON) in the order of `rows`, with the artefact in `folder`.
+    """(Number of rows, their lines of JSON) in the order of `rows`, with the artefact in `folder` for the catalogue of
+    that fingerprint; without one, decided by class.
 
     `processes`: how many work beside each other, by default the machine's cores where there is enough to do; memory
     stays bounded however long `rows` are. Raises `ArtefactError`.
@@ -101,17 +127,20 @@ def predict_lines(
     given = iter(rows)
     first = list(islice(given, WORTH_A_PROCESS))
     wanted = (os.cpu_count() or 1) if processes is None else processes
-    model = accepted_artefact(folder)  # refused here, with its reason, rather than in every process
+    # Refused here, with its reason, rather than in every process.
+    model = accepted_artefact(folder, catalogue_fingerprint)
     # A slow encoder takes all cores for each of its batches, and much memory.
     alone = isinstance(model.encoder, SlowEncoder) or len(first) < WORTH_A_PROCESS
     if wanted == 1 or (processes is None and alone):
-        predictor = BatchPredictor(model, quality_target)
+        predictor = BatchPredictor(model, quality_target, cold=model.kind == "prior")
         for batch in _batches(first, given):
             yield len(batch), _lines(predictor, batch)
         return
     # A process of its own for each core: matrix products with threads of their own would only get into their way.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    with ProcessPoolExecutor(wanted, get_context("spawn"), _start, (folder, quality_target)) as pool:
+    with ProcessPoolExecutor(
+        wanted, get_context("spawn"), _start, (folder, quality_target, catalogue_fingerprint)
+    ) as pool:
         waiting: deque[tuple[int, Future[bytes]]] = deque()
         for batch in _batches(first, given):
             waiting.append((len(batch), pool.submit(_work, batch)))
@@ -136,10 +165,11 @@ def _lines(predictor: BatchPredictor, rows: list[PromptRow]) -> bytes:
 _predictor: BatchPredictor | None = None
 
 
-def _start(folder: Path, quality_target: float | None) -> None:
+def _start(folder: Path, quality_target: float | None, catalogue_fingerprint: str) -> None:
     """Load the artefact once per process."""
     global _predictor
-    _predictor = BatchPredictor(accepted_artefact(folder), quality_target)
+    model = accepted_artefact(folder, catalogue_fingerprint)
+    _predictor = BatchPredictor(model, quality_target, cold=model.kind == "prior")
 
 
 def _work(rows: list[PromptRow]) -> bytes:

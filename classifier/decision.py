@@ -28,6 +28,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     `predicted_tokens[k-1]`: how many tokens tier k is expected to bill for its answer, None where that is not known;
     empty if for none.
     `p_ok_before`: what the artefact itself says, where recent verified outcomes nearby lowered `p_ok`; else empty.
+    `classes`: P(SIMPLE, MEDIUM, COMPLEX, EXPERT), where `p_ok` follows from them: it is then P(the answer is good
+    enough), which no outcome of these tiers has confirmed; else empty.
     """
 
     p_ok: list[float]
@@ -38,6 +40,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     p_correct: list[float] = []
     predicted_tokens: list[float | None] = []
     p_ok_before: list[float] = []
+    classes: list[float] = []
 
 
 class EdgePath(msgspec.Struct, frozen=True, kw_only=True):

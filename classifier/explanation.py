@@ -3,6 +3,8 @@
 import msgspec
 
 from classifier.appeals import without_appeals
+from classifier.complexity.cold_start import ColdStart
+from classifier.complexity.prior import DEFAULT_SETTING, QUALITY_SETTINGS
 from classifier.curve import quality_to_lambda, quality_to_tau
 from classifier.decision import PolicyInputs
 from classifier.fallback import fallback_of
@@ -16,6 +18,7 @@ from classifier.routing_input import routing_input_of_text
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt explained. `tier` and `reason`: the policy's at the artefact's own target and reference prices.
 
+    `classes`: P of the four complexity classes, where the tier follows from them.
     `contributions`: signed effects on the logit of tier 1's p_ok, largest first; `features`: the surface features that
     are not 0. `looked_at` of `characters` are seen by the classifier; `appeals` are words to the router, passed over.
     """
@@ -26,6 +29,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     tier: int
     reason: str
     quality_target: float
+    classes: list[float]
     p_ok: list[float]
     p_correct: list[float]
     predicted_tokens: list[float | None]
@@ -42,21 +46,24 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
     """The explanation of one prompt by `model`."""
     given = routing_input_of_text(row.prompt)
-    prediction, fallback, curves = model.predict(given), fallback_of(model.manifest), model.manifest.curves
-    target = curves.default_quality_target
+    turn = model.encode(given)
+    nearby = model.memory.look_up_one(turn.embedding)
+    fallback, curves, cold = fallback_of(model.manifest), model.manifest.curves, model.kind == "prior"
+    target = QUALITY_SETTINGS[DEFAULT_SETTING] if cold else curves.default_quality_target
+    prediction = ColdStart(model).prediction(given, turn, nearby.novelty) if cold else model.prediction(turn, nearby)
     decision = decide(
         PolicyInputs(
             prediction=prediction,
             costs=list(curves.prices),
-            rule=curves.default_rule,
+            rule="tau" if cold else curves.default_rule,
             quality_target=target,
             lambda_=quality_to_lambda(model, target),
-            tau=quality_to_tau(model, target),
-            novelty_threshold=fallback.threshold if given.turn.strip() else None,
+            tau=target if cold else quality_to_tau(model, target),
+            novelty_threshold=fallback.threshold if given.turn.strip() and not cold else None,
             safe_tier=fallback.tier,
         )
     )
-    features = model.encode(given).features.tolist()[: len(FEATURE_NAMES)]
+    features = turn.features.tolist()[: len(FEATURE_NAMES)]
     return Explanation(
         id=row.id,
         version=model.version,
@@ -64,12 +71,13 @@ def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
         tier=decision.tier,
         reason=decision.reason,
         quality_target=target,
+        classes=prediction.classes,
         p_ok=prediction.p_ok,
         p_correct=prediction.p_correct,
         predicted_tokens=prediction.predicted_tokens,
         novelty=prediction.novelty,
         novelty_threshold=fallback.threshold,
-        novel=prediction.novelty >= fallback.threshold,
+        novel=not cold and prediction.novelty >= fallback.threshold,
         contributions=prediction.contributions,
         features={name: round(value, 4) for name, value in zip(FEATURE_NAMES, features, strict=True) if value},
         characters=len(row.prompt),

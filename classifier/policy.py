@@ -15,6 +15,7 @@ from itertools import pairwise
 import msgspec
 
 from classifier.caution import held_back
+from classifier.complexity.classes import Complexity
 from classifier.decision import Decision, Exclusion, PolicyInputs
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 
@@ -143,6 +144,8 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
             f"tier {tier} has the least expected loss: P(worse) {1 - p_ok:.3f} + lambda {inputs.lambda_:.3g} "
             f"x cost share {share:.3f}"
         )
+    elif inputs.prediction.classes:
+        why = _by_class(inputs, tier)
     elif p_ok >= inputs.tau:
         why = f"tier {tier} is the cheapest with P(no worse) {p_ok:.3f} >= tau {inputs.tau:.3f}"
     else:
@@ -156,6 +159,18 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
         tiers = ", ".join(str(k) for k in sorted(held) if held[k] == reason)
         ruled_out += f"; not tier {tiers}: {reason}"
     return f"{why}{source}{canary}{arm}{ruled_out}"
+
+
+def _by_class(inputs: PolicyInputs, tier: int) -> str:
+    classes = inputs.prediction.classes
+    likeliest = max(Complexity, key=lambda c: classes[c - 1])
+    p_ok, costs = inputs.prediction.p_ok[tier - 1], inputs.costs
+    if p_ok >= inputs.tau:
+        why = f"tier {tier} is the cheapest whose answer is good enough with P {p_ok:.2f} >= {inputs.tau:.2f}"
+    else:
+        why = f"no allowed tier reaches P(good enough) {inputs.tau:.2f}, and tier {tier} is the strongest allowed"
+    saving = f"; ${costs[tier - 1]:.6f} instead of ${costs[-1]:.6f}" if tier < len(costs) else ""
+    return f"{likeliest.name} ({classes[likeliest - 1]:.2f}): {why}{saving}"
 
 
 def _check(inputs: PolicyInputs) -> None:

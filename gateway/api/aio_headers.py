@@ -7,6 +7,7 @@ from typing import get_args
 
 import msgspec
 
+from classifier.complexity.prior import QUALITY_SETTINGS
 from gateway.answering.answer import Answer
 from gateway.answering.ask import CacheWish
 from gateway.answering.slo_class import SLO_CLASSES, SloName
@@ -18,8 +19,9 @@ CACHE_WISHES: tuple[CacheWish, ...] = get_args(CacheWish)
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """`x-aio-quality`, `x-aio-min-tier`, `x-aio-max-cost` (US dollars), `x-aio-deadline-ms` (to the first token),
-    `x-aio-conversation` (the caller's own id of the conversation), `x-aio-slo` (what it is for: `SLO_CLASSES`),
+    """`x-aio-quality` (a number, or a named setting), `x-aio-min-tier`, `x-aio-max-cost` (US dollars),
+    `x-aio-deadline-ms` (to the first token), `x-aio-conversation` (the caller's own id of the conversation),
+    `x-aio-slo` (what it is for: `SLO_CLASSES`),
     `x-aio-cache` (use: of sampled answers too, refresh: a new answer, exact: of an equal request only, off)."""
 
     quality_target: float | None = None
@@ -38,7 +40,7 @@ def wishes_of(headers: Mapping[str, str], tiers: int) -> Wishes:
     if min_tier is not None and min_tier != int(min_tier):
         raise bad_request(f"Invalid header x-aio-min-tier: {min_tier} is not a whole number.", "x-aio-min-tier")
     return Wishes(
-        quality_target=_number(headers, "x-aio-quality", 0, 1),
+        quality_target=_quality(headers),
         min_tier=None if min_tier is None else int(min_tier),
         max_cost_usd=_number(headers, "x-aio-max-cost", 0, 1e6),
         deadline_seconds=None if deadline_ms is None else deadline_ms / 1e3,
@@ -48,7 +50,13 @@ def wishes_of(headers: Mapping[str, str], tiers: int) -> Wishes:
     )
 
 
-def _number(headers: Mapping[str, str], name: str, least: float, most: float) -> float | None:
+def _quality(headers: Mapping[str, str]) -> float | None:
+    named = QUALITY_SETTINGS.get(headers.get("x-aio-quality", ""))
+    also = f", or one of {', '.join(QUALITY_SETTINGS)}"
+    return _number(headers, "x-aio-quality", 0, 1, also) if named is None else named
+
+
+def _number(headers: Mapping[str, str], name: str, least: float, most: float, also: str = "") -> float | None:
     given = headers.get(name)
     if given is None:
         return None
@@ -58,7 +66,9 @@ def _number(headers: Mapping[str, str], name: str, least: float, most: float) ->
         value = math.nan
     if not least <= value <= most:
         raise bad_request(
-            f"Invalid header {name}: {given[:64]!r} is not a number from {least:g} to {most:g}.", name, "invalid_value"
+            f"Invalid header {name}: {given[:64]!r} is not a number from {least:g} to {most:g}{also}.",
+            name,
+            "invalid_value",
         )
     return value
 

@@ -81,7 +81,7 @@ def _classifier(parts: Parts) -> ClassifierShown:
         parent=model.manifest.parent,
         canary=None if serving.canary is None else serving.canary.version,
         share=serving.share,
-        novelty_threshold=fallback.threshold,
-        safe_tier=fallback.tier,
+        novelty_threshold=None if fallback is None else fallback.threshold,
+        safe_tier=None if fallback is None else fallback.tier,
         refusal=in_force.refusal,
     )

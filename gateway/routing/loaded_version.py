@@ -5,6 +5,8 @@ import asyncio
 import msgspec
 
 from classifier.answer_length import AnswerLength
+from classifier.complexity.cold_start import ColdStart
+from classifier.complexity.prior import DEFAULT_SETTING, QUALITY_SETTINGS
 from classifier.curve import quality_to_lambda, quality_to_tau
 from classifier.decision import Prediction
 from classifier.encoder import SlowEncoder
@@ -21,11 +23,15 @@ MAX_REMEMBERED_RULES = 1024
 
 
 class LoadedVersion:
-    """A version in force, or `on_trial` beside it. Immutable but for the rules that it has read off its curve, and for
-    `recent`, the verified outcomes since it was trained, and `lengths` of answers, which are replaced whole."""
+    """A version that serves, or `on_trial` beside it. Immutable but for the rules that it has read off its curve, and
+    for `recent`, the verified outcomes since it was trained, and `lengths` of answers, which are replaced whole.
+
+    While its outcomes are those of other models than the catalogue's, it decides by the prompt's complexity class.
+    """
 
     def __init__(self, model: OutcomeModel, *, on_trial: bool = False) -> None:
         self.model, self.on_trial = model, on_trial
+        self._cold = ColdStart(model) if model.kind == "prior" else None
         self._fallback = fallback_of(model.manifest)
         self._slow_encoder = model.encoder if isinstance(model.encoder, SlowEncoder) else None
         self.recent: RecentOutcomes | None = None
@@ -51,7 +57,11 @@ class LoadedVersion:
         where these can be predicted; with the prompt's embedding."""
         recent, lengths = self.recent, self.lengths
         turn = self.model.encode(given)
-        prediction = self.model.prediction(turn, self.model.memory.look_up_one(turn.embedding))
+        nearby = self.model.memory.look_up_one(turn.embedding)
+        if self._cold is None:
+            prediction = self.model.prediction(turn, nearby)
+        else:
+            prediction = self._cold.prediction(given, turn, nearby.novelty)
         if lengths is not None:
             tokens = lengths.by_tier(turn.features, turn.embedding)
             prediction = msgspec.structs.replace(prediction, predicted_tokens=tokens)
@@ -75,17 +85,26 @@ class LoadedVersion:
         return version
 
     def rule_for(self, quality_target: float | None) -> RoutingRule:
-        """The artefact's default rule at a target, read off its own cost-quality curve; None is its own target."""
+        """The artefact's default rule at a target, read off its own cost-quality curve; None is its own target.
+
+        By class it is the cheapest tier whose answer is good enough with at least that probability.
+        """
         rule = self._rules.get(quality_target)
         if rule is None:
             if len(self._rules) >= MAX_REMEMBERED_RULES:
                 self._rules.clear()
-            rule = self._rules[quality_target] = _read_rule(self.model, quality_target)
+            read = _read_rule if self._cold is None else _class_rule
+            rule = self._rules[quality_target] = read(self.model, quality_target)
         return rule
 
-    def fallback(self) -> NoveltyFallback:
-        """The artefact's own fallback for novel prompts."""
-        return self._fallback
+    def fallback(self) -> NoveltyFallback | None:
+        """The artefact's own fallback for novel prompts; None while it decides by class, where nothing is novel."""
+        return self._fallback if self._cold is None else None
+
+
+def _class_rule(model: OutcomeModel, quality_target: float | None) -> RoutingRule:
+    target = QUALITY_SETTINGS[DEFAULT_SETTING] if quality_target is None else quality_target
+    return RoutingRule(rule="tau", quality_target=target, lambda_=quality_to_lambda(model, target), tau=target)
 
 
 def _read_rule(model: OutcomeModel, quality_target: float | None) -> RoutingRule:

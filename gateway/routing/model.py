@@ -32,8 +32,8 @@ class RoutingModel(Protocol):
     def rule_for(self, quality_target: float | None) -> RoutingRule:
         """The rule that meets a quality target; None is the artefact's own."""
 
-    def fallback(self) -> NoveltyFallback:
-        """From which novelty on a prompt gets a safe tier, and which."""
+    def fallback(self) -> NoveltyFallback | None:
+        """From which novelty on a prompt gets a safe tier, and which; None: novelty does not matter."""
 
 
 @runtime_checkable

@@ -287,6 +287,8 @@ class RoutingService:
         if not knobs.novelty_fallback or not given.turn.strip():
             return None
         own = model.fallback()
+        if own is None:
+            return None
         return NoveltyFallback(
             threshold=own.threshold if knobs.novelty_threshold is None else knobs.novelty_threshold,
             tier=knobs.safe_tier or own.tier,

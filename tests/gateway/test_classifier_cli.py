@@ -51,10 +51,11 @@ def test_a_file_of_prompts_gets_a_line_of_figures_for_each_in_its_order(prompts:
     rows = [json.loads(line) for line in target.read_text().splitlines()]
     assert [row["id"] for row in rows] == [f"p{i}" for i in range(len(PROMPTS))]
     for row in rows:
-        assert set(row) == {"id", "p_ok", "p_correct", "tier", "novelty"}
-        assert len(row["p_ok"]) == len(row["p_correct"]) == 4
+        assert set(row) == {"id", "p_ok", "p_correct", "tier", "novelty", "classes"}
+        assert (len(row["p_ok"]), row["p_correct"]) == (4, [])
+        assert sum(row["classes"]) == pytest.approx(1, abs=1e-3)
         assert row["p_ok"][-1] == 1.0
-        assert all(0 < p <= 1 for p in row["p_ok"] + row["p_correct"])
+        assert all(0 < p <= 1 for p in row["p_ok"])
         assert row["tier"] in (1, 2, 3, 4)
         assert 0 <= row["novelty"] <= 1
     explained = shown("explain", "--input", str(prompts), "--data-dir", data)
@@ -99,9 +100,9 @@ def test_an_explanation_says_what_it_saw_what_moved_it_and_what_it_passed_over(t
     found = shown("explain", prompt, "--data-dir", str(tmp_path))
     assert found["features"]["keyword_compare"] == found["features"]["keyword_step_by_step"] == 1.0
     assert found["appeals"] == [prompt]
-    assert found["contributions"]
+    assert sum(found["classes"]) == pytest.approx(1, abs=1e-3)
     said = aio("explain", prompt, "--data-dir", str(tmp_path)).output
-    for part in ("P(no worse)", "novelty", "moved by", "passed over, since they ask for a tier", SHIPPED):
+    for part in ("P(good enough)", "novelty", "class: SIMPLE", "passed over, since they ask for a tier", SHIPPED):
         assert part in said
     aio("explain", "--data-dir", str(tmp_path), ok=False)
 

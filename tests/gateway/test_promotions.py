@@ -78,7 +78,7 @@ async def test_a_prompt_like_the_bad_ones_is_promoted_and_its_decision_replays(a
     shown = await decided(aio)
     decision = shown["decision"]
     assert shown["tier"] > 2
-    assert "promoted from tier 2: verified outcomes nearby" in shown["reason"]
+    assert "promoted from tier 1: verified outcomes nearby" in shown["reason"]
     assert "verified outcomes nearby" in dict(decision["inputs"]["prediction"]["contributions"])
     replayed = decide(msgspec.convert(decision["inputs"], PolicyInputs))
     assert (replayed.tier, replayed.reason) == (decision["tier"], decision["reason"])
@@ -125,7 +125,7 @@ async def test_a_served_promotion_is_booked(aio: RunningGateway) -> None:
     assert int(answer.headers["x-aio-tier"]) > 2
     await aio.parts.service.idle()
     assert account.extra_usd > before
-    assert 'aio_promoted_requests_total{from_tier="2"' in (await aio.http.get("/metrics")).text
+    assert 'aio_promoted_requests_total{from_tier="1"' in (await aio.http.get("/metrics")).text
 
 
 async def test_an_operator_switches_it_off_and_on(aio: RunningGateway) -> None:

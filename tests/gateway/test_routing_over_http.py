@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from classifier.complexity.prior import QUALITY_SETTINGS
 from tests.gateway.running_gateway import RunningGateway
 from tiers.tier import TierLoad
 
@@ -32,6 +33,12 @@ async def test_a_higher_quality_target_never_lowers_the_tier(gateway: RunningGat
     tiers = [await chosen(gateway, {"x-aio-quality": str(target)}) for target in (0, 0.25, 0.5, 0.75, 0.9, 0.99, 1)]
     assert tiers == sorted(tiers)
     assert (tiers[0], tiers[-1]) == (1, 4)
+
+
+@pytest.mark.parametrize(("setting", "target"), QUALITY_SETTINGS.items())
+async def test_a_named_setting_is_its_quality_target(gateway: RunningGateway, setting: str, target: float) -> None:
+    answer = await gateway.http.post("/v1/route", json={"messages": HELLO}, headers={"x-aio-quality": setting})
+    assert answer.json()["decision"]["inputs"]["quality_target"] == target
 
 
 async def test_the_minimum_tier_is_kept(gateway: RunningGateway) -> None:

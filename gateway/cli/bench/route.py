@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from classifier.complexity.cold_start import ColdStart
 from classifier.features import LEXICON, surface_features
 from classifier.manifest import NoveltyFallback
 from classifier.outcome_model import EncodedTurn
@@ -141,6 +142,7 @@ class TimedClassifier:
         self.watch = Stopwatch()
         self._classifier = classifier
         self._model = classifier.model
+        self._cold = ColdStart(self._model) if self._model.kind == "prior" else None
 
     def read(self, given: RoutingInput) -> Reading:
         """P(no worse) of every tier, and the prompt's embedding."""
@@ -154,15 +156,20 @@ class TimedClassifier:
         lap("encoder")
         nearby = model.memory.look_up_one(encoding.embedding)
         lap("memory")
-        prediction = model.prediction(EncodedTurn(features, *encoding), nearby)
-        lap("heads")
+        turn = EncodedTurn(features, *encoding)
+        if self._cold is None:
+            prediction = model.prediction(turn, nearby)
+            lap("heads")
+        else:
+            prediction = self._cold.prediction(given, turn, nearby.novelty)
+            lap("classes")
         return Reading(prediction, encoding.embedding)
 
     def rule_for(self, quality_target: float | None) -> RoutingRule:
         """The rule that meets a quality target."""
         return self._classifier.rule_for(quality_target)
 
-    def fallback(self) -> NoveltyFallback:
+    def fallback(self) -> NoveltyFallback | None:
         """The version's own."""
         return self._classifier.serving.current.fallback()
 

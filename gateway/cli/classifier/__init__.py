@@ -17,6 +17,7 @@ classifier = LazyGroup(
         "probes": ("gateway.cli.classifier.outcomes:probes", "Fit and measure stages 2 and 3 on collected outcomes."),
         "train": ("gateway.cli.classifier:train", "Train on the public outcomes, evaluate, promote unless refused."),
         "pretrain": ("gateway.cli.classifier.pretrain:pretrain", "A small DistilBERT from nothing on the prompts."),
+        "complexity": ("gateway.cli.classifier.complexity:complexity", "Train or measure the complexity model."),
         "evaluate": ("gateway.cli.classifier.evaluation:evaluate", "Measure a version beside simple predictors."),
         "card": ("gateway.cli.classifier.evaluation:card", "Write the model card from a measurement."),
         "predict": ("gateway.cli.classifier.predict:predict", "Write what a version says of the prompts of a file."),

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 )
 @click.option("--output", "target", type=click.Path(dir_okay=False, path_type=Path), required=True, help="JSON lines.")
 @version_option
-@click.option("--quality", type=click.FloatRange(0, 1), help="Quality target of `tier`.  [the version's own]")
+@click.option("--quality", type=click.FloatRange(0, 1), help="Quality target of `tier`.  [0.7, or the version's own]")
+@click.option("--catalog", metavar="NAME|FILE", help="Use this catalogue's own outcomes, where the version has them.")
 @click.option("--processes", type=click.IntRange(min=1), help="Processes beside each other.  [one per core]")
 @data_dir_option
 @json_option
@@ -33,22 +34,32 @@ def predict(
     version: str | None,
     quality: float | None,
     processes: int | None,
+    catalog: str | None,
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Write p_ok, p_correct, tier and novelty of every prompt of a file; the order is the file's.
+    """Write classes, p_ok, tier and novelty of every prompt of a file; the order is the file's.
 
+    Without --catalog it decides cold: by complexity class, for tiers like 3B, 8B, 70B and 70B with chain of thought.
     The output appears whole when all is done, or not at all.
     """
     from classifier.batch import predict_lines
     from classifier.prompt_file import read_prompts
     from gateway.cli.classifier.versions import folder_of
     from inference_core.loaders.atomic_file import atomic_file
+    from tiers.catalog_file import load_catalog
 
     folder = folder_of(settings_from(**given).registry_path, version)
+    fingerprint = "" if catalog is None else load_catalog(catalog).fingerprint
     began, written = time.perf_counter(), 0
     with atomic_file(target) as file:
-        for count, lines in predict_lines(folder, read_prompts(source), quality_target=quality, processes=processes):
+        for count, lines in predict_lines(
+            folder,
+            read_prompts(source),
+            quality_target=quality,
+            processes=processes,
+            catalogue_fingerprint=fingerprint,
+        ):
             file.write(lines)
             written += count
     seconds = time.perf_counter() - began
@@ -87,19 +98,28 @@ def explain(prompt: str | None, source: Path | None, version: str | None, as_jso
 
 
 def _text(one: "Explanation", *, named: bool) -> str:
+    from classifier.complexity.classes import Complexity
+
+    measure = "P(good enough)" if one.classes else "P(no worse)"
     tiers = [
         [str(k), f"{ok:.3f}", f"{one.p_correct[k - 1]:.3f}" if one.p_correct else "-"]
         for k, ok in enumerate(one.p_ok, start=1)
     ]
+    moved = [f"{name} {effect:+.2f}" for name, effect in one.contributions]
     far = "far from experience" if one.novel else "near experience"
     lines = [
         *([f"{one.id}"] if named else []),
         f"tier {one.tier} for a quality target of {one.quality_target:.3f}: {one.reason}",
         "",
-        table(["tier", "P(no worse)", "P(correct)"], tiers),
+        table(["tier", measure, "P(correct)"], tiers),
         "",
+        *(
+            ["class: " + ", ".join(f"{c.name} {p:.2f}" for c, p in zip(Complexity, one.classes, strict=True))]
+            if one.classes
+            else []
+        ),
         f"classifier {one.version} ({one.kind}); novelty {one.novelty:.3f} of {one.novelty_threshold:.3f}: {far}",
-        "moved by (logit of tier 1): " + ", ".join(f"{name} {effect:+.2f}" for name, effect in one.contributions),
+        *(["moved by (logit of tier 1): " + ", ".join(moved)] if moved else []),
         "features: " + (", ".join(f"{name} {value:.3g}" for name, value in one.features.items()) or "none"),
     ]
     if one.looked_at < one.characters:

@@ -1,0 +1,1 @@
+"""How demanding a prompt is, from its text alone: P(SIMPLE), P(MEDIUM), P(COMPLEX), P(EXPERT) (SPEC RT-01, RT-03)."""

@@ -1,0 +1,38 @@
+"""Predictions for a catalogue without outcomes of its own: by the prompt's class and what its tiers are like."""
+
+from functools import cache
+
+from classifier.artefact import default_artefact, load_artefact
+from classifier.complexity.model import shipped_complexity
+from classifier.complexity.prior import adequacy, like_of
+from classifier.decision import Prediction
+from classifier.outcome_model import EncodedTurn, OutcomeModel, encode_turn
+from classifier.routing_input import RoutingInput
+from classifier.tokens import tokenise
+
+
+class ColdStart:
+    """The class prior beside one outcome model, whose encoding it uses where that is of the encoder it was trained
+    with; else the shipped one encodes the prompt. Raises `ArtefactError` if either file is missing."""
+
+    def __init__(self, model: OutcomeModel) -> None:
+        self._complexity, self._like = shipped_complexity(), like_of(model.manifest.tiers)
+        self._version = model.version
+        self._shares_encoder = model.manifest.encoder.get("sha256") == self._complexity.encoder
+
+    def prediction(self, given: RoutingInput, turn: EncodedTurn, novelty: float) -> Prediction:
+        """The prediction for the prompt `given`, encoded as `turn`."""
+        encoded = turn if self._shares_encoder else encode_turn(_shipped_model().encoder, given)
+        classes = self._complexity.probabilities(given.turn, tokenise(given.turn), encoded.features, encoded.embedding)
+        return Prediction(
+            p_ok=[round(p, 6) for p in adequacy(classes, self._like)],
+            classes=[round(p, 4) for p in classes],
+            kind="prior",
+            novelty=novelty,
+            classifier_version=self._version,
+        )
+
+
+@cache
+def _shipped_model() -> OutcomeModel:
+    return load_artefact(default_artefact())

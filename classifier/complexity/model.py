@@ -1,0 +1,142 @@
+"""The complexity model: three cumulative logits, P(class <= k), from n-grams, the encoding and surface features."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from classifier.complexity.ngrams import ROWS, trigram_rows, word_rows
+from classifier.errors import ArtefactError
+from classifier.trees import Trees
+
+Float = npt.NDArray[np.float32]
+Tensors = Mapping[str, npt.NDArray[np.generic]]
+
+SHIPPED = Path(__file__).parent / "complexity.safetensors"
+CUTS = 3
+# Nothing learned from some thousand prompts is surer than this.
+LEAST = 0.002
+_MOST_LOGIT = 30.0
+
+
+class ComplexityModel:
+    """Immutable and safe from many threads.
+
+    A cumulative-link model without the assumption of parallel slopes: one logistic regression per cut, over tables of
+    hashed n-grams (their sum over the root of their number), the encoder's embedding and standardised surface features.
+    Its logits are averaged with those of boosted trees, which see the surface features and the logits.
+    """
+
+    def __init__(
+        self,
+        *,
+        trigrams: Float,
+        words: Float,
+        embedding: Float,
+        surface: Float,
+        centre: Float,
+        scale: Float,
+        bias: Float,
+        trees: Trees,
+        tree_bias: Float,
+        encoder: str,
+    ) -> None:
+        """`trigrams`, `words` [ROWS, 3]; `embedding` [d, 3]; `surface` [f, 3] for features that `centre` and `scale`
+        [f] standardise; `bias` [3]; `trees` over f + 3 numbers, the features and the linear logits, with `tree_bias`
+        [3]; `encoder`: fingerprint of the embedding's. Raises ValueError for shapes that disagree."""
+        if trigrams.shape != (ROWS, CUTS) or words.shape != (ROWS, CUTS) or bias.shape != (CUTS,):
+            raise ValueError(f"complexity: tables of {trigrams.shape}, {words.shape} and {bias.shape}")
+        if trees.features != len(surface) + CUTS or trees.heads != CUTS:
+            raise ValueError(f"complexity: trees over {trees.features} numbers, features are {len(surface)}")
+        self.trigrams, self.words, self.embedding, self.surface = trigrams, words, embedding, surface
+        self.centre, self.scale, self.bias = centre, scale, bias
+        self.trees, self.tree_bias, self.encoder = trees, tree_bias, encoder
+
+    def probabilities(self, turn: str, tokens: Sequence[str], features: Float, embedding: Float) -> list[float]:
+        """P of the four classes of a turn, ascending; `tokens`, `features` [f] and `embedding` [d] are of the turn."""
+        linear = self.linear_logits(turn, tokens, features, embedding)
+        logits = linear + self.tree_bias
+        self.trees.add_to(logits, np.concatenate((features, linear)))
+        return class_probabilities((logits / 2).tolist())
+
+    def linear_logits(self, turn: str, tokens: Sequence[str], features: Float, embedding: Float) -> Float:
+        """The three logits [3] before the trees."""
+        logits = self.bias + standardised(features, self.centre, self.scale) @ self.surface + embedding @ self.embedding
+        for table, rows in ((self.trigrams, trigram_rows(turn)), (self.words, word_rows(tokens))):
+            if len(rows):
+                logits += table.take(rows, axis=0).sum(axis=0) / np.float32(math.sqrt(len(rows)))
+        found: Float = logits.astype(np.float32, copy=False)
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write the model as one safetensors file, tables in half precision."""
+        tensors = {
+            "trigrams": self.trigrams.astype(np.float16),
+            "words": self.words.astype(np.float16),
+            "embedding": self.embedding,
+            "surface": self.surface,
+            "centre": self.centre,
+            "scale": self.scale,
+            "bias": self.bias,
+            "linear_tree_bias": self.tree_bias,
+            **{name.replace("encoder.", ""): array for name, array in self.trees.tensors().items()},
+        }
+        save_file(
+            {name: np.ascontiguousarray(array) for name, array in tensors.items()}, path, {"encoder": self.encoder}
+        )
+
+
+def standardised(features: Float, centre: Float, scale: Float) -> Float:
+    """Features [..., f] in units of their spread, within four of them."""
+    scaled: Float = np.minimum(np.maximum((features - centre) / scale, np.float32(-4)), np.float32(4))
+    return scaled
+
+
+def class_probabilities(logits: Sequence[float]) -> list[float]:
+    """P of each class from the logits of P(class <= k); cuts that cross are put in order by a running maximum."""
+    found: list[float] = []
+    below = 0.0
+    for logit in logits:
+        cumulative = max(below, 1.0 / (1.0 + math.exp(-min(max(logit, -_MOST_LOGIT), _MOST_LOGIT))))
+        found.append(cumulative - below)
+        below = cumulative
+    clipped = [max(p, LEAST) for p in (*found, 1.0 - below)]
+    total = sum(clipped)
+    return [p / total for p in clipped]
+
+
+def load_complexity(path: Path = SHIPPED) -> ComplexityModel:
+    """The model in `path`. Raises `ArtefactError` naming what is wrong with the file."""
+    from safetensors import safe_open
+
+    try:
+        tensors: Tensors = load_file(path)
+        with safe_open(path, "np") as file:
+            encoder = (file.metadata() or {})["encoder"]
+        surface = tensors["surface"].astype(np.float32)
+        trees = {f"encoder.{name}": array for name, array in tensors.items() if name.startswith("tree_")}
+        return ComplexityModel(
+            trigrams=tensors["trigrams"].astype(np.float32),
+            words=tensors["words"].astype(np.float32),
+            embedding=tensors["embedding"].astype(np.float32),
+            surface=surface,
+            centre=tensors["centre"].astype(np.float32),
+            scale=tensors["scale"].astype(np.float32),
+            bias=tensors["bias"].astype(np.float32),
+            tree_bias=tensors["linear_tree_bias"].astype(np.float32),
+            trees=Trees.from_tensors(trees, features=len(surface) + CUTS, heads=CUTS),
+            encoder=encoder,
+        )
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise ArtefactError(f"{path}: {error}. Install the package again, or train the file.") from error
+
+
+@cache
+def shipped_complexity() -> ComplexityModel:
+    """The model that ships with this package. Raises `ArtefactError`."""
+    return load_complexity()

@@ -1,0 +1,41 @@
+"""The first day's word on every tier: P(its answer is good enough), from the prompt's class and what the tier is like.
+
+For SIMPLE and MEDIUM prompts the table is the classes' definition ("a 3B model suffices"). For COMPLEX and EXPERT ones
+it follows recorded ladders of like sizes, Phi-3-mini, Llama-3.1-8B and 70B against GPT-4o on MMLU-Pro and four models
+of a chat arena: about half and a third of the small models' answers there are no worse. It speaks of adequacy, which is
+another label than "no worse than the strongest tier's"; verified outcomes replace it.
+"""
+
+from collections.abc import Sequence
+
+from classifier.complexity.classes import Complexity
+
+# P(adequate | class, kind of model); the columns are 3B, 8B, 70B, and 70B with chain of thought.
+_ADEQUATE: dict[Complexity, tuple[float, float, float, float]] = {
+    Complexity.SIMPLE: (0.97, 0.98, 0.99, 0.99),
+    Complexity.MEDIUM: (0.55, 0.96, 0.98, 0.99),
+    Complexity.COMPLEX: (0.15, 0.40, 0.95, 0.98),
+    Complexity.EXPERT: (0.05, 0.15, 0.50, 0.95),
+}
+# The named quality settings: how likely the chosen tier's answer must be good enough.
+QUALITY_SETTINGS: dict[str, float] = {"economy": 0.6, "balanced": 0.7, "careful": 0.85}
+DEFAULT_SETTING = "balanced"
+
+
+def adequacy(classes: Sequence[float], like: Sequence[Complexity]) -> list[float]:
+    """P(tier k's answer is good enough) for tiers `like` models of these classes; the strongest tier's is 1.
+
+    `classes`: P of the four classes, ascending.
+    """
+    found = [
+        sum(p * _ADEQUATE[complexity][kind - 1] for p, complexity in zip(classes, Complexity, strict=True))
+        for kind in like
+    ]
+    return [*found[:-1], 1.0]
+
+
+def like_of(tiers: int) -> tuple[Complexity, ...]:
+    """What `tiers` tiers are like where nothing says so: spread evenly from the weakest kind to the strongest."""
+    if tiers == 1:
+        return (Complexity.EXPERT,)
+    return tuple(Complexity(1 + round(3 * place / (tiers - 1))) for place in range(tiers))
