@@ -24,7 +24,8 @@ class Prompt(ABC):
     def count(self, most: int) -> int:
         """How many tokens; of more than `most` perhaps some lower number above `most`."""
 
-    def give_up(self) -> None:  # noqa: B027 - most prompts have nothing to give up
+    @abstractmethod
+    def give_up(self) -> None:
         """The request has ended before the prompt was encoded: it counts no tokens, since no model has read it."""
 
 
@@ -48,6 +49,9 @@ class TokenPrompt(Prompt):
     def count(self, most: int) -> int:
         """See `Prompt`."""
         return len(self._ids) if len(self._ids) > most else len(self.ids())
+
+    def give_up(self) -> None:
+        """See `Prompt`: there is nothing to encode."""
 
 
 class TextPrompt(Prompt):
