@@ -25,7 +25,9 @@ def test_a_prompt_has_the_state_it_has_alone_and_nothing_is_computed_twice(
     together = states(tmp_path / "one")(PROMPTS)
     alone = np.concatenate([states(tmp_path / "two")([p]) for p in PROMPTS])
     assert together.shape == (3, 576)
-    assert together == pytest.approx(alone, rel=2e-3, abs=2e-3)
+    # Activations are rounded to INT8: where a processor's vector width makes a sum differ in its last bit, one of them
+    # may round the other way, which moves a mean state of about 1 by a few thousandths.
+    assert together == pytest.approx(alone, rel=2e-3, abs=5e-3)
 
     def refuse(self: HiddenStates) -> None:
         raise AssertionError("the model was loaded")

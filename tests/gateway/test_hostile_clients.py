@@ -185,7 +185,7 @@ def test_nothing_that_a_caller_sends_begins_a_line_of_the_log(aio: ServedProcess
 
 CHUNKED = HEAD.replace(b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked") + b"1\r\n{\r\n"
 UPGRADE = (
-    b"GET /v1/chat/completions/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"GET /v1/chat/completions/ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 )
 # How much of an attack may be on its way, in buffers of both ends, once the server has closed.

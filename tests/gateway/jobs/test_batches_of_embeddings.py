@@ -20,6 +20,7 @@ from tests.gateway.jobs.batching import made, outcome, request_line
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tiers.embedding_spec import EmbeddingSpec
 from tiers.errors import TierLostError
+from tiers.tier import UsageMeter
 
 ENDPOINT = "/v1/embeddings"
 ADMIN = {"authorization": "Bearer an-admin-key-of-some-length"}
@@ -100,5 +101,6 @@ class LostCore:
 
 async def test_a_core_that_dies_over_a_text_is_told_from_one_that_is_not_there() -> None:
     spec = EmbeddingSpec(name="tiny", model="m", input_usd_per_million=0.0)
+    model = CoreEmbedder(spec, {"cpu": LostCore()})  # type: ignore[dict-item]
     with pytest.raises(TierLostError, match="connection to the core is lost"):
-        await CoreEmbedder(spec, {"cpu": LostCore()}).embed([[1], [2]], priority=0, salt="")  # type: ignore[dict-item]
+        await model.embed([[1], [2]], priority=0, salt="", meter=UsageMeter())
