@@ -1,4 +1,4 @@
-"""Training the complexity model on labelled prompts, and measuring it beside the length alone."""
+"""Training the complexity model on labelled prompts, with out-of-fold predictions to measure it by."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

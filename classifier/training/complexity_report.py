@@ -1,4 +1,4 @@
-"""How well classes are told: agreement with raters, tiers within the accepted range, beside the length alone."""
+"""How well classes are told: agreement of raters, tiers within the accepted range, and a length-only baseline."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -121,7 +121,7 @@ def _macro_f1(truth: npt.NDArray[np.integer], found: npt.NDArray[np.integer]) ->
 
 
 def _by_length(rows: Sequence[LabelledPrompt]) -> Float:
-    """P(class) by the logarithm of the length alone, each row's by the rows of other folds."""
+    """P(class) by the logarithm of the length alone, out of fold."""
     from sklearn.linear_model import LogisticRegression
 
     x = np.log1p([[len(row.prompt)] for row in rows])
