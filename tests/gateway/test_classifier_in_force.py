@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from classifier.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.complexity.prior import QUALITY_SETTINGS
 from classifier.errors import ArtefactError
 from classifier.registry import ArtefactRegistry
 from classifier.routing_input import routing_input_of_text
@@ -62,12 +63,20 @@ def test_the_shipped_artefact_serves_while_nothing_was_promoted(tmp_path: Path, 
     assert prediction.p_ok[-1] == 1.0
 
 
-def test_a_higher_target_gives_a_stricter_rule(tmp_path: Path, changes: list[str]) -> None:
-    classifier = in_force(tmp_path, changes)
+def test_a_higher_target_gives_a_stricter_rule(tmp_path: Path) -> None:
+    classifier = ClassifierInForce(tmp_path, load_manifest(default_artefact()).catalogue_fingerprint)
+    classifier.load()
     low, high = classifier.rule_for(0.7), classifier.rule_for(0.99)
     assert low.lambda_ >= high.lambda_
     assert low.tau <= high.tau
     assert classifier.rule_for(None).quality_target == classifier.model.manifest.curves.default_quality_target
+
+
+def test_without_outcomes_of_the_catalogue_the_target_is_the_threshold(tmp_path: Path, changes: list[str]) -> None:
+    classifier = in_force(tmp_path, changes)
+    usual, given = classifier.rule_for(None), classifier.rule_for(0.9)
+    assert (usual.rule, usual.quality_target, usual.tau) == ("tau", QUALITY_SETTINGS["balanced"], usual.quality_target)
+    assert (given.rule, given.tau) == ("tau", 0.9)
 
 
 async def test_a_promotion_is_picked_up_while_serving(tmp_path: Path) -> None:
@@ -175,7 +184,7 @@ def test_swaps_under_load_show_no_error_and_no_mixed_version(tmp_path: Path) -> 
     stricter = msgspec.structs.replace(curves, default_quality_target=0.5)
     other = msgspec.structs.replace(load_manifest(tmp_path / "v1-child"), version="v1-other", curves=stricter)
     save_artefact(tmp_path, other, load_model_tensors(default_artefact()), load_base(default_artefact()))
-    classifier = ClassifierInForce(tmp_path, "some catalogue", tiers=4)
+    classifier = ClassifierInForce(tmp_path, load_manifest(default_artefact()).catalogue_fingerprint, tiers=4)
     classifier.load()
     service = RoutingService(CATALOG, {}, classifier, None)
     targets = {first: curves.default_quality_target, "v1-child": curves.default_quality_target, "v1-other": 0.5}
