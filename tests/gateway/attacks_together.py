@@ -24,6 +24,8 @@ from tests.gateway.test_hostile_grammars import ATTACKS as GRAMMARS
 from tests.gateway.test_long_prompts import LONG, SHORT, attacks, text_of, turns
 
 JSON = {"content-type": "application/json"}
+# The heap's free pages are given back a second after the last long text.
+SETTLING_SECONDS = 4.0
 LEFT = {"model": "tier-1", "stream": True, "max_tokens": 200, "messages": [{"role": "user", "content": "Count."}]}
 
 
@@ -42,9 +44,10 @@ class Damage(NamedTuple):
 def damage(aio: ServedProcess) -> Damage:
     """Attack; twice, since what a first attack makes the process load is no leak, and report the second time."""
     _all_attacks(aio)
-    idle = _pulse(aio, lambda: time.sleep(1.0))[1]
+    idle = _pulse(aio, lambda: time.sleep(SETTLING_SECONDS))[1]
     before = resident_bytes(aio)
     statuses, taken = _pulse(aio, lambda: _all_attacks(aio))
+    time.sleep(SETTLING_SECONDS)
     return Damage(
         statuses=statuses or [],
         answers=len(taken),
