@@ -13,7 +13,7 @@ import numpy as np
 
 from classifier.acceptance import accepted_artefact
 from classifier.complexity.cold_start import ColdStart
-from classifier.complexity.prior import DEFAULT_SETTING, QUALITY_SETTINGS
+from classifier.complexity.prior import DEFAULT_TARGET
 from classifier.curve import quality_to_lambda, quality_to_tau
 from classifier.decision import PolicyInputs, Prediction
 from classifier.encoder import SlowEncoder
@@ -54,7 +54,7 @@ class BatchPredictor:
         heads = list(manifest.heads)
         tiers = range(1, manifest.tiers + 1)
         self.model = model
-        usual = QUALITY_SETTINGS[DEFAULT_SETTING] if cold else manifest.curves.default_quality_target
+        usual = DEFAULT_TARGET if cold else manifest.curves.default_quality_target
         self.quality_target = usual if quality_target is None else quality_target
         self._no_worse = [heads.index(f"no_worse_{k}") for k in tiers[:-1]]
         names = [f"correct_{k}" for k in tiers]

@@ -4,7 +4,7 @@ import msgspec
 
 from classifier.appeals import without_appeals
 from classifier.complexity.cold_start import ColdStart
-from classifier.complexity.prior import DEFAULT_SETTING, QUALITY_SETTINGS
+from classifier.complexity.prior import DEFAULT_TARGET
 from classifier.curve import quality_to_lambda, quality_to_tau
 from classifier.decision import PolicyInputs
 from classifier.fallback import fallback_of
@@ -49,7 +49,7 @@ def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
     turn = model.encode(given)
     nearby = model.memory.look_up_one(turn.embedding)
     fallback, curves, cold = fallback_of(model.manifest), model.manifest.curves, model.kind == "prior"
-    target = QUALITY_SETTINGS[DEFAULT_SETTING] if cold else curves.default_quality_target
+    target = DEFAULT_TARGET if cold else curves.default_quality_target
     prediction = ColdStart(model).prediction(given, turn, nearby.novelty) if cold else model.prediction(turn, nearby)
     decision = decide(
         PolicyInputs(

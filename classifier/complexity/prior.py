@@ -19,7 +19,7 @@ _ADEQUATE: dict[Complexity, tuple[float, float, float, float]] = {
 }
 # The named quality settings: how likely the chosen tier's answer must be good enough.
 QUALITY_SETTINGS: dict[str, float] = {"economy": 0.6, "balanced": 0.7, "careful": 0.85}
-DEFAULT_SETTING = "balanced"
+DEFAULT_TARGET = QUALITY_SETTINGS["balanced"]
 
 
 def adequacy(classes: Sequence[float], like: Sequence[Complexity]) -> list[float]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import DEFAULT_SETTING, QUALITY_SETTINGS, adequacy
+from classifier.complexity.prior import DEFAULT_TARGET, adequacy
 from classifier.errors import TrainingDataError
 from classifier.training.complexity_fit import FOLDS, LabelledPrompt
 
@@ -92,7 +92,7 @@ def measured(rows: Sequence[LabelledPrompt], classes: Float) -> ComplexityReport
 def _scores(rows: Sequence[LabelledPrompt], classes: Float) -> ClassScores:
     truth = np.array([_median(row) for row in rows])
     least, most = np.array([row.range or (min(row.classes), max(row.classes)) for row in rows]).T
-    tau = QUALITY_SETTINGS[DEFAULT_SETTING]
+    tau = DEFAULT_TARGET
     p_ok = np.array([adequacy(one, tuple(Complexity)) for one in classes.tolist()])
     tier = 1 + np.argmax(p_ok >= tau, axis=1)
     simple, expert = tier[truth == Complexity.SIMPLE], tier[truth == Complexity.EXPERT]

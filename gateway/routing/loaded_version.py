@@ -6,7 +6,7 @@ import msgspec
 
 from classifier.answer_length import AnswerLength
 from classifier.complexity.cold_start import ColdStart
-from classifier.complexity.prior import DEFAULT_SETTING, QUALITY_SETTINGS
+from classifier.complexity.prior import DEFAULT_TARGET
 from classifier.curve import quality_to_lambda, quality_to_tau
 from classifier.decision import Prediction
 from classifier.encoder import SlowEncoder
@@ -103,7 +103,7 @@ class LoadedVersion:
 
 
 def _class_rule(model: OutcomeModel, quality_target: float | None) -> RoutingRule:
-    target = QUALITY_SETTINGS[DEFAULT_SETTING] if quality_target is None else quality_target
+    target = DEFAULT_TARGET if quality_target is None else quality_target
     return RoutingRule(rule="tau", quality_target=target, lambda_=quality_to_lambda(model, target), tau=target)
 
 
