@@ -29,7 +29,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     empty if for none.
     `p_ok_before`: what the artefact itself says, where recent verified outcomes nearby lowered `p_ok`; else empty.
     `classes`: P(SIMPLE, MEDIUM, COMPLEX, EXPERT), where `p_ok` follows from them: it is then P(the answer is good
-    enough), which no outcome of these tiers has confirmed; else empty.
+    enough); else empty. `labels[k-1]`: how many answers of tier k to such prompts were labelled, for this key or, where
+    it has no labels, for all; `good_labels[k-1]` of them were as good as the strongest tier's. Empty without labels.
     """
 
     p_ok: list[float]
@@ -41,6 +42,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     predicted_tokens: list[float | None] = []
     p_ok_before: list[float] = []
     classes: list[float] = []
+    labels: list[float] = []
+    good_labels: list[float] = []
 
 
 class EdgePath(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ import msgspec
 
 from classifier.caution import held_back
 from classifier.complexity.classes import Complexity
-from classifier.decision import Decision, Exclusion, PolicyInputs
+from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 
 # Scores are compared as integers on this grid: floating point would let rounding lower a tier when lambda falls.
@@ -150,9 +150,9 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
         why = f"tier {tier} is the cheapest with P(no worse) {p_ok:.3f} >= tau {inputs.tau:.3f}"
     else:
         why = f"no allowed tier reaches tau {inputs.tau:.3f}; tier {tier} is the strongest allowed"
-    source = {"measured": "", "edge": "", "prior": " (prior: this catalogue has no measured outcomes)"}.get(
-        inputs.prediction.kind, " (heuristic: the classifier failed)"
-    )
+    source = " (heuristic: the classifier failed)" if inputs.prediction.kind == "heuristic" else ""
+    if inputs.prediction.kind == "prior" and not inputs.prediction.labels:
+        source = " (prior: this catalogue has no measured outcomes)"
     canary = f" (version {inputs.prediction.classifier_version} on trial)" if inputs.canary else ""
     ruled_out = "".join(f"; not tier {k}: {barred[k]}" for k in sorted(barred))
     for reason in dict.fromkeys(held[k] for k in sorted(held)):
@@ -163,14 +163,23 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
 
 def _by_class(inputs: PolicyInputs, tier: int) -> str:
     classes = inputs.prediction.classes
-    likeliest = max(Complexity, key=lambda c: classes[c - 1])
+    likeliest = classes.index(max(classes))
     p_ok, costs = inputs.prediction.p_ok[tier - 1], inputs.costs
     if p_ok >= inputs.tau:
         why = f"tier {tier} is the cheapest whose answer is good enough with P {p_ok:.2f} >= {inputs.tau:.2f}"
     else:
         why = f"no allowed tier reaches P(good enough) {inputs.tau:.2f}, and tier {tier} is the strongest allowed"
     saving = f"; ${costs[tier - 1]:.6f} instead of ${costs[-1]:.6f}" if tier < len(costs) else ""
-    return f"{likeliest.name} ({classes[likeliest - 1]:.2f}): {why}{saving}"
+    name = Complexity(likeliest + 1).name
+    return f"{name} ({classes[likeliest]:.2f}): {_known(inputs.prediction, tier)}{why}{saving}"
+
+
+def _known(prediction: Prediction, tier: int) -> str:
+    """How often the tier's answers to such prompts were as good, where there are labels."""
+    labels = round(prediction.labels[tier - 1]) if tier <= len(prediction.labels) else 0
+    if labels == 0:
+        return ""
+    return f"on such prompts tier {tier} was as good in {round(prediction.good_labels[tier - 1])} of {labels}; "
 
 
 def _check(inputs: PolicyInputs) -> None:

@@ -20,6 +20,7 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
 
     `turn`: last user turn without words to the router (`classifier.appeals`) and without white space around it, cut
     by `cut_turn`; `turn_chars`: its length in characters before the cut.
+    `key`: the caller's key, which has labels of its own; "" without one.
     `app`: hash of the system prompt ("" without one), which tells applications apart and keeps their text out.
     `prompt_tokens`: estimate over all messages; `max_tokens` None means unlimited.
     `previous_tiers`: tiers that answered this conversation so far, oldest first.
@@ -27,6 +28,7 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
 
     turn: str
     turn_chars: int
+    key: str = ""
     app: str = ""
     user_turns: int = 1
     assistant_turns: int = 0
@@ -62,6 +64,7 @@ def _last_words(text: str) -> str:
 def routing_input(
     messages: Sequence[Mapping[str, str]],
     *,
+    key: str = "",
     max_tokens: int | None = None,
     has_tools: bool = False,
     has_schema: bool = False,
@@ -77,6 +80,7 @@ def routing_input(
     return RoutingInput(
         turn=cut_turn(turn),
         turn_chars=len(turn),
+        key=key,
         app=hashlib.blake2b(system.encode(errors="replace"), digest_size=8).hexdigest() if system else "",
         user_turns=len(user),
         assistant_turns=sum(m["role"] == "assistant" for m in messages),

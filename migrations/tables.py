@@ -226,6 +226,8 @@ training_rows = Table(
     Column("correct", Json),  # the same for verifiable prompts only; the two labels are never mixed
     Column("weights", Json, nullable=False),  # list of float, one per tier
     Column("cluster", Integer),
+    Column("classes", Json),  # P of the four complexity classes; NULL in rows of earlier releases
+    Column("app", String(16)),  # hash of the system prompt
     Column("created_at", Double, nullable=False),
     Index("uq_training_rows_request_id_source", "request_id", "source", unique=True),
     Index(None, "created_at"),

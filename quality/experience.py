@@ -12,6 +12,7 @@ from safetensors.numpy import save
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.complexity.cold_start import ColdStart
 from classifier.curve import CURVE_ROWS
 from classifier.encoder import SlowEncoder
 from classifier.manifest import Manifest
@@ -63,12 +64,15 @@ def text_embedder(encode: Encode) -> Callable[[str], Awaitable[npt.NDArray[np.fl
 
 def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> EncodedPrompt:
     """`messages` as vectors of `model`'s encoder; `features` holds surface features, then word logits."""
-    turn = model.encode(routing_input(messages))
+    given = routing_input(messages)
+    turn = model.encode(given)
     return EncodedPrompt(
         feature_spec=feature_spec(model.manifest),
         embedding=turn.embedding.astype(_F4).tobytes(),
         features=np.concatenate([turn.features, turn.word_logits]).astype(_F4).tobytes(),
         cluster=int(model.clusters.nearest(turn.embedding[None])[0]),
+        classes=[round(p, 4) for p in ColdStart(model).classes(given, turn)],
+        app=given.app or None,
     )
 
 

@@ -95,7 +95,7 @@ class RecentExperience:
             embeddings,
             np.array([outcomes_of(row["no_worse"][:-1]) for row in rows], np.float32),
             p,
-            np.array([_weight(row) for row in rows], np.float32),
+            np.array([source_weight(row) for row in rows], np.float32),
             # A clock that was put back must not make what is newer look older than what was there before.
             np.maximum.accumulate([max(row["created_at"], self._memory.newest) for row in rows]),
         )
@@ -106,8 +106,10 @@ async def reset_promotions(engine: AsyncEngine, *, actor: str, reason: str, now:
     await record_audit(engine, at=now, actor=actor, action=RESET, subject="recent outcomes", reason=reason)
 
 
-def _weight(row: RowMapping) -> float:
-    weight: float = min(max(*row["weights"], 0.0), 1.0)
+def source_weight(row: RowMapping, tier: int | None = None) -> float:
+    """What a stored row's label of `tier` tells, in [0, 1]; without a tier, the one that tells most."""
+    given = max(row["weights"]) if tier is None else row["weights"][tier - 1]
+    weight: float = min(max(given, 0.0), 1.0)
     return weight * FEEDBACK_WEIGHT if row["source"] == "feedback" else weight
 
 

@@ -3,9 +3,11 @@
 from functools import cache
 
 from classifier.artefact import default_artefact, load_artefact
+from classifier.complexity.classes import Complexity
 from classifier.complexity.model import shipped_complexity
 from classifier.complexity.prior import adequacy, like_of
 from classifier.decision import Prediction
+from classifier.local.own import OwnOutcomes
 from classifier.outcome_model import EncodedTurn, OutcomeModel, encode_turn
 from classifier.routing_input import RoutingInput
 from classifier.tokens import tokenise
@@ -20,13 +22,29 @@ class ColdStart:
         self._version = model.version
         self._shares_encoder = model.manifest.encoder.get("sha256") == self._complexity.encoder
 
-    def prediction(self, given: RoutingInput, turn: EncodedTurn, novelty: float) -> Prediction:
-        """The prediction for the prompt `given`, encoded as `turn`."""
+    @property
+    def like(self) -> tuple[Complexity, ...]:
+        """What each tier is like."""
+        return self._like
+
+    def classes(self, given: RoutingInput, turn: EncodedTurn) -> list[float]:
+        """P of the four classes of the prompt `given`, encoded as `turn`."""
         encoded = turn if self._shares_encoder else encode_turn(_shipped_model().encoder, given)
-        classes = self._complexity.probabilities(given.turn, tokenise(given.turn), encoded.features, encoded.embedding)
+        tokens = tokenise(given.turn)
+        return self._complexity.probabilities(given.turn, tokens, encoded.features, encoded.embedding)
+
+    def prediction(
+        self, given: RoutingInput, turn: EncodedTurn, novelty: float, own: OwnOutcomes | None = None
+    ) -> Prediction:
+        """The prediction for the prompt `given`, encoded as `turn`; with the catalogue's `own` outcomes, if any."""
+        classes = self.classes(given, turn)
+        known = None if own is None else own.estimate(given, turn, classes)
+        p_ok = adequacy(classes, self._like) if known is None else [*known.p_ok.tolist(), 1.0]
         return Prediction(
-            p_ok=[round(p, 6) for p in adequacy(classes, self._like)],
+            p_ok=[round(p, 6) for p in p_ok],
             classes=[round(p, 4) for p in classes],
+            labels=[] if known is None else [round(n, 1) for n in known.labels.tolist()],
+            good_labels=[] if known is None else [round(n, 1) for n in known.good.tolist()],
             kind="prior",
             novelty=novelty,
             classifier_version=self._version,

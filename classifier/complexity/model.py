@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from classifier.complexity.ngrams import ROWS, trigram_rows, word_rows
 from classifier.errors import ArtefactError
+from classifier.native import KERNELS
 from classifier.trees import Trees
 
 Float = npt.NDArray[np.float32]
@@ -56,6 +57,10 @@ class ComplexityModel:
         self.trigrams, self.words, self.embedding, self.surface = trigrams, words, embedding, surface
         self.centre, self.scale, self.bias = centre, scale, bias
         self.trees, self.tree_bias, self.encoder = trees, tree_bias, encoder
+        self._native = None
+        if KERNELS is not None:
+            parts = (trigrams, words, embedding, surface, centre, scale, bias)
+            self._native = KERNELS.make_complexity(*(np.ascontiguousarray(part, np.float32) for part in parts))
 
     def probabilities(self, turn: str, tokens: Sequence[str], features: Float, embedding: Float) -> list[float]:
         """P of the four classes of a turn, ascending; `tokens`, `features` [f] and `embedding` [d] are of the turn."""
@@ -66,12 +71,16 @@ class ComplexityModel:
 
     def linear_logits(self, turn: str, tokens: Sequence[str], features: Float, embedding: Float) -> Float:
         """The three logits [3] before the trees."""
+        if self._native is not None:
+            found: Float = np.empty(CUTS, np.float32)
+            KERNELS.complexity_logits(self._native, turn.lower(), tokens, features, embedding, found)
+            return found
         logits = self.bias + standardised(features, self.centre, self.scale) @ self.surface + embedding @ self.embedding
         for table, rows in ((self.trigrams, trigram_rows(turn)), (self.words, word_rows(tokens))):
             if len(rows):
                 logits += table.take(rows, axis=0).sum(axis=0) / np.float32(math.sqrt(len(rows)))
-        found: Float = logits.astype(np.float32, copy=False)
-        return found
+        whole: Float = logits.astype(np.float32, copy=False)
+        return whole
 
     def save(self, path: Path) -> None:
         """Write the model as one safetensors file, tables in half precision."""

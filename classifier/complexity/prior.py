@@ -8,7 +8,12 @@ another label than "no worse than the strongest tier's"; verified outcomes repla
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from classifier.complexity.classes import Complexity
+
+Float = npt.NDArray[np.float32]
 
 # P(adequate | class, kind of model); the columns are 3B, 8B, 70B, and 70B with chain of thought.
 _ADEQUATE: dict[Complexity, tuple[float, float, float, float]] = {
@@ -32,6 +37,13 @@ def adequacy(classes: Sequence[float], like: Sequence[Complexity]) -> list[float
         for kind in like
     ]
     return [*found[:-1], 1.0]
+
+
+def adequacies(like: Sequence[Complexity]) -> Float:
+    """The table's rows for tiers `like` models of these classes, float32 [4, tiers]; the strongest tier's are 1."""
+    table = np.array([[_ADEQUATE[c][kind - 1] for kind in like] for c in Complexity], np.float32)
+    table[:, -1] = 1.0
+    return table
 
 
 def like_of(tiers: int) -> tuple[Complexity, ...]:

@@ -21,6 +21,8 @@ PyMethodDef methods[] = {fast("make_encoder", make_encoder),
                          fast("option_features", option_features),
                          fast("make_trees", make_trees),
                          fast("add_trees", add_trees),
+                         fast("make_complexity", make_complexity),
+                         fast("complexity_logits", complexity_logits),
                          {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a routing decision.", -1, methods,
@@ -32,6 +34,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a rout
 PyMODINIT_FUNC PyInit__decision() {
   PyObject* module = PyModule_Create(&aio::definition);
   // Rises with every function that is added or changed: Python's side of them wants one that was built from its sources.
-  if (module && PyModule_AddIntConstant(module, "VERSION", 2) != 0) Py_CLEAR(module);
+  if (module && PyModule_AddIntConstant(module, "VERSION", 3) != 0) Py_CLEAR(module);
   return module;
 }

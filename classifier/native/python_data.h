@@ -79,5 +79,7 @@ PyObject* make_options(PyObject*, Values, Py_ssize_t);
 PyObject* option_features(PyObject*, Values, Py_ssize_t);
 PyObject* make_trees(PyObject*, Values, Py_ssize_t);
 PyObject* add_trees(PyObject*, Values, Py_ssize_t);
+PyObject* make_complexity(PyObject*, Values, Py_ssize_t);
+PyObject* complexity_logits(PyObject*, Values, Py_ssize_t);
 
 }  // namespace aio

@@ -5,12 +5,14 @@ import asyncio
 import msgspec
 
 from classifier.answer_length import AnswerLength
+from classifier.complexity.classes import Complexity
 from classifier.complexity.cold_start import ColdStart
 from classifier.complexity.prior import DEFAULT_TARGET
 from classifier.curve import quality_to_lambda, quality_to_tau
 from classifier.decision import Prediction
 from classifier.encoder import SlowEncoder
 from classifier.fallback import fallback_of
+from classifier.local.own import OwnOutcomes
 from classifier.manifest import NoveltyFallback
 from classifier.outcome_model import OutcomeModel
 from classifier.recent_memory import RecentOutcomes
@@ -24,9 +26,10 @@ MAX_REMEMBERED_RULES = 1024
 
 class LoadedVersion:
     """A version that serves, or `on_trial` beside it. Immutable but for the rules that it has read off its curve, and
-    for `recent`, the verified outcomes since it was trained, and `lengths` of answers, which are replaced whole.
+    for `recent`, the verified outcomes since it was trained, `own`, and `lengths` of answers, which are replaced whole.
 
-    While its outcomes are those of other models than the catalogue's, it decides by the prompt's complexity class.
+    While its outcomes are those of other models than the catalogue's, it decides by the prompt's complexity class and
+    the catalogue's `own` labels, if there are any.
     """
 
     def __init__(self, model: OutcomeModel, *, on_trial: bool = False) -> None:
@@ -35,6 +38,7 @@ class LoadedVersion:
         self._fallback = fallback_of(model.manifest)
         self._slow_encoder = model.encoder if isinstance(model.encoder, SlowEncoder) else None
         self.recent: RecentOutcomes | None = None
+        self.own: OwnOutcomes | None = None
         self.lengths: AnswerLength | None = None
         self._rules: dict[float | None, RoutingRule] = {}
 
@@ -42,6 +46,11 @@ class LoadedVersion:
     def version(self) -> str:
         """The artefact's name."""
         return self.model.version
+
+    @property
+    def like(self) -> tuple[Complexity, ...] | None:
+        """What each tier is like, while it decides by class; else None."""
+        return None if self._cold is None else self._cold.like
 
     @property
     def slow(self) -> bool:
@@ -61,11 +70,11 @@ class LoadedVersion:
         if self._cold is None:
             prediction = self.model.prediction(turn, nearby)
         else:
-            prediction = self._cold.prediction(given, turn, nearby.novelty)
+            prediction = self._cold.prediction(given, turn, nearby.novelty, self.own)
         if lengths is not None:
             tokens = lengths.by_tier(turn.features, turn.embedding)
             prediction = msgspec.structs.replace(prediction, predicted_tokens=tokens)
-        if recent is not None and len(recent.centres):
+        if recent is not None and self._cold is None and len(recent.centres):
             prediction = repaired(prediction, turn.embedding, recent)
         return Reading(prediction, turn.embedding)
 
@@ -81,7 +90,7 @@ class LoadedVersion:
     def for_catalogue(self, fingerprint: str) -> "LoadedVersion":
         """The same version for the catalogue of this fingerprint."""
         version = LoadedVersion(self.model.for_catalogue(fingerprint), on_trial=self.on_trial)
-        version.recent, version.lengths = self.recent, self.lengths
+        version.recent, version.own, version.lengths = self.recent, self.own, self.lengths
         return version
 
     def rule_for(self, quality_target: float | None) -> RoutingRule:

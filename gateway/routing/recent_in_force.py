@@ -1,4 +1,4 @@
-"""Keeps the recent verified outcomes of the versions that serve, so that their predictions are repaired at once."""
+"""Keeps what the versions that serve know of verified outcomes, so that these take effect at once."""
 
 import asyncio
 import logging
@@ -11,13 +11,15 @@ from classifier.recent_memory import Neighbourhood, RecentSettings
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.loaded_version import LoadedVersion
 from gateway.telemetry.metrics import Metrics
+from quality.own_labels import OwnLabels
 from quality.recent_experience import RecentExperience
 
 log = logging.getLogger(__name__)
 
 
 class RecentInForce:
-    """Each version that serves has the outcomes that it was not trained on.
+    """Each version that serves has the outcomes that it was not trained on: one that decides by class has the own$
+    labels of its catalogue, another has the recent ones that repair it.
 
     All come from the database, so that replicas repair alike; while it is away, what was known last stays.
     """
@@ -32,6 +34,7 @@ class RecentInForce:
         self._engine, self._classifier, self._metrics = engine, classifier, metrics
         self._settings = settings
         self._experience: dict[LoadedVersion, RecentExperience] = {}
+        self._labels: dict[LoadedVersion, OwnLabels] = {}
         self._turn = asyncio.Lock()
 
     async def follow(self, seconds: float) -> None:
@@ -56,7 +59,15 @@ class RecentInForce:
             self._experience = {
                 version: self._experience.get(version) or RecentExperience(self._engine, version.model, self._settings)
                 for version in serving.versions
+                if version.like is None
             }
+            self._labels = {
+                version: self._labels.get(version) or OwnLabels(self._engine, version.model, version.like)
+                for version in serving.versions
+                if version.like is not None
+            }
+            for version, labels in self._labels.items():
+                version.own = await labels.catch_up(now)
             for version, experience in self._experience.items():
                 version.recent = await experience.catch_up(now)
             self._metrics.promotions_in_force.set(len(self.neighbourhoods()))

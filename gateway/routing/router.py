@@ -333,6 +333,7 @@ def routing_input_of(ask: Ask, previous_tiers: tuple[int, ...] = ()) -> RoutingI
         messages = [{"role": message.role, "content": message.content} for message in ask.messages]
         return routing_input(
             messages,
+            key=ask.key_id or "",
             max_tokens=ask.max_tokens,
             has_tools=ask.tooling is not None,
             has_schema=ask.sampling.grammar is not None,
@@ -340,5 +341,5 @@ def routing_input_of(ask: Ask, previous_tiers: tuple[int, ...] = ()) -> RoutingI
         )
     longest = max(ask.prompts or [""], key=len)
     if isinstance(longest, str):
-        return routing_input([{"role": "user", "content": longest}], max_tokens=ask.max_tokens)
+        return routing_input([{"role": "user", "content": longest}], key=ask.key_id or "", max_tokens=ask.max_tokens)
     return RoutingInput(turn="", turn_chars=0, prompt_tokens=len(longest), max_tokens=ask.max_tokens)

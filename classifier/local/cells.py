@@ -1,0 +1,61 @@
+"""Count cells: in each, an estimate is its parent's, moved by the labels seen there.
+
+For a prompt of one class p = (n0 p_parent + good) / (n0 + n), which is p_parent plus the sum of the labels' residuals
+over (n0 + n). A prompt that may be of several classes is in all of them by their probabilities; the shifts are then
+those of a ridge regression of the residuals on the probabilities with penalty n0, which for certain classes is the
+same formula.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Float = npt.NDArray[np.float32]
+Int = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class ClassCells:
+    """Four cells, one for each complexity class, and one that holds them all. float32 `shift` [5, tiers - 1]."""
+
+    shift: Float
+
+    @classmethod
+    def fit(cls, classes: Float, residual: Float, told: Float, n0: float) -> tuple["ClassCells", Float]:
+        """The cells of labels with `classes` [n, 4], of which the parent missed `residual` [n, tiers - 1] and that have
+        weights `told`; and what is added for each label's prompt by all the others [n, tiers - 1]."""
+        inputs = _with_all(classes).astype(np.float64)
+        shift = np.zeros((inputs.shape[1], residual.shape[1]))
+        others = np.zeros(residual.shape)
+        for tier in range(residual.shape[1]):
+            weighted = inputs * told[:, tier, None]
+            inverse = np.linalg.inv(weighted.T @ inputs + n0 * np.eye(inputs.shape[1]))
+            shift[:, tier] = inverse @ (weighted.T @ residual[:, tier])
+            missed = residual[:, tier] - inputs @ shift[:, tier]
+            own = np.einsum("ni,ij,nj->n", weighted, inverse, inputs)
+            others[:, tier] = residual[:, tier] - missed / (1.0 - own)
+        return cls(shift.astype(np.float32)), others.astype(np.float32)
+
+    def table(self) -> Float:
+        """[4, tiers - 1]: what is added for a prompt of each class."""
+        return self.shift[:1] + self.shift[1:]
+
+
+def _with_all(classes: Float) -> Float:
+    return np.concatenate((np.ones((len(classes), 1), np.float32), classes), axis=1)
+
+
+def group_shifts(group: Int, groups: int, residual: Float, told: Float, n0: float) -> tuple[Float, Float]:
+    """[groups, tiers - 1]: what is added for each of `groups` cells by the labels in it (`group` [n], -1: in none), and
+    for each label's prompt by all the others [n, tiers - 1]."""
+    inside = group >= 0
+    moved = np.zeros((groups, residual.shape[1]), np.float32)
+    seen = np.zeros_like(moved)
+    np.add.at(moved, group[inside], (told * residual)[inside])
+    np.add.at(seen, group[inside], told[inside])
+    others = np.zeros_like(residual)
+    at = group[inside]
+    own = told[inside]
+    others[inside] = (moved[at] - own * residual[inside]) / (n0 + seen[at] - own)
+    return moved / np.float32(n0) / (1 + seen / np.float32(n0)), others

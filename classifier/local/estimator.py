@@ -1,0 +1,118 @@
+"""P(a tier's answer is as good as the strongest's) from the class prior and a catalogue's own labels.
+
+Stage by stage, each on what the one before missed: the prior table; cells of the catalogue, by class; cells of the key
+and of its system prompt; a kernel head of the key. The head is taken in by as much as the key's labels are predicted
+better with it, each by all the others (Bayesian model averaging over leave-one-out squared errors).
+
+A linear head over all keys was tried: within a key it ranks prompts no better than the cells do where it was not
+fitted on the key.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from classifier.complexity.classes import Complexity
+from classifier.complexity.prior import adequacies
+from classifier.local.cells import ClassCells, group_shifts
+from classifier.local.kernel_head import KernelHead
+from classifier.local.labels import Labels
+
+Float = npt.NDArray[np.float32]
+
+# How many labels the estimate above counts for: the prior table, the catalogue's cells, the key's.
+N0_CATALOGUE, N0_KEY, N0_CONTEXT = 10.0, 20.0, 20.0
+# A key has a kernel head from so many labels on, of at most so many, the newest.
+LEAST_FOR_HEAD, MOST_FOR_HEAD = 16, 512
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`p_ok` [tiers - 1] in [0, 1]; `labels` and `good` [tiers - 1]: how many prompts like this one were labelled, by
+    class and for this key (for all keys together, where it has none), and how many of them were as good."""
+
+    p_ok: Float
+    labels: Float
+    good: Float
+
+
+@dataclass(frozen=True)
+class _Stages:
+    """All stages for one key, summed: `table` [4, tiers - 1] by class, `contexts` [c, tiers - 1] by system prompt, and
+    the kernel head's part. `seen` and `good` [4, tiers - 1] count labels by class."""
+
+    table: Float
+    contexts: Float
+    head: KernelHead | None
+    seen: Float
+    good: Float
+
+
+class LocalEstimator:
+    """Immutable, safe from many threads."""
+
+    def __init__(self, labels: Labels, like: Sequence[Complexity]) -> None:
+        """`like`: what each tier is like, the strongest too."""
+        told, scores = labels.told, np.nan_to_num(labels.scores)
+        table = adequacies(like)[:, :-1]
+        cells, _ = ClassCells.fit(labels.classes, scores - labels.classes @ table, told, N0_CATALOGUE)
+        table = table + cells.table()
+        none = np.zeros((0, told.shape[1]), np.float32)
+        self._catalogue = _Stages(table, none, None, *_counts(labels))
+        self._keys, self._labels = {}, np.bincount(labels.key)
+        for key in np.unique(labels.key):
+            own = labels.take(np.flatnonzero(labels.key == key)[-MOST_FOR_HEAD:])
+            self._keys[int(key)] = _stages(own, table)
+
+    def estimate(self, classes: Float, embedding: Float, surface: Float, key: int, context: int) -> Estimate:
+        """For a prompt of these `classes` [4], `embedding` [d] and `surface` features [f]; a `key` or `context` that no
+        label has is answered by what is known above it."""
+        stages = self._keys.get(key, self._catalogue)
+        score = self.score(classes, embedding, surface, key, context)
+        return Estimate(np.minimum(np.maximum(score, 0.0), 1.0), classes @ stages.seen, classes @ stages.good)
+
+    def labels_of(self, key: int) -> int:
+        """How many labels there are of `key`; below 0: of none."""
+        return int(self._labels[key]) if 0 <= key < len(self._labels) else 0
+
+    def score(self, classes: Float, embedding: Float, surface: Float, key: int, context: int) -> Float:
+        """The expected scores [..., tiers - 1] of one prompt or of many, not held to [0, 1]."""
+        stages = self._keys.get(key, self._catalogue)
+        found: Float = classes @ stages.table
+        if 0 <= context < len(stages.contexts):
+            found = found + stages.contexts[context]
+        return found if stages.head is None else found + stages.head.shift(embedding, surface)
+
+
+def _stages(own: Labels, table: Float) -> _Stages:
+    told = own.told
+    residual = np.nan_to_num(own.scores) - own.classes @ table
+    cells, expected = ClassCells.fit(own.classes, residual, told, N0_KEY)
+    left, unseen = residual - own.classes @ cells.table(), residual - expected
+    contexts, expected = group_shifts(own.context, int(own.context.max(initial=-1)) + 1, left, told, N0_CONTEXT)
+    inside = own.context >= 0
+    left[inside] -= contexts[own.context[inside]]
+    unseen = unseen - expected
+    head = None
+    if len(own) >= LEAST_FOR_HEAD:
+        whole, expected = KernelHead.fit(own.embedding, own.surface, left, told)
+        head = whole.times(_share(unseen, unseen - expected, own.scores, told))
+    return _Stages(table + cells.table(), contexts, head, *_counts(own))
+
+
+def _counts(labels: Labels) -> tuple[Float, Float]:
+    told = labels.told
+    return labels.classes.T @ told, labels.classes.T @ (told * np.nan_to_num(labels.scores))
+
+
+def _share(without: Float, with_head: Float, scores: Float, told: Float) -> Float:
+    """[tiers - 1] in [0, 1]: the head's posterior, given what each label's prompt was missed by without the head and
+    with it [n, tiers - 1]; errors are taken to be as large as the labels' own spread."""
+    total = np.maximum(told.sum(axis=0), 1e-6)
+    mean = (told * np.nan_to_num(scores)).sum(axis=0) / total
+    spread = (told * np.nan_to_num(scores - mean) ** 2).sum(axis=0) / total
+    gain = (told * (without**2 - with_head**2)).sum(axis=0) / (2 * np.maximum(spread, 0.01))
+    share: Float = (1.0 / (1.0 + np.exp(-np.clip(gain, -30, 30)))).astype(np.float32)
+    return share

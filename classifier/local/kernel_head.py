@@ -1,0 +1,63 @@
+"""The head of one key: Gaussian-process regression of what the cells missed, on embedding and surface features.
+
+Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), equations 2.25 and 5.12 (leave-one-out).
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+Float = npt.NDArray[np.float32]
+
+# Squared distance of two prompts' standardised features, in mean per feature, at which they are 1/e alike.
+_WIDTH = 0.6
+# Variance of a label around its expectation, against that of what the head may add.
+_NOISE = 1.0
+
+
+@dataclass(frozen=True)
+class KernelHead:
+    """float32 `embedding` [n, d] and `surface` [n, f] of the labelled prompts, and their `coefficients` [n, tiers - 1].
+
+    Over many prompts: a mean of the labels' residuals, by nearness."""
+
+    embedding: Float
+    surface: Float
+    squares: Float
+    coefficients: Float
+
+    @classmethod
+    def fit(cls, embedding: Float, surface: Float, residual: Float, told: Float) -> tuple["KernelHead", Float]:
+        """The head for `residual` [n, tiers - 1] of labels with weights `told`, and what it says of each labelled
+        prompt [n, tiers - 1] by all the others."""
+        alike = alikeness(embedding, surface, embedding, surface, (surface * surface).mean(axis=1)).astype(np.float64)
+        coefficients, others = np.zeros(residual.shape), np.zeros(residual.shape)
+        for tier in range(residual.shape[1]):
+            seen = np.flatnonzero(told[:, tier] > 0)
+            noisy = alike[np.ix_(seen, seen)] + np.diag(_NOISE / told[seen, tier])
+            inverse = np.linalg.inv(noisy)
+            found = inverse @ residual[seen, tier]
+            coefficients[seen, tier] = found
+            others[seen, tier] = residual[seen, tier] - found / np.diag(inverse)
+        head = cls(
+            embedding, surface, (surface * surface).mean(axis=1).astype(np.float32), coefficients.astype(np.float32)
+        )
+        return head, others.astype(np.float32)
+
+    def times(self, share: Float) -> "KernelHead":
+        """A head that says `share` [tiers - 1] of what this one says."""
+        return replace(self, coefficients=self.coefficients * share)
+
+    def shift(self, embedding: Float, surface: Float) -> Float:
+        """[..., tiers - 1]: what is to be added for prompts with `embedding` [..., d] and `surface` [..., f]."""
+        found: Float = alikeness(embedding, surface, self.embedding, self.surface, self.squares) @ self.coefficients
+        return found
+
+
+def alikeness(embedding: Float, surface: Float, others: Float, surfaces: Float, squares: Float) -> Float:
+    """[..., n] in [-0.5, 1]: how alike prompts are to n `others`; `squares` [n] are their mean squared features."""
+    features = surface.shape[-1]
+    apart = (surface * surface).mean(axis=-1)[..., None] + squares - (2.0 / features) * (surface @ surfaces.T)
+    found: Float = (embedding @ others.T + np.exp(apart / np.float32(-_WIDTH))) / np.float32(2)
+    return found

@@ -1,0 +1,47 @@
+"""Labelled prompts as columns: what is known of a catalogue's own answers."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+Float = npt.NDArray[np.float32]
+Int = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """n labelled prompts, oldest first; float32 unless said.
+
+    `classes` [n, 4] is P of each complexity class; `embedding` [n, d] of unit length; `surface` [n, f] standardised
+    features. `scores` [n, tiers - 1]: how tier k's answer compares with the strongest tier's, 1 as good and 0 worse,
+    NaN not observed. `weights` [n, tiers - 1] in [0, 1]: what each
+    label tells. int32 `key` and `context` [n] number
+    the keys, and the system prompts of keys (-1: none).
+    """
+
+    classes: Float
+    embedding: Float
+    surface: Float
+    scores: Float
+    weights: Float
+    key: Int
+    context: Int
+
+    def __post_init__(self) -> None:
+        sizes = {field.name: len(getattr(self, field.name)) for field in fields(self)}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"labels disagree in length: {sizes}")
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    @property
+    def told(self) -> Float:
+        """[n, tiers - 1]: the weight of each observation, 0 where there is none."""
+        told: Float = np.where(np.isnan(self.scores), np.float32(0), self.weights).astype(np.float32)
+        return told
+
+    def take(self, rows: npt.NDArray[np.generic]) -> "Labels":
+        """The chosen rows (a mask or indices)."""
+        return Labels(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})

@@ -1,0 +1,70 @@
+"""A catalogue's own labels as they are used: keys and system prompts by name, features as they are stored."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from classifier.complexity.classes import Complexity
+from classifier.complexity.model import shipped_complexity, standardised
+from classifier.local.estimator import Estimate, LocalEstimator
+from classifier.local.labels import Labels
+from classifier.outcome_model import EncodedTurn
+from classifier.routing_input import RoutingInput
+
+Float = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class LabelledRow:
+    """One labelled prompt as it is stored. `scores[k-1]`: tier k's answer against the strongest tier's, 1 as good and 0
+    worse, NaN not observed; `key` and `app` name the caller's key and the system prompt, "" for none."""
+
+    classes: Sequence[float]
+    embedding: Float
+    features: Float
+    scores: Sequence[float]
+    weights: Sequence[float]
+    key: str
+    app: str
+
+
+class OwnOutcomes:
+    """Immutable, safe from many threads."""
+
+    def __init__(self, rows: Sequence[LabelledRow], like: Sequence[Complexity]) -> None:
+        """`rows` oldest first, at least one; `like`: what each tier is like."""
+        model = shipped_complexity()
+        self._centre, self._scale = model.centre, model.scale
+        self._keys: dict[str, int] = {}
+        self._contexts: dict[tuple[str, str], int] = {}
+        apps_of: dict[str, int] = {}
+        for row in rows:
+            self._keys.setdefault(row.key, len(self._keys))
+            if row.app and (row.key, row.app) not in self._contexts:
+                self._contexts[row.key, row.app] = apps_of[row.key] = apps_of.get(row.key, -1) + 1
+        self.labels = len(rows)
+        self._estimator = LocalEstimator(
+            Labels(
+                classes=np.array([row.classes for row in rows], np.float32),
+                embedding=np.stack([row.embedding for row in rows]),
+                surface=standardised(np.stack([row.features for row in rows]), self._centre, self._scale),
+                scores=np.array([row.scores for row in rows], np.float32),
+                weights=np.array([row.weights for row in rows], np.float32),
+                key=np.array([self._keys[row.key] for row in rows], np.int32),
+                context=np.array([self._contexts.get((row.key, row.app), -1) for row in rows], np.int32),
+            ),
+            like,
+        )
+
+    def labels_of(self, key: str) -> int:
+        """How many labels the caller's `key` has, of those that count."""
+        return self._estimator.labels_of(self._keys.get(key, -1))
+
+    def estimate(self, given: RoutingInput, turn: EncodedTurn, classes: Sequence[float]) -> Estimate:
+        """What is known of every weaker tier on the prompt `given`, encoded as `turn`, of these `classes`."""
+        surface = standardised(turn.features, self._centre, self._scale)
+        key = self._keys.get(given.key, -1)
+        context = self._contexts.get((given.key, given.app), -1)
+        return self._estimator.estimate(np.array(classes, np.float32), turn.embedding, surface, key, context)

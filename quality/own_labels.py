@@ -1,0 +1,86 @@
+"""Follows the stored labels of a catalogue that is routed by complexity class, for what its cells and heads say."""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import RowMapping, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from classifier.complexity.classes import Complexity
+from classifier.local.own import LabelledRow, OwnOutcomes
+from classifier.outcome_model import OutcomeModel
+from migrations.tables import audit_events, training_rows
+from quality.experience import feature_spec, outcomes_of, vector_of
+from quality.recent_experience import RESET, source_weight
+from quality.shift_watch import tier_changes
+
+# The newest labels that are used; of each key a head learns from its newest few hundred.
+MOST_LABELS = 8192
+# A label from before a change of its tier's answers counts as so many: which prompts are harder has hardly changed.
+_BEFORE_CHANGE = 0.1
+_ANY_CLASS = (0.25, 0.25, 0.25, 0.25)
+
+
+class OwnLabels:
+    """The labels of one catalogue as they are stored: by whichever replica, erasures and resets included."""
+
+    def __init__(self, engine: AsyncEngine, model: OutcomeModel, like: Sequence[Complexity]) -> None:
+        """`like`: what each tier is like."""
+        self._engine, self._like = engine, like
+        self._spec, self._names = feature_spec(model.manifest), len(model.manifest.feature_names)
+        self._seen: tuple[Any, ...] | None = None
+        self._own: OwnOutcomes | None = None
+
+    async def catch_up(self, now: float) -> OwnOutcomes | None:
+        """What is known at `now` (epoch seconds); None without labels. Read and fitted only where something changed."""
+        changes = await tier_changes(self._engine)
+        async with self._engine.connect() as connection:
+            after = await _reset_at(connection)
+            seen = (*await self._extent(connection, after), after, tuple(changes.items()))
+            if seen == self._seen:
+                return self._own
+            rows = await self._rows(connection, after)
+        self._own = await asyncio.to_thread(self._fitted, rows, changes) if rows else None
+        self._seen = seen
+        return self._own
+
+    async def _extent(self, connection: AsyncConnection, after: float) -> tuple[Any, ...]:
+        number = training_rows.c.training_row_id
+        query = select(func.count(), func.max(number)).where(*self._wanted(after))
+        return tuple((await connection.execute(query)).one())
+
+    async def _rows(self, connection: AsyncConnection, after: float) -> Sequence[RowMapping]:
+        newest = select(training_rows).where(*self._wanted(after)).order_by(training_rows.c.training_row_id.desc())
+        return (await connection.execute(newest.limit(MOST_LABELS))).mappings().all()[::-1]
+
+    def _wanted(self, after: float) -> tuple[Any, ...]:
+        return (
+            training_rows.c.created_at > after,
+            training_rows.c.feature_spec == self._spec,
+            training_rows.c.features.is_not(None),
+        )
+
+    def _fitted(self, rows: Sequence[RowMapping], changes: Mapping[int, float]) -> OwnOutcomes | None:
+        kept = [row for row in rows if len(row["no_worse"]) == len(self._like)]
+        return OwnOutcomes([self._labelled(row, changes) for row in kept], self._like) if kept else None
+
+    def _labelled(self, row: RowMapping, changes: Mapping[int, float]) -> LabelledRow:
+        weaker = range(1, len(self._like))
+        decay = [_BEFORE_CHANGE if row["created_at"] < changes.get(k, -math.inf) else 1.0 for k in weaker]
+        return LabelledRow(
+            classes=row["classes"] or _ANY_CLASS,
+            embedding=vector_of(row["embedding"]),
+            features=vector_of(row["features"])[: self._names],
+            scores=outcomes_of(row["no_worse"][:-1]),
+            weights=[source_weight(row, k) * decay[k - 1] for k in weaker],
+            key=row["key_id"] or "",
+            app=row["app"] or "",
+        )
+
+
+async def _reset_at(connection: AsyncConnection) -> float:
+    last = select(func.max(audit_events.c.created_at)).where(audit_events.c.action == RESET)
+    found: float | None = await connection.scalar(last)
+    return found or 0.0
