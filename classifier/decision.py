@@ -57,7 +57,7 @@ class EdgePath(msgspec.Struct, frozen=True, kw_only=True):
 class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Everything `decide` looks at; recorded with the request, so that a decision can be replayed.
 
-    `costs[k-1]`: predicted US dollars of answering with tier k, strictly increasing in k.
+    `costs[k-1]`: predicted US dollars of answering with tier k, never falling in k.
     `lambda_`: exchange rate between P(worse answer) and cost relative to the dearest tier.
     `predicted_waits[k-1]`: seconds that tier k's queue was predicted to take; too long a wait is an exclusion.
     `tau`: threshold of the simple rule. `quality_target` is what the caller asked for, for the record.

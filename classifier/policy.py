@@ -1,7 +1,8 @@
 """Which tier answers: pure functions from calibrated probabilities, predicted costs and constraints to a Decision.
 
 The lambda rule minimises `(1 - p_ok[k]) + lambda * cost[k] / cost[-1]`; the tau rule takes the cheapest tier with
-`p_ok >= tau`, else the strongest (DESIGN §4, RT-05). Ties go to the cheaper tier. Constraints rule tiers out;
+`p_ok >= tau`, else the strongest (DESIGN §4, RT-05). Costs never fall with the tier; ties go to the lower number.
+Constraints rule tiers out;
 `classifier.caution` then holds some of the rest back. Neither looks at lambda or tau, so that a higher quality target
 chooses among the same tiers and never lowers one. Where recent verified outcomes lowered p_ok, the tier that would have
 been chosen without them is the least: they promote a prompt and never move it down. The fast path's tier, if it may
@@ -118,10 +119,15 @@ def _lambda_score(inputs: PolicyInputs, tier: int) -> int:
 
 
 def _tau_score(inputs: PolicyInputs, tier: int) -> int:
-    """Cost share where p_ok reaches tau; above 1, and falling with the tier, where it does not."""
+    """Cost share where p_ok reaches tau; above 1, and falling with the tier, where it does not.
+
+    Of tiers that cost the same and miss tau, the higher number is the stronger: without this term, raising tau past the
+    last tier that reached it would choose a lower one.
+    """
     share = round(inputs.costs[tier - 1] / inputs.costs[-1] * SCALE)
-    reached = inputs.prediction.p_ok[tier - 1] >= inputs.tau
-    return (share if reached else 2 * SCALE - share) * SCALE
+    if inputs.prediction.p_ok[tier - 1] >= inputs.tau:
+        return share * SCALE
+    return (2 * SCALE - share) * SCALE + len(inputs.costs) - tier
 
 
 def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[int, str]) -> str:
@@ -183,8 +189,8 @@ def _check(inputs: PolicyInputs) -> None:
         raise PolicyInputsError(f"p_ok {p_ok} is not p_ok_before, {before}, lowered.")
     if not all(0.0 <= p <= 1.0 for p in (*p_ok, *before)):
         raise PolicyInputsError(f"p_ok is {p_ok}; probabilities lie in [0, 1].")
-    if not all(math.isfinite(c) for c in costs) or costs[0] < 0 or any(a >= b for a, b in pairwise(costs)):
-        raise PolicyInputsError(f"costs are {costs}; they must be finite, at least 0 and strictly increasing by tier.")
+    if not all(math.isfinite(c) for c in costs) or costs[0] < 0 or any(a > b for a, b in pairwise(costs)):
+        raise PolicyInputsError(f"costs are {costs}; they must be finite, at least 0 and not fall with the tier.")
     if costs[-1] <= 0:
         raise PolicyInputsError(f"the strongest tier's cost is {costs[-1]}; it must be above 0.")
     if not (math.isfinite(inputs.lambda_) and inputs.lambda_ >= 0):

@@ -46,6 +46,7 @@ from gateway.routing.model import Classifier
 from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.recent_in_force import RecentInForce
 from gateway.routing.router import RoutingService
+from gateway.routing.tier_kinds import tier_kinds
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore, open_redis
 from gateway.stores.retries import background, until_it_works
@@ -308,7 +309,7 @@ class Composition:
             root,
             self.catalog.fingerprint,
             self._show_classifier,
-            tiers=len(self.catalog.tiers),
+            like=tier_kinds(self.catalog),
             must_be_measured=self.settings.classifier_must_be_measured,
             states=partial(
                 CoreStates,

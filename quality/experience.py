@@ -79,7 +79,7 @@ def feature_spec(manifest: Manifest) -> str:
 
 
 async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
-    """All stored rows that `manifest`'s encoder made, oldest first, as tensors without texts or names.
+    """All stored rows that `manifest`'s encoder made of as many tiers, oldest first, as tensors without texts or names.
 
     float32 `features` [n, f], `embedding` [n, d], `word_logits` [n, h], `no_worse` [n, tiers - 1] and `correct`
     [n, tiers] with NaN unobserved, `weights` [n]; uint8 `held` [n] (calibrates and draws the curve), `fold` [n] and
@@ -99,7 +99,9 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
         .order_by(training_rows.c.created_at, training_rows.c.training_row_id)
     )
     async with engine.connect() as connection:
-        rows = [dict(row) for row in (await connection.execute(query)).mappings()]
+        stored = [dict(row) for row in (await connection.execute(query)).mappings()]
+    # A catalogue of another number of tiers wrote the others; which of today's tiers they speak of is not known.
+    rows = [row for row in stored if len(row["no_worse"]) == manifest.tiers]
     names, heads, tiers = len(manifest.feature_names), len(manifest.heads), manifest.tiers
     vectors = np.array([vector_of(row["features"]) for row in rows], np.float32).reshape(len(rows), names + heads)
     draws = np.array([uniform(row["request_id"] or str(row["training_row_id"]), _SPLIT_KEY) for row in rows])

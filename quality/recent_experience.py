@@ -87,6 +87,10 @@ class RecentExperience:
 
     def _take_in(self, rows: Sequence[RowMapping]) -> None:
         manifest = self._model.manifest
+        # A catalogue of another number of tiers wrote the others; which of today's tiers they speak of is not known.
+        rows = [row for row in rows if len(row["no_worse"]) == manifest.tiers]
+        if not rows:
+            return
         names, weaker = len(manifest.feature_names), manifest.tiers - 1
         vectors = _stacked(row["features"] for row in rows)
         embeddings = _stacked(row["embedding"] for row in rows)

@@ -155,6 +155,9 @@ class _Retraining:
         incumbent_folder = self._registry.current()
         incumbent = load_manifest(incumbent_folder)
         await self._versions.ensure(incumbent, incumbent_folder, self._clock())
+        if (tiers := self._tiers()) != incumbent.tiers:
+            reason = f"{incumbent.version} is for {incumbent.tiers} tiers and the catalogue has {tiers}"
+            return await self._nothing_new(incumbent, "", reason)
         root_folder = self._root_of(incumbent)
         tensors = await export_rows(self._engine, incumbent)
         changes = await tier_changes(self._engine)
@@ -168,6 +171,10 @@ class _Retraining:
         trained = await self._trained(incumbent_folder, root_folder, tensors, changes, hashed)
         await self._versions.trained(trained.version, Path(trained.path), incumbent.version, self._clock())
         return await self._decide(incumbent, trained, hashed)
+
+    def _tiers(self) -> int:
+        """How many tiers the outcomes are of."""
+        return max(map(len, self._settings.models.values()), default=0)
 
     async def _trained(
         self, incumbent: Path, root: Path, tensors: Tensors, changes: dict[int, float], hashed: str

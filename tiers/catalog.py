@@ -1,4 +1,4 @@
-"""The catalogue: which models there are and what the four tiers make of them, as typed data."""
+"""The catalogue: which models there are and what two to eight tiers make of them, as typed data."""
 
 import hashlib
 from typing import Any
@@ -31,7 +31,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     embeddings: list[EmbeddingSpec] = []
 
     def tier(self, number: int) -> TierSpec:
-        """The spec of tier `number` (1 to 4)."""
+        """The spec of tier `number`, from 1."""
         return self.tiers[number - 1]
 
     @property

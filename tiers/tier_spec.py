@@ -12,9 +12,13 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
+MIN_TIERS, MAX_TIERS = 2, 8
+TierNumber = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIERS)]
+
 
 class TierClass(StrEnum):
-    """What kind of prompt a tier is made for (SPEC RT-01), tier 1 to tier 4."""
+    """What kind of prompt a tier is made for (SPEC RT-01): the strongest that a 3B, an 8B or a 70B model answers well
+    enough, or a 70B model that thinks."""
 
     SIMPLE = "SIMPLE"
     MEDIUM = "MEDIUM"
@@ -153,6 +157,8 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One tier; SPEC RT-07's six fields are `number`, `model_name`, `url`, `price`, `mean_latency_ms`, `max_tokens`.
 
+    `tier_class` describes the tier; a tier without it is taken to be like its place among the others. While no outcomes
+    of these tiers are known, prompts are routed by what the tiers are like.
     Exactly one of `model` (a model of the catalogue's cores) and `remote` is set. `expected_answer_tokens` is the
     mean number of billed output tokens, reasoning and discarded samples included; predicted costs rest on it.
     `mean_latency_ms` is what an answer is expected to take; routing uses it until there are measurements.
@@ -160,9 +166,9 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     template does not tell.
     """
 
-    number: Annotated[int, msgspec.Meta(ge=1, le=4)]
+    number: TierNumber
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-    tier_class: TierClass = msgspec.field(name="class")
+    tier_class: TierClass | None = msgspec.field(name="class", default=None)
     model: str | None = None
     remote: RemoteSpec | None = None
     policy: PolicySpec = PlainSpec()

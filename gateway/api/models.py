@@ -19,7 +19,7 @@ class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
     """What stands behind a name: tier, model, context in tokens, prices in US dollars per million tokens."""
 
     tier: int
-    tier_class: str
+    tier_class: str | None
     model: str
     max_context: int
     input_usd_per_million: float
@@ -63,7 +63,7 @@ def _card(parts: Parts, name: str, caller: Caller) -> ModelCard | None:
 def _tier(parts: Parts, spec: TierSpec) -> ModelTier:
     return ModelTier(
         tier=spec.number,
-        tier_class=spec.tier_class.value,
+        tier_class=None if spec.tier_class is None else spec.tier_class.value,
         model=spec.model_name,
         max_context=parts.routing.tier(spec.number).max_context,
         input_usd_per_million=spec.price.input_usd_per_million,

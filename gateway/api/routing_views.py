@@ -218,7 +218,9 @@ async def clusters_shown(parts: Parts, accepted: Acceptance) -> ClustersShown:
     """What the version remembers of each kind of prompts, and what was verified since. Raises `ApiError` 409."""
     model = model_in_force(parts)
     live = {(kind.tier, kind.cluster): kind for kind in accepted.by_kind}
-    return ClustersShown(version=model.version, rows=await asyncio.to_thread(_cluster_rows, model, live))
+    return ClustersShown(
+        version=model.version, rows=await asyncio.to_thread(_cluster_rows, model, parts.routing.strongest, live)
+    )
 
 
 async def tiers_compared(parts: Parts, accepted: Acceptance) -> TiersCompared:
@@ -267,17 +269,22 @@ def _on_curve(points: list[CurvePoint], parameter: float) -> tuple[float, float]
     return float(np.interp(parameter, at, no_worse)), float(np.interp(parameter, at, cost_share))
 
 
-def _cluster_rows(model: OutcomeModel, live: dict[tuple[int | None, int | None], KindShare]) -> list[ClusterRow]:
+def _cluster_rows(
+    model: OutcomeModel, tiers: int, live: dict[tuple[int | None, int | None], KindShare]
+) -> list[ClusterRow]:
+    """A version for another number of tiers knows of none how good it is; its kinds of prompts stay."""
     memory, heads = model.memory, model.manifest.heads
     nearest = model.clusters.nearest(memory.vectors)
     rows = []
     for cluster in range(len(model.clusters.centres)):
         here = nearest == cluster
-        for tier in range(1, model.manifest.tiers):
-            labels, weights = memory.labels[here, heads.index(f"no_worse_{tier}")], memory.weights[here]
-            seen = ~np.isnan(labels)
-            total = float(weights[seen].sum())
-            known = round(float(labels[seen] @ weights[seen]) / total, 6) if total > 0 else None
+        for tier in range(1, tiers):
+            known = None
+            if model.manifest.tiers == tiers:
+                labels, weights = memory.labels[here, heads.index(f"no_worse_{tier}")], memory.weights[here]
+                seen = ~np.isnan(labels)
+                total = float(weights[seen].sum())
+                known = round(float(labels[seen] @ weights[seen]) / total, 6) if total > 0 else None
             row = ClusterRow(cluster=cluster, tier=tier, remembered=int(here.sum()), known=known)
             if (kind := live.get((tier, cluster))) is not None:
                 row = msgspec.structs.replace(

@@ -73,9 +73,11 @@ def backtest(
 
 
 def _named_tier(given: str) -> tuple[str, int]:
+    from tiers.tier_spec import MAX_TIERS
+
     name, equals, number = given.rpartition("=")
-    if not equals or not name or not number.isdigit() or not 1 <= int(number) <= 4:
-        raise click.UsageError(f"--tier {given}: give NAME=NUMBER, the number from 1 to 4")
+    if not equals or not name or not number.isdigit() or not 1 <= int(number) <= MAX_TIERS:
+        raise click.UsageError(f"--tier {given}: give NAME=NUMBER, the number from 1 to {MAX_TIERS}")
     return name, int(number)
 
 

@@ -71,7 +71,7 @@ def _tiers(catalog: "Catalog") -> str:
     rows = [
         [
             str(tier.number),
-            tier.tier_class.value,
+            "–" if tier.tier_class is None else tier.tier_class.value,
             tier.model_name,
             str(type(tier.policy).__struct_config__.tag),
             f"${tier.price.input_usd_per_million:g}",

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from classifier.opening import FIRST_TOKENS
 from gateway.knobs.file import KnobFile
+from tiers.tier_spec import MAX_TIERS, TierNumber
 
 
 class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,8 +19,8 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="route: the decision holds. observe: one tier answers all, what would be is written down."),
     ] = "route"
     observe_tier: Annotated[
-        Annotated[int, Meta(ge=1, le=4)] | None,
-        Meta(description="The tier that answers what names none while observing, 1 to 4; null is the strongest."),
+        TierNumber | None,
+        Meta(description="The tier that answers what names none while observing; null is the strongest."),
     ] = None
     quality_target: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
@@ -33,8 +34,8 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Novelty from which a prompt gets the safe tier, 0 to 1; null is the classifier's own."),
     ] = None
     safe_tier: Annotated[
-        Annotated[int, Meta(ge=1, le=4)] | None,
-        Meta(description="The least tier of novel prompts, 1 to 4; null is the classifier's own."),
+        TierNumber | None,
+        Meta(description="The least tier of novel prompts; null is the classifier's own."),
     ] = None
     novelty_fallback: Annotated[bool, Meta(description="Whether novel prompts get the safe tier at all.")] = True
     auto_promotion: Annotated[
@@ -68,7 +69,7 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(ge=1, le=4096, description="Most tokens that such a request may ask for; one without a limit does not."),
     ] = 64
     edge_tier: Annotated[
-        int, Meta(ge=1, le=4, description="The tier of the fast path, 1 to 4; only one that runs in process.")
+        int, Meta(ge=1, le=MAX_TIERS, description="The tier of the fast path; only one that runs in process.")
     ] = 1
     hold_tokens: Annotated[
         int, Meta(ge=0, le=FIRST_TOKENS, description="Tokens of a stream held until stage 3 has spoken; 0 never holds.")

@@ -1,10 +1,12 @@
 """One loaded version of the classifier with its rules: a decision is made with one of these, and never with two."""
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 
 from classifier.answer_length import AnswerLength
+from classifier.complexity.classes import Complexity
 from classifier.complexity.cold_start import ColdStart
 from classifier.complexity.prior import DEFAULT_TARGET
 from classifier.curve import quality_to_lambda, quality_to_tau
@@ -26,12 +28,13 @@ class LoadedVersion:
     """A version that serves, or `on_trial` beside it. Immutable but for the rules that it has read off its curve, and
     for `recent`, the verified outcomes since it was trained, and `lengths` of answers, which are replaced whole.
 
-    While its outcomes are those of other models than the catalogue's, it decides by the prompt's complexity class.
+    While its outcomes are those of other models than the catalogue's, it decides by the prompt's complexity class and
+    what the catalogue's tiers are `like`; by default as many tiers as the version is for, spread evenly.
     """
 
-    def __init__(self, model: OutcomeModel, *, on_trial: bool = False) -> None:
-        self.model, self.on_trial = model, on_trial
-        self._cold = ColdStart(model) if model.kind == "prior" else None
+    def __init__(self, model: OutcomeModel, *, on_trial: bool = False, like: Sequence[Complexity] = ()) -> None:
+        self.model, self.on_trial, self._like = model, on_trial, tuple(like)
+        self._cold = ColdStart(model, self._like) if model.kind == "prior" else None
         self._fallback = fallback_of(model.manifest)
         self._slow_encoder = model.encoder if isinstance(model.encoder, SlowEncoder) else None
         self.recent: RecentOutcomes | None = None
@@ -42,6 +45,11 @@ class LoadedVersion:
     def version(self) -> str:
         """The artefact's name."""
         return self.model.version
+
+    @property
+    def fits_catalogue(self) -> bool:
+        """Whether it is for as many tiers as the catalogue has, without which its outcome heads say nothing of them."""
+        return not self._like or len(self._like) == self.model.manifest.tiers
 
     @property
     def slow(self) -> bool:
@@ -78,9 +86,10 @@ class LoadedVersion:
         if self._slow_encoder is not None:
             await asyncio.wrap_future(self._slow_encoder.submit(given.turn))
 
-    def for_catalogue(self, fingerprint: str) -> "LoadedVersion":
-        """The same version for the catalogue of this fingerprint."""
-        version = LoadedVersion(self.model.for_catalogue(fingerprint), on_trial=self.on_trial)
+    def for_catalogue(self, fingerprint: str, like: Sequence[Complexity] = ()) -> "LoadedVersion":
+        """The same version for the catalogue of this fingerprint, whose tiers are `like`; by default as before."""
+        model = self.model.for_catalogue(fingerprint)
+        version = LoadedVersion(model, on_trial=self.on_trial, like=like or self._like)
         version.recent, version.lengths = self.recent, self.lengths
         return version
 

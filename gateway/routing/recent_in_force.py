@@ -56,6 +56,7 @@ class RecentInForce:
             self._experience = {
                 version: self._experience.get(version) or RecentExperience(self._engine, version.model, self._settings)
                 for version in serving.versions
+                if version.fits_catalogue
             }
             for version, experience in self._experience.items():
                 version.recent = await experience.catch_up(now)

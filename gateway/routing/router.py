@@ -79,8 +79,8 @@ class RoutingService:
         return self.catalog.tier(number)
 
     def price(self, number: int, usage: Usage) -> float:
-        """US dollars of `usage` on a tier."""
-        return cost_usd(self.spec(number), usage)
+        """US dollars of `usage` on a tier; a number that a longer catalogue stored is priced as the strongest."""
+        return cost_usd(self.spec(min(number, self.strongest)), usage)
 
     def model_names(self) -> list[str]:
         """Every value of `model` that a request may carry: auto, the tiers, the catalogue's models."""

@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from gateway.answering.caller import Scope
 from gateway.tenancy.errors import TenancyError
+from tiers.tier_spec import TierNumber
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -22,7 +23,7 @@ class KeyTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     scopes: Annotated[list[Scope], Meta(min_length=1, max_length=3)] | UnsetType = UNSET
-    tiers: Annotated[list[Annotated[int, Meta(ge=1, le=4)]], Meta(min_length=1)] | UnsetType | None = UNSET
+    tiers: Annotated[list[TierNumber], Meta(min_length=1)] | UnsetType | None = UNSET
     models: Annotated[list[ModelName], Meta(min_length=1, max_length=64)] | UnsetType | None = UNSET
     consent: bool | UnsetType = UNSET
     priority_ceiling: Annotated[int, Meta(ge=0, le=2)] | UnsetType = UNSET
