@@ -291,7 +291,7 @@ class Composition:
         return ResponseCache(knobs, store, routing)
 
     async def _start_routing_knobs(self, stack: AsyncExitStack) -> RoutingKnobFile:
-        knobs = RoutingKnobFile(self.settings.routing_knobs_path)
+        knobs = RoutingKnobFile(self.settings.routing_knobs_path, len(self.catalog.tiers))
         await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
         return knobs
 

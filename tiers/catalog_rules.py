@@ -38,7 +38,9 @@ def _check_numbering(tiers: list[TierSpec]) -> Iterator[str]:
     numbers = [t.number for t in tiers]
     if not MIN_TIERS <= len(tiers) <= MAX_TIERS:
         yield f"tiers: there are {len(tiers)}; a catalogue has {MIN_TIERS} to {MAX_TIERS}"
-    if numbers != list(range(1, len(tiers) + 1)):
+    if 0 in numbers:
+        yield f"tiers: numbers are {[number or None for number in numbers]}; number all tiers, or none"
+    elif numbers != list(range(1, len(tiers) + 1)):
         yield f"tiers: numbers are {numbers}; they must be 1 to {len(tiers)} in this order"
     yield from _duplicates("tiers", (t.name for t in tiers))
 
@@ -258,8 +260,10 @@ def _check_key_name(where: str, name: str | None) -> Iterator[str]:
 
 def _check_costs(catalog: Catalog) -> Iterator[str]:
     prompt = catalog.reference_prompt_tokens
-    costs = [request_cost_usd(t.price, prompt, t.expected_answer_tokens) for t in catalog.tiers]
-    for (cheap, cheap_cost), (dear, dear_cost) in pairwise(zip(catalog.tiers, costs, strict=True)):
+    # An estimate refuses no catalogue: predicted costs do not fall, whatever the prices (`tiers.pricing`).
+    priced = [tier for tier in catalog.tiers if not tier.price.estimated]
+    costs = [request_cost_usd(t.price, prompt, t.expected_answer_tokens) for t in priced]
+    for (cheap, cheap_cost), (dear, dear_cost) in pairwise(zip(priced, costs, strict=True)):
         if dear_cost < cheap_cost:
             yield (
                 f"{_where(dear)}.price: a request of {prompt} prompt tokens is predicted to cost ${dear_cost:.6f}, "

@@ -1,12 +1,14 @@
 """The live knobs of routing."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from classifier.opening import FIRST_TOKENS
+from gateway.errors import bad_request
 from gateway.knobs.file import KnobFile
 from tiers.tier_spec import MAX_TIERS, TierNumber
 
@@ -77,7 +79,22 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutingKnobFile(KnobFile[RoutingKnobs]):
-    """The knobs of routing in force, from `path`; None keeps them in memory alone."""
+    """The knobs of routing in force, from `path`; None keeps them in memory alone.
 
-    def __init__(self, path: Path | None = None) -> None:
+    `tiers`: of the catalogue; a change that names a tier beyond them is refused. A file that names one, written for a
+    longer catalogue, stays in force: the strongest tier stands for it, and there is no fast path.
+    """
+
+    def __init__(self, path: Path | None = None, tiers: int = MAX_TIERS) -> None:
+        self._tiers = tiers
         super().__init__(RoutingKnobs, "routing", path)
+
+    def change(self, changes: Mapping[str, Any]) -> tuple[RoutingKnobs, RoutingKnobs]:
+        """See `KnobFile.change`."""
+        for name in ("observe_tier", "safe_tier", "edge_tier"):
+            wanted = changes.get(name)
+            if isinstance(wanted, int) and wanted > self._tiers:
+                raise bad_request(
+                    f"Invalid {name}: {wanted}; the catalogue has tiers 1 to {self._tiers}.", name, "invalid_value"
+                )
+        return super().change(changes)
