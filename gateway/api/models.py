@@ -16,7 +16,9 @@ from tiers.tier_spec import TierSpec
 
 
 class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands behind a name: tier, model, context in tokens, prices in US dollars per million tokens."""
+    """What stands behind a name: tier, model, context in tokens, prices in US dollars per million tokens.
+
+    `price_estimated`: from what, where the catalogue gives none (size, seconds or order); else empty."""
 
     tier: int
     tier_class: str | None
@@ -24,6 +26,7 @@ class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
     max_context: int
     input_usd_per_million: float
     output_usd_per_million: float
+    price_estimated: str
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +71,7 @@ def _tier(parts: Parts, spec: TierSpec) -> ModelTier:
         max_context=parts.routing.tier(spec.number).max_context,
         input_usd_per_million=spec.price.input_usd_per_million,
         output_usd_per_million=spec.price.output_usd_per_million,
+        price_estimated=spec.price.estimated,
     )
 
 

@@ -90,7 +90,8 @@ class ClustersShown(msgspec.Struct, frozen=True, kw_only=True):
 class TierRow(msgspec.Struct, frozen=True, kw_only=True):
     """A tier's price in US dollars per million tokens, and what `aio bench tiers` measured, if it did: tasks right, and
     mean seconds and US dollars a task. `not_better_than`: the cheapest tier that it does not beat significantly.
-    `accepted`: of its verified live answers, those no worse than the strongest tier's."""
+    `accepted`: of its verified live answers, those no worse than the strongest tier's. `price_estimated`: from what,
+    where the catalogue gives no price (size, seconds or order); else empty."""
 
     tier: int
     name: str
@@ -103,6 +104,7 @@ class TierRow(msgspec.Struct, frozen=True, kw_only=True):
     not_better_than: int | None = None
     p_value: float | None = None
     accepted: Share | None = None
+    price_estimated: str = ""
 
 
 class TiersCompared(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,6 +251,7 @@ async def tiers_compared(parts: Parts, accepted: Acceptance) -> TiersCompared:
                 not_better_than=None if flag is None else flag.cheaper,
                 p_value=None if flag is None else flag.p_value,
                 accepted=accepted.by_tier.get(spec.number),
+                price_estimated=spec.price.estimated,
             )
         )
     return TiersCompared(

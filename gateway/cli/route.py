@@ -69,12 +69,13 @@ def _decide(
 
 def _text(decision: "Decision", catalog: "Catalog") -> str:
     inputs, prediction = decision.inputs, decision.inputs.prediction
+    estimated = {spec.number for spec in catalog.tiers if spec.price.estimated}
     rows = [
         [
             f"{'→' if number == decision.tier else ' '} {number}",
             catalog.tier(number).model_name if number <= len(catalog.tiers) else "?",
             f"{prediction.p_ok[number - 1]:.3f}",
-            f"${inputs.costs[number - 1]:.6f}",
+            f"${inputs.costs[number - 1]:.6f}{' estimated' if number in estimated else ''}",
             "ruled out" if score is None else f"{score:.4f}",
         ]
         for number, score in enumerate(decision.scores, start=1)

@@ -81,6 +81,7 @@ def _context(parts: Parts, now: Overview) -> dict[str, Any]:
         "now": now,
         "traffic": traffic,
         "latency": latency,
+        "estimated": {spec.number: spec.price.estimated for spec in parts.routing.catalog.tiers},
         "objectives": {spec.number: spec.objective for spec in parts.routing.catalog.tiers},
     }
 

@@ -1,5 +1,5 @@
-"""Catalogues of two, three and six tiers through a real gateway: routed, recorded, verified and shown; and what a
-catalogue of four left in the store is still shown by one of two."""
+"""Catalogues of two, three and six tiers through a real gateway: routed, recorded, verified and shown; what a catalogue
+of four left in the store is still shown by one of two; and a catalogue that says no more than it must."""
 
 import json
 import re
@@ -138,3 +138,27 @@ def test_what_a_catalogue_of_four_tiers_stored_is_shown_by_one_of_two(tmp_path: 
             )
         )
         assert "is for 4 tiers and the catalogue has 2" in runs["rows"][0]["reason"]
+
+
+def test_a_catalogue_of_names_and_urls_serves_and_marks_its_estimated_costs(tmp_path: Path, upstream: Upstream) -> None:
+    entries = "".join(
+        f'[[tiers]]\nname = "{name}"\nurl = "{upstream.base_url}"\n' for name in ("large-70b", "small-3b")
+    )
+    (tmp_path / "short.toml").write_text(entries)
+    short = str(tmp_path / "short.toml")
+    with served(tmp_path / "data", tmp_path / "cache", "--catalog", short) as gateway:
+        answer = ask(gateway, "tier-1")
+        assert answer.status_code == 200, answer.text
+        assert (answer.json()["x_aio"]["model"], answer.json()["x_aio"]["cost_estimated"]) == ("small-3b", True)
+        assert answer.headers["x-aio-cost-estimated"] == "true"
+        assert float(answer.headers["x-aio-cost-usd"]) > 0
+        cards = gateway.admin.get("/v1/models").json()["data"]
+        tiers = next(card for card in cards if card["id"] == "auto")["x_aio"]
+        shown = [(tier["tier"], tier["model"], tier["price_estimated"], tier["tier_class"]) for tier in tiers]
+        assert shown == [(1, "small-3b", "size", None), (2, "large-70b", "size", None)]
+        dry = gateway.admin.post("/v1/route", json={"prompt": PROMPT}).json()
+        assert dry["costs_estimated"] == [1, 2]
+        identity = answer.headers["x-request-id"]
+        until(lambda: gateway.admin.get(f"/v1/requests/{identity}").status_code == 200)
+        html = pages(gateway, identity)
+        assert all("estimated" in html[page].text for page in ("", "/routing", f"/requests/{identity}"))
