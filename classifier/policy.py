@@ -90,6 +90,8 @@ def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
             barred[k] = f"the request is pinned to tier {inputs.pinned_tier}"
         elif inputs.min_tier is not None and k < inputs.min_tier:
             barred[k] = f"the request asks for tier {inputs.min_tier} at least"
+        elif inputs.key_min_tier is not None and k < inputs.key_min_tier:
+            barred[k] = f"the key asks for tier {inputs.key_min_tier} at least"
         elif inputs.max_cost_usd is not None and cost > inputs.max_cost_usd:
             barred[k] = f"predicted cost ${cost:.6f} is above the maximum ${inputs.max_cost_usd:.6f}"
     return barred
@@ -202,7 +204,7 @@ def _check(inputs: PolicyInputs) -> None:
     for exclusion in inputs.exclusions:
         if not 1 <= exclusion.tier <= tiers:
             raise PolicyInputsError(f"exclusion of tier {exclusion.tier}; allowed are 1 to {tiers}.")
-    for name in ("pinned_tier", "min_tier", "safe_tier", "previous_tier", "arm_tier", "observe_tier"):
+    for name in ("pinned_tier", "min_tier", "key_min_tier", "safe_tier", "previous_tier", "arm_tier", "observe_tier"):
         tier = getattr(inputs, name)
         if tier is not None and not 1 <= tier <= tiers:
             raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")

@@ -411,6 +411,8 @@ api_keys = Table(
     Column("requests_per_minute", Integer),
     Column("tokens_per_minute", Integer),
     Column("concurrency", Integer),
+    Column("quality", Json),  # a target from 0 to 1, or the name of one; NULL: the server's
+    Column("min_tier", Integer),  # the least tier that may answer; NULL: any
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double),
     Column("rotated_at", Double),

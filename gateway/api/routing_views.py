@@ -10,6 +10,7 @@ import numpy as np
 from litestar import get
 from litestar.response import Response
 
+from classifier.complexity.prior import QUALITY_SETTINGS
 from classifier.manifest import CurvePoint
 from classifier.outcome_model import OutcomeModel
 from gateway.api.csv_export import as_asked
@@ -199,15 +200,16 @@ async def preview_of(request: HttpRequest) -> Preview | None:
 
 
 def target_of(given: str) -> float | None:
-    """A quality target as a form or query says it; "" is none. Raises `ApiError` 400."""
-    if not given.strip():
+    """A quality target as a form or query says it, by number or name; "" is none. Raises `ApiError` 400."""
+    if not (given := given.strip()):
         return None
     try:
-        target = float(given)
+        target = QUALITY_SETTINGS[given] if given in QUALITY_SETTINGS else float(given)
     except ValueError:
         target = -1.0
     if not 0 <= target <= 1:
-        raise bad_request(f"Invalid quality_target: {given[:64]!r} is no number from 0 to 1.", "quality_target")
+        allowed = f"a number from 0 to 1, {', '.join(QUALITY_SETTINGS)}"
+        raise bad_request(f"Invalid quality_target: {given[:64]!r} is none of {allowed}.", "quality_target")
     return target
 
 

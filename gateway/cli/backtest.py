@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import catalog_option, data_dir_option, echo_json, json_option, settings_from, table
+from gateway.cli.options import (
+    QUALITY_METAVAR,
+    QualityType,
+    catalog_option,
+    data_dir_option,
+    echo_json,
+    json_option,
+    settings_from,
+    table,
+)
 
 if TYPE_CHECKING:
     from gateway.backtesting.backtest import Report
@@ -18,7 +27,8 @@ if TYPE_CHECKING:
     "--quality",
     "targets",
     multiple=True,
-    type=click.FloatRange(0, 1),
+    type=QualityType(),
+    metavar=QUALITY_METAVAR,
     help="Quality target (repeatable).  [0.8 0.85 0.9 0.95 0.99]",
 )
 @click.option(

@@ -28,6 +28,27 @@ database_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
+QUALITY_METAVAR = "economy|balanced|careful|0..1"
+
+
+class QualityType(click.ParamType):
+    """A quality target: a number from 0 to 1, or the name of one; the number of either."""
+
+    name = "quality"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """See `click.ParamType`."""
+        from classifier.quality_setting import QualitySetting, target_of
+
+        try:
+            found = target_of(msgspec.convert(value, QualitySetting, strict=False))  # type: ignore[arg-type]
+        except msgspec.ValidationError:
+            found = None
+        if found is None:
+            self.fail(f"{value!r} is neither economy, balanced or careful nor a number from 0 to 1.", param, ctx)
+        return found
+
+
 def settings_from(**given: Any) -> "Settings":
     """Settings from the environment and from options that were given. Raises `SettingsError`."""
     from gateway.settings import load_settings

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from classifier.opening import FIRST_TOKENS
+from classifier.quality_setting import QualitySetting
 from gateway.errors import bad_request
 from gateway.knobs.file import KnobFile
 from tiers.tier_spec import MAX_TIERS, TierNumber
@@ -25,10 +26,10 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="The tier that answers what names none while observing; null is the strongest."),
     ] = None
     quality_target: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None,
+        QualitySetting | None,
         Meta(
-            description="Share of answers no worse than the strongest tier's where a request asks for none, 0 to 1; "
-            "null is AIO_QUALITY_TARGET, else the classifier's own."
+            description="Share of answers no worse than the strongest tier's where neither request nor key asks for "
+            "one: 0 to 1, economy, balanced or careful; null is AIO_QUALITY_TARGET, else the classifier's own."
         ),
     ] = None
     novelty_threshold: Annotated[
