@@ -50,6 +50,7 @@ def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
     return RetrainSettings(
         catalogue_fingerprint=catalog.fingerprint,
         models={catalog.name: models},
+        tiers=catalog.tier_fingerprints,
         rollout=RolloutSettings(share=settings.canary_share),
     )
 
@@ -111,6 +112,7 @@ class QualityLoop:
                 on_alarm=self.on_alarm,
                 samples=lambda tier: self._catalog.tier(tier).samples_per_choice,
                 redact=self._redact,
+                fingerprints=lambda: self._catalog.tier_fingerprints,
             )
         await self.monitor.start()
         await self.job.start()

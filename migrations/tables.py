@@ -225,6 +225,7 @@ training_rows = Table(
     Column("no_worse", Json, nullable=False),  # list of bool or null, one per tier
     Column("correct", Json),  # the same for verifiable prompts only; the two labels are never mixed
     Column("weights", Json, nullable=False),  # list of float, one per tier
+    Column("tiers", Json),  # their fingerprints; NULL: not known
     Column("cluster", Integer),
     Column("created_at", Double, nullable=False),
     Index("uq_training_rows_request_id_source", "request_id", "source", unique=True),

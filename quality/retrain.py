@@ -42,10 +42,12 @@ Outcome = Literal["canary", "promoted", "refused", "nothing new", "busy"]
 
 class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Knobs of a run. `base_weight` scales the base data against new rows; `catalogue_fingerprint` and `models` (by
-    tier) say whose outcomes the new rows are; `rollout`, how an accepted candidate comes to serve."""
+    tier) say whose outcomes the new rows are; `tiers`: their fingerprints (`Catalog.tier_fingerprint`), by which rows
+    are chosen; empty: by their number alone. `rollout`, how an accepted candidate comes to serve."""
 
     catalogue_fingerprint: str
     models: dict[str, list[str | None]]
+    tiers: list[str] = []
     base_weight: float | None = None
     seed: int = 0
     lease_seconds: float = 120.0
@@ -159,7 +161,7 @@ class _Retraining:
             reason = f"{incumbent.version} is for {incumbent.tiers} tiers and the catalogue has {tiers}"
             return await self._nothing_new(incumbent, "", reason)
         root_folder = self._root_of(incumbent)
-        tensors = await export_rows(self._engine, incumbent)
+        tensors = await export_rows(self._engine, incumbent, self._settings.tiers)
         changes = await tier_changes(self._engine)
         asked = (msgspec.json.encode(one).decode() for one in (self._settings, changes))
         hashed = data_hash(tensors, root_folder.name, *asked)

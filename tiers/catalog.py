@@ -87,6 +87,11 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Hash of what decides which answers one tier gives, wherever it stands: probes are valid for one of these."""
         return _hash(self._answering(self.tier(number))[1:])
 
+    @property
+    def tier_fingerprints(self) -> list[str]:
+        """`tier_fingerprint` of every tier, ascending."""
+        return [self.tier_fingerprint(tier.number) for tier in self.tiers]
+
     def _answering(self, tier: TierSpec) -> list[Any]:
         models = {m.name: [m.path, m.compute] for m in self.core.models}
         models |= {m.name: [m.path, m.weights] for group in self.gpu_groups for m in group.models}

@@ -8,11 +8,11 @@ import click
 
 from gateway.cli.options import (
     QUALITY_METAVAR,
-    QualityType,
     catalog_option,
     data_dir_option,
     echo_json,
     json_option,
+    quality_of,
     settings_from,
     table,
 )
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--quality",
     "targets",
     multiple=True,
-    type=QualityType(),
+    type=quality_of,
     metavar=QUALITY_METAVAR,
     help="Quality target (repeatable).  [0.8 0.85 0.9 0.95 0.99]",
 )

@@ -31,22 +31,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 QUALITY_METAVAR = "economy|balanced|careful|0..1"
 
 
-class QualityType(click.ParamType):
-    """A quality target: a number from 0 to 1, or the name of one; the number of either."""
+def quality_of(given: str) -> float:
+    """A quality target, by its name or as a number; the `type` of an option. Raises `click.BadParameter`."""
+    from classifier.quality_setting import QualitySetting, target_of
 
-    name = "quality"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """See `click.ParamType`."""
-        from classifier.quality_setting import QualitySetting, target_of
-
-        try:
-            found = target_of(msgspec.convert(value, QualitySetting, strict=False))  # type: ignore[arg-type]
-        except msgspec.ValidationError:
-            found = None
-        if found is None:
-            self.fail(f"{value!r} is neither economy, balanced or careful nor a number from 0 to 1.", param, ctx)
-        return found
+    try:
+        found: float | None = target_of(msgspec.convert(given, QualitySetting, strict=False))
+    except msgspec.ValidationError:
+        found = None
+    if found is None:
+        raise click.BadParameter(f"{given!r} is neither economy, balanced or careful nor a number from 0 to 1.")
+    return found
 
 
 def settings_from(**given: Any) -> "Settings":

@@ -8,12 +8,12 @@ import click
 
 from gateway.cli.options import (
     QUALITY_METAVAR,
-    QualityType,
     catalog_option,
     data_dir_option,
     database_option,
     echo_json,
     json_option,
+    quality_of,
     settings_from,
 )
 from gateway.cli.options import table as text_table
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("prompt", required=False)
 @click.option(
     "--quality",
-    type=QualityType(),
+    type=quality_of,
     metavar=QUALITY_METAVAR,
     help="Share of answers no worse than the strongest tier's.",
 )
