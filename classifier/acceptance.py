@@ -27,15 +27,16 @@ def accepted_artefact(
 ) -> OutcomeModel:
     """The model in `folder` after every check; some milliseconds beyond loading it.
 
-    `tiers`: of the serving catalogue, where that is known. `must_be_measured`: refuse one whose outcomes were measured
-    on other models than the catalogue's, instead of taking it for a prior. Raises `ArtefactError` with the reason.
+    `tiers`: of the serving catalogue, where that is known. A version for another number of tiers is a prior: the
+    catalogue is routed by class, and only the version's encoder and memory are used. `must_be_measured`: refuse one
+    whose outcomes were measured on other models than the catalogue's. Raises `ArtefactError` with the reason.
     """
     manifest = load_manifest(folder)
     _check_files(folder, manifest)
     tensors = load_model_tensors(folder)
     check_finite(manifest, tensors)
     model = model_from_tensors(manifest, tensors, catalogue_fingerprint, folder.parent)
-    if tiers is not None and manifest.tiers != tiers:
+    if tiers is not None and manifest.tiers != tiers and model.kind == "measured":
         raise _refused(manifest, f"it is for {manifest.tiers} tiers, the catalogue has {tiers}")
     if must_be_measured and model.kind != "measured":
         raise _refused(

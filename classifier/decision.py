@@ -60,10 +60,11 @@ class EdgePath(msgspec.Struct, frozen=True, kw_only=True):
 class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Everything `decide` looks at; recorded with the request, so that a decision can be replayed.
 
-    `costs[k-1]`: predicted US dollars of answering with tier k, strictly increasing in k.
+    `costs[k-1]`: predicted US dollars of answering with tier k, never falling in k.
     `lambda_`: exchange rate between P(worse answer) and cost relative to the dearest tier.
     `predicted_waits[k-1]`: seconds that tier k's queue was predicted to take; too long a wait is an exclusion.
-    `tau`: threshold of the simple rule. `quality_target` is what the caller asked for, for the record.
+    `tau`: threshold of the simple rule. `quality_target` is what the caller asked for, for the record. `min_tier`: the
+    least tier that the request asks for; `key_min_tier`: the least that its key does.
 
     From `novelty_threshold` on a prompt is far from verified experience and gets `safe_tier` at least; None: no such
     rule. `previous_tier` gave the conversation's last answer; `reuse_usd[k-1]` is what tier k saves of its cost by
@@ -83,6 +84,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     tau: float
     pinned_tier: int | None = None
     min_tier: int | None = None
+    key_min_tier: int | None = None
     max_cost_usd: float | None = None
     exclusions: list[Exclusion] = []
     predicted_waits: list[float] = []

@@ -1,7 +1,8 @@
 """Which tier answers: pure functions from calibrated probabilities, predicted costs and constraints to a Decision.
 
 The lambda rule minimises `(1 - p_ok[k]) + lambda * cost[k] / cost[-1]`; the tau rule takes the cheapest tier with
-`p_ok >= tau`, else the strongest (DESIGN §4, RT-05). Ties go to the cheaper tier. Constraints rule tiers out;
+`p_ok >= tau`, else the strongest (DESIGN §4, RT-05). Costs never fall with the tier; ties go to the lower number.
+Constraints rule tiers out;
 `classifier.caution` then holds some of the rest back. Neither looks at lambda or tau, so that a higher quality target
 chooses among the same tiers and never lowers one. Where recent verified outcomes lowered p_ok, the tier that would have
 been chosen without them is the least: they promote a prompt and never move it down. The fast path's tier, if it may
@@ -89,6 +90,8 @@ def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
             barred[k] = f"the request is pinned to tier {inputs.pinned_tier}"
         elif inputs.min_tier is not None and k < inputs.min_tier:
             barred[k] = f"the request asks for tier {inputs.min_tier} at least"
+        elif inputs.key_min_tier is not None and k < inputs.key_min_tier:
+            barred[k] = f"the key asks for tier {inputs.key_min_tier} at least"
         elif inputs.max_cost_usd is not None and cost > inputs.max_cost_usd:
             barred[k] = f"predicted cost ${cost:.6f} is above the maximum ${inputs.max_cost_usd:.6f}"
     return barred
@@ -118,10 +121,15 @@ def _lambda_score(inputs: PolicyInputs, tier: int) -> int:
 
 
 def _tau_score(inputs: PolicyInputs, tier: int) -> int:
-    """Cost share where p_ok reaches tau; above 1, and falling with the tier, where it does not."""
+    """Cost share where p_ok reaches tau; above 1, and falling with the tier, where it does not.
+
+    Of tiers that cost the same and miss tau, the higher number is the stronger: without this term, raising tau past the
+    last tier that reached it would choose a lower one.
+    """
     share = round(inputs.costs[tier - 1] / inputs.costs[-1] * SCALE)
-    reached = inputs.prediction.p_ok[tier - 1] >= inputs.tau
-    return (share if reached else 2 * SCALE - share) * SCALE
+    if inputs.prediction.p_ok[tier - 1] >= inputs.tau:
+        return share * SCALE
+    return (2 * SCALE - share) * SCALE + len(inputs.costs) - tier
 
 
 def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[int, str]) -> str:
@@ -192,8 +200,8 @@ def _check(inputs: PolicyInputs) -> None:
         raise PolicyInputsError(f"p_ok {p_ok} is not p_ok_before, {before}, lowered.")
     if not all(0.0 <= p <= 1.0 for p in (*p_ok, *before)):
         raise PolicyInputsError(f"p_ok is {p_ok}; probabilities lie in [0, 1].")
-    if not all(math.isfinite(c) for c in costs) or costs[0] < 0 or any(a >= b for a, b in pairwise(costs)):
-        raise PolicyInputsError(f"costs are {costs}; they must be finite, at least 0 and strictly increasing by tier.")
+    if not all(math.isfinite(c) for c in costs) or costs[0] < 0 or any(a > b for a, b in pairwise(costs)):
+        raise PolicyInputsError(f"costs are {costs}; they must be finite, at least 0 and not fall with the tier.")
     if costs[-1] <= 0:
         raise PolicyInputsError(f"the strongest tier's cost is {costs[-1]}; it must be above 0.")
     if not (math.isfinite(inputs.lambda_) and inputs.lambda_ >= 0):
@@ -205,7 +213,7 @@ def _check(inputs: PolicyInputs) -> None:
     for exclusion in inputs.exclusions:
         if not 1 <= exclusion.tier <= tiers:
             raise PolicyInputsError(f"exclusion of tier {exclusion.tier}; allowed are 1 to {tiers}.")
-    for name in ("pinned_tier", "min_tier", "safe_tier", "previous_tier", "arm_tier", "observe_tier"):
+    for name in ("pinned_tier", "min_tier", "key_min_tier", "safe_tier", "previous_tier", "arm_tier", "observe_tier"):
         tier = getattr(inputs, name)
         if tier is not None and not 1 <= tier <= tiers:
             raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")

@@ -13,6 +13,16 @@ PRICES = (1.0, 2.5, 10.0, 30.0)
 COST_WEIGHT = 0.1
 
 
+def reference_prices(tiers: int) -> Float:
+    """Reference prices [tiers]: `PRICES` for up to four; more are spread over the same range, equal factors apart
+    between each two of the four."""
+    if tiers <= len(PRICES):
+        return np.array(PRICES[:tiers])
+    places = np.linspace(0, len(PRICES) - 1, tiers)
+    spread: Float = np.exp(np.interp(places, np.arange(len(PRICES)), np.log(PRICES)))
+    return spread
+
+
 def choose(p_ok: Float, prices: Float, rule: Rule, parameter: float) -> npt.NDArray[np.intp]:
     """Column [n] that `decide` would pick from `p_ok` [n, tiers] at `prices` [tiers], without constraints."""
     share = prices / prices[-1]

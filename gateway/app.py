@@ -46,6 +46,7 @@ from gateway.routing.model import Classifier
 from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.recent_in_force import RecentInForce
 from gateway.routing.router import RoutingService
+from gateway.routing.tier_kinds import tier_kinds
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore, open_redis
 from gateway.stores.retries import background, until_it_works
@@ -202,7 +203,13 @@ class Composition:
             service=service,
             cache=cache,
             records=ledger,
-            feedback=FeedbackDesk(database, encode, len(self.catalog.tiers), redact=self._redact),
+            feedback=FeedbackDesk(
+                database,
+                encode,
+                len(self.catalog.tiers),
+                redact=self._redact,
+                fingerprints=lambda: self.catalog.tier_fingerprints,
+            ),
             privacy=privacy,
             jobs=Jobs(settings, database, tenancy.clock, tenancy.replica, redis, self.metrics.jobs),
             sessions=Sessions(database, tenancy.directory, tenancy.clock),
@@ -290,7 +297,7 @@ class Composition:
         return ResponseCache(knobs, store, routing)
 
     async def _start_routing_knobs(self, stack: AsyncExitStack) -> RoutingKnobFile:
-        knobs = RoutingKnobFile(self.settings.routing_knobs_path)
+        knobs = RoutingKnobFile(self.settings.routing_knobs_path, len(self.catalog.tiers))
         await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
         return knobs
 
@@ -308,7 +315,7 @@ class Composition:
             root,
             self.catalog.fingerprint,
             self._show_classifier,
-            tiers=len(self.catalog.tiers),
+            like=tier_kinds(self.catalog),
             must_be_measured=self.settings.classifier_must_be_measured,
             states=partial(
                 CoreStates,
@@ -328,7 +335,7 @@ class Composition:
     ) -> RecentInForce | None:
         if not isinstance(classifier, ClassifierInForce):
             return None
-        recent = RecentInForce(database, classifier, self.metrics)
+        recent = RecentInForce(database, classifier, self.metrics, tiers=lambda: self.catalog.tier_fingerprints)
         await stack.enter_async_context(background(recent.follow(self.settings.artefact_poll_seconds)))
         return recent
 

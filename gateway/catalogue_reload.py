@@ -13,6 +13,7 @@ from gateway.knobs.replicas import ReplicaKnobs
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.model import Classifier
 from gateway.routing.router import RoutingService
+from gateway.routing.tier_kinds import tier_kinds
 from gateway.settings import Settings
 from quality.store import record_audit
 from tiers.build import build_remote
@@ -74,7 +75,7 @@ class CatalogueReload:
             started = await _started([spec for spec in changed if spec.model is None])
             self._put_in_force(catalog, started)
             if changed and isinstance(self._classifier, ClassifierInForce):
-                await self._classifier.serve_catalogue(before.fingerprint)
+                await self._classifier.serve_catalogue(before.fingerprint, tier_kinds(before))
             for renew in self._renewals if changed else ():
                 await renew()
             done = Reloaded(

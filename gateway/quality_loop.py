@@ -28,7 +28,7 @@ from quality.retrain import RetrainResult, RetrainSettings, Trigger, retrain
 from quality.retrain_runs import RetrainRuns
 from quality.rollout import Rollouts
 from quality.rollout_evidence import RolloutSettings
-from quality.sampling import SamplingSettings
+from quality.sampling import SamplingSettings, sampling_of
 from quality.shift_detector import ShiftAlarm
 from quality.store import record_audit
 from quality.training_subprocess import OnProgress, Train, run_training_process
@@ -50,6 +50,7 @@ def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
     return RetrainSettings(
         catalogue_fingerprint=catalog.fingerprint,
         models={catalog.name: models},
+        tiers=catalog.tier_fingerprints,
         rollout=RolloutSettings(share=settings.canary_share),
     )
 
@@ -111,6 +112,7 @@ class QualityLoop:
                 on_alarm=self.on_alarm,
                 samples=lambda tier: self._catalog.tier(tier).samples_per_choice,
                 redact=self._redact,
+                fingerprints=lambda: self._catalog.tier_fingerprints,
             )
         await self.monitor.start()
         await self.job.start()
@@ -176,8 +178,7 @@ class QualityLoop:
 
     def _sampling(self) -> SamplingSettings:
         settings = self._settings
-        cheap, dear = settings.sampling_rate, settings.sampling_rate / 5
-        return SamplingSettings(rates=(cheap, cheap, dear, dear), budget_share=settings.verification_budget)
+        return sampling_of(len(self._tiers), settings.sampling_rate, settings.verification_budget)
 
     def _price(self, tier: int, usage: Usage) -> float:
         return cost_usd(self._catalog.tier(tier), usage)

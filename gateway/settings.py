@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from classifier.quality_setting import QualitySetting
+
 Role = Literal["all", "gateway"]
 WhenAway = Literal["open", "closed"]
 SpanExport = Literal["none", "console", "otlp"]
@@ -47,8 +49,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Cores of GPU groups listen beside it (`gateway.cores.cores.socket_of`).
     `cluster`: a Ray cluster that has the cores: `auto`, `HOST:PORT` of its head, or `ray://HOST:PORT`; empty: none.
     `adapter_dir`: the folder that LoRA adapters may be loaded from over HTTP; empty means any that the core can read.
-    `quality_target`: share of answers that must be no worse than the strongest tier's; None is the artefact's own.
-    `sampling_rate`: ceiling of the share of tier 1 and 2 answers that is verified, a fifth of it of tiers 3 and 4.
+    `quality_target`: share of answers that must be no worse than the strongest tier's, as a number or as `economy`,
+    `balanced` or `careful`; None is the artefact's own.
+    `sampling_rate`: ceiling of the share of answers of the cheaper half of the tiers that is verified, a fifth of it of
+    the dearer half's.
     `verification_budget`: what verification may cost, as a share of the trailing day's serving cost, half of it probes.
     `store_texts`: whether messages and answers are recorded (a request may still opt out with `store: false`).
     `private_keys`: comma-separated names of `api_keys` whose owners' texts are neither stored nor sampled.
@@ -104,7 +108,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_connections: Annotated[int, Meta(ge=1)] | None = None
     cors_origins: str = ""
     allowed_hosts: str = ""
-    quality_target: Annotated[float, Meta(ge=0, le=1)] | None = None
+    quality_target: QualitySetting | None = None
     sampling_rate: Annotated[float, Meta(ge=0, le=1)] = 0.05
     verification_budget: Annotated[float, Meta(ge=0)] = 0.05
     monitor: bool = True

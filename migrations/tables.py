@@ -225,6 +225,7 @@ training_rows = Table(
     Column("no_worse", Json, nullable=False),  # list of bool or null, one per tier
     Column("correct", Json),  # the same for verifiable prompts only; the two labels are never mixed
     Column("weights", Json, nullable=False),  # list of float, one per tier
+    Column("tiers", Json),  # their fingerprints; NULL: not known
     Column("cluster", Integer),
     Column("classes", Json),  # P of the four complexity classes; NULL in rows of earlier releases
     Column("app", String(16)),  # hash of the system prompt
@@ -413,6 +414,8 @@ api_keys = Table(
     Column("requests_per_minute", Integer),
     Column("tokens_per_minute", Integer),
     Column("concurrency", Integer),
+    Column("quality", Json),  # a target from 0 to 1, or the name of one; NULL: the server's
+    Column("min_tier", Integer),  # the least tier that may answer; NULL: any
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double),
     Column("rotated_at", Double),

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import routing_input
 from migrations.tables import training_rows, verifications
 from quality.sampling import uniform
+from quality.tier_outcomes import outcomes_of_tiers
 from quality.verification import EncodedPrompt
 
 Encode = Callable[[list[dict[str, str]]], Awaitable[EncodedPrompt]]
@@ -82,14 +83,17 @@ def feature_spec(manifest: Manifest) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
-    """All stored rows that `manifest`'s encoder made, oldest first, as tensors without texts or names.
+async def export_rows(engine: AsyncEngine, manifest: Manifest, tiers_now: Sequence[str] = ()) -> Tensors:
+    """All stored rows that `manifest`'s encoder made of as many tiers, oldest first, as tensors without texts or names.
 
     float32 `features` [n, f], `embedding` [n, d], `word_logits` [n, h], `no_worse` [n, tiers - 1] and `correct`
     [n, tiers] with NaN unobserved, `weights` [n]; uint8 `held` [n] (calibrates and draws the curve), `fold` [n] and
     `compare` [n] (the version of `manifest` was not trained on it); float64 `at` [n], epoch seconds. `held` and `fold`
     follow from a hash of the request. A weight is the judge's informedness, times the inverse probability of being
     sampled where that was not uniform.
+
+    `tiers_now`: fingerprints of today's tiers, whose outcomes alone count (`quality.tier_outcomes`); without them those
+    of rows with as many tiers.
     """
     sampled = (
         select(verifications.c.request_id, func.max(verifications.c.sampled_probability).label("probability"))
@@ -103,7 +107,8 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
         .order_by(training_rows.c.created_at, training_rows.c.training_row_id)
     )
     async with engine.connect() as connection:
-        rows = [dict(row) for row in (await connection.execute(query)).mappings()]
+        stored = [dict(row) for row in (await connection.execute(query)).mappings()]
+    rows = [now for row in stored if (now := _of_today(row, tiers_now or [""] * manifest.tiers)) is not None]
     names, heads, tiers = len(manifest.feature_names), len(manifest.heads), manifest.tiers
     vectors = np.array([vector_of(row["features"]) for row in rows], np.float32).reshape(len(rows), names + heads)
     draws = np.array([uniform(row["request_id"] or str(row["training_row_id"]), _SPLIT_KEY) for row in rows])
@@ -124,6 +129,16 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest) -> Tensors:
         "compare": (at > trained_until(manifest)).astype(np.uint8),
         "at": at,
     }
+
+
+def _of_today(row: dict[str, Any], tiers: Sequence[str]) -> dict[str, Any] | None:
+    """A stored row with the outcomes of today's tiers; None if it has none of theirs."""
+    owners = row["tiers"] if any(tiers) else None
+    no_worse = outcomes_of_tiers(row["no_worse"], owners, tiers)
+    if no_worse is None:
+        return None
+    correct = None if row["correct"] is None else outcomes_of_tiers(row["correct"], owners, tiers)
+    return row | {"no_worse": no_worse, "correct": correct}
 
 
 def held(draws: npt.NDArray[np.floating], probes: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

@@ -174,7 +174,7 @@ class Experiments:
             spec, a, b = await asyncio.to_thread(self._choices, plan)
         except (ArtefactError, ExperimentError, OSError) as error:
             return Results(a=a_shown, b=b_shown, problem=str(error))
-        probes = await probes_since(self._engine, since, spec)
+        probes = await probes_since(self._engine, since, plan.tiers, spec)
         paired = await asyncio.to_thread(compare, probes, b, a, margin=MARGIN)
         return Results(a=a_shown, b=b_shown, paired=paired)
 
@@ -197,6 +197,9 @@ class Experiments:
             for arm in (plan.a, plan.b)
             if arm.version is not None
         }
+        for version, model in models.items():
+            if model.manifest.tiers != plan.tiers:
+                raise ExperimentError(f"{version} is for {model.manifest.tiers} tiers, the catalogue has {plan.tiers}")
         specs = {feature_spec(model.manifest) for model in models.values()}
         if len(specs) > 1:
             raise ExperimentError("the versions' encoders differ; what is stored of a probe suits one of them only")

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -57,8 +57,11 @@ class FeedbackDesk:
         tiers: int,
         clock: Callable[[], float] = time.time,
         redact: Redact | None = None,
+        fingerprints: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
+        """`fingerprints`: of the tiers as they are now, ascending; stored with what is learned."""
         self._engine = engine
+        self._fingerprints = fingerprints
         self._encode = encode
         self._tiers = tiers
         self._clock = clock
@@ -168,6 +171,7 @@ class FeedbackDesk:
             "no_worse": no_worse,
             "correct": None,
             "weights": weights,
+            "tiers": list(self._fingerprints()) or None,
             "created_at": self._clock(),
         }
 

@@ -90,9 +90,12 @@ class Monitor:
         on_alarm: OnAlarm | None = None,
         samples: Callable[[int], int] = lambda tier: 1,
         redact: Redact | None = None,
+        fingerprints: Callable[[], Sequence[str]] = lambda: (),
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`fingerprints`: of the tiers as they are now, ascending; stored with what is learned."""
         self.settings = settings
+        self._fingerprints = fingerprints
         self._engine = engine
         self._tiers = sorted(tiers, key=lambda tier: tier.number)
         self._price = price
@@ -286,7 +289,7 @@ class Monitor:
             encoded = await self._encode(job.messages)
         except Exception as error:
             raise AttemptError(f"the encoder failed: {error}", sum(ruling.cost_usd for ruling in rulings)) from error
-        return training_row(job, rulings, encoded, len(self._tiers), self._clock())
+        return training_row(job, rulings, encoded, len(self._tiers), self._clock(), self._fingerprints())
 
     async def _look_for_shifts(self) -> None:
         for alarm in await self._watch.catch_up():

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import RowMapping, func, select
@@ -13,8 +13,9 @@ from classifier.local.own import LabelledRow, OwnOutcomes
 from classifier.outcome_model import OutcomeModel
 from migrations.tables import audit_events, training_rows
 from quality.experience import feature_spec, outcomes_of, vector_of
-from quality.recent_experience import RESET, source_weight
+from quality.recent_experience import RESET, source_weights
 from quality.shift_watch import tier_changes
+from quality.tier_outcomes import outcomes_of_tiers
 
 # The newest labels that are used; of each key a head learns from its newest few hundred.
 MOST_LABELS = 8192
@@ -26,23 +27,29 @@ _ANY_CLASS = (0.25, 0.25, 0.25, 0.25)
 class OwnLabels:
     """The labels of one catalogue as they are stored: by whichever replica, erasures and resets included."""
 
-    def __init__(self, engine: AsyncEngine, model: OutcomeModel, like: Sequence[Complexity]) -> None:
-        """`like`: what each tier is like."""
-        self._engine, self._like = engine, like
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        model: OutcomeModel,
+        like: Sequence[Complexity],
+        tiers: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """`like`: what each tier is like; `tiers`: their fingerprints now, whose outcomes alone count."""
+        self._engine, self._like, self._tiers = engine, like, tiers
         self._spec, self._names = feature_spec(model.manifest), len(model.manifest.feature_names)
         self._seen: tuple[Any, ...] | None = None
         self._own: OwnOutcomes | None = None
 
     async def catch_up(self, now: float) -> OwnOutcomes | None:
         """What is known at `now` (epoch seconds); None without labels. Read and fitted only where something changed."""
-        changes = await tier_changes(self._engine)
+        changes, tiers = await tier_changes(self._engine), tuple(self._tiers()) or ("",) * len(self._like)
         async with self._engine.connect() as connection:
             after = await _reset_at(connection)
-            seen = (*await self._extent(connection, after), after, tuple(changes.items()))
+            seen = (*await self._extent(connection, after), after, tiers, tuple(changes.items()))
             if seen == self._seen:
                 return self._own
             rows = await self._rows(connection, after)
-        self._own = await asyncio.to_thread(self._fitted, rows, changes) if rows else None
+        self._own = await asyncio.to_thread(self._fitted, rows, tiers, changes) if rows else None
         self._seen = seen
         return self._own
 
@@ -62,19 +69,26 @@ class OwnLabels:
             training_rows.c.features.is_not(None),
         )
 
-    def _fitted(self, rows: Sequence[RowMapping], changes: Mapping[int, float]) -> OwnOutcomes | None:
-        kept = [row for row in rows if len(row["no_worse"]) == len(self._like)]
-        return OwnOutcomes([self._labelled(row, changes) for row in kept], self._like) if kept else None
+    def _fitted(
+        self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Mapping[int, float]
+    ) -> OwnOutcomes | None:
+        found = [self._labelled(row, tiers, changes) for row in rows]
+        known = [one for one in found if one is not None]
+        return OwnOutcomes(known, self._like) if known else None
 
-    def _labelled(self, row: RowMapping, changes: Mapping[int, float]) -> LabelledRow:
-        weaker = range(1, len(self._like))
+    def _labelled(self, row: RowMapping, tiers: Sequence[str], changes: Mapping[int, float]) -> LabelledRow | None:
+        outcomes = outcomes_of_tiers(row["no_worse"], row["tiers"], tiers)
+        if outcomes is None:
+            return None
+        weights = outcomes_of_tiers(source_weights(row), row["tiers"], tiers) or []
+        weaker = range(1, len(tiers))
         decay = [_BEFORE_CHANGE if row["created_at"] < changes.get(k, -math.inf) else 1.0 for k in weaker]
         return LabelledRow(
             classes=row["classes"] or _ANY_CLASS,
             embedding=vector_of(row["embedding"]),
             features=vector_of(row["features"])[: self._names],
-            scores=outcomes_of(row["no_worse"][:-1]),
-            weights=[source_weight(row, k) * decay[k - 1] for k in weaker],
+            scores=outcomes_of(outcomes[:-1]),
+            weights=[(weight or 0.0) * part for weight, part in zip(weights[:-1], decay, strict=True)],
             key=row["key_id"] or "",
             app=row["app"] or "",
         )

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.outcome_model import OutcomeModel
-from classifier.worth import COST_WEIGHT, PRICES, choose, utility
+from classifier.worth import COST_WEIGHT, choose, reference_prices, utility
 from migrations.tables import training_rows
 from quality import betting
 
@@ -57,10 +57,10 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def probes_since(
-    engine: AsyncEngine, since: float, feature_spec: str | None = None, *, newest: int | None = None
+    engine: AsyncEngine, since: float, tiers: int, feature_spec: str | None = None, *, newest: int | None = None
 ) -> Probes:
-    """Those stored after `since` (epoch seconds) on which every tier has an outcome, of one encoder's or of any; at
-    most the `newest`."""
+    """Those stored after `since` (epoch seconds) on which each of `tiers` has an outcome, of one encoder's or of any;
+    at most the `newest`. Those of a catalogue with another number of tiers are left out."""
     columns = (training_rows.c.embedding, training_rows.c.features, training_rows.c.no_worse)
     query = (
         select(*columns)
@@ -72,14 +72,15 @@ async def probes_since(
         query = query.where(training_rows.c.feature_spec == feature_spec, training_rows.c.features.is_not(None))
     async with engine.connect() as connection:
         found = (await connection.execute(query)).all()
-    rows = [row for row in reversed(found) if None not in row.no_worse]
+    rows = [row for row in reversed(found) if None not in row.no_worse and len(row.no_worse) == tiers]
+    no_worse = np.array([row.no_worse for row in rows], np.float64).reshape(-1, tiers)
     if feature_spec is None:
         nothing = np.zeros((len(rows), 0), np.float32)
-        return Probes(nothing, nothing, np.array([row.no_worse for row in rows], np.float64))
+        return Probes(nothing, nothing, no_worse)
     return Probes(
         np.array([np.frombuffer(row.features, _F4) for row in rows], np.float32),
         np.array([np.frombuffer(row.embedding, _F4) for row in rows], np.float32),
-        np.array([row.no_worse for row in rows], np.float64),
+        no_worse,
     )
 
 
@@ -87,7 +88,7 @@ def choice_of(model: OutcomeModel) -> Choice:
     """What `model` chooses at the exchange rate of the yardstick, as it was judged before it was promoted."""
 
     def chosen(probes: Probes) -> npt.NDArray[np.intp]:
-        return choose(p_ok_of(model, probes), np.array(PRICES[: model.manifest.tiers]), "lambda", COST_WEIGHT)
+        return choose(p_ok_of(model, probes), reference_prices(model.manifest.tiers), "lambda", COST_WEIGHT)
 
     return chosen
 
@@ -112,7 +113,7 @@ def compare(probes: Probes, new: Choice, old: Choice, *, margin: float) -> Paire
     n = len(probes.no_worse)
     if not n:
         return Paired()
-    prices = np.array(PRICES[: probes.no_worse.shape[1]])
+    prices = reference_prices(probes.no_worse.shape[1])
     each, ours, theirs = np.arange(n), new(probes), old(probes)
     worth = utility(probes.no_worse, prices)
     gain = worth[each, ours] - worth[each, theirs]

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.outcome_model import OutcomeModel
-from classifier.worth import PRICES, choose
+from classifier.worth import choose, reference_prices
 from migrations.tables import training_rows
 from quality.experience import feature_spec
 from quality.paired_probes import Probes, p_ok_of, probes_since
@@ -57,7 +57,7 @@ class ProbeCurves:
 
 
 async def _curve_of(engine: AsyncEngine, model: OutcomeModel) -> ProbeCurve:
-    probes = await probes_since(engine, 0.0, feature_spec(model.manifest), newest=NEWEST)
+    probes = await probes_since(engine, 0.0, model.manifest.tiers, feature_spec(model.manifest), newest=NEWEST)
     if not len(probes.no_worse):
         return ProbeCurve(probes=0, points=[])
     return await asyncio.to_thread(_drawn, model, probes)
@@ -66,7 +66,7 @@ async def _curve_of(engine: AsyncEngine, model: OutcomeModel) -> ProbeCurve:
 def _drawn(model: OutcomeModel, probes: Probes) -> ProbeCurve:
     curves = model.manifest.curves
     measured = curves.lambda_rule if curves.default_rule == "lambda" else curves.tau_rule
-    prices, p_ok = np.array(PRICES[: model.manifest.tiers]), p_ok_of(model, probes)
+    prices, p_ok = reference_prices(model.manifest.tiers), p_ok_of(model, probes)
     each = np.arange(len(p_ok))
     points = []
     for parameter in (point.parameter for point in measured):

@@ -87,6 +87,10 @@ class RecentExperience:
 
     def _take_in(self, rows: Sequence[RowMapping]) -> None:
         manifest = self._model.manifest
+        # A catalogue of another number of tiers wrote the others; which of today's tiers they speak of is not known.
+        rows = [row for row in rows if len(row["no_worse"]) == manifest.tiers]
+        if not rows:
+            return
         names, weaker = len(manifest.feature_names), manifest.tiers - 1
         vectors = _stacked(row["features"] for row in rows)
         embeddings = _stacked(row["embedding"] for row in rows)
@@ -95,7 +99,7 @@ class RecentExperience:
             embeddings,
             np.array([outcomes_of(row["no_worse"][:-1]) for row in rows], np.float32),
             p,
-            np.array([source_weight(row) for row in rows], np.float32),
+            np.array([max(source_weights(row)) for row in rows], np.float32),
             # A clock that was put back must not make what is newer look older than what was there before.
             np.maximum.accumulate([max(row["created_at"], self._memory.newest) for row in rows]),
         )
@@ -106,11 +110,10 @@ async def reset_promotions(engine: AsyncEngine, *, actor: str, reason: str, now:
     await record_audit(engine, at=now, actor=actor, action=RESET, subject="recent outcomes", reason=reason)
 
 
-def source_weight(row: RowMapping, tier: int | None = None) -> float:
-    """What a stored row's label of `tier` tells, in [0, 1]; without a tier, the one that tells most."""
-    given = max(row["weights"]) if tier is None else row["weights"][tier - 1]
-    weight: float = min(max(given, 0.0), 1.0)
-    return weight * FEEDBACK_WEIGHT if row["source"] == "feedback" else weight
+def source_weights(row: RowMapping) -> list[float]:
+    """What a stored row's label of each tier tells, in [0, 1]."""
+    share = FEEDBACK_WEIGHT if row["source"] == "feedback" else 1.0
+    return [share * min(max(weight, 0.0), 1.0) for weight in row["weights"]]
 
 
 def _stacked(blobs: Any) -> npt.NDArray[np.float32]:

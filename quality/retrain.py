@@ -42,10 +42,12 @@ Outcome = Literal["canary", "promoted", "refused", "nothing new", "busy"]
 
 class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Knobs of a run. `base_weight` scales the base data against new rows; `catalogue_fingerprint` and `models` (by
-    tier) say whose outcomes the new rows are; `rollout`, how an accepted candidate comes to serve."""
+    tier) say whose outcomes the new rows are; `tiers`: their fingerprints (`Catalog.tier_fingerprint`), by which rows
+    are chosen; empty: by their number alone. `rollout`, how an accepted candidate comes to serve."""
 
     catalogue_fingerprint: str
     models: dict[str, list[str | None]]
+    tiers: list[str] = []
     base_weight: float | None = None
     seed: int = 0
     lease_seconds: float = 120.0
@@ -155,8 +157,11 @@ class _Retraining:
         incumbent_folder = self._registry.current()
         incumbent = load_manifest(incumbent_folder)
         await self._versions.ensure(incumbent, incumbent_folder, self._clock())
+        if (tiers := self._tiers()) != incumbent.tiers:
+            reason = f"{incumbent.version} is for {incumbent.tiers} tiers and the catalogue has {tiers}"
+            return await self._nothing_new(incumbent, "", reason)
         root_folder = self._root_of(incumbent)
-        tensors = await export_rows(self._engine, incumbent)
+        tensors = await export_rows(self._engine, incumbent, self._settings.tiers)
         changes = await tier_changes(self._engine)
         asked = (msgspec.json.encode(one).decode() for one in (self._settings, changes))
         hashed = data_hash(tensors, root_folder.name, *asked)
@@ -168,6 +173,10 @@ class _Retraining:
         trained = await self._trained(incumbent_folder, root_folder, tensors, changes, hashed)
         await self._versions.trained(trained.version, Path(trained.path), incumbent.version, self._clock())
         return await self._decide(incumbent, trained, hashed)
+
+    def _tiers(self) -> int:
+        """How many tiers the outcomes are of."""
+        return max(map(len, self._settings.models.values()), default=0)
 
     async def _trained(
         self, incumbent: Path, root: Path, tensors: Tensors, changes: dict[int, float], hashed: str

@@ -82,7 +82,7 @@ class RolloutEvidence:
         spec = feature_spec(new.manifest)
         if spec != feature_spec(old.manifest):
             return Evidence(live=live, problem="their encoders differ; what is stored of a probe suits one of them")
-        probes: Probes = await probes_since(self._engine, since, spec)
+        probes: Probes = await probes_since(self._engine, since, new.manifest.tiers, spec)
         paired = await asyncio.to_thread(compare, probes, choice_of(new), choice_of(old), margin=settings.margin)
         return Evidence(paired=paired, live=live)
 

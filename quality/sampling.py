@@ -62,6 +62,14 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.budget_share * (self.probe_share if purpose == "probe" else 1.0 - self.probe_share)
 
 
+def sampling_of(tiers: int, rate: float, budget_share: float) -> SamplingSettings:
+    """The settings for a ladder of `tiers`: `rate` of the answers of its cheaper half, the middle tier included, and a
+    fifth of that of the dearer half. Of four tiers these are tiers 1 and 2, and tiers 3 and 4 (SPEC QM-01)."""
+    cheap = (tiers + 1) // 2
+    rates = (*[rate] * cheap, *[rate / 5] * (tiers - cheap))
+    return SamplingSettings(rates=rates, downgrade_from=cheap + 1, budget_share=budget_share)
+
+
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
     """US dollars and counts of the trailing window; `committed_usd` is spent plus reserved by what is under way.
 

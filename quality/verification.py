@@ -210,9 +210,15 @@ def prompt_text(messages: list[dict[str, str]]) -> str:
 
 
 def training_row(
-    job: Job, rulings: Sequence[Ruling], encoded: EncodedPrompt, tiers: int, now: float
+    job: Job,
+    rulings: Sequence[Ruling],
+    encoded: EncodedPrompt,
+    tiers: int,
+    now: float,
+    fingerprints: Sequence[str] = (),
 ) -> dict[str, Any] | None:
-    """The row of `training_rows` that `rulings` teach for `tiers` tiers, or None if none of them has a label.
+    """The row of `training_rows` that `rulings` teach for `tiers` tiers, with their `fingerprints` where known; None if
+    no ruling has a label.
 
     Only the judged tiers' outcomes are known; the strongest tier is no worse than itself. `correct` stays empty,
     because agreeing with the strongest tier is not being right. The weight is the judge's informedness (Youden's J).
@@ -234,6 +240,7 @@ def training_row(
         "no_worse": no_worse,
         "correct": None,
         "weights": weights,
+        "tiers": list(fingerprints) or None,
         "created_at": now,
     }
 

@@ -1,4 +1,4 @@
-"""The catalogue: which models there are and what the four tiers make of them, as typed data."""
+"""The catalogue: which models there are and what two to eight tiers make of them, as typed data."""
 
 import hashlib
 from typing import Any
@@ -31,7 +31,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     embeddings: list[EmbeddingSpec] = []
 
     def tier(self, number: int) -> TierSpec:
-        """The spec of tier `number` (1 to 4)."""
+        """The spec of tier `number`, from 1."""
         return self.tiers[number - 1]
 
     @property
@@ -86,6 +86,11 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def tier_fingerprint(self, number: int) -> str:
         """Hash of what decides which answers one tier gives, wherever it stands: probes are valid for one of these."""
         return _hash(self._answering(self.tier(number))[1:])
+
+    @property
+    def tier_fingerprints(self) -> list[str]:
+        """`tier_fingerprint` of every tier, ascending."""
+        return [self.tier_fingerprint(tier.number) for tier in self.tiers]
 
     def _answering(self, tier: TierSpec) -> list[Any]:
         models = {m.name: [m.path, m.compute] for m in self.core.models}

@@ -5,6 +5,7 @@ from importlib import resources
 from pathlib import Path
 
 from tiers.catalog import Catalog
+from tiers.catalog_defaults import completed, expanded
 from tiers.catalog_rules import check_rules
 from tiers.errors import CatalogError
 from tiers.toml_entry import convert_entry
@@ -20,14 +21,15 @@ def load_catalog(name_or_path: str) -> Catalog:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"{origin} is not valid TOML: {error}") from error
-    return parse_catalog(table, origin)
+    return parse_catalog({"name": Path(name_or_path).stem} | table, origin)
 
 
 def parse_catalog(table: dict[str, object], origin: str) -> Catalog:
     """Convert and check a decoded TOML document; `origin` names it in error messages. Raises CatalogError."""
     problems: list[str] = []
-    catalog = convert_entry(Catalog, table, "", problems)
+    catalog = convert_entry(Catalog, expanded(table), "", problems)
     if catalog is not None:
+        catalog = completed(catalog)
         problems += check_rules(catalog)
     if problems or catalog is None:
         lines = "\n".join(f"  - {problem}" for problem in problems)

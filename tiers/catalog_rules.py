@@ -17,9 +17,8 @@ from tiers.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.metadata_addresses import is_metadata_host
 from tiers.pricing import request_cost_usd
 from tiers.replica_spec import BalancingSpec
-from tiers.tier_spec import ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierClass, TierSpec
+from tiers.tier_spec import MAX_TIERS, MIN_TIERS, ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierSpec
 
-NUM_TIERS = 4
 Changes = Mapping[str, KnobValue]
 
 
@@ -37,12 +36,13 @@ def check_rules(catalog: Catalog) -> list[str]:
 
 def _check_numbering(tiers: list[TierSpec]) -> Iterator[str]:
     numbers = [t.number for t in tiers]
-    if numbers != list(range(1, NUM_TIERS + 1)):
-        yield f"tiers: numbers are {numbers}; there must be exactly four tiers, numbered 1, 2, 3, 4 in this order"
+    if not MIN_TIERS <= len(tiers) <= MAX_TIERS:
+        yield f"tiers: there are {len(tiers)}; a catalogue has {MIN_TIERS} to {MAX_TIERS}"
+    if 0 in numbers:
+        yield f"tiers: numbers are {[number or None for number in numbers]}; number all tiers, or none"
+    elif numbers != list(range(1, len(tiers) + 1)):
+        yield f"tiers: numbers are {numbers}; they must be 1 to {len(tiers)} in this order"
     yield from _duplicates("tiers", (t.name for t in tiers))
-    for tier, expected in zip(tiers, TierClass, strict=False):
-        if tier.number == list(TierClass).index(expected) + 1 and tier.tier_class is not expected:
-            yield f"{_where(tier)}.class = {tier.tier_class.value!r}: tier {tier.number} is {expected.value}"
 
 
 def _check_models(catalog: Catalog) -> Iterator[str]:
@@ -260,12 +260,14 @@ def _check_key_name(where: str, name: str | None) -> Iterator[str]:
 
 def _check_costs(catalog: Catalog) -> Iterator[str]:
     prompt = catalog.reference_prompt_tokens
-    costs = [request_cost_usd(t.price, prompt, t.expected_answer_tokens) for t in catalog.tiers]
-    for (cheap, cheap_cost), (dear, dear_cost) in pairwise(zip(catalog.tiers, costs, strict=True)):
-        if dear_cost <= cheap_cost:
+    # An estimate refuses no catalogue: predicted costs do not fall, whatever the prices (`tiers.pricing`).
+    priced = [tier for tier in catalog.tiers if not tier.price.estimated]
+    costs = [request_cost_usd(t.price, prompt, t.expected_answer_tokens) for t in priced]
+    for (cheap, cheap_cost), (dear, dear_cost) in pairwise(zip(priced, costs, strict=True)):
+        if dear_cost < cheap_cost:
             yield (
                 f"{_where(dear)}.price: a request of {prompt} prompt tokens is predicted to cost ${dear_cost:.6f}, "
-                f"no more than ${cheap_cost:.6f} of {cheap.name}; costs must rise with the tier"
+                f"less than ${cheap_cost:.6f} of {cheap.name}; costs must not fall with the tier"
             )
 
 

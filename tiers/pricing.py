@@ -10,8 +10,8 @@ from tiers.catalog import Catalog
 from tiers.tier import Usage
 from tiers.tier_spec import Price, TierSpec
 
-COST_STEP_USD = 1e-9
-"""A thousandth of a micro-dollar: the least by which a tier's predicted cost exceeds its cheaper neighbour's."""
+LEAST_COST_USD = 1e-9
+"""A thousandth of a micro-dollar: the least predicted cost of an answer, so that costs have shares of each other."""
 
 
 def cost_usd(tier: TierSpec, usage: Usage) -> float:
@@ -41,20 +41,19 @@ def predicted_costs(
     """Predicted US dollars of answering with tier 1, 2, …, before anything is generated; unrounded.
 
     Output is taken as `answer_tokens` where that is predicted (by tier; None where not), else as the tier's expected
-    answer; or as what `max_tokens` lets it bill, where that is less. The result is strictly increasing whatever the
-    prices: a tier costs at least `COST_STEP_USD` more than the one below (cumulative maximum), which is what lets a
-    higher quality target never lower a tier (SPEC RT-05).
+    answer; or as what `max_tokens` lets it bill, where that is less. The result never falls, whatever the prices: a
+    tier costs at least as much as the one below (cumulative maximum), which is what lets a higher quality target never
+    lower a tier (SPEC RT-05). Of tiers that cost the same, routing prefers the lower number.
     """
-    costs: list[float] = []
+    costs = [LEAST_COST_USD]
     for place, tier in enumerate(catalog.tiers):
         predicted = answer_tokens[place] if place < len(answer_tokens) else None
         output: float = tier.expected_answer_tokens if predicted is None else predicted
         if max_tokens is not None:
             output = min(output, max_tokens * tier.samples_per_choice)
         micro = tier.price.input_usd_per_million * prompt_tokens + tier.price.output_usd_per_million * output
-        cost = micro / 1e6
-        costs.append(max(cost, costs[-1] + COST_STEP_USD) if costs else cost)
-    return costs
+        costs.append(max(micro / 1e6, costs[-1]))
+    return costs[1:]
 
 
 class BlendedCost(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,13 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
+MIN_TIERS, MAX_TIERS = 2, 8
+TierNumber = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIERS)]
+
 
 class TierClass(StrEnum):
-    """What kind of prompt a tier is made for (SPEC RT-01), tier 1 to tier 4."""
+    """What kind of prompt a tier is made for (SPEC RT-01): the strongest that a 3B, an 8B or a 70B model answers well
+    enough, or a 70B model that thinks."""
 
     SIMPLE = "SIMPLE"
     MEDIUM = "MEDIUM"
@@ -53,7 +57,7 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tokenizer: str | None = None
     cumulative_text: bool = False
     whole_path: Literal["generate", "infer"] = "generate"
-    max_context: Annotated[int, msgspec.Meta(ge=2)]
+    max_context: Annotated[int, msgspec.Meta(ge=2)] = 32_768
     api_key_env: str | None = None
     connect_timeout_seconds: Positive = 5.0
     read_timeout_seconds: Positive = 60.0
@@ -137,10 +141,15 @@ class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """US dollars per million tokens; dollars per million times tokens are micro-dollars."""
+    """US dollars per million tokens; dollars per million times tokens are micro-dollars.
+
+    `estimated`: from what it was estimated where the catalogue has none (`tiers.price_estimate`): the model's size, the
+    seconds of an answer, or the tier's place; "" for a price that was given.
+    """
 
     input_usd_per_million: NonNegative
     output_usd_per_million: NonNegative
+    estimated: Literal["", "size", "seconds", "order"] = ""
 
 
 class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -150,9 +159,17 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     itl_ms: Positive
 
 
+USUAL_OBJECTIVE = Objective(ttft_ms=2000, itl_ms=100)
+NO_PRICE = Price(input_usd_per_million=0.0, output_usd_per_million=0.0, estimated="order")
+
+
 class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One tier; SPEC RT-07's six fields are `number`, `model_name`, `url`, `price`, `mean_latency_ms`, `max_tokens`.
 
+    Only `name` and one of `model` and `remote` are required. What else a catalogue leaves out is filled in when it is
+    read (`tiers.catalog_defaults`); until then it is 0, or `NO_PRICE`.
+    `tier_class` describes the tier: while no outcomes of these tiers are known, prompts are routed by what the tiers
+    are like.
     Exactly one of `model` (a model of the catalogue's cores) and `remote` is set. `expected_answer_tokens` is the
     mean number of billed output tokens, reasoning and discarded samples included; predicted costs rest on it.
     `mean_latency_ms` is what an answer is expected to take; routing uses it until there are measurements.
@@ -160,18 +177,18 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     template does not tell.
     """
 
-    number: Annotated[int, msgspec.Meta(ge=1, le=4)]
+    number: TierNumber = 0
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-    tier_class: TierClass = msgspec.field(name="class")
+    tier_class: TierClass | None = msgspec.field(name="class", default=None)
     model: str | None = None
     remote: RemoteSpec | None = None
     policy: PolicySpec = PlainSpec()
     sampling: SamplingDefaults = SamplingDefaults()
-    price: Price
-    objective: Objective
-    expected_answer_tokens: Count
-    mean_latency_ms: Positive
-    max_tokens: Count
+    price: Price = NO_PRICE
+    objective: Objective = USUAL_OBJECTIVE
+    expected_answer_tokens: Count = 0
+    mean_latency_ms: Positive = 0.0
+    max_tokens: Count = 0
     tool_dialect: DialectName | None = None
 
     @property

@@ -64,7 +64,8 @@ def _struct_of(kind: object) -> type[msgspec.Struct] | None:
 def _plain(message: str, kind: object) -> str:
     """msgspec's message without its backticks, with the allowed values where it leaves them out."""
     if message.startswith("Invalid enum value"):
-        info = msgspec.inspect.type_info(kind)
+        given = [member for member in typing.get_args(kind) if member is not type(None)]
+        info = msgspec.inspect.type_info(given[0] if isinstance(kind, types.UnionType) and len(given) == 1 else kind)
         if isinstance(info, msgspec.inspect.LiteralType):
             return f"allowed: {', '.join(map(str, info.values))}"
         if isinstance(info, msgspec.inspect.EnumType):

@@ -1,5 +1,6 @@
 """Predictions for a catalogue without outcomes of its own: by the prompt's class and what its tiers are like."""
 
+from collections.abc import Sequence
 from functools import cache
 
 from classifier.artefact import default_artefact, load_artefact
@@ -15,10 +16,14 @@ from classifier.tokens import tokenise
 
 class ColdStart:
     """The class prior beside one outcome model, whose encoding it uses where that is of the encoder it was trained
-    with; else the shipped one encodes the prompt. Raises `ArtefactError` if either file is missing."""
+    with; else the shipped one encodes the prompt. Raises `ArtefactError` if either file is missing.
 
-    def __init__(self, model: OutcomeModel) -> None:
-        self._complexity, self._like = shipped_complexity(), like_of(model.manifest.tiers)
+    `like`: what each tier of the catalogue is like, which need not be as many tiers as the model is for; by default the
+    model's number, spread evenly.
+    """
+
+    def __init__(self, model: OutcomeModel, like: Sequence[Complexity] = ()) -> None:
+        self._complexity, self._like = shipped_complexity(), tuple(like) or like_of(model.manifest.tiers)
         self._version = model.version
         self._shares_encoder = model.manifest.encoder.get("sha256") == self._complexity.encoder
 

@@ -64,6 +64,9 @@ class Surroundings(Protocol):
     def baseline(self, usage: Usage) -> float:
         """US dollars of `usage` on the strongest tier."""
 
+    def is_estimated(self, tier: int) -> bool:
+        """Whether a tier's price is an estimate."""
+
     def finished(self, answer: "Answer", record: Record) -> None:
         """Called exactly once per opened answer."""
 
@@ -162,6 +165,11 @@ class Answer:
     def cost_usd(self) -> float:
         """What all attempts cost, so far."""
         return sum(attempt.cost_usd for attempt in self.attempts)
+
+    @property
+    def cost_is_estimated(self) -> bool:
+        """Whether a tier that was tried has no price of its own."""
+        return any(self._surroundings.is_estimated(attempt.tier) for attempt in self.attempts)
 
     def overhead_ms(self) -> float:
         """Milliseconds since arrival that were not spent waiting for a tier."""

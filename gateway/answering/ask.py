@@ -67,6 +67,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     prompts_read: dict[Any, Any] = msgspec.field(default_factory=dict)
 
     @property
+    def wanted_quality(self) -> float | None:
+        """The quality target that the request asks for, else that of its key; None for neither."""
+        return self.caller.quality_target if self.quality_target is None else self.quality_target
+
+    @property
     def key_id(self) -> str | None:
         """The pseudonym of the caller's key."""
         return self.caller.key_id

@@ -38,7 +38,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     `tenant` separates caches and prefixes: the team where there is one, else the key. `consent`: whether texts may be
     stored, and with that sampled and learned from. `tiers`: the numbers of those it may use, None for all.
-    `priority_ceiling`: the most urgent class it may ask for (`Command.priority`: 0 goes first).
+    `quality_target`: what its requests ask for that name no target of their own; `min_tier`: the least tier that may
+    answer them. `priority_ceiling`: the most urgent class it may ask for (`Command.priority`: 0 goes first).
     """
 
     key_id: str | None = None
@@ -47,6 +48,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     scopes: frozenset[str] = frozenset(SCOPES)
     consent: bool = True
     tiers: frozenset[int] | None = None
+    quality_target: float | None = None
+    min_tier: int | None = None
     priority_ceiling: int = 0
     allowance: Allowance = UNLIMITED
 
@@ -57,6 +60,10 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_use(self, tier: int) -> bool:
         """Whether the caller may be answered by this tier."""
+        return tier >= (self.min_tier or 1) and self.lists(tier)
+
+    def lists(self, tier: int) -> bool:
+        """Whether this tier is among those that the caller's key names; its least tier aside."""
         return self.tiers is None or tier in self.tiers
 
 

@@ -179,6 +179,10 @@ class Service:
         """US dollars of `usage` on the strongest tier."""
         return self.routing.price(self.routing.strongest, usage)
 
+    def is_estimated(self, tier: int) -> bool:
+        """Whether a tier's price is an estimate."""
+        return bool(self.spec(tier).price.estimated)
+
     def next_up(self, decision: Decision, tier: int) -> Tier | None:
         """The next allowed tier above `tier`."""
         return self.routing.next_up(decision, tier)

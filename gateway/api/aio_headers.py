@@ -127,4 +127,6 @@ def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
         headers["x-aio-escalated-from"] = str(answer.escalated_from.tier)
     if whole:
         headers["x-aio-cost-usd"] = f"{answer.cost_usd:.6f}"
+        if answer.cost_is_estimated:
+            headers["x-aio-cost-estimated"] = "true"
     return headers

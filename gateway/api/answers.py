@@ -1,8 +1,9 @@
 """Whole answers as OpenAI shapes them, built from a finished Answer."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gateway.answering.answer import Answer
 from gateway.answering.choice import Choice
@@ -36,7 +37,8 @@ class UsageBody(msgspec.Struct, frozen=True):
 class Routed(msgspec.Struct, frozen=True):
     """`x_aio`: how the answer came about; on streams it travels with the usage, as the headers left long before.
 
-    `cache`: what the response cache had to do with it, null for nothing.
+    `cache`: what the response cache had to do with it, null for nothing. `cost_estimated`: there, and true, where a
+    tier's price was not given and `cost_usd` rests on an estimate.
     """
 
     decision_id: str
@@ -47,6 +49,7 @@ class Routed(msgspec.Struct, frozen=True):
     overhead_ms: float
     reason: str
     cache: CacheUse | None = None
+    cost_estimated: Literal[True] | UnsetType = UNSET
 
 
 class FunctionBody(msgspec.Struct, frozen=True):
@@ -177,4 +180,5 @@ def routed(answer: Answer) -> Routed:
         overhead_ms=round(answer.overhead_ms(), 3),
         reason=answer.decision.reason if before is None else f"{answer.decision.reason}; {before.reason}",
         cache=answer.source.cached,
+        cost_estimated=True if answer.cost_is_estimated else UNSET,
     )

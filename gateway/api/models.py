@@ -16,14 +16,17 @@ from tiers.tier_spec import TierSpec
 
 
 class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands behind a name: tier, model, context in tokens, prices in US dollars per million tokens."""
+    """What stands behind a name: tier, model, context in tokens, prices in US dollars per million tokens.
+
+    `price_estimated`: from what, where the catalogue gives none (size, seconds or order); else empty."""
 
     tier: int
-    tier_class: str
+    tier_class: str | None
     model: str
     max_context: int
     input_usd_per_million: float
     output_usd_per_million: float
+    price_estimated: str
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,11 +66,12 @@ def _card(parts: Parts, name: str, caller: Caller) -> ModelCard | None:
 def _tier(parts: Parts, spec: TierSpec) -> ModelTier:
     return ModelTier(
         tier=spec.number,
-        tier_class=spec.tier_class.value,
+        tier_class=None if spec.tier_class is None else spec.tier_class.value,
         model=spec.model_name,
         max_context=parts.routing.tier(spec.number).max_context,
         input_usd_per_million=spec.price.input_usd_per_million,
         output_usd_per_million=spec.price.output_usd_per_million,
+        price_estimated=spec.price.estimated,
     )
 
 

@@ -31,13 +31,16 @@ class RouteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision and what it took: `tier` and `model` that would answer, `cpu_ms` of CPU time spent on it."""
+    """A decision and what it took: `tier` and `model` that would answer, `cpu_ms` of CPU time spent on it.
+
+    `costs_estimated`: the tiers whose price is an estimate."""
 
     tier: int
     model: str
     reason: str
     p_ok: list[float]
     costs_usd: list[float]
+    costs_estimated: list[int]
     cpu_ms: float
     decision: Decision
 
@@ -76,6 +79,7 @@ async def route(request: HttpRequest) -> Response[Any]:
             reason=decision.reason,
             p_ok=decision.inputs.prediction.p_ok,
             costs_usd=decision.inputs.costs,
+            costs_estimated=[spec.number for spec in parts.routing.catalog.tiers if spec.price.estimated],
             cpu_ms=cpu_ms,
             decision=decision,
         ),

@@ -10,6 +10,7 @@ import numpy as np
 from litestar import get
 from litestar.response import Response
 
+from classifier.complexity.prior import QUALITY_SETTINGS
 from classifier.manifest import CurvePoint
 from classifier.outcome_model import OutcomeModel
 from gateway.api.csv_export import as_asked
@@ -90,7 +91,8 @@ class ClustersShown(msgspec.Struct, frozen=True, kw_only=True):
 class TierRow(msgspec.Struct, frozen=True, kw_only=True):
     """A tier's price in US dollars per million tokens, and what `aio bench tiers` measured, if it did: tasks right, and
     mean seconds and US dollars a task. `not_better_than`: the cheapest tier that it does not beat significantly.
-    `accepted`: of its verified live answers, those no worse than the strongest tier's."""
+    `accepted`: of its verified live answers, those no worse than the strongest tier's. `price_estimated`: from what,
+    where the catalogue gives no price (size, seconds or order); else empty."""
 
     tier: int
     name: str
@@ -103,6 +105,7 @@ class TierRow(msgspec.Struct, frozen=True, kw_only=True):
     not_better_than: int | None = None
     p_value: float | None = None
     accepted: Share | None = None
+    price_estimated: str = ""
 
 
 class TiersCompared(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,15 +200,16 @@ async def preview_of(request: HttpRequest) -> Preview | None:
 
 
 def target_of(given: str) -> float | None:
-    """A quality target as a form or query says it; "" is none. Raises `ApiError` 400."""
-    if not given.strip():
+    """A quality target as a form or query says it, by number or name; "" is none. Raises `ApiError` 400."""
+    if not (given := given.strip()):
         return None
     try:
-        target = float(given)
+        target = QUALITY_SETTINGS[given] if given in QUALITY_SETTINGS else float(given)
     except ValueError:
         target = -1.0
     if not 0 <= target <= 1:
-        raise bad_request(f"Invalid quality_target: {given[:64]!r} is no number from 0 to 1.", "quality_target")
+        allowed = f"a number from 0 to 1, {', '.join(QUALITY_SETTINGS)}"
+        raise bad_request(f"Invalid quality_target: {given[:64]!r} is none of {allowed}.", "quality_target")
     return target
 
 
@@ -218,7 +222,9 @@ async def clusters_shown(parts: Parts, accepted: Acceptance) -> ClustersShown:
     """What the version remembers of each kind of prompts, and what was verified since. Raises `ApiError` 409."""
     model = model_in_force(parts)
     live = {(kind.tier, kind.cluster): kind for kind in accepted.by_kind}
-    return ClustersShown(version=model.version, rows=await asyncio.to_thread(_cluster_rows, model, live))
+    return ClustersShown(
+        version=model.version, rows=await asyncio.to_thread(_cluster_rows, model, parts.routing.strongest, live)
+    )
 
 
 async def tiers_compared(parts: Parts, accepted: Acceptance) -> TiersCompared:
@@ -247,6 +253,7 @@ async def tiers_compared(parts: Parts, accepted: Acceptance) -> TiersCompared:
                 not_better_than=None if flag is None else flag.cheaper,
                 p_value=None if flag is None else flag.p_value,
                 accepted=accepted.by_tier.get(spec.number),
+                price_estimated=spec.price.estimated,
             )
         )
     return TiersCompared(
@@ -267,17 +274,22 @@ def _on_curve(points: list[CurvePoint], parameter: float) -> tuple[float, float]
     return float(np.interp(parameter, at, no_worse)), float(np.interp(parameter, at, cost_share))
 
 
-def _cluster_rows(model: OutcomeModel, live: dict[tuple[int | None, int | None], KindShare]) -> list[ClusterRow]:
+def _cluster_rows(
+    model: OutcomeModel, tiers: int, live: dict[tuple[int | None, int | None], KindShare]
+) -> list[ClusterRow]:
+    """A version for another number of tiers knows of none how good it is; its kinds of prompts stay."""
     memory, heads = model.memory, model.manifest.heads
     nearest = model.clusters.nearest(memory.vectors)
     rows = []
     for cluster in range(len(model.clusters.centres)):
         here = nearest == cluster
-        for tier in range(1, model.manifest.tiers):
-            labels, weights = memory.labels[here, heads.index(f"no_worse_{tier}")], memory.weights[here]
-            seen = ~np.isnan(labels)
-            total = float(weights[seen].sum())
-            known = round(float(labels[seen] @ weights[seen]) / total, 6) if total > 0 else None
+        for tier in range(1, tiers):
+            known = None
+            if model.manifest.tiers == tiers:
+                labels, weights = memory.labels[here, heads.index(f"no_worse_{tier}")], memory.weights[here]
+                seen = ~np.isnan(labels)
+                total = float(weights[seen].sum())
+                known = round(float(labels[seen] @ weights[seen]) / total, 6) if total > 0 else None
             row = ClusterRow(cluster=cluster, tier=tier, remembered=int(here.sum()), known=known)
             if (kind := live.get((tier, cluster))) is not None:
                 row = msgspec.structs.replace(

@@ -50,8 +50,8 @@ def cache_key(ask: Ask, decision: Decision, spec: TierSpec, catalogue: bytes) ->
         ask.reasoning_budget,
         ask.tooling,
         ask.response_format,
-        ask.quality_target,
-        ask.min_tier,
+        ask.wanted_quality,
+        max(ask.min_tier or 0, ask.caller.min_tier or 0) or None,
         ask.max_cost_usd,
         None if allowed is None else sorted(allowed),
     )

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import catalog_option, data_dir_option, echo_json, json_option, settings_from, table
+from gateway.cli.options import (
+    QUALITY_METAVAR,
+    catalog_option,
+    data_dir_option,
+    echo_json,
+    json_option,
+    quality_of,
+    settings_from,
+    table,
+)
 
 if TYPE_CHECKING:
     from gateway.backtesting.backtest import Report
@@ -18,7 +27,8 @@ if TYPE_CHECKING:
     "--quality",
     "targets",
     multiple=True,
-    type=click.FloatRange(0, 1),
+    type=quality_of,
+    metavar=QUALITY_METAVAR,
     help="Quality target (repeatable).  [0.8 0.85 0.9 0.95 0.99]",
 )
 @click.option(
@@ -73,9 +83,11 @@ def backtest(
 
 
 def _named_tier(given: str) -> tuple[str, int]:
+    from tiers.tier_spec import MAX_TIERS
+
     name, equals, number = given.rpartition("=")
-    if not equals or not name or not number.isdigit() or not 1 <= int(number) <= 4:
-        raise click.UsageError(f"--tier {given}: give NAME=NUMBER, the number from 1 to 4")
+    if not equals or not name or not number.isdigit() or not 1 <= int(number) <= MAX_TIERS:
+        raise click.UsageError(f"--tier {given}: give NAME=NUMBER, the number from 1 to {MAX_TIERS}")
     return name, int(number)
 
 

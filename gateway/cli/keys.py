@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from gateway.cli.options import data_dir_option, database_option, echo_json, json_option, settings_from, table
+from gateway.cli.options import (
+    QUALITY_METAVAR,
+    data_dir_option,
+    database_option,
+    echo_json,
+    json_option,
+    settings_from,
+    table,
+)
 from gateway.cli.stored_order import with_database
 
 if TYPE_CHECKING:
@@ -42,6 +50,12 @@ def terms_options(command: Command) -> Command:
                 "--tier", "tiers", multiple=True, metavar="N|none", help="A tier it may use; may be repeated."
             ),
             click.option("--model", "models", multiple=True, metavar="NAME|none", help="A model it may use; likewise."),
+            click.option("--min-tier", metavar="N|none", help="Never answered below this tier."),
+            click.option(
+                "--quality",
+                metavar=f"{QUALITY_METAVAR}|none",
+                help="Its quality target, where a request names none.",
+            ),
             click.option("--consent/--no-consent", default=None, help="Texts may be stored, sampled and learned from."),
             click.option("--priority-ceiling", type=click.IntRange(0, 2), help="Most urgent class; 0 goes first."),
             click.option("--rpm", "requests_per_minute", metavar="N|none", help="Requests per minute."),
@@ -237,6 +251,8 @@ def _text(value: Any) -> str:
 def _bounds(row: dict[str, Any]) -> str:
     heads = {"requests_per_minute": "rpm", "tokens_per_minute": "tpm", "concurrency": "in flight", "tiers": "tiers"}
     bounds = [f"{_text(row[name])} {head}" for name, head in heads.items() if row[name] is not None]
+    bounds += [f"from tier {row['min_tier']} on"] if row["min_tier"] is not None else []
+    bounds += [f"quality {row['quality']}"] if row["quality"] is not None else []
     return ", ".join([*bounds, *(["models"] if row["models"] is not None else [])])
 
 

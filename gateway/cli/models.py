@@ -71,16 +71,21 @@ def _tiers(catalog: "Catalog") -> str:
     rows = [
         [
             str(tier.number),
-            tier.tier_class.value,
+            "–" if tier.tier_class is None else tier.tier_class.value,
             tier.model_name,
             str(type(tier.policy).__struct_config__.tag),
             f"${tier.price.input_usd_per_million:g}",
-            f"${tier.price.output_usd_per_million:g}",
+            f"${tier.price.output_usd_per_million:g}{_estimated(tier)}",
             _where(catalog, tier),
         ]
         for tier in catalog.tiers
     ]
     return table(["tier", "class", "model", "policy", "in $/M", "out $/M", "where"], rows)
+
+
+def _estimated(tier: "TierSpec") -> str:
+    """Where the catalogue gives no price."""
+    return f" (estimated by {tier.price.estimated})" if tier.price.estimated else ""
 
 
 def _where(catalog: "Catalog", tier: "TierSpec") -> str:

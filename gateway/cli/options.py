@@ -28,6 +28,22 @@ database_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
+QUALITY_METAVAR = "economy|balanced|careful|0..1"
+
+
+def quality_of(given: str) -> float:
+    """A quality target, by its name or as a number; the `type` of an option. Raises `click.BadParameter`."""
+    from classifier.quality_setting import QualitySetting, target_of
+
+    try:
+        found: float | None = target_of(msgspec.convert(given, QualitySetting, strict=False))
+    except msgspec.ValidationError:
+        found = None
+    if found is None:
+        raise click.BadParameter(f"{given!r} is neither economy, balanced or careful nor a number from 0 to 1.")
+    return found
+
+
 def settings_from(**given: Any) -> "Settings":
     """Settings from the environment and from options that were given. Raises `SettingsError`."""
     from gateway.settings import load_settings

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import catalog_option, data_dir_option, database_option, echo_json, json_option, settings_from
+from gateway.cli.options import (
+    QUALITY_METAVAR,
+    catalog_option,
+    data_dir_option,
+    database_option,
+    echo_json,
+    json_option,
+    quality_of,
+    settings_from,
+)
 from gateway.cli.options import table as text_table
 
 if TYPE_CHECKING:
@@ -18,7 +27,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("prompt", required=False)
-@click.option("--quality", type=click.FloatRange(0, 1), help="Share of answers no worse than the strongest tier's.")
+@click.option(
+    "--quality",
+    type=quality_of,
+    metavar=QUALITY_METAVAR,
+    help="Share of answers no worse than the strongest tier's.",
+)
 @click.option("--max-cost", type=float, metavar="USD", help="Most that the answer may cost.")
 @click.option("--min-tier", type=click.IntRange(min=1), help="Lowest tier that may answer.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Limit on the answer, which bounds its cost.")
@@ -69,12 +83,13 @@ def _decide(
 
 def _text(decision: "Decision", catalog: "Catalog") -> str:
     inputs, prediction = decision.inputs, decision.inputs.prediction
+    estimated = {spec.number for spec in catalog.tiers if spec.price.estimated}
     rows = [
         [
             f"{'→' if number == decision.tier else ' '} {number}",
             catalog.tier(number).model_name if number <= len(catalog.tiers) else "?",
             f"{prediction.p_ok[number - 1]:.3f}",
-            f"${inputs.costs[number - 1]:.6f}",
+            f"${inputs.costs[number - 1]:.6f}{' estimated' if number in estimated else ''}",
             "ruled out" if score is None else f"{score:.4f}",
         ]
         for number, score in enumerate(decision.scores, start=1)

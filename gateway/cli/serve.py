@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import (
+    QUALITY_METAVAR,
     cache_dir_option,
     catalog_option,
     data_dir_option,
@@ -44,8 +45,14 @@ if TYPE_CHECKING:
 )
 @click.option("--socket", "core_socket", metavar="PATH", help="Socket between core and gateway.  [AIO_CORE_SOCKET]")
 @click.option("--cluster", metavar="ADDRESS", help="Cores on Ray: auto, HOST:PORT or ray://HOST:PORT.  [AIO_CLUSTER]")
-@click.option("--quality-target", type=float, help="Share of answers no worse than the strongest tier's, 0 to 1.")
-@click.option("--sampling-rate", type=float, help="Most of tiers 1 and 2 that is verified, 0 to 1.  [0.05]")
+@click.option(
+    "--quality-target",
+    metavar=QUALITY_METAVAR,
+    help="Share of answers no worse than the strongest tier's.  [AIO_QUALITY_TARGET; the classifier's own]",
+)
+@click.option(
+    "--sampling-rate", type=float, help="Most of the cheaper tiers' answers that is verified, 0 to 1.  [0.05]"
+)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[info]")
 @click.option("--supervised", is_flag=True, hidden=True, help="End when standard input does.")
 @click.option("--worker", hidden=True, help="Which of several gateway processes this is, as JSON.")

@@ -32,7 +32,15 @@ from migrations.tables import api_keys, budgets, teams
 ROWS = 50
 _PATH = "/admin/keys"
 _LISTS = ("scopes", "tiers", "models")
-_TEXTS = ("consent", "priority_ceiling", "requests_per_minute", "tokens_per_minute", "concurrency")
+_TEXTS = (
+    "consent",
+    "priority_ceiling",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "concurrency",
+    "quality",
+    "min_tier",
+)
 _HOUR = 3600.0
 
 

@@ -19,7 +19,7 @@ from gateway.parts import HttpRequest, Parts, parts_of
 EVENT_SECONDS = 2.0
 # A stream ends soon and the browser comes back: by then the session may be over, or the server about to stop.
 EVENTS = 5
-DASHES = {1: "none", 2: "8 4", 3: "2 4", 4: "10 3 2 3"}
+DASHES = {1: "none", 2: "8 4", 3: "2 4", 4: "10 3 2 3", 5: "14 4", 6: "4 2", 7: "10 3 2 3 2 3", 8: "1 3"}
 _CSV = ("ttft_seconds", "itl_seconds", "e2e_seconds")
 
 
@@ -81,6 +81,7 @@ def _context(parts: Parts, now: Overview) -> dict[str, Any]:
         "now": now,
         "traffic": traffic,
         "latency": latency,
+        "estimated": {spec.number: spec.price.estimated for spec in parts.routing.catalog.tiers},
         "objectives": {spec.number: spec.objective for spec in parts.routing.catalog.tiers},
     }
 

@@ -111,13 +111,13 @@ def rerouted(routing: RoutingService, record: Record, quality_target: float) -> 
 
 
 async def nearest_examples(routing: RoutingService, record: Record) -> list[Example]:
-    """The verified prompts nearest to this one in the memory of the version in force; none without its text or a
-    version."""
+    """The verified prompts nearest to this one in the memory of the version in force; none without its text, or without
+    a version for as many tiers."""
     try:
         version = routing.classifier.model_for(record.request_id)
     except ArtefactError:
         return []
-    if record.messages is None or not isinstance(version, LoadedVersion):
+    if record.messages is None or not isinstance(version, LoadedVersion) or not version.fits_catalogue:
         return []
     return await asyncio.to_thread(_nearest, version.model, record.messages)
 

@@ -82,6 +82,7 @@ async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Respo
         inputs=record.decision.inputs,
         stages=stages_of(record),
         chances=chances_of(record.decision),
+        estimated={spec.number: spec.price.estimated for spec in parts.routing.catalog.tiers},
         examples=await nearest_examples(parts.routing, record),
         verified=await reached(verifications_of(parts.database, record.request_id)),
         wanted=wanted,

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from litestar import get, post
 from litestar.response import Response
 
+from classifier.complexity.prior import QUALITY_SETTINGS
 from gateway.api.guard import OPERATOR
 from gateway.api.knob_patch import order_knobs
 from gateway.api.routing_views import (
@@ -54,6 +55,7 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
         "routing.html",
         "Routing",
         in_force=in_force,
+        settings=list(QUALITY_SETTINGS),
         knobs=parts.routing.knobs.in_force,
         wanted=in_force.quality_target if wanted is None else wanted,
         asked=wanted is not None,

@@ -35,7 +35,9 @@ async def read_live(engine: AsyncEngine, catalog: Catalog, since: float, until: 
     found = {number: await answer_timings(engine, since, until, number) for number in numbers}
     return Live(
         models={spec.number: spec.model_name for spec in catalog.tiers},
-        costs=await cost_report(engine, since, until, lambda tier, usage: cost_usd(catalog.tier(tier), usage)),
+        costs=await cost_report(
+            engine, since, until, lambda tier, usage: cost_usd(catalog.tier(min(tier, len(numbers))), usage)
+        ),
         timings={number: timings for number, timings in found.items() if timings is not None},
         all_timings=await answer_timings(engine, since, until),
     )

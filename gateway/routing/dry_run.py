@@ -9,6 +9,7 @@ from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
+from gateway.routing.tier_kinds import tier_kinds
 from gateway.settings import Settings
 from inference_core.protocol import SamplingParams
 from tiers.catalog_file import load_catalog
@@ -18,7 +19,7 @@ from tiers.tier import ChatMessage
 def dry_routing(settings: Settings) -> RoutingService:
     """Without tiers: nobody is down and nothing is queued, so that the prompt alone decides."""
     catalog = load_catalog(settings.catalog)
-    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint, tiers=len(catalog.tiers))
+    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint, like=tier_kinds(catalog))
     classifier.load()
     knobs = RoutingKnobFile(settings.routing_knobs_path)
     ProbesInForce(settings.probes_path, catalog, knobs, classifier.use_lengths).load()

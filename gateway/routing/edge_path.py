@@ -22,12 +22,13 @@ def edge_path(ask: Ask, tiers: Mapping[int, Tier], knobs: RoutingKnobs) -> EdgeP
     """The fast path for a request that no tier was named for, or None if it is routed ordinarily (SPEC GW-16).
 
     The tier must run in process, since nobody else's tokens are known here, be up, and have no longer a queue than the
-    service class `edge` allows. Who asks for a quality of his own, or has tools, is not in for it.
+    service class `edge` allows. A request with tools, or with a quality target of its own or its key's, does not
+    take it.
     """
     if not knobs.edge_max_prompt_tokens or ask.max_tokens is None or ask.tooling is not None:
         return None
     new_tokens = ask.max_tokens * (ask.best_of or ask.n) * len(ask.prompts or [None])
-    if new_tokens > knobs.edge_max_new_tokens or ask.quality_target is not None:
+    if new_tokens > knobs.edge_max_new_tokens or ask.wanted_quality is not None:
         return None
     tier = tiers.get(knobs.edge_tier)
     if tier is None or tier.tokenizer is None:

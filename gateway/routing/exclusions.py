@@ -31,7 +31,7 @@ def exclusions(
     for number, tier in tiers.items():
         if pinned is not None and number != pinned:
             continue
-        if not ask.caller.may_use(number):
+        if not ask.caller.lists(number):
             reason: str | None = NOT_ALLOWED
         elif reason := _context_problem(ask, most, tier, catalog.tier(number)):
             too_long.append(number)

@@ -1,13 +1,17 @@
 """The live knobs of routing."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from classifier.opening import FIRST_TOKENS
+from classifier.quality_setting import QualitySetting
+from gateway.errors import bad_request
 from gateway.knobs.file import KnobFile
+from tiers.tier_spec import MAX_TIERS, TierNumber
 
 
 class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,14 +22,14 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="route: the decision holds. observe: one tier answers all, what would be is written down."),
     ] = "route"
     observe_tier: Annotated[
-        Annotated[int, Meta(ge=1, le=4)] | None,
-        Meta(description="The tier that answers what names none while observing, 1 to 4; null is the strongest."),
+        TierNumber | None,
+        Meta(description="The tier that answers what names none while observing; null is the strongest."),
     ] = None
     quality_target: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None,
+        QualitySetting | None,
         Meta(
-            description="Share of answers no worse than the strongest tier's where a request asks for none, 0 to 1; "
-            "null is AIO_QUALITY_TARGET, else the classifier's own."
+            description="Share of answers no worse than the strongest tier's where neither request nor key asks for "
+            "one: 0 to 1, economy, balanced or careful; null is AIO_QUALITY_TARGET, else the classifier's own."
         ),
     ] = None
     novelty_threshold: Annotated[
@@ -33,8 +37,8 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Novelty from which a prompt gets the safe tier, 0 to 1; null is the classifier's own."),
     ] = None
     safe_tier: Annotated[
-        Annotated[int, Meta(ge=1, le=4)] | None,
-        Meta(description="The least tier of novel prompts, 1 to 4; null is the classifier's own."),
+        TierNumber | None,
+        Meta(description="The least tier of novel prompts; null is the classifier's own."),
     ] = None
     novelty_fallback: Annotated[bool, Meta(description="Whether novel prompts get the safe tier at all.")] = True
     auto_promotion: Annotated[
@@ -68,7 +72,7 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(ge=1, le=4096, description="Most tokens that such a request may ask for; one without a limit does not."),
     ] = 64
     edge_tier: Annotated[
-        int, Meta(ge=1, le=4, description="The tier of the fast path, 1 to 4; only one that runs in process.")
+        int, Meta(ge=1, le=MAX_TIERS, description="The tier of the fast path; only one that runs in process.")
     ] = 1
     hold_tokens: Annotated[
         int, Meta(ge=0, le=FIRST_TOKENS, description="Tokens of a stream held until stage 3 has spoken; 0 never holds.")
@@ -76,7 +80,22 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutingKnobFile(KnobFile[RoutingKnobs]):
-    """The knobs of routing in force, from `path`; None keeps them in memory alone."""
+    """The knobs of routing in force, from `path`; None keeps them in memory alone.
 
-    def __init__(self, path: Path | None = None) -> None:
+    `tiers`: of the catalogue; a change that names a tier beyond them is refused. A file that names one, written for a
+    longer catalogue, stays in force: the strongest tier stands for it, and there is no fast path.
+    """
+
+    def __init__(self, path: Path | None = None, tiers: int = MAX_TIERS) -> None:
+        self._tiers = tiers
         super().__init__(RoutingKnobs, "routing", path)
+
+    def change(self, changes: Mapping[str, Any]) -> tuple[RoutingKnobs, RoutingKnobs]:
+        """See `KnobFile.change`."""
+        for name in ("observe_tier", "safe_tier", "edge_tier"):
+            wanted = changes.get(name)
+            if isinstance(wanted, int) and wanted > self._tiers:
+                raise bad_request(
+                    f"Invalid {name}: {wanted}; the catalogue has tiers 1 to {self._tiers}.", name, "invalid_value"
+                )
+        return super().change(changes)

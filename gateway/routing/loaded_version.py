@@ -1,6 +1,7 @@
 """One loaded version of the classifier with its rules: a decision is made with one of these, and never with two."""
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 
@@ -29,12 +30,13 @@ class LoadedVersion:
     for `recent`, the verified outcomes since it was trained, `own`, and `lengths` of answers, which are replaced whole.
 
     While its outcomes are those of other models than the catalogue's, it decides by the prompt's complexity class and
-    the catalogue's `own` labels, if there are any.
+    what the catalogue's tiers are `like`, by default as many tiers as the version is for, spread evenly, and by the
+    catalogue's `own` labels, if there are any.
     """
 
-    def __init__(self, model: OutcomeModel, *, on_trial: bool = False) -> None:
-        self.model, self.on_trial = model, on_trial
-        self._cold = ColdStart(model) if model.kind == "prior" else None
+    def __init__(self, model: OutcomeModel, *, on_trial: bool = False, like: Sequence[Complexity] = ()) -> None:
+        self.model, self.on_trial, self._like = model, on_trial, tuple(like)
+        self._cold = ColdStart(model, self._like) if model.kind == "prior" else None
         self._fallback = fallback_of(model.manifest)
         self._slow_encoder = model.encoder if isinstance(model.encoder, SlowEncoder) else None
         self.recent: RecentOutcomes | None = None
@@ -51,6 +53,11 @@ class LoadedVersion:
     def like(self) -> tuple[Complexity, ...] | None:
         """What each tier is like, while it decides by class; else None."""
         return None if self._cold is None else self._cold.like
+
+    @property
+    def fits_catalogue(self) -> bool:
+        """Whether it is for as many tiers as the catalogue has, without which its outcome heads say nothing of them."""
+        return not self._like or len(self._like) == self.model.manifest.tiers
 
     @property
     def slow(self) -> bool:
@@ -87,9 +94,10 @@ class LoadedVersion:
         if self._slow_encoder is not None:
             await asyncio.wrap_future(self._slow_encoder.submit(given.turn))
 
-    def for_catalogue(self, fingerprint: str) -> "LoadedVersion":
-        """The same version for the catalogue of this fingerprint."""
-        version = LoadedVersion(self.model.for_catalogue(fingerprint), on_trial=self.on_trial)
+    def for_catalogue(self, fingerprint: str, like: Sequence[Complexity] = ()) -> "LoadedVersion":
+        """The same version for the catalogue of this fingerprint, whose tiers are `like`; by default as before."""
+        model = self.model.for_catalogue(fingerprint)
+        version = LoadedVersion(model, on_trial=self.on_trial, like=like or self._like)
         version.recent, version.own, version.lengths = self.recent, self.own, self.lengths
         return version
 

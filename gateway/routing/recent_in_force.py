@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -30,9 +31,11 @@ class RecentInForce:
         classifier: ClassifierInForce,
         metrics: Metrics,
         settings: RecentSettings | None = None,
+        tiers: Callable[[], Sequence[str]] = tuple,
     ) -> None:
+        """`tiers`: fingerprints of the catalogue's tiers as it is now."""
         self._engine, self._classifier, self._metrics = engine, classifier, metrics
-        self._settings = settings
+        self._settings, self._tiers = settings, tiers
         self._experience: dict[LoadedVersion, RecentExperience] = {}
         self._labels: dict[LoadedVersion, OwnLabels] = {}
         self._turn = asyncio.Lock()
@@ -62,7 +65,7 @@ class RecentInForce:
                 if version.like is None
             }
             self._labels = {
-                version: self._labels.get(version) or OwnLabels(self._engine, version.model, version.like)
+                version: self._labels.get(version) or OwnLabels(self._engine, version.model, version.like, self._tiers)
                 for version in serving.versions
                 if version.like is not None
             }

@@ -12,6 +12,7 @@ from classifier.errors import ClassifierError, NoTierAllowedError
 from classifier.heuristic import heuristic_prediction
 from classifier.manifest import NoveltyFallback
 from classifier.policy import barred_tiers, decide, may_answer, promoted_from
+from classifier.quality_setting import QualitySetting, target_of
 from classifier.repair import unrepaired
 from classifier.routing_input import RoutingInput, routing_input
 from gateway.answering.ask import Ask
@@ -43,7 +44,7 @@ class RoutingService:
         catalog: Catalog,
         tiers: Mapping[int, Tier],
         classifier: Classifier,
-        quality_target: float | None,
+        quality_target: QualitySetting | None,
         knobs: RoutingKnobFile | None = None,
         threads: TextThreads | None = None,
     ) -> None:
@@ -68,7 +69,7 @@ class RoutingService:
     def target_in_force(self) -> float | None:
         """The quality target of requests that ask for none: the knob's, else the setting's; None is the version's."""
         wanted = self.knobs.in_force.quality_target
-        return self.quality_target if wanted is None else wanted
+        return target_of(self.quality_target if wanted is None else wanted)
 
     def tier(self, number: int) -> Tier:
         """The tier of this number, as it is now."""
@@ -79,8 +80,8 @@ class RoutingService:
         return self.catalog.tier(number)
 
     def price(self, number: int, usage: Usage) -> float:
-        """US dollars of `usage` on a tier."""
-        return cost_usd(self.spec(number), usage)
+        """US dollars of `usage` on a tier; a number that a longer catalogue stored is priced as the strongest."""
+        return cost_usd(self.spec(min(number, self.strongest)), usage)
 
     def model_names(self) -> list[str]:
         """Every value of `model` that a request may carry: auto, the tiers, the catalogue's models."""
@@ -199,6 +200,7 @@ class RoutingService:
             tau=rule.tau,
             pinned_tier=pinned,
             min_tier=ask.min_tier,
+            key_min_tier=ask.caller.min_tier,
             max_cost_usd=ask.max_cost_usd,
             exclusions=barred,
             predicted_waits=[tier.load().predicted_wait_seconds for tier in self.tiers.values()],
@@ -249,7 +251,7 @@ class RoutingService:
 
         Unless `classified` it is asked for its rule alone, which says by what target the request was served.
         """
-        target = self.target_in_force if ask.quality_target is None else ask.quality_target
+        target = self.target_in_force if ask.wanted_quality is None else ask.wanted_quality
         try:
             model = self.classifier.model_for(ask.request_id)
             if not classified:
@@ -299,12 +301,13 @@ class RoutingService:
 
     def _check_allowed(self, ask: Ask, pinned: int | None) -> None:
         """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""
-        wanted = range(ask.min_tier or 1, self.strongest + 1) if pinned is None else [pinned]
+        least = max(ask.min_tier or 1, ask.caller.min_tier or 1)
+        wanted = range(least, self.strongest + 1) if pinned is None else [pinned]
         if not any(ask.caller.may_use(number) for number in wanted):
             raise ApiError(
                 403,
                 f"This key does not have access to model {ask.requested_model!r}"
-                + (f" from tier {ask.min_tier} on." if ask.min_tier and pinned is None else "."),
+                + (f" from tier {least} on." if least > 1 and pinned is None else "."),
                 param="model",
                 code="model_not_found",
             )
@@ -312,7 +315,7 @@ class RoutingService:
     def _refusal(self, error: NoTierAllowedError, ask: Ask, inputs: PolicyInputs, too_long: list[int]) -> ApiError:
         """Ours to mend (503) only if some tier that the caller would take and that could hold the request is away."""
         pinned = range(1, self.strongest + 1) if inputs.pinned_tier is None else [inputs.pinned_tier]
-        wanted = [k for k in pinned if k >= (inputs.min_tier or 1)]
+        wanted = [k for k in pinned if k >= max(inputs.min_tier or 1, inputs.key_min_tier or 1)]
         if not wanted:
             return bad_request(str(error), "x-aio-min-tier", "no_tier_allowed")
         reasons = {exclusion.tier: exclusion.reason for exclusion in inputs.exclusions}

@@ -5,8 +5,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from classifier.quality_setting import QualitySetting
 from gateway.answering.caller import Scope
 from gateway.tenancy.errors import TenancyError
+from tiers.tier_spec import TierNumber
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -16,14 +18,17 @@ class KeyTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A field that is left out stays as it is; in a new key it takes its default. `null` is no bound.
 
     `scopes`: inference (the default), viewer (reads `/v1/admin` and `/admin/api`), admin (changes them too).
-    `tiers`, `models`: what may answer; a tier needs to be in both. `consent`: whether texts may be stored, sampled and
-    learned from. `priority_ceiling`: the most urgent class it may ask for, 0 for all. Rates are per sliding minute.
-    `concurrency`: requests in flight. `expires_at`: epoch seconds.
+    `tiers`, `models`: what may answer; a tier needs to be in both. `min_tier`: never below this tier. `quality`: the
+    target of requests that name none, as a number or a name; null is the server's. `consent`: whether texts may be
+    stored, sampled and learned from. `priority_ceiling`: the most urgent class it may ask for, 0 for all. Rates are per
+    sliding minute. `concurrency`: requests in flight. `expires_at`: epoch seconds.
     """
 
     scopes: Annotated[list[Scope], Meta(min_length=1, max_length=3)] | UnsetType = UNSET
-    tiers: Annotated[list[Annotated[int, Meta(ge=1, le=4)]], Meta(min_length=1)] | UnsetType | None = UNSET
+    tiers: Annotated[list[TierNumber], Meta(min_length=1)] | UnsetType | None = UNSET
     models: Annotated[list[ModelName], Meta(min_length=1, max_length=64)] | UnsetType | None = UNSET
+    quality: QualitySetting | UnsetType | None = UNSET
+    min_tier: TierNumber | UnsetType | None = UNSET
     consent: bool | UnsetType = UNSET
     priority_ceiling: Annotated[int, Meta(ge=0, le=2)] | UnsetType = UNSET
     requests_per_minute: Count | UnsetType | None = UNSET

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from classifier.quality_setting import target_of
 from gateway.answering.caller import Allowance, BudgetRef, Caller
 from tiers.catalog import Catalog
 
@@ -104,6 +105,9 @@ class KnownKeys:
             scopes=frozenset(row["scopes"]),
             consent=row["consent"],
             tiers=self._tiers(row["tiers"], row["models"]),
+            quality_target=target_of(row["quality"]),
+            # A floor above a catalogue that has become shorter leaves its strongest tier.
+            min_tier=None if row["min_tier"] is None else min(row["min_tier"], len(self._catalog.tiers)),
             priority_ceiling=row["priority_ceiling"],
             allowance=Allowance(
                 requests_per_minute=row["requests_per_minute"],

@@ -85,9 +85,12 @@ def test_other_surface_features_than_this_programs_are_refused(copied: Path) -> 
         accepted_artefact(copied)
 
 
-def test_another_number_of_tiers_than_the_catalogues_is_refused(copied: Path) -> None:
+def test_for_another_number_of_tiers_than_the_catalogues_it_is_a_prior_and_never_measured(
+    copied: Path, tiny: Candidate
+) -> None:
+    assert accepted_artefact(copied, "ours", tiers=3).kind == "prior"
     with pytest.raises(ArtefactError, match="it is for 4 tiers, the catalogue has 3"):
-        accepted_artefact(copied, tiers=3)
+        accepted_artefact(copied, tiny.model.manifest.catalogue_fingerprint, tiers=3)
 
 
 def test_another_catalogues_outcomes_are_a_prior_unless_that_is_not_wanted(copied: Path, tiny: Candidate) -> None:
@@ -115,7 +118,7 @@ def not_a_number(manifest: dict[str, Any]) -> None:
         (lambda manifest: manifest["curves"].update(tau_rule=[]), "no points"),
         (lambda manifest: manifest["curves"].update(default_quality_target=1.2), "quality target"),
         (lambda manifest: manifest.update(fallback={"threshold": 0.9, "tier": 7}), "fallback"),
-        (lambda manifest: manifest["curves"].update(prices=[4.0, 3.0, 2.0, 1.0]), "strictly increasing"),
+        (lambda manifest: manifest["curves"].update(prices=[4.0, 3.0, 2.0, 1.0]), "not fall with the tier"),
     ],
 )
 def test_a_policy_that_breaks_its_promise_is_refused(

@@ -1,4 +1,4 @@
-"""A catalogue whose four tiers are one upstream server: gateway processes without any core, up in a moment."""
+"""A catalogue whose tiers are one upstream server: gateway processes without any core, up in a moment."""
 
 from pathlib import Path
 
@@ -6,7 +6,6 @@ TIER = """
 [[tiers]]
 number = {number}
 name = "tier-{number}"
-class = "{kind}"
 price = {{ input_usd_per_million = {price}, output_usd_per_million = {output} }}
 objective = {{ ttft_ms = 1000, itl_ms = 100 }}
 expected_answer_tokens = 200
@@ -18,14 +17,13 @@ base_url = "{base_url}"
 model = "upstream"
 max_context = 4096
 """
-KINDS = ("SIMPLE", "MEDIUM", "COMPLEX", "EXPERT")
 
 
-def write_remote_catalog(path: Path, base_url: str) -> Path:
-    """Tiers 1 to 4, each ten times as dear as the one before."""
-    tiers = (
-        TIER.format(number=n, kind=kind, price=10 ** (n - 2), output=3 * 10 ** (n - 2), base_url=base_url)
-        for n, kind in enumerate(KINDS, start=1)
+def write_remote_catalog(path: Path, base_url: str, tiers: int = 4) -> Path:
+    """Each tier ten times as dear as the one before."""
+    entries = (
+        TIER.format(number=n, price=10.0 ** (n - 2), output=3 * 10.0 ** (n - 2), base_url=base_url)
+        for n in range(1, tiers + 1)
     )
-    path.write_text('name = "one-upstream"\n' + "".join(tiers))
+    path.write_text('name = "one-upstream"\n' + "".join(entries))
     return path

@@ -88,12 +88,12 @@ def test_a_longer_predicted_answer_costs_more_and_without_lengths_the_catalogue_
 
 
 @pytest.mark.parametrize("per_tier", [[5000.0, 1.0, 1.0, 0.1], [1.0, 1.0, 1.0, 1.0], [0.01, 3.0, 0.01, 900.0]])
-def test_costs_rise_strictly_with_the_tier_whatever_is_predicted(
+def test_costs_never_fall_with_the_tier_whatever_is_predicted(
     classifier: ClassifierInForce, probes: ProbesInForce, per_tier: list[float]
 ) -> None:
     probes.use(measured(classifier, per_tier))
     costs = decision(classifier).inputs.costs
-    assert all(lower < higher for lower, higher in pairwise(costs))
+    assert all(lower <= higher for lower, higher in pairwise(costs))
 
 
 def test_a_tier_that_answers_otherwise_than_when_measured_keeps_the_catalogues_length(

@@ -107,6 +107,29 @@ def test_route_in_json_can_be_steered(tmp_path: Path) -> None:
     assert tier("--max-cost", "0.0005", "--quality", "1") <= 2
 
 
+def test_a_quality_target_is_given_by_name_or_number_and_anything_else_is_refused(tmp_path: Path) -> None:
+    def target(quality: str) -> float:
+        shown = aio("route", "Hi", "--quality", quality, "--json", "--data-dir", str(tmp_path))
+        assert shown.exit_code == 0, shown.output
+        return float(json.loads(shown.output)["decision"]["inputs"]["quality_target"])
+
+    assert (target("careful"), target("0.4")) == (0.85, 0.4)
+    refused = aio("route", "Hi", "--quality", "frugal", "--data-dir", str(tmp_path))
+    assert refused.exit_code == 2
+    assert "neither economy, balanced or careful nor a number from 0 to 1" in refused.output
+
+
+def test_estimated_prices_are_marked_by_the_commands(tmp_path: Path) -> None:
+    catalog = tmp_path / "short.toml"
+    entries = (f'[[tiers]]\nname = "{name}"\nurl = "http://localhost:1/v1"\n' for name in ("small-3b", "large-70b"))
+    catalog.write_text("".join(entries))
+    options = ("--catalog", str(catalog), "--data-dir", str(tmp_path))
+    shown = aio("models", *options)
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("(estimated by size)") == 2
+    assert aio("route", "Hi", *options).output.count(" estimated") == 2
+
+
 def test_route_replays_a_recorded_decision(tmp_path: Path) -> None:
     settings = Settings(data_dir=str(tmp_path))
     decision = decide(

@@ -64,8 +64,8 @@ def test_a_predicted_length_takes_the_place_of_the_usual_one_where_there_is_one(
     )
     assert predicted[0] == pytest.approx((200 * 0.125 + 10 * 0.375) / 1e6)
     assert predicted[1:3] == usual[1:3]
-    # A dearer tier costs more whatever is predicted.
-    assert predicted[2] < predicted[3] < usual[3]
+    # A dearer tier costs no less whatever is predicted.
+    assert predicted[2] == predicted[3] < usual[3]
     assert predicted_costs(catalog, 200, 4, [10.0])[0] == pytest.approx((200 * 0.125 + 4 * 0.375) / 1e6)
 
 
@@ -78,6 +78,7 @@ CATALOGS = [load_catalog(name) for name in shipped_catalogs()]
 
 @settings(deadline=None)
 @given(catalog=st.sampled_from(CATALOGS), prompt=st.integers(0, 10**6), limit=st.none() | st.integers(1, 10**5))
-def test_predicted_costs_strictly_rise_with_the_tier(catalog: Catalog, prompt: int, limit: int | None) -> None:
+def test_predicted_costs_never_fall_with_the_tier(catalog: Catalog, prompt: int, limit: int | None) -> None:
     costs = predicted_costs(catalog, prompt, limit)
-    assert all(a < b for a, b in pairwise(costs))
+    assert costs[0] > 0
+    assert all(a <= b for a, b in pairwise(costs))

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from classifier.complexity.classes import Complexity
 from classifier.complexity.cold_start import ColdStart
 from classifier.features import LEXICON, surface_features
 from classifier.manifest import NoveltyFallback
@@ -23,6 +24,7 @@ from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.model import Reading
 from gateway.routing.router import RoutingService
 from gateway.routing.rule import RoutingRule
+from gateway.routing.tier_kinds import tier_kinds
 from inference_core.protocol import SamplingParams
 from tiers.catalog_file import load_catalog
 from tiers.tier import ChatMessage
@@ -80,7 +82,7 @@ def route(prompts: int, tokens: int, seed: int, as_json: bool, **given: Any) -> 
     """
     settings = settings_from(**given)
     catalog = load_catalog(settings.catalog)
-    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint)
+    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint, like=tier_kinds(catalog))
     classifier.load()
     # Without tiers: none is down and none has a queue, so that nothing waits.
     service = RoutingService(catalog, {}, classifier, settings.quality_target)
@@ -120,7 +122,7 @@ def _time_stages(classifier: ClassifierInForce, service: RoutingService, asks: S
     What comes before the classifier is the input. The policy is run once more on its own; what else comes after the
     classifier (limits of the tiers, costs, the record of the inputs) is the service's.
     """
-    timed = TimedClassifier(classifier)
+    timed = TimedClassifier(classifier, tier_kinds(service.catalog))
     watched = RoutingService(service.catalog, {}, timed, service.quality_target)
     watch = timed.watch
     for ask in asks:
@@ -138,11 +140,11 @@ class TimedClassifier:
 
     on_trial = False
 
-    def __init__(self, classifier: ClassifierInForce) -> None:
+    def __init__(self, classifier: ClassifierInForce, like: Sequence[Complexity] = ()) -> None:
         self.watch = Stopwatch()
         self._classifier = classifier
         self._model = classifier.model
-        self._cold = ColdStart(self._model) if self._model.kind == "prior" else None
+        self._cold = ColdStart(self._model, like) if self._model.kind == "prior" else None
 
     def read(self, given: RoutingInput) -> Reading:
         """P(no worse) of every tier, and the prompt's embedding."""

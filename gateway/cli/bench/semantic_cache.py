@@ -46,6 +46,7 @@ def semantic_cache(
     from gateway.cli.classifier.versions import folder_of
     from gateway.routing.classifier_in_force import ClassifierInForce
     from gateway.routing.router import RoutingService
+    from gateway.routing.tier_kinds import tier_kinds
     from tiers.catalog_file import load_catalog
 
     try:
@@ -61,7 +62,7 @@ def semantic_cache(
     cost = None
     if others:
         catalog = load_catalog(settings.catalog)
-        classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint)
+        classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint, like=tier_kinds(catalog))
         classifier.load()
         cost = asyncio.run(lookup_cost(RoutingService(catalog, {}, classifier, None), others))
     if as_json:

@@ -69,7 +69,7 @@ def test_a_team_has_budgets(folder: Path) -> None:
     ("arguments", "words"),
     [
         (("keys", "create", "a/b"), "matching regex"),
-        (("keys", "create", "ada", "--tier", "9"), "<= 4"),
+        (("keys", "create", "ada", "--tier", "9"), "<= 8"),
         (("keys", "create", "ada", "--scope", "root"), "Invalid enum value 'root'"),
         (("keys", "create", "ada", "--rpm", "many"), "Expected `int | null`"),
         (("keys", "create", "ada", "--expires-in-days", "-1"), "has passed"),

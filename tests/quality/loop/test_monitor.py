@@ -31,6 +31,7 @@ from quality.verification_queue import VerificationQueue
 from tiers.tier import Tier
 
 EVERY = SamplingSettings(rates=(1.0,) * 4, least_attention=1.0, probe_rate=0.0, budget_share=1e6)
+TIERS = ["one", "two", "three", "four"]
 ALL = MonitorSettings(sampling=EVERY, retry_seconds=0.0, max_attempts=3)
 
 
@@ -63,6 +64,7 @@ async def _monitor(
         panel=panel,
         encode=encode,
         on_alarm=on_alarm,
+        fingerprints=lambda: TIERS,
         clock=clock,
     )
 
@@ -89,6 +91,7 @@ async def test_a_good_answer_becomes_a_label_and_a_training_row(engine: AsyncEng
     assert learned["weights"][0] == 0.0
     assert learned["weights"][1] > 0.9
     assert (learned["feature_spec"], learned["correct"], learned["key_id"]) == ("test-1", None, "alice")
+    assert learned["tiers"] == TIERS
 
 
 async def test_a_wrong_answer_is_labelled_worse(engine: AsyncEngine) -> None:

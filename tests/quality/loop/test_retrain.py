@@ -281,6 +281,28 @@ async def test_a_runner_that_lost_its_lease_while_training_writes_nothing_more(
     assert (row["status"], row["owner"], row["step"]) == ("running", "somebody else", "exported")
 
 
+async def test_of_a_tier_that_has_changed_no_outcome_is_exported_and_of_the_others_all(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    model = model_in(registry)
+    row = experience_row(model, "probe", "Tell me about gamma", True) | {
+        "no_worse": [True, False, True, True],
+        "tiers": ["a", "b", "c", "d"],
+    }
+    async with engine.begin() as connection:
+        await connection.execute(insert(training_rows).values(**row, created_at=1.0))
+
+    async def exported(*tiers: str) -> list[list[float]]:
+        found: list[list[float]] = (await export_rows(engine, model.manifest, tiers))["no_worse"].tolist()
+        return found
+
+    assert await exported("a", "b", "c", "d") == [[1.0, 0.0, 1.0]]
+    [[first, second, third]] = await exported("a", "another", "c", "d")
+    assert (first, third) == (1.0, 1.0)
+    assert np.isnan(second)
+    assert await exported("a", "b", "c", "another") == []
+
+
 async def test_a_row_never_changes_its_fold_and_rows_of_another_encoder_stay_out(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:

@@ -28,7 +28,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- if hasKey .root.Values.catalogs .name -}}/etc/aio/catalogs/{{ .name }}.toml{{- else -}}{{ .name }}{{- end -}}
 {{- end }}
 
-{{- /* For catalogues of pools: four tiers on one model, since a catalogue has four. The gateways' catalogue says which of
+{{- /* For catalogues of pools: four tiers on one model. The gateways' catalogue says which of
 them are asked for and what they cost; here prices only have to rise. Tier 4 thinks before it answers. */ -}}
 {{- define "aio.tiersOf" -}}
 {{- $model := .model -}}
