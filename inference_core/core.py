@@ -494,7 +494,7 @@ class Core:
         return sequence.output([], finish_reason=reason, error=error)
 
     def _end_the_repetitive(self, scheduler: Scheduler, outputs: list[SequenceOutput]) -> list[SequenceOutput]:
-        """End those who go round in circles as if their tokens were used up. Who wants a length is not disturbed."""
+        """End answers that are in a loop as if their tokens were used up, but none that asked for a length."""
         span = scheduler.knobs.repetition_guard
         ended = []
         for output in outputs:

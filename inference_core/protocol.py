@@ -253,7 +253,7 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=65_536,
-            description="Ends an answer whose last so many tokens are one phrase at least four times over; 0 is off.",
+            description="Ends an answer whose last so many tokens only repeat what stood there before; 0 is off.",
         ),
     ] = 0
     speculation: Annotated[

@@ -48,6 +48,17 @@ class TextFigures(msgspec.Struct, frozen=True, kw_only=True):
     lowest_hidden_cosine: float
 
 
+class FirstTokenFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The most likely first token of an answer to short everyday questions, asked as chats.
+
+    Both models find the same one for `same_first_token` of `short_questions`. Over a text most positions are easy; here
+    many are nearly ties, and the whole answer follows from them.
+    """
+
+    short_questions: int
+    same_first_token: int
+
+
 class GenerationFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Greedy continuations of the same prompts, the candidate's against the reference's.
 
@@ -121,6 +132,7 @@ class QualityReport(msgspec.Struct, frozen=True, kw_only=True):
     reference: MeasuredModel
     candidate: MeasuredModel
     text: TextFigures
+    first_tokens: FirstTokenFigures | None = None
     generations: GenerationFigures | None = None
     questions: QuestionFigures | None = None
     limits: dict[Use, QualityLimits] = {}

@@ -1,6 +1,7 @@
 """A quantised model against full precision: figures on text, generations and questions, and a verdict per use."""
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading import use_threads
 from inference_core.quality_report import (
+    FirstTokenFigures,
     GenerationFigures,
     MeasuredModel,
     QualityLimits,
@@ -44,10 +46,12 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is read and said: tokens of text in windows, and continuations and answers of so many tokens."""
+    """How much is read and said: tokens of text in windows, short questions for a first token, and continuations and
+    answers of so many tokens."""
 
     text_tokens: int = 2048
     window: int = 512
+    first_tokens: int = 60
     generations: int = 16
     generation_tokens: int = 64
     answer_tokens: int = 256
@@ -77,6 +81,7 @@ def compare_models(
         reference=_measured(reference, cache_dir),
         candidate=_measured(candidate, cache_dir),
         text=_on_text(reference, candidate, cache_dir, ids, read, effort.window, progress),
+        first_tokens=_first_tokens(reference, candidate, cache_dir, effort.first_tokens, progress),
         generations=_generations(reference, candidate, cache_dir, ids, effort, progress),
         questions=_answers(reference, candidate, cache_dir, questions, effort.answer_tokens, progress),
     )
@@ -145,6 +150,23 @@ def _on_text(
         hidden_cosine=float(cosines.mean()),
         lowest_hidden_cosine=float(cosines.min()),
     )
+
+
+def short_questions() -> list[str]:
+    """Everyday questions of a few words, one line each, written for this project."""
+    return files("inference_core.bench").joinpath("short_questions.txt").read_text("utf-8").splitlines()
+
+
+def _first_tokens(
+    reference: Side, candidate: Side, cache_dir: Path, count: int, progress: Progress
+) -> FirstTokenFigures | None:
+    tokenizer = reference.tokenizer()
+    prompts = [_prompt(tokenizer, question) for question in short_questions()[:count]]
+    if not prompts:
+        return None
+    expected, said = _both(reference, candidate, cache_dir, prompts, 1, "first tokens", progress)
+    same = sum(a == b for a, b in zip(expected, said, strict=True))
+    return FirstTokenFigures(short_questions=len(prompts), same_first_token=same)
 
 
 def _generations(

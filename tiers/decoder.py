@@ -29,8 +29,8 @@ _serial = itertools.count()
 
 
 class Decoder:
-    """What decoding policies are made of. `max_context` is in tokens, `max_tokens` bounds one request's output.
-    `threads`: where long prompts are read.
+    """What decoding policies are made of. `max_context` is in tokens, `max_tokens` bounds one request's output, and
+    `default_max_tokens` that of one that sets no bound. `threads`: where long prompts are read.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Decoder:
         *,
         max_context: int,
         max_tokens: int,
+        default_max_tokens: int | None = None,
         tier: str,
         tool_dialect: DialectName | None = None,
         threads: TextThreads | None = None,
@@ -49,7 +50,8 @@ class Decoder:
         self.calling = ToolCalling(tokenizer, tool_dialect)
         self.max_context = max_context
         self.threads = threads or TextThreads()
-        self._core, self._model, self._max_tokens, self._tier = core, model, max_tokens, tier
+        self._core, self._model, self._tier = core, model, tier
+        self._max_tokens, self._default_max_tokens = max_tokens, default_max_tokens or max_tokens
 
     def prompt(self, request: GenerationRequest, instruction: str = "") -> Prompt:
         """The request's prompt, with `instruction` at the end of the last user turn of a chat; the same one each time,
@@ -99,7 +101,7 @@ class Decoder:
                 param,
                 "context_length_exceeded",
             )
-        limit = room if request.max_tokens is None else request.max_tokens
+        limit = self._default_max_tokens if request.max_tokens is None else request.max_tokens
         least = 0 if request.echo else 1
         if limit < least:
             raise TierRequestError(f"max_tokens: {limit} given, at least {least} is needed", "max_tokens")

@@ -136,6 +136,7 @@ def _policy(spec: TierSpec, core: CoreClient, tokenizer: Tokenizer, max_context:
         tokenizer,
         max_context=max_context,
         max_tokens=spec.max_tokens,
+        default_max_tokens=spec.default_max_tokens,
         tier=spec.name,
         tool_dialect=spec.tool_dialect,
         threads=threads,

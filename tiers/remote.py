@@ -192,7 +192,7 @@ class RemoteTier(Tier):
                 "echo",
             )
         room = max(1, self.max_context - tally.prompt_tokens)
-        tally.max_tokens = min(self._spec.max_tokens, room, request.max_tokens or room)
+        tally.max_tokens = min(room, self._spec.answer_limit(request.max_tokens or None))
         return self._wire.call(request, tally.max_tokens)
 
     def _said(self, events: list[ServerSentEvent], tally: Tally) -> tuple[list[Delta], bool]:

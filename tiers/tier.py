@@ -87,7 +87,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a tier needs to answer; exactly one of `messages` and `prompt` is set.
 
     `prompt` (text, or token ids of the tier's model) is continued raw, without a chat template.
-    `max_tokens` None means as much as the context allows. `sampling.max_tokens` is ignored.
+    `max_tokens` None means the tier's default length, at most what the context allows.
+    `sampling.max_tokens` is ignored.
     `strict_deadline`: an answer that begins after `deadline` is worth nothing, so it may be refused early.
     `reasoning_budget` bounds the thinking tokens of a chain-of-thought tier; None is its default, or as much of it as
     `reasoning_effort` asks for. `include_stop`: the stop string that ends an answer is part of it.

@@ -173,7 +173,8 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Exactly one of `model` (a model of the catalogue's cores) and `remote` is set. `expected_answer_tokens` is the
     mean number of billed output tokens, reasoning and discarded samples included; predicted costs rest on it.
     `mean_latency_ms` is what an answer is expected to take; routing uses it until there are measurements.
-    `max_tokens` bounds the output of one request. `tool_dialect` says how the model writes tool calls, where its chat
+    `max_tokens` bounds the output of one request, and `default_max_tokens` that of a request that sets no bound of its
+    own; None is as much as `max_tokens`. `tool_dialect` says how the model writes tool calls, where its chat
     template does not tell.
     """
 
@@ -189,6 +190,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     expected_answer_tokens: Count = 0
     mean_latency_ms: Positive = 0.0
     max_tokens: Count = 0
+    default_max_tokens: Count | None = None
     tool_dialect: DialectName | None = None
 
     @property
@@ -200,6 +202,11 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def url(self) -> str:
         """Where the tier is: a base URL or several, or `in-process`."""
         return ", ".join(s.base_url for s in self.remote.servers) if self.remote is not None else "in-process"
+
+    def answer_limit(self, max_tokens: int | None) -> int:
+        """Most output tokens of a choice for a request that asks for at most `max_tokens`; None: it does not say."""
+        wanted = self.default_max_tokens if max_tokens is None else max_tokens
+        return self.max_tokens if wanted is None else min(wanted, self.max_tokens)
 
     @property
     def samples_per_choice(self) -> int:

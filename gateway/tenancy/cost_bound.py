@@ -9,6 +9,6 @@ from tiers.tier_spec import TierSpec
 def most_usd(ask: Ask, tier: Tier, spec: TierSpec) -> float:
     """US dollars of one attempt by `tier`."""
     prompt = most_tokens(ask) * len(ask.prompts or [None])
-    answer = min(spec.max_tokens, tier.max_context) if ask.max_tokens is None else min(ask.max_tokens, spec.max_tokens)
+    answer = min(spec.answer_limit(ask.max_tokens), tier.max_context)
     drawn = ask.choices // ask.n * (ask.best_of or ask.n) * spec.samples_per_choice
     return (spec.price.input_usd_per_million * prompt + spec.price.output_usd_per_million * drawn * answer) / 1e6

@@ -150,6 +150,8 @@ def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
         ([put("tiers.2.policy.kind", "magic")], "kind must be one of plain, self-consistency, chain-of-thought"),
         ([put("tiers.2.policy.samples", 1)], "tiers[2].policy"),
         ([put("tiers.3.policy.budget_tokens", 2040)], "budget_tokens + min_answer_tokens = 2104"),
+        ([put("tiers.3.default_max_tokens", 600)], "= 686 must not pass default_max_tokens = 600"),
+        ([put("tiers.0.default_max_tokens", 4000)], "default_max_tokens = 4000: must not pass max_tokens = 2048"),
         ([put("tiers.3.policy.end_markers", [""])], "end_markers: an empty marker"),
         ([put("tiers.3.policy.settled_probes", 16)], "take 768 tokens, and budget_tokens = 622"),
         ([put("tiers.3.expected_answer_tokens", 150)], "less than $0.003000 of tier-3; costs must not fall"),

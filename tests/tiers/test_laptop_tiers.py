@@ -3,16 +3,21 @@
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
+import msgspec
 import pytest
 import pytest_asyncio
 
+from inference_core.bench.quality import prose
 from inference_core.core_loop import ThreadCoreClient
+from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading import load_core
 from inference_core.protocol import SamplingParams
-from tests.tiers.tier_world import chat, collect
+from inference_core.repetition import goes_round
+from inference_core.tokenization.loading import load_tokenizer
+from tests.tiers.tier_world import chat, collect, local_tier
 from tiers.build import build_tiers
 from tiers.catalog_file import load_catalog
-from tiers.tier import Tier
+from tiers.tier import GenerationRequest, Tier
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -76,6 +81,84 @@ async def test_a_client_that_leaves_frees_its_blocks(core: ThreadCoreClient, tie
     async with aclosing(tiers[number - 1].generate(request)) as deltas:  # type: ignore[type-var]
         await anext(deltas)
     assert [(m.running, m.waiting, m.blocks_in_use) for m in (await core.stats()).models] == [(0, 0, 0)] * 2
+
+
+# What this model has said, over and over, until its tokens were used up: the same phrase, and one that varies.
+LOOPS = {
+    "a phrase": "I'm so sorry for your loss. " + "I'm so sorry for your pain. " * 8,
+    "a list": "The capital of France is L'Étoile, la Cité, " + "la France, " * 20,
+    "a phrase that varies": "".join(
+        f"In {subject}, the smallest prime number is often considered to be the smallest prime number that has been "
+        "proven to exist, but it's not necessarily the smallest.\n\n"
+        for subject in ("mathematics", "computer science", "physics", "number theory")
+    ),
+}
+
+
+@pytest.mark.parametrize(("number", "loop"), [*((1, loop) for loop in LOOPS), (2, "a list")])
+async def test_an_answer_in_a_loop_ends_as_cut_off_long_before_the_limit(
+    tiers: list[Tier], number: int, loop: str
+) -> None:
+    sampling = SamplingParams(temperature=0.2, top_p=0.9, seed=1)
+    request = GenerationRequest(request_id=f"loop-{loop}", prompt=LOOPS[loop], max_tokens=2048, sampling=sampling)
+    (answer,), usage = await collect(tiers[number - 1], request)
+    assert answer.finish_reason == "length"
+    assert 200 <= usage.completion_tokens < 512
+
+
+async def test_a_thought_in_a_loop_ends_and_is_followed_by_an_answer(core: ThreadCoreClient) -> None:
+    spec = load_catalog("laptop").tier(4)
+    policy = msgspec.structs.replace(spec.policy, opening=LOOPS["a phrase"])  # what it goes on thinking
+    tokenizer = load_tokenizer(resolve_model_path(load_catalog("laptop").core.models[0].path))
+    tier = local_tier(msgspec.structs.replace(spec, policy=policy), core, tokenizer)
+    await tier.start()
+    (answer,), usage = await collect(tier, chat("What should I say?", max_tokens=1024))
+    await tier.close()
+    assert 200 <= usage.reasoning_tokens < 622
+    assert answer.text
+
+
+async def test_a_request_without_a_limit_gets_the_tiers_default_length(core: ThreadCoreClient) -> None:
+    spec = msgspec.structs.replace(load_catalog("laptop").tier(1), default_max_tokens=24)
+    tokenizer = load_tokenizer(resolve_model_path(load_catalog("laptop").core.models[0].path))
+    tier = local_tier(spec, core, tokenizer)
+    await tier.start()
+    sampling = SamplingParams(temperature=0.0, ignore_eos=True)
+    for asked, given in ((None, 24), (40, 40), (9, 9)):
+        (answer,), usage = await collect(tier, chat("Tell me about Rome.", max_tokens=asked, sampling=sampling))
+        assert (usage.completion_tokens, answer.finish_reason) == (given, "length")
+    await tier.close()
+
+
+# What tables, code, lists and rhymes repeat, each longer than the guard's span.
+REPEATING = {
+    "records": "".join(
+        f'{{"id": {i}, "name": "user{i}", "email": "user{i}@example.com", "active": true}},\n' for i in range(40)
+    ),
+    "a multiplication table": "\n".join(f"{a} x {b} = {a * b}" for a in range(2, 10) for b in range(1, 11)),
+    "a table": "".join(f"| Day {i} | {15 + i * 7 % 13} | {i * 5 % 11} |\n" for i in range(40)),
+    "numbers": ", ".join(map(str, range(1, 200))),
+    "code": "\n".join(
+        f"    def get_{n}(self):\n        return self.{n}\n"
+        for n in ("name", "age", "city", "email", "phone", "street", "country", "title") * 2
+    ),
+    "tests": "\n".join(f"assert add({i}, {2 * i}) == {3 * i}" for i in range(40)),
+    "a song": "".join(
+        f"Old MacDonald had a farm, E-I-E-I-O!\nAnd on his farm he had a {animal}, E-I-E-I-O!\nWith a {cry}-{cry} here "
+        f"and a {cry}-{cry} there,\nHere a {cry}, there a {cry}, everywhere a {cry}-{cry},\nOld MacDonald had a farm!\n"
+        for animal, cry in (("cow", "moo"), ("pig", "oink"), ("duck", "quack"), ("lamb", "baa"))
+    ),
+    "prose": prose(),
+}
+
+
+@pytest.mark.parametrize("kind", REPEATING)
+async def test_text_that_repeats_as_lists_code_and_songs_do_is_not_taken_for_a_loop(kind: str) -> None:
+    catalog = load_catalog("laptop")
+    span = int(catalog.core.knobs["repetition_guard"])  # type: ignore[arg-type]
+    tokens = load_tokenizer(resolve_model_path(catalog.core.models[0].path)).encode(REPEATING[kind])
+    assert len(tokens) > span
+    assert not any(goes_round(tokens[:end], span) for end in range(span, len(tokens) + 1))
 
 
 async def test_three_tiers_share_one_copy_of_the_weights(core: ThreadCoreClient, tiers: list[Tier]) -> None:

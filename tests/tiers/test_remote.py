@@ -76,7 +76,7 @@ async def test_every_parameter_has_its_name_on_the_wire() -> None:
         await collect(tier, request)
     body = server.calls[0].body
     assert body["messages"] == [{"role": "user", "content": "Hi", "name": "ann"}]
-    assert body["max_completion_tokens"] == tier_spec().max_tokens
+    assert body["max_completion_tokens"] == tier_spec().default_max_tokens
     assert "stream_options" not in body
     expected = {
         "seed": 3, "presence_penalty": 0.1, "frequency_penalty": 0.2, "logit_bias": {"5": 1.0}, "logprobs": True,

@@ -14,6 +14,7 @@ classifier = LazyGroup(
     help="The outcome model behind routing: train, measure, predict, and say which version serves.",
     commands={
         "collect": ("gateway.cli.classifier.outcomes:collect", "Collect outcomes of this catalogue's own tiers."),
+        "measure": ("gateway.cli.classifier.measure:measure", "Which everyday tasks each tier gets right, as a file."),
         "probes": ("gateway.cli.classifier.outcomes:probes", "Fit and measure stages 2 and 3 on collected outcomes."),
         "train": ("gateway.cli.classifier:train", "Train on the public outcomes, evaluate, promote unless refused."),
         "pretrain": ("gateway.cli.classifier.pretrain:pretrain", "A small DistilBERT from nothing on the prompts."),

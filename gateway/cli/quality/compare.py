@@ -29,6 +29,7 @@ _KV_DTYPE = click.Choice(["float32", "bfloat16", "int8"])
 )
 @click.option("--tokens", type=click.IntRange(min=2), default=2048, show_default=True, help="Of the text, at most.")
 @click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens with one context.")
+@click.option("--first-tokens", type=click.IntRange(0, 60), default=60, show_default=True, help="Short questions.")
 @click.option("--generations", type=click.IntRange(min=0), default=16, show_default=True, help="Greedy continuations.")
 @click.option("--generation-tokens", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option(
@@ -62,8 +63,9 @@ def compare(
 ) -> None:
     """Compare CANDIDATE with REFERENCE, both a GGUF file or a Hugging Face folder with the same vocabulary.
 
-    Perplexity, divergence and top-1 agreement on real text; cosine of the last hidden states; ROUGE-L and BLEU of
-    greedy continuations; right answers to questions. Exits with 1 unless the candidate may be used for something.
+    Perplexity, divergence and top-1 agreement on real text; cosine of the last hidden states; the first tokens of
+    answers to short questions; ROUGE-L and BLEU of greedy continuations; right answers to questions. Exits with 1
+    unless the candidate may be used for something.
     A catalogue asks for the report with [core.models.quality].
     """
     from inference_core.bench.comparison import Side
@@ -76,6 +78,7 @@ def compare(
     effort = Effort(
         text_tokens=given["tokens"],
         window=given["window"],
+        first_tokens=given["first_tokens"],
         generations=given["generations"],
         generation_tokens=given["generation_tokens"],
         answer_tokens=given["answer_tokens"],
@@ -128,7 +131,7 @@ def _limits(changed: tuple[str, ...]) -> "dict[Use, QualityLimits]":
 
 def _shown(report: "QualityReport") -> str:
     rows: list[list[str]] = []
-    for figures in (report.text, report.generations, report.questions):
+    for figures in (report.text, report.first_tokens, report.generations, report.questions):
         if figures is not None:
             rows += [[name, _number(getattr(figures, name))] for name in figures.__struct_fields__ if name != "sha256"]
     verdicts = [

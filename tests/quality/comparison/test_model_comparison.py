@@ -12,14 +12,21 @@ from safetensors.torch import load_file, save_file
 from inference_core.bench.comparison import Side
 from inference_core.bench.quality import Variant
 from inference_core.errors import ModelFileError
-from inference_core.quality_report import DEFAULT_LIMITS, QualityReport, read_report, shortfalls, write_report
+from inference_core.quality_report import (
+    DEFAULT_LIMITS,
+    FirstTokenFigures,
+    QualityReport,
+    read_report,
+    shortfalls,
+    write_report,
+)
 from inference_core.quantization.calibration import CalibrationText
 from inference_core.quantization.quantize_model import quantize_model
 from inference_core.quantization.smoothquant import SmoothQuant
-from quality.model_comparison import ComparisonError, Effort, Question, compare_models, read_questions
+from quality.model_comparison import ComparisonError, Effort, Question, compare_models, read_questions, short_questions
 from tests.inference_core.quantization.tiny_model import TEXT, write_tiny_model
 
-EFFORT = Effort(text_tokens=192, window=96, generations=2, generation_tokens=6, answer_tokens=6)
+EFFORT = Effort(text_tokens=192, window=96, first_tokens=8, generations=2, generation_tokens=6, answer_tokens=6)
 FLOAT = Variant("float32", "float32")
 
 
@@ -55,6 +62,7 @@ def test_a_model_compared_with_itself_has_lost_nothing(model: Path, cache: Path)
     assert report.text.mean_kl == pytest.approx(0, abs=1e-9)
     assert report.text.hidden_cosine == pytest.approx(1)
     assert report.text.top1 == 1
+    assert report.first_tokens == FirstTokenFigures(short_questions=8, same_first_token=8)
     assert report.generations is not None
     assert (report.generations.rouge_l, report.generations.same) == (1, 1)
     assert report.candidate.fingerprint == report.reference.fingerprint
@@ -84,6 +92,14 @@ def test_a_deliberately_broken_quantiser_is_refused_for_every_use(model: Path, c
     report = compared(model, broken, cache)
     assert not any(verdicts(report).values())
     assert any("hidden_cosine" in reason for reason in report.verdicts[0].reasons)
+    assert report.first_tokens is not None
+    assert report.first_tokens.same_first_token < 8
+
+
+def test_sixty_different_short_questions_are_asked() -> None:
+    questions = short_questions()
+    assert len(set(questions)) == len(questions) == 60
+    assert all(question.strip() and len(question.split()) <= 14 for question in questions)
 
 
 def test_a_text_that_the_candidate_was_calibrated_on_is_refused(model: Path, cache: Path, tmp_path: Path) -> None:

@@ -1,0 +1,455 @@
+"""Everyday questions whose answers a stated rule checks: generated, so that results can be kept without any text."""
+
+import random
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Literal
+
+import msgspec
+
+from tiers.final_answer import final_number, normalised, yes_or_no
+
+EverydayKind = Literal["fact", "sum", "extract", "translate", "yes-no", "code", "list", "reason"]
+Rule = Literal["contains", "number", "yes-no", "exact"]
+Texts = tuple[str, ...]
+# The question, its right answers and, where it offers some, the wrong ones.
+Made = tuple[str, Texts, Texts]
+Make = Callable[[random.Random, int], Made]
+
+LEVELS = (1, 2, 3, 4, 5)
+
+
+class EverydayTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One question. Any of `answers` is right; `others` are wrong answers that the question itself names.
+
+    `level` rises from 1 (trivial) to 5 (hard).
+    """
+
+    prompt: str
+    answers: Texts
+    others: Texts
+    kind: EverydayKind
+    level: int
+
+    @property
+    def rule(self) -> Rule:
+        """How an answer is checked; see `is_right`."""
+        return _RULES[self.kind]
+
+
+def everyday_tasks(seed: int, per_level: int) -> list[EverydayTask]:
+    """`per_level` questions of each kind and level, no prompt twice; the same for the same arguments.
+
+    Raises `ValueError` if so many different ones do not exist.
+    """
+    rng = random.Random(seed)
+    made: list[EverydayTask] = []
+    for kind, make in _MAKERS.items():
+        for level in LEVELS:
+            found: dict[str, EverydayTask] = {}
+            for _ in range(200 * per_level):
+                if len(found) == per_level:
+                    break
+                prompt, answers, others = make(rng, level)
+                task = EverydayTask(prompt=prompt, answers=answers, others=others, kind=kind, level=level)
+                found.setdefault(prompt, task)
+            if len(found) < per_level:
+                raise ValueError(f"only {len(found)} different {kind} questions of level {level} exist; ask for fewer")
+            made += found.values()
+    rng.shuffle(made)
+    return made
+
+
+def is_right(task: EverydayTask, text: str) -> bool:
+    """Whether `text` answers `task`.
+
+    `contains`: one of the answers stands in it as whole words, whatever the case, and none of the others before it;
+    `number`: its final number is the answer; `yes-no`: its first yes or no is; `exact`: it is the answer but for case,
+    quotes and a full stop, commas with or without spaces.
+    """
+    if task.rule == "number":
+        given = final_number(text)
+        return given is not None and given == final_number(task.answers[0])
+    if task.rule == "yes-no":
+        return yes_or_no(text) == task.answers[0]
+    if task.rule == "exact":
+        return any(_items(text) == _items(answer) for answer in task.answers)
+    said = normalised(text)
+    places = [_place(answer, said) for answer in task.answers]
+    return min(places) < min([_place(other, said) for other in task.others], default=len(said) + 1)
+
+
+def _place(answer: str, said: str) -> int:
+    """Where `answer` first stands in `said` as whole words; behind its end if nowhere."""
+    found = re.search(rf"(?<!\w){re.escape(normalised(answer))}(?!\w)", said)
+    return len(said) + 1 if found is None else found.start()
+
+
+def _items(text: str) -> str:
+    return re.sub(r"\s*,\s*", ", ", normalised(text))
+
+
+def _table(text: str) -> list[list[tuple[str, tuple[str, ...]]]]:
+    """By level; a line is `level | question | answer / other answer`."""
+    rows: list[list[tuple[str, tuple[str, ...]]]] = [[] for _ in LEVELS]
+    for line in text.strip().splitlines():
+        level, question, answers = (part.strip() for part in line.split("|"))
+        rows[int(level) - 1].append((question, tuple(answer.strip() for answer in answers.split("/"))))
+    return rows
+
+
+_FACTS = _table("""
+1 | What is the capital of France? | Paris
+1 | What colour is grass? | green
+1 | How many legs does a cat have? | four / 4
+1 | What do we call frozen water? | ice
+1 | How many days are in a week? | seven / 7
+1 | Which animal says "woof"? | dog / dogs
+1 | What is the opposite of hot? | cold
+1 | Which star gives us daylight? | sun
+1 | What colour is snow? | white
+1 | What do cows give us to drink? | milk
+1 | What is the capital of Italy? | Rome
+1 | How many hours does a day have? | 24 / twenty-four / twenty four
+2 | What is the capital of Japan? | Tokyo
+2 | Which planet is known as the red planet? | Mars
+2 | How many legs does a spider have? | eight / 8
+2 | Who wrote Romeo and Juliet? | Shakespeare
+2 | What is the largest ocean on Earth? | Pacific
+2 | What is the capital of Egypt? | Cairo
+2 | In which country is the city of Munich? | Germany
+2 | What gas do we need to breathe? | oxygen
+2 | What is the plural of "mouse"? | mice
+2 | Which month comes after August? | September
+2 | What is the capital of Spain? | Madrid
+2 | How many sides does a hexagon have? | six / 6
+3 | What is the capital of Canada? | Ottawa
+3 | What is the chemical symbol of gold? | Au
+3 | Who painted the Mona Lisa? | Leonardo / da Vinci
+3 | What is the currency of Japan? | yen
+3 | In which year did the Second World War end? | 1945
+3 | What is the capital of Australia? | Canberra
+3 | Which organ pumps blood through the body? | heart
+3 | What is the longest river in South America? | Amazon
+3 | What is the past tense of "bring"? | brought
+3 | How many bones has an adult human body? | 206
+3 | What is the capital of Norway? | Oslo
+3 | At what temperature in degrees Celsius does water boil at sea level? | 100
+4 | What is the capital of Kazakhstan? | Astana / Nur-Sultan
+4 | Who wrote the novel "Middlemarch"? | Eliot
+4 | Which element has the atomic number 26? | iron
+4 | In which year did the Berlin Wall fall? | 1989
+4 | What is the capital of New Zealand? | Wellington
+4 | Who composed "The Four Seasons"? | Vivaldi
+4 | What is the smallest bone in the human body? | stapes / stirrup
+4 | Which country has Reykjavik as its capital? | Iceland
+4 | What is the chemical symbol of potassium? | K
+4 | What is the capital of Morocco? | Rabat
+4 | Who discovered penicillin? | Fleming
+4 | What is the currency of Poland? | zloty / złoty
+5 | What is the capital of Burkina Faso? | Ouagadougou
+5 | Which element has the chemical symbol W? | tungsten
+5 | In which year was the Treaty of Westphalia signed? | 1648
+5 | Who wrote "The Master and Margarita"? | Bulgakov
+5 | What is the capital of Bhutan? | Thimphu
+5 | Which mathematician proved the incompleteness theorems in 1931? | Gödel / Godel / Goedel
+5 | What is the currency of Mongolia? | tugrik / tögrög / togrog
+5 | Which moon is the largest in the solar system? | Ganymede
+5 | What is the capital of Suriname? | Paramaribo
+5 | Which strait separates Tasmania from the Australian mainland? | Bass
+5 | Who designed the dome of Florence Cathedral? | Brunelleschi
+5 | What is the hardest tissue in the human body? | enamel
+""")
+
+_WORDS = _table("""
+1 | "dog" in Spanish | perro
+1 | "cat" in Spanish | gato
+1 | "thank you" in French | merci
+1 | "hello" in Spanish | hola
+1 | "water" in Spanish | agua
+1 | "yes" in German | ja
+1 | "good morning" in French | bonjour
+1 | "house" in Spanish | casa
+1 | "goodbye" in Spanish | adiós / adios
+1 | "red" in French | rouge
+2 | "bread" in French | pain
+2 | "water" in German | Wasser
+2 | "book" in Spanish | libro
+2 | "dog" in French | chien
+2 | "house" in German | Haus
+2 | "milk" in French | lait
+2 | "friend" in Spanish | amigo / amiga
+2 | "sun" in French | soleil
+2 | "cat" in German | Katze
+2 | "night" in Spanish | noche
+3 | "window" in Spanish | ventana
+3 | "tree" in German | Baum
+3 | "apple" in Italian | mela
+3 | "school" in French | école / ecole
+3 | "key" in Spanish | llave
+3 | "rain" in French | pluie
+3 | "bird" in German | Vogel
+3 | "street" in Spanish | calle
+3 | "water" in Italian | acqua
+3 | "horse" in French | cheval
+4 | "butterfly" in Spanish | mariposa
+4 | "pillow" in French | oreiller
+4 | "spoon" in German | Löffel / Loffel / Loeffel
+4 | "strawberry" in Italian | fragola
+4 | "scissors" in Spanish | tijeras
+4 | "umbrella" in French | parapluie
+4 | "squirrel" in French | écureuil / ecureuil
+4 | "candle" in German | Kerze
+4 | "bridge" in Italian | ponte
+4 | "spider" in Spanish | araña / arana
+5 | "hedgehog" in German | Igel
+5 | "thimble" in French | dé
+5 | "dragonfly" in Spanish | libélula / libelula
+5 | "owl" in Dutch | uil
+5 | "mushroom" in Polish | grzyb
+5 | "window" in Swedish | fönster / fonster
+5 | "cherry" in Portuguese | cereja
+5 | "squirrel" in Dutch | eekhoorn
+5 | "snail" in German | Schnecke
+5 | "wheat" in Italian | grano / frumento
+""")
+
+_TRUTHS = _table("""
+1 | Is the sun hot? | yes
+1 | Is ice warm? | no
+1 | Can dogs bark? | yes
+1 | Do fish live in water? | yes
+1 | Is a mouse bigger than an elephant? | no
+1 | Can a stone swim on its own? | no
+1 | Do cars have wheels? | yes
+1 | Is milk blue? | no
+1 | Do birds have feathers? | yes
+1 | Is a chair an animal? | no
+2 | Is a tomato a plant? | yes
+2 | Is Paris in Italy? | no
+2 | Does a triangle have four sides? | no
+2 | Is 15 greater than 9? | yes
+2 | Do penguins fly? | no
+2 | Is Monday followed by Tuesday? | yes
+2 | Is gold a metal? | yes
+2 | Is the Moon larger than the Earth? | no
+2 | Do humans have two kidneys? | yes
+2 | Is February the longest month? | no
+3 | Is a whale a fish? | no
+3 | Is 51 a prime number? | no
+3 | Is Sydney the capital of Australia? | no
+3 | Does sound travel faster than light? | no
+3 | Is a spider an insect? | no
+3 | Is Brazil in South America? | yes
+3 | Is 144 a square number? | yes
+3 | Are bats mammals? | yes
+3 | Does the heart have four chambers? | yes
+3 | Is Mount Everest in Africa? | no
+4 | Is zero an even number? | yes
+4 | Is Istanbul the capital of Turkey? | no
+4 | Is 91 a prime number? | no
+4 | Is a leap year divisible by 400 always a leap year? | yes
+4 | Is glass made mainly from sand? | yes
+4 | Does Venus have a moon? | no
+4 | Is 0.3 greater than 0.25? | yes
+4 | Was Mozart born in Salzburg? | yes
+4 | Is lead lighter than aluminium? | no
+4 | Is the square of -3 negative? | no
+5 | Is 221 a prime number? | no
+5 | Is the sum of two odd numbers always odd? | no
+5 | Is Mercury the hottest planet of the solar system? | no
+5 | Is 1/3 plus 1/6 equal to 1/2? | yes
+5 | Is every rectangle a square? | no
+5 | Is 2 to the power of 10 greater than 1000? | yes
+5 | Does water expand when it freezes? | yes
+5 | If no cats are dogs, can some dogs be cats? | no
+5 | Is the cube root of 27 less than 4? | yes
+5 | Is the capital of Brazil Rio de Janeiro? | no
+""")
+
+_NAMES = ["Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry", "Iris", "Jonas", "Kate", "Leo", "Maria"]
+_THINGS = [
+    "apples",
+    "pears",
+    "books",
+    "pens",
+    "cups",
+    "coins",
+    "stamps",
+    "cards",
+    "shells",
+    "tickets",
+    "eggs",
+    "plates",
+]
+_CITIES = ["Lisbon", "Oslo", "Vienna", "Dublin", "Prague", "Athens", "Madrid", "Warsaw", "Bergen", "Geneva", "Turin"]
+_DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+_FRUIT = ["apple", "banana", "cherry", "grape", "lemon", "mango", "orange", "peach", "pear", "plum", "kiwi", "melon"]
+
+
+def _fact(rng: random.Random, level: int) -> Made:
+    question, answers = rng.choice(_FACTS[level - 1])
+    return question, answers, ()
+
+
+def _translate(rng: random.Random, level: int) -> Made:
+    asked, answers = rng.choice(_WORDS[level - 1])
+    return f"What is {asked}?", answers, ()
+
+
+def _yes_no(rng: random.Random, level: int) -> Made:
+    question, answers = rng.choice(_TRUTHS[level - 1])
+    return f"{question} Answer yes or no.", answers, ()
+
+
+def _sum(rng: random.Random, level: int) -> Made:
+    name, thing = rng.choice(_NAMES), rng.choice(_THINGS)
+    if level == 1:
+        a, b = rng.randrange(1, 6), rng.randrange(1, 5)
+        return f"What is {a} plus {b}?", (str(a + b),), ()
+    if level == 2:
+        a, b = rng.randrange(3, 12), rng.randrange(2, 9)
+        return f"{name} has {a} {thing} and gets {b} more. How many {thing} does {name} have now?", (str(a + b),), ()
+    if level == 3:
+        a, b = rng.randrange(20, 90), rng.randrange(3, 18)
+        return f"{name} had {a} {thing} and gave away {b}. How many {thing} are left?", (str(a - b),), ()
+    if level == 4:
+        a, b, c = rng.randrange(3, 13), rng.randrange(4, 13), rng.randrange(2, 10)
+        return (
+            f"{name} buys {a} boxes of {b} {thing} each and loses {c} {thing}. How many {thing} are left?",
+            (str(a * b - c),),
+            (),
+        )
+    a, b, c = rng.randrange(4, 9), rng.randrange(12, 40), rng.choice((10, 20, 25, 50))
+    return (
+        f"A ticket costs {b * 4} euros. {name} buys {a} tickets and gets {c}% off the total. How many euros does "
+        f"{name} pay?",
+        (f"{a * b * 4 * (100 - c) / 100:g}",),
+        (),
+    )
+
+
+def _extract(rng: random.Random, level: int) -> Made:
+    people = rng.sample(_NAMES, (1, 2, 3, 4, 5)[level - 1])
+    cities = rng.sample(_CITIES, len(people))
+    days = rng.sample(_DAYS, len(people))
+    told = " ".join(f"{p} travels to {c} on {d}." for p, c, d in zip(people, cities, days, strict=True))
+    i = rng.randrange(len(people))
+    asked = rng.randrange(3)
+    if level == 5:
+        order = sorted(range(len(people)), key=lambda k: _DAYS.index(days[k]))
+        return (
+            f"{told} Who travels first in the week, which begins on Monday?",
+            (people[order[0]],),
+            _without(people, order[0]),
+        )
+    if asked == 0:
+        return f"{told} Where does {people[i]} travel?", (cities[i],), _without(cities, i)
+    if asked == 1:
+        return f"{told} On which day does {people[i]} travel?", (days[i],), _without(days, i)
+    return f"{told} Who travels to {cities[i]}?", (people[i],), _without(people, i)
+
+
+def _without(names: list[str], place: int) -> Texts:
+    return (*names[:place], *names[place + 1 :])
+
+
+def _code(rng: random.Random, level: int) -> Made:
+    a, b, c = rng.randrange(2, 9), rng.randrange(2, 9), rng.randrange(2, 6)
+    programs = {
+        1: (f"print({a} + {b})", a + b),
+        2: (f"x = {a}\ny = {b}\nprint(x * y)", a * b),
+        3: (f"x = {a}\nif x > {b}:\n    x = x + {c}\nelse:\n    x = x - {c}\nprint(x)", a + c if a > b else a - c),
+        4: (f"total = 0\nfor i in range({c}):\n    total += i * {a}\nprint(total)", sum(i * a for i in range(c))),
+        5: (
+            f"def f(n):\n    return n if n < 2 else f(n - 1) + f(n - 2) + {a}\nprint(f({c}))",
+            _recursion(c, a),
+        ),
+    }
+    program, printed = programs[level]
+    return f"What does this Python program print? Answer with the number only.\n\n{program}", (str(printed),), ()
+
+
+def _recursion(n: int, more: int) -> int:
+    return n if n < 2 else _recursion(n - 1, more) + _recursion(n - 2, more) + more
+
+
+def _list(rng: random.Random, level: int) -> Made:
+    only = "Answer with the list only, separated by commas."
+    if level == 1:
+        first = rng.randrange(1, 30)
+        return f"Count from {first} to {first + 3}. {only}", (", ".join(str(first + i) for i in range(4)),), ()
+    if level == 2:
+        first = rng.randrange(5, 40)
+        return f"Count down from {first + 4} to {first}. {only}", (", ".join(str(first + 4 - i) for i in range(5)),), ()
+    if level == 3:
+        words = rng.sample(_FRUIT, 3)
+        return f"Sort these words alphabetically: {', '.join(words)}. {only}", (", ".join(sorted(words)),), ()
+    if level == 4:
+        given = rng.sample(range(10, 99), 5)
+        return (
+            f"Sort from small to large: {', '.join(map(str, given))}. {only}",
+            (", ".join(map(str, sorted(given))),),
+            (),
+        )
+    given = rng.sample(range(10, 99), 6)
+    even = sorted(n for n in given if n % 2 == 0) or [0]
+    return (
+        f"Of the numbers {', '.join(map(str, given))} keep the even ones, and sort them from small to large; answer 0 "
+        f"if there are none. {only}",
+        (", ".join(map(str, even)),),
+        (),
+    )
+
+
+def _reason(rng: random.Random, level: int) -> Made:
+    people = rng.sample(_NAMES, (2, 3, 3, 4, 5)[level - 1])
+    ages = rng.sample(range(20, 60), len(people))
+    if level == 1:
+        a, b = people
+        return f"{a} is taller than {b}. Who is taller?", (a,), (b,)
+    if level == 2:
+        told = ". ".join(f"{p} is {age} years old" for p, age in zip(people, ages, strict=True))
+        return (
+            f"{told}. Who is the oldest? Answer with the name only.",
+            (people[ages.index(max(ages))],),
+            _without(people, ages.index(max(ages))),
+        )
+    shuffled = [f"{a} is older than {b}." for a, b in pairwise(people)]
+    rng.shuffle(shuffled)
+    if level == 3:
+        return (
+            f"{' '.join(shuffled)} Who is the youngest? Answer with the name only.",
+            (people[-1],),
+            tuple(people[:-1]),
+        )
+    place = rng.randrange(1, len(people) - 1)
+    name = ("second", "third", "fourth")[place - 1]
+    return (
+        f"{' '.join(shuffled)} Who is the {name} oldest? Answer with the name only.",
+        (people[place],),
+        _without(people, place),
+    )
+
+
+_MAKERS: dict[EverydayKind, Make] = {
+    "fact": _fact,
+    "sum": _sum,
+    "extract": _extract,
+    "translate": _translate,
+    "yes-no": _yes_no,
+    "code": _code,
+    "list": _list,
+    "reason": _reason,
+}
+_RULES: dict[EverydayKind, Rule] = {
+    "fact": "contains",
+    "sum": "number",
+    "extract": "contains",
+    "translate": "contains",
+    "yes-no": "yes-no",
+    "code": "number",
+    "list": "exact",
+    "reason": "contains",
+}
