@@ -4,7 +4,7 @@ API, and the database for what it wrote down."""
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,7 @@ class Deployment:
         self.upstream, self.engine = upstream, engine
         self._conditions = conditions
         self._client = httpx.AsyncClient(base_url=url, timeout=120)
-        self._admin = httpx.AsyncClient(
-            base_url=url, timeout=120, headers={"authorization": f"Bearer {admin_key}"}
-        )
+        self._admin = httpx.AsyncClient(base_url=url, timeout=120, headers={"authorization": f"Bearer {admin_key}"})
         self.asked = 0
 
     async def close(self) -> None:
@@ -179,19 +177,18 @@ class Deployment:
             if answer.json()["started"]:
                 break
             await asyncio.sleep(0.1)
-        while len(await self.retrainings()) == before:
-            await asyncio.sleep(0.1)
+        await self._until(lambda runs: len(runs) > before)
         await self.retraining_ended()
         return (await self.retrainings())[-1]
 
     async def retraining_ended(self) -> None:
         """Wait until no retraining is under way."""
-        while any(run.status == "running" for run in await self.retrainings()):
-            await asyncio.sleep(0.1)
+        await self._until(lambda runs: all(run.status != "running" for run in runs))
 
     async def serving(self, version: str, prompt: Prompt) -> None:
         """Wait until `version` decides."""
-        while await self.version(prompt) != version:
+        # Polled: the event happens in another process.
+        while await self.version(prompt) != version:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
     async def retrainings(self) -> list[Retraining]:
@@ -231,6 +228,11 @@ class Deployment:
         query = select(training_rows.c.embedding, training_rows.c.no_worse)
         async with self.engine.connect() as connection:
             return [(embedding, no_worse) for embedding, no_worse in await connection.execute(query)]
+
+    async def _until(self, holds: Callable[[list[Retraining]], bool]) -> None:
+        # Polled: the event happens in another process.
+        while not holds(await self.retrainings()):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
 
     async def _routing(self, prompt: Prompt) -> dict[str, Any]:
         answer = await self._client.post("/v1/route", json={"messages": _turn(prompt)})

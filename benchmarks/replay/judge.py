@@ -23,9 +23,9 @@ class _Place(NamedTuple):
 class RecordedJudge:
     """Says which of two answers to a prompt has the better mark.
 
-    `noise`: the share of pairs about which it is wrong, alike in both orders, so that asking twice does not help. While
-    `shuffled`, it speaks of the same tiers' answers to another prompt: its verdicts have the right rates and say nothing
-    about the prompts that they are given for.
+    `noise`: the share of pairs about which it is wrong, alike in both orders, so that asking twice does not help.
+    While `shuffled`, it speaks of the same tiers' answers to another prompt: its verdicts have the right rates and say
+    nothing about the prompts that they are given for.
     """
 
     def __init__(self, ladder: Ladder, noise: float) -> None:

@@ -113,23 +113,28 @@ def uniform(*parts: object) -> float:
     return int.from_bytes(digest.digest(), "big") / 2**64
 
 
-_FILLER = (
+def words(text: str) -> list[str]:
+    """Its words."""
+    return text.split()
+
+
+_FILLER = words(
     "the answer goes on in the manner of this model and covers what was asked in some detail before it comes to an "
     "end with a short summary of what was said"
-).split()
+)
 
 
 def made_answer(model: str, prompt_id: str, good: bool, tokens: int) -> Answer:
     """A text made to carry an outcome, of about that many tokens and no digits; it says itself that it is made."""
     said = "a good answer" if good else "a poor answer"
     name = "".join(chr(ord("a") + int(c)) if c.isdigit() else c for c in f"{model} {prompt_id}")
-    words = [f"Recorded outcome: {said}. ({name})"]
-    length = len(words[0])
+    text = [f"Recorded outcome: {said}. ({name})"]
+    length = len(text[0])
     # Longer than what a judge compares to the letter.
-    while length < tokens * BYTES_PER_TOKEN or len(words) < 50:
-        words.append(_FILLER[len(words) % len(_FILLER)])
-        length += len(words[-1]) + 1
-    return Answer(" ".join(words), GOOD if good else POOR)
+    while length < tokens * BYTES_PER_TOKEN or len(text) < 50:
+        text.append(_FILLER[len(text) % len(_FILLER)])
+        length += len(text[-1]) + 1
+    return Answer(" ".join(text), GOOD if good else POOR)
 
 
 def _degraded(prompt: Prompt, tier: int, share: float) -> Prompt:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from benchmarks.replay.ladder import Ladder, Prompt, declared_tiers, made_answer, uniform
+from benchmarks.replay.ladder import Ladder, Prompt, declared_tiers, made_answer, uniform, words
 
 Abilities = tuple[float, float, float, float]
 
@@ -27,24 +27,27 @@ class Kind(msgspec.Struct, frozen=True):
     make: Callable[[random.Random], str]
 
 
-_CITIES = "Lisbon Oslo Vienna Prague Dublin Athens Warsaw Helsinki Madrid Zagreb Riga Vilnius Sofia Tallinn".split()
-_COUNTRIES = "Peru Kenya Norway Vietnam Chile Portugal Nepal Ghana Jordan Uruguay Latvia Bolivia Oman Laos".split()
-_NAMES = "Amara Bjorn Chen Dalia Emre Farid Greta Hugo Ines Jonas Kaito Leila Mateo Nadia Oskar Priya".split()
-_GOODS = "kettle backpack headset blender tent lamp keyboard scooter jacket camera printer heater bicycle chair".split()
-_TEAMS = "billing shipping payments search login inventory reporting messaging".split()
-_VERBS = "cancel move confirm postpone shorten repeat".split()
+_CITIES = words("Lisbon Oslo Vienna Prague Dublin Athens Warsaw Helsinki Madrid Zagreb Riga Vilnius Sofia Tallinn")
+_COUNTRIES = words("Peru Kenya Norway Vietnam Chile Portugal Nepal Ghana Jordan Uruguay Latvia Bolivia Oman Laos")
+_NAMES = words("Amara Bjorn Chen Dalia Emre Farid Greta Hugo Ines Jonas Kaito Leila Mateo Nadia Oskar Priya")
+_GOODS = words("kettle backpack headset blender tent lamp keyboard scooter jacket camera printer heater bicycle chair")
+_TEAMS = words("billing shipping payments search login inventory reporting messaging")
+_VERBS = words("cancel move confirm postpone shorten repeat")
 _FAULTS = (
     "connection pool exhausted", "certificate expired", "disk quota exceeded", "clock skew detected",
     "deadlock found when trying to get lock", "too many open files",
 )  # fmt: skip
 _TABLES = ("orders", "customers", "invoices", "deliveries", "returns", "suppliers")
+_FACTS = (
+    "What is the capital of {0}?", "Which language is spoken in {0}?", "Which currency has {0}?",
+    "On which continent is {0}?", "What is the time zone of {1}?", "Which country is {1} in?",
+)  # fmt: skip
 _DUTIES = ("night shift", "front desk", "stock count", "training", "weekend cover", "handover")
 
 
 def _fact(r: random.Random) -> str:
-    return r.choice(("What is the capital of {0}?", "Which language is spoken in {0}?", "Which currency has {0}?",
-                     "On which continent is {0}?", "What is the time zone of {1}?", "Which country is {1} in?",
-                     )).format(r.choice(_COUNTRIES), r.choice(_CITIES)) + r.choice(("", " Thanks!", " Keep it short."))  # fmt: skip
+    asked = r.choice(_FACTS).format(r.choice(_COUNTRIES), r.choice(_CITIES))
+    return asked + r.choice(("", " Thanks!", " Keep it short."))
 
 
 def _rewrite(r: random.Random) -> str:
@@ -124,13 +127,13 @@ def _menu(r: random.Random) -> str:
 # Some kinds are what their words suggest. Others are not, and only outcomes can tell: short translations that the small
 # models get wrong, and long questions about SQL and logs that the medium model answers as well as any.
 KINDS = (
-    Kind("facts", (0.97, 0.98, 0.99, 0.99), 30, 3, _fact),
-    Kind("friendlier sentences", (0.95, 0.97, 0.98, 0.99), 40, 3, _rewrite),
-    Kind("tickets", (0.94, 0.97, 0.98, 0.99), 60, 3, _ticket),
+    Kind("facts", (0.99, 0.99, 1.0, 1.0), 30, 3, _fact),
+    Kind("friendlier sentences", (0.98, 0.99, 0.99, 1.0), 40, 3, _rewrite),
+    Kind("tickets", (0.97, 0.99, 0.99, 1.0), 60, 3, _ticket),
     Kind("translations", (0.10, 0.25, 0.95, 0.97), 40, 3, _proverb),
-    Kind("e-mails", (0.50, 0.96, 0.98, 0.99), 140, 3, _mail),
-    Kind("SQL", (0.15, 0.96, 0.97, 0.98), 180, 4, _sql),
-    Kind("logs", (0.10, 0.95, 0.96, 0.98), 220, 4, _log),
+    Kind("e-mails", (0.50, 0.98, 0.99, 0.99), 140, 3, _mail),
+    Kind("SQL", (0.15, 0.98, 0.99, 0.99), 180, 4, _sql),
+    Kind("logs", (0.10, 0.98, 0.99, 0.99), 220, 4, _log),
     Kind("contracts", (0.05, 0.30, 0.95, 0.97), 240, 3, _contract),
     Kind("schedules", (0.02, 0.10, 0.40, 0.95), 300, 2, _rota),
 )
@@ -150,7 +153,8 @@ def own_prompts(count: int, seed: int, kinds: tuple[Kind, ...] = KINDS) -> Ladde
             return Ladder("own prompts", declared_tiers(MODELS), tuple(prompts.values()))
         kind = rng.choices(kinds, [one.weight for one in kinds])[0]
         text = kind.make(rng)
-        prompts.setdefault(text, _answered(text, kind))
+        if text not in prompts:
+            prompts[text] = _answered(text, kind)
     raise ValueError(f"the templates have only {len(prompts)} different prompts; ask for fewer than {count}")
 
 

@@ -12,7 +12,7 @@ ARENA, CUSTOMERS = "replay_arena.jsonl.gz", "customers.jsonl.gz"
 # Of each source of customers, four models in ascending order of what they get right.
 CUSTOMER_MODELS = {
     "mmlu_pro": ("Phi-3-mini-4k-instruct", "Meta-Llama-3_1-8B-Instruct", "Meta-Llama-3_1-70B-Instruct", "gpt4o"),
-    "evouna": ("fid", "gpt35", "chatgpt", "gpt4"),
+    "evouna": ("gpt35", "fid", "chatgpt", "gpt4"),
     "reasoning_gym": (
         "meta-llama_llama-3.3-70b-instruct",
         "anthropic_claude-3.5-sonnet",

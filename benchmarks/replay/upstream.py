@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.replay.judge import RecordedJudge
-from benchmarks.replay.ladder import BYTES_PER_TOKEN, Answer, Ladder, Prompt, TierTerms, tokens_of
+from benchmarks.replay.ladder import Answer, Ladder, Prompt, TierTerms, tokens_of
+from tiers.tally import BYTES_PER_TOKEN
 
 # A stream comes in so many pieces.
 _PIECES = 6
