@@ -27,9 +27,13 @@ async def demo(say: Say, seed: int = 0) -> bool:
     """Run it and tell the story; whether everything went as it should."""
     began, plan, conditions = time.monotonic(), demo_plan(seed), Conditions()
     _introduce(plan, conditions, say)
-    life = await live(plan, conditions, lambda look: _tell(look, plan, say), until=REPAIRED)
-    _tell_learning(life, say)
-    _tell_repair(life, say)
+    told: list[Look] = []
+
+    def tell(look: Look) -> None:
+        _tell(look, told[-1] if told else look, plan, say)
+        told.append(look)
+
+    life = await live(plan, conditions, tell, until=REPAIRED)
     found = checks(life, plan.labels)
     _conclude(found, life, time.monotonic() - began, say)
     return all(check.passed for check in found)
@@ -53,7 +57,8 @@ def _introduce(plan: Plan, conditions: Conditions, say: Say) -> None:
     say("Here every cheap answer may be verified; in production 5% are, at no more than 5% of what serving costs.")
 
 
-def _tell(look: Look, plan: Plan, say: Say) -> None:
+def _tell(look: Look, before: Look, plan: Plan, say: Say) -> None:
+    """What was seen at a turning point, and what the gateway wrote down since the one before."""
     if look.phase == COLD:
         say("")
         say("1. The first day. Nothing is known of these tiers; prompts go by how complex they look.")
@@ -63,38 +68,28 @@ def _tell(look: Look, plan: Plan, say: Say) -> None:
     elif look.phase == RETRAINED:
         say("")
         say(f"2. {look.spent.requests} requests later: {look.spent.labels} labels, {look.spent.worse} of them 'worse'.")
+        _tell_events(look, before, say)
         say(f"   the gateway                 {_shown(look)}   {_shares(look)}")
     elif look.phase == WORSE:
         say("")
-        say("3. One tier gets worse overnight.")
+        say(f"3. Tier {look.worse_tier} gets worse: {plan.degrade:.0%} of its answers are poor from now on.")
         say(f"   the gateway                 {_shown(look)}   it does not know yet")
+        say("   Users go on asking, until it was noticed and answered ...")
     elif look.phase == REPAIRED:
+        say(f"   {look.spent.requests - before.spent.requests} requests later:")
+        _tell_events(look, before, say)
         say(f"   the gateway                 {_shown(look)}   {_shares(look)}")
 
 
-def _tell_learning(life: Life, say: Say) -> None:
-    say("")
-    say("What the gateway wrote down:")
-    for run in life.retrainings:
-        fate = f"promoted {run.version}" if run.accepted else "kept what served"
-        began = {"drift": "began by itself", "button": "was ordered"}.get(run.trigger, run.trigger)
-        say(f"   a retraining {began} and {fate}: {run.reason}")
-    for alarm in life.alarms:
-        say(f"   alarm, {alarm.stream}: {alarm.reason}")
-
-
-def _tell_repair(life: Life, say: Say) -> None:
-    if life.worse_at is None:
-        return
-    tier, repaired = life.worse_tier, life.last(REPAIRED)
-    if life.noticed_at is None:
-        say(f"   Tier {tier} got worse, and nothing noticed.")
-    else:
-        say(f"   Tier {tier} got worse; that was noticed within {life.noticed_at - life.worse_at} requests.")
-    before = life.last(RETRAINED)
-    if before is not None and repaired is not None:
-        share = [sum(t == tier for t in look.tiers) / len(look.tiers) for look in (before, repaired)]
-        say(f"   Of the prompts it had {share[0]:.0%}, now it has {share[1]:.0%}.")
+def _tell_events(look: Look, before: Look, say: Say) -> None:
+    for alarm in look.alarms[len(before.alarms) :]:
+        say(f"   alarm about {alarm.stream}: {alarm.reason}")
+    for run in look.retrainings[len(before.retrainings) :]:
+        began = {"drift": "by that alarm", "button": "by order"}.get(run.trigger, run.trigger)
+        if run.accepted:
+            say(f"   retrained {began}: version {run.version} is {run.reason}, and serves from now on")
+        else:
+            say(f"   retrained {began}: nothing changes, {run.reason}")
 
 
 def _conclude(found: list[Check], life: Life, seconds: float, say: Say) -> None:

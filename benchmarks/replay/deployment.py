@@ -33,6 +33,8 @@ _MEASURED_PAIRS = 60
 # Verifications that do not move for so long wait for a budget that is used up.
 _STUCK_SECONDS = 5.0
 _EVERY_FOURTH = 4
+# Nothing that a working gateway does here takes so long.
+_MOST_SECONDS = 900.0
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +169,7 @@ class Deployment:
         return str((await self._routing(prompt))["decision"]["inputs"]["prediction"]["classifier_version"])
 
     async def retrain(self, reason: str) -> Retraining:
-        """Order a retraining as the dashboard's button does, wait for its end and for its version to decide."""
+        """Order a retraining as the dashboard's button does, and wait for its end. Raises `TimeoutError`."""
         before = len(await self.retrainings())
         while True:
             # One that an alarm began comes to its end first.
@@ -182,14 +184,15 @@ class Deployment:
         return (await self.retrainings())[-1]
 
     async def retraining_ended(self) -> None:
-        """Wait until no retraining is under way."""
+        """Wait until no retraining is under way. Raises `TimeoutError`."""
         await self._until(lambda runs: all(run.status != "running" for run in runs))
 
     async def serving(self, version: str, prompt: Prompt) -> None:
-        """Wait until `version` decides."""
-        # Polled: the event happens in another process.
-        while await self.version(prompt) != version:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+        """Wait until `version` decides. Raises `TimeoutError`."""
+        async with asyncio.timeout(_MOST_SECONDS):
+            # Polled: the event happens in another process.
+            while await self.version(prompt) != version:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
 
     async def retrainings(self) -> list[Retraining]:
         """All runs, the first first."""
@@ -230,9 +233,10 @@ class Deployment:
             return [(embedding, no_worse) for embedding, no_worse in await connection.execute(query)]
 
     async def _until(self, holds: Callable[[list[Retraining]], bool]) -> None:
-        # Polled: the event happens in another process.
-        while not holds(await self.retrainings()):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+        async with asyncio.timeout(_MOST_SECONDS):
+            # Polled: the event happens in another process.
+            while not holds(await self.retrainings()):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
 
     async def _routing(self, prompt: Prompt) -> dict[str, Any]:
         answer = await self._client.post("/v1/route", json={"messages": _turn(prompt)})

@@ -36,7 +36,7 @@ def _plan(
 
 def own_plans(prompts: int, *, labels: int, rounds: int, seed: int) -> list[Plan]:
     """One plan of own prompts, no text in two of its parts; a kind that was never asked comes at the end."""
-    held, measured = max(prompts // 4, 50), 100
+    held, measured = prompts // 2, 100
     ladder = own_prompts(2 * prompts + held + measured, seed)
     parts = (
         ladder.of(ladder.prompts[first : first + count])

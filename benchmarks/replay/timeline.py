@@ -45,13 +45,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """How the gateway would route the held-out prompts of `ladder` after so many requests: tiers by prompt."""
+    """How the gateway would route the held-out prompts of `ladder` after so many requests: tiers by prompt. What it
+    wrote down until then; `worse_tier`: the one that has become worse, if one has."""
 
     phase: str
     spent: Spent
     version: str
     tiers: tuple[int, ...]
     ladder: Ladder
+    retrainings: list[Retraining]
+    alarms: list[Alarm]
+    worse_tier: int | None
 
     @property
     def served(self) -> Float:
@@ -67,8 +71,6 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     (None: never). `experience`: the labels with which the first phase ended."""
 
     looks: list[Look]
-    retrainings: list[Retraining]
-    alarms: list[Alarm]
     experience: Experience
     worse_tier: int | None = None
     worse_at: int | None = None
@@ -82,6 +84,16 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     def last(self, phase: str) -> Look | None:
         """The last look of a phase."""
         return next((look for look in reversed(self.looks) if look.phase == phase), None)
+
+    @property
+    def retrainings(self) -> list[Retraining]:
+        """All that there were."""
+        return self.looks[-1].retrainings
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """All that there were."""
+        return self.looks[-1].alarms
 
     @property
     def promoted(self) -> list[Retraining]:
@@ -101,7 +113,7 @@ async def live(plan: Plan, conditions: Conditions, say: Say = lambda look: None,
                 await run.tier_gets_worse(everything)
             if until == NEW_KIND and plan.new is not None and plan.new_held is not None:
                 await run.new_kind_arrives(plan.new, plan.new_held)
-            return await run.life()
+            return run.life()
 
 
 class _Run:
@@ -113,13 +125,11 @@ class _Run:
         self._worse: tuple[int, int] | None = None
         self._noticed: tuple[int, Alarm] | None = None
 
-    async def life(self) -> Life:
+    def life(self) -> Life:
         tier, at = self._worse or (None, None)
         noticed_at, noticed = self._noticed or (None, None)
         return Life(
             looks=self._looks,
-            retrainings=await self._gateway.retrainings(),
-            alarms=await self._gateway.alarms(),
             experience=self._experience,
             worse_tier=tier,
             worse_at=at,
@@ -201,6 +211,9 @@ class _Run:
             version=await self._gateway.version(self._held.prompts[0]),
             tiers=tuple((await self._gateway.choices(self._held.prompts)).tolist()),
             ladder=self._held,
+            retrainings=await self._gateway.retrainings(),
+            alarms=await self._gateway.alarms(),
+            worse_tier=None if self._worse is None else self._worse[0],
         )
         self._looks.append(look)
         self._say(look)
