@@ -11,7 +11,7 @@ from benchmarks.replay.figures import Figure, Float, Worth, chosen, gain, oracle
 from benchmarks.replay.ladder import Ladder
 from benchmarks.replay.timeline import RETRAINED, Life, Look
 
-_WIDTHS = (9, 8, 22, 22, 7, 8, 14)
+_WIDTHS = (9, 8, 26, 26, 7, 8, 14)
 _COURSE = """Held-out prompts against requests served. Cost: share of always the strongest tier's. Saving: share of the
 oracle's. Verification: what it cost so far, as a share of serving. Intervals: 95%, bootstrapped over the prompts.
 """
@@ -82,13 +82,13 @@ def _beside(lives: Sequence[Life]) -> str:
     }
     lines = [
         _BESIDE.format(len(ladder.prompts)),
-        f"{'':<34}{'cost':>22}{'no worse':>22}{'mark':>7}{'saving':>8}{'utility':>9}{'gateway is better by':>26}",
+        f"{'':<34}{'cost':>26}{'no worse':>26}{'mark':>7}{'saving':>8}{'utility':>9}{'gateway is better by':>26}",
     ]
     for name, routing in routings.items():
         one = worth(name, ladder, routing)
         ahead = "" if routing is ours else _signed(gain(ladder, ours, routing))
         lines.append(
-            f"{name:<34}{_percent(one.cost):>22}{_percent(one.quality):>22}{one.mark.value:>7.2f}{one.saving:>8.2f}"
+            f"{name:<34}{_percent(one.cost):>26}{_percent(one.quality):>26}{one.mark.value:>7.2f}{one.saving:>8.2f}"
             f"{one.utility.value:>9.3f}{ahead:>26}"
         )
     return "\n".join(lines)
