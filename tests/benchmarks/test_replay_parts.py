@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -21,6 +21,7 @@ from quality.judges.exact import ExactJudge
 from quality.judges.judge import Judge
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.standing import rule_based_judges
+from tests.gateway.scripted_tier import ScriptedTier
 from tests.shared_data import data_file
 from tiers.catalog_file import load_catalog
 from tiers.remote import RemoteTier
@@ -41,7 +42,7 @@ async def upstream() -> AsyncIterator[ReplayUpstream]:
         yield running
 
 
-async def answered(url: str, body: dict[str, object]) -> httpx.Response:
+async def answered(url: str, body: Mapping[str, object]) -> httpx.Response:
     async with httpx.AsyncClient() as client:
         return await client.post(f"{url}/chat/completions", json=body)
 
@@ -110,10 +111,11 @@ async def test_the_gateways_own_pairwise_judge_gets_the_recorded_marks_from_the_
 
 
 def comparison(prompt: Prompt, first: int, second: int) -> str:
-    request = PairwiseJudge.__new__(PairwiseJudge)
-    request.max_tokens, request._priority = 8, 2
-    asked = request._request(prompt.text, prompt.answers[first - 1].text, prompt.answers[second - 1].text)
-    return asked.messages[-1].content if asked.messages else ""
+    """The gateway's own question about the answers of two tiers."""
+    texts = (prompt.answers[tier - 1].text for tier in (first, second))
+    [request, _] = PairwiseJudge(ScriptedTier(4)).requests(prompt.text, *texts)
+    assert request.messages is not None
+    return request.messages[-1].content
 
 
 def test_the_judge_errs_about_as_many_pairs_as_it_declares_alike_in_both_orders() -> None:
