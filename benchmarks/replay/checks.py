@@ -42,8 +42,8 @@ def checks(life: Life, labels: int) -> list[Check]:
 
 
 def _better(cold: Look, after: Look) -> list[Check]:
-    """On prompts that were never asked. Both are compared at equal cost: whoever sends more to the dearest tier gets
-    better answers, and has learned nothing by that."""
+    """On prompts that were never asked. Both are compared at equal cost: sending more to the dearest tier gives
+    better answers, and takes no learning."""
     ladder, ours = after.ladder, after.served
     others = {
         "than on the first day, at equal cost": at_equal_cost(ladder, cold.served, ours),

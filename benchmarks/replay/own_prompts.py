@@ -111,7 +111,7 @@ def _rota(r: random.Random) -> str:
     people = ", ".join(r.sample(_NAMES, 5))
     return (
         f"Construct a weekly schedule for {people} over the {r.choice(_DUTIES)} and the {r.choice(_DUTIES)} in "
-        f"{r.choice(_CITIES)} such that nobody works two evenings in a row, every pair meets at least once, and "
+        f"{r.choice(_CITIES)} such that no one works two evenings in a row, every pair meets at least once, and "
         f"{r.choice(_NAMES)} is never alone. Prove that your schedule satisfies all constraints, or that none exists."
     )
 
