@@ -137,7 +137,7 @@ KINDS = (
     Kind("contracts", (0.05, 0.30, 0.95, 0.97), 240, 3, _contract),
     Kind("schedules", (0.02, 0.10, 0.40, 0.95), 300, 2, _rota),
 )
-# A kind that nobody has asked before the middle of a run.
+# A kind that no one has asked before the middle of a run.
 NEW_KIND = Kind("menus", (0.15, 0.30, 0.95, 0.97), 160, 4, _menu)
 
 
