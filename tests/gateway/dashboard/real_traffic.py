@@ -2,7 +2,7 @@
 
 import httpx
 
-from gateway.demo import demo_prompts
+from tests.gateway.dashboard.real_prompts import real_prompts
 from tests.gateway.served_process import ServedProcess
 from tests.polling import until
 
@@ -32,7 +32,7 @@ def administration(gateway: ServedProcess) -> httpx.Client:
 
 def ask_until_judged_worse(gateway: ServedProcess, wanted: int) -> None:
     """Ask multiple choice of the two cheap tiers until a judge has called so many answers worse, and nothing waits."""
-    questions = [prompt for number, prompt in enumerate(demo_prompts(3 * MOST_QUESTIONS // 2)[0]) if number % 3]
+    questions = [prompt for number, prompt in enumerate(real_prompts(3 * MOST_QUESTIONS // 2)) if number % 3]
     with administration(gateway) as admin:
 
         def counted(**chosen: str) -> int:

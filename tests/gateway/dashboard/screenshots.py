@@ -11,8 +11,8 @@ from playwright.sync_api import Browser, Page, ViewportSize
 
 from gateway.dashboard.live import SAMPLE_SECONDS
 from gateway.dashboard.site import PAGES
-from gateway.demo import demo_prompts
 from tests.gateway.dashboard.real_gateway import add_user, asked_gateway, chromium, signed_in
+from tests.gateway.dashboard.real_prompts import real_prompts
 from tests.gateway.dashboard.real_traffic import WATCHED, ask, ask_until_judged_worse, complain, order, rate, retrain
 from tests.gateway.served_process import ServedProcess
 
@@ -48,14 +48,14 @@ def take(folder: Path) -> None:
 
 def _lived_in(gateway: ServedProcess) -> str:
     """What pages show after some use; returns the id of a request worth showing."""
-    complain(gateway, demo_prompts(2)[0][-1])
+    complain(gateway, real_prompts(2)[-1])
     ask_until_judged_worse(gateway, 6)
     retrain(gateway)
     typical = ask(gateway, "auto", TYPICAL, 64)
     rate(gateway, typical, "up")
     order(gateway)
     # A curve needs some of the samples that the gateway takes of itself.
-    prompts = demo_prompts(4 * SAMPLES)[0]
+    prompts = real_prompts(4 * SAMPLES)
     for begin in range(0, len(prompts), 4):
         for model, prompt in zip(("auto", "tier-1", "auto", "tier-2"), prompts[begin:], strict=False):
             ask(gateway, model, prompt)

@@ -11,7 +11,6 @@ if not os.environ.get("AIO_REQUIRE_BROWSER"):
 
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from gateway.demo import demo_prompts
 from tests.gateway.dashboard.real_gateway import (
     IN_CHROMIUM,
     admin_at,
@@ -21,6 +20,7 @@ from tests.gateway.dashboard.real_gateway import (
     row,
     serious_findings,
 )
+from tests.gateway.dashboard.real_prompts import real_prompts
 from tests.gateway.dashboard.real_traffic import WATCHED, ask_until_judged_worse, complain
 from tests.gateway.served_process import ServedProcess
 
@@ -35,7 +35,7 @@ pytestmark = [
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
     data, cache = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("cache")
     with asked_gateway(data, cache, 1, **WATCHED) as process:
-        complain(process, demo_prompts(2)[0][-1])
+        complain(process, real_prompts(2)[-1])
         ask_until_judged_worse(process, 3)
         yield process
 

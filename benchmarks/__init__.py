@@ -1,0 +1,1 @@
+"""Measurements on recorded answers, outside of what is shipped: `python -m benchmarks`."""

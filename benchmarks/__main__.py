@@ -1,0 +1,90 @@
+"""`python -m benchmarks`: the replay laboratory and the demonstration."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+
+from benchmarks.replay.checks import checks
+from benchmarks.replay.demo import demo as run_demo
+from benchmarks.replay.deployment import Conditions
+from benchmarks.replay.plans import own_plans, recorded_plans
+from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers
+from benchmarks.replay.report import report
+from benchmarks.replay.timeline import Life, Look, Plan, live
+from classifier.training.dataset import data_folder
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Measure the whole gateway in front of recorded answers."""
+
+
+@main.command()
+@click.option("--seed", default=0, show_default=True, help="Of the prompts.")
+def demo(seed: int) -> None:
+    """The loop once, in plain words: the first day, what labels change, a tier that gets worse. Under two minutes."""
+    if not asyncio.run(run_demo(click.echo, seed)):
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("ladder", type=click.Choice(["arena", *CUSTOMER_MODELS, "own"]), default="arena")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Folder of the recorded files.  [AIO_DATA; ../shared/data]"
+)
+@click.option(
+    "--folds", type=click.IntRange(min=2), default=5, show_default=True, help="Deployments; each holds out one."
+)
+@click.option("--only", type=click.IntRange(min=1), help="So many of the folds.  [all]")
+@click.option("--prompts", type=click.IntRange(min=50), default=1000, show_default=True, help="Of the ladder, at most.")
+@click.option("--labels", type=click.IntRange(min=1), default=80, show_default=True, help="Before each retraining.")
+@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="Retrainings before changes.")
+@click.option("--noise", type=click.FloatRange(0, 0.5), default=0.08, show_default=True, help="The judge's errors.")
+@click.option("--shuffle-labels", is_flag=True, help="Break the loop: verdicts speak of other prompts.")
+@click.option("--no-verification", is_flag=True, help="Break the loop: nothing is verified.")
+@click.option("--seed", default=0, show_default=True, help="Of the order of prompts.")
+def replay(
+    ladder: str,
+    data: Path | None,
+    folds: int,
+    only: int | None,
+    prompts: int,
+    labels: int,
+    rounds: int,
+    noise: float,
+    shuffle_labels: bool,
+    no_verification: bool,
+    seed: int,
+) -> None:
+    """The whole gateway from a cold start in front of a recorded LADDER: labels, retraining, a tier that gets worse, a
+    kind of prompts that arrives new; then its figures beside other routers'. Exits with 1 if a check fails."""
+    if ladder == "own":
+        plans = own_plans(prompts, labels=labels, rounds=rounds, seed=seed)
+    else:
+        folder = data or data_folder()
+        try:
+            known = arena(folder) if ladder == "arena" else customers(folder, ladder)
+        except FileNotFoundError as error:
+            raise click.ClickException(f"{error.filename} is missing; give its folder with --data.") from error
+        plans = recorded_plans(known, folds, prompts=prompts, labels=labels, rounds=rounds, seed=seed)[:only]
+    conditions = Conditions(judge_noise=noise, labels_shuffled=shuffle_labels, verification=not no_verification)
+    lives = [_lived(number, plan, conditions) for number, plan in enumerate(plans, start=1)]
+    found = [checks(life, labels) for life in lives]
+    click.echo(f"{ladder}: {len(plans)} deployments, the judge wrong about {noise:.0%} of the pairs\n")
+    click.echo(report(lives, found))
+    if not all(check.passed for fold in found for check in fold):
+        sys.exit(1)
+
+
+def _lived(number: int, plan: Plan, conditions: Conditions) -> Life:
+    def say(look: Look) -> None:
+        spent = look.spent
+        click.echo(f"{number}: {look.phase}, {spent.requests} requests, {spent.labels} labels", err=True)
+
+    return asyncio.run(live(plan, conditions, say))
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m benchmarks")

@@ -1,0 +1,65 @@
+"""The recorded judge: answers the gateway's own comparison prompts from the marks, and errs as often as it declares."""
+
+import re
+from typing import Literal, NamedTuple
+
+from benchmarks.replay.ladder import MARGIN, Ladder, uniform
+
+Word = Literal["FIRST", "SECOND", "TIE"]
+
+_COMPARISON = re.compile(
+    r"<question>\n(.*)\n</question>\n\n<first>\n(.*?)\n</first>\n\n<second>\n(.*)\n</second>\n\nWhich answer", re.DOTALL
+)
+# A comparison holds so many characters of each text.
+_CLIP = 4_000
+
+
+class _Place(NamedTuple):
+    prompt_id: str
+    tier: int
+    mark: float
+
+
+class RecordedJudge:
+    """Says which of two answers to a prompt has the better mark.
+
+    `noise`: the share of pairs about which it is wrong, alike in both orders, so that asking twice does not help.
+    While `shuffled`, it speaks of the same tiers' answers to another prompt: its verdicts have the right rates and say
+    nothing about the prompts that they are given for.
+    """
+
+    def __init__(self, ladder: Ladder, noise: float) -> None:
+        self.noise = noise
+        self.shuffled = False
+        self._places: dict[tuple[str, str], _Place] = {}
+        self._marks: dict[str, tuple[float, ...]] = {}
+        self._other: dict[str, str] = {}
+        self.learn(ladder)
+
+    def learn(self, ladder: Ladder) -> None:
+        """Know the answers of `ladder`, beside those known before, some of which are still to be judged."""
+        for prompt in ladder.prompts:
+            self._marks[prompt.prompt_id] = tuple(answer.mark for answer in prompt.answers)
+            for tier, answer in enumerate(prompt.answers, start=1):
+                place = _Place(prompt.prompt_id, tier, answer.mark)
+                self._places[prompt.text[:_CLIP], answer.text[:_CLIP]] = place
+        ids = sorted(self._marks)
+        self._other = dict(zip(ids, sorted(ids, key=lambda one: uniform("shuffled", one)), strict=True))
+
+    def reply(self, message: str) -> Word | None:
+        """The word for a comparison; None if `message` is none. Raises `KeyError` for texts that are not recorded."""
+        found = _COMPARISON.match(message)
+        if found is None:
+            return None
+        question, *texts = found.groups()
+        first, second = (self._places[question, text] for text in texts)
+        lead = self._mark(first) - self._mark(second)
+        if uniform("judge", first.prompt_id, *sorted((first.tier, second.tier))) < self.noise:
+            # Of a pair that is alike, the stronger tier's answer is wrongly called the better one.
+            lead = -lead if abs(lead) > MARGIN else (first.tier - second.tier) * (MARGIN + 1)
+        if abs(lead) <= MARGIN:
+            return "TIE"
+        return "FIRST" if lead > 0 else "SECOND"
+
+    def _mark(self, place: _Place) -> float:
+        return self._marks[self._other[place.prompt_id]][place.tier - 1] if self.shuffled else place.mark

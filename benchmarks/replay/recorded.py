@@ -1,0 +1,64 @@
+"""Ladders from recorded files: marked answers of four models to real prompts, and outcomes of customers' models."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.replay.ladder import Answer, Ladder, Prompt, declared_tiers, made_answer
+
+ARENA, CUSTOMERS = "replay_arena.jsonl.gz", "customers.jsonl.gz"
+# Of each source of customers, four models in ascending order of what they get right.
+CUSTOMER_MODELS = {
+    "mmlu_pro": ("Phi-3-mini-4k-instruct", "Meta-Llama-3_1-8B-Instruct", "Meta-Llama-3_1-70B-Instruct", "gpt4o"),
+    "evouna": ("gpt35", "fid", "chatgpt", "gpt4"),
+    "reasoning_gym": (
+        "meta-llama_llama-3.3-70b-instruct",
+        "anthropic_claude-3.5-sonnet",
+        "deepseek_deepseek-r1",
+        "openai_o3-mini",
+    ),
+}
+# The files have outcomes only; so long are the answers that are made to carry them.
+MADE_TOKENS = (120, 140, 160, 200)
+
+
+def arena(folder: Path) -> Ladder:
+    """Prompts of real users with the answers of four models and a judge's marks. Raises `FileNotFoundError`."""
+    prompts, models = [], [""] * 4
+    for row in _rows(folder / ARENA):
+        answers = [row["answers"][str(tier)] for tier in range(1, 5)]
+        models = [answer["model"] for answer in answers]
+        prompts.append(
+            Prompt(
+                row["id"],
+                row["category"],
+                row["turns"][0]["content"],
+                tuple(Answer(answer["text"], float(answer["score"])) for answer in answers),
+            )
+        )
+    return Ladder("arena", declared_tiers(models), tuple(prompts))
+
+
+def customers(folder: Path, source: str) -> Ladder:
+    """Prompts of one source of customers; texts are made to carry the outcomes. Raises `FileNotFoundError`, and
+    `KeyError` for a source that is not among `CUSTOMER_MODELS`."""
+    models = CUSTOMER_MODELS[source]
+    prompts = {}
+    for row in _rows(folder / CUSTOMERS):
+        outcomes = row["outcomes"]
+        if row["source"] != source or any(model not in outcomes for model in models):
+            continue
+        answers = tuple(
+            made_answer(model, row["id"], outcomes[model] >= 0.5, tokens)
+            for model, tokens in zip(models, MADE_TOKENS, strict=True)
+        )
+        prompts[row["prompt"]] = Prompt(row["id"], row["domain"], row["prompt"], answers)
+    return Ladder(source, declared_tiers(models), tuple(prompts.values()))
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt") as lines:
+        for line in lines:
+            yield json.loads(line)
