@@ -23,5 +23,5 @@ def outcomes_of_tiers(
     if len(owners) != len(outcomes) or owners[-1] != tiers[-1]:
         return None
     known = dict(zip(owners, outcomes, strict=True))
-    found = [known.get(tier) for tier in tiers[:-1]]
+    found: list[Value | None] = [known.get(tier) for tier in tiers[:-1]]
     return None if all(outcome is None for outcome in found) else [*found, outcomes[-1]]
