@@ -24,4 +24,7 @@ def outcomes_of_tiers(
         return None
     known = dict(zip(owners, outcomes, strict=True))
     found: list[Value | None] = [known.get(tier) for tier in tiers[:-1]]
-    return None if all(outcome is None for outcome in found) else [*found, outcomes[-1]]
+    if all(outcome is None for outcome in found):
+        return None
+    found.append(outcomes[-1])
+    return found
