@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from classifier.acceptance import accepted_artefact
-from classifier.complexity.cold_start import ColdStart
+from classifier.complexity.cold_start import ColdStart, decides_by_class
 from classifier.complexity.prior import DEFAULT_TARGET
 from classifier.curve import quality_to_lambda, quality_to_tau
 from classifier.decision import PolicyInputs, Prediction
@@ -132,7 +132,7 @@ def predict_lines(
     # A slow encoder takes all cores for each of its batches, and much memory.
     alone = isinstance(model.encoder, SlowEncoder) or len(first) < WORTH_A_PROCESS
     if wanted == 1 or (processes is None and alone):
-        predictor = BatchPredictor(model, quality_target, cold=model.kind == "prior")
+        predictor = BatchPredictor(model, quality_target, cold=decides_by_class(model))
         for batch in _batches(first, given):
             yield len(batch), _lines(predictor, batch)
         return
@@ -169,7 +169,7 @@ def _start(folder: Path, quality_target: float | None, catalogue_fingerprint: st
     """Load the artefact once per process."""
     global _predictor
     model = accepted_artefact(folder, catalogue_fingerprint)
-    _predictor = BatchPredictor(model, quality_target, cold=model.kind == "prior")
+    _predictor = BatchPredictor(model, quality_target, cold=decides_by_class(model))
 
 
 def _work(rows: list[PromptRow]) -> bytes:

@@ -3,7 +3,7 @@
 import msgspec
 
 from classifier.appeals import without_appeals
-from classifier.complexity.cold_start import ColdStart
+from classifier.complexity.cold_start import ColdStart, decides_by_class
 from classifier.complexity.prior import DEFAULT_TARGET
 from classifier.curve import quality_to_lambda, quality_to_tau
 from classifier.decision import PolicyInputs
@@ -48,7 +48,7 @@ def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
     given = routing_input_of_text(row.prompt)
     turn = model.encode(given)
     nearby = model.memory.look_up_one(turn.embedding)
-    fallback, curves, cold = fallback_of(model.manifest), model.manifest.curves, model.kind == "prior"
+    fallback, curves, cold = fallback_of(model.manifest), model.manifest.curves, decides_by_class(model)
     target = DEFAULT_TARGET if cold else curves.default_quality_target
     prediction = ColdStart(model).prediction(given, turn, nearby.novelty) if cold else model.prediction(turn, nearby)
     decision = decide(

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -36,6 +36,10 @@ FOLDS = 4
 # Inverse probabilities of sampling, over their mean, are kept within these bounds: no row may be all of a sample.
 LEAST_WEIGHT, MOST_WEIGHT = 0.25, 4.0
 _SPLIT_KEY = "retraining split"
+# Who complains does not do so at random: a word of a user counts as a quarter of a verification.
+FEEDBACK_WEIGHT = 0.25
+# Of rows that earlier releases stored.
+ANY_CLASS = (0.25, 0.25, 0.25, 0.25)
 _F4 = np.dtype("<f4")
 
 
@@ -90,7 +94,8 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest, tiers_now: Sequen
     [n, tiers] with NaN unobserved, `weights` [n]; uint8 `held` [n] (calibrates and draws the curve), `fold` [n] and
     `compare` [n] (the version of `manifest` was not trained on it); float64 `at` [n], epoch seconds. `held` and `fold`
     follow from a hash of the request. A weight is the judge's informedness, times the inverse probability of being
-    sampled where that was not uniform.
+    sampled where that was not uniform. `classes` [n, 4]; `told` [n, tiers - 1], what each label tells; int32 `key` and
+    `context` [n] number callers' keys and their system prompts, -1 for none.
 
     `tiers_now`: fingerprints of today's tiers, whose outcomes alone count (`quality.tier_outcomes`); without them those
     of rows with as many tiers.
@@ -124,6 +129,10 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest, tiers_now: Sequen
             -1, tiers
         ),
         "weights": np.array([max(row["weights"]) for row in rows], np.float32) * _inverse_probabilities(rows),
+        "classes": np.array([row["classes"] or ANY_CLASS for row in rows], np.float32).reshape(-1, 4),
+        "told": np.array([told_by(row, tiers_now) for row in rows], np.float32).reshape(-1, tiers - 1),
+        "key": _numbered([row["key_id"] or "" for row in rows]),
+        "context": _numbered([f"{row['key_id']} {row['app']}" if row["app"] else "" for row in rows]),
         "held": held(draws, np.array([row["source"] == "probe" for row in rows], np.bool_)).astype(np.uint8),
         "fold": folds(draws),
         "compare": (at > trained_until(manifest)).astype(np.uint8),
@@ -139,6 +148,20 @@ def _of_today(row: dict[str, Any], tiers: Sequence[str]) -> dict[str, Any] | Non
         return None
     correct = None if row["correct"] is None else outcomes_of_tiers(row["correct"], owners, tiers)
     return row | {"no_worse": no_worse, "correct": correct}
+
+
+def told_by(row: Mapping[str, Any], tiers: Sequence[str]) -> list[float]:
+    """What a stored row's label of each weaker tier of today's `tiers` tells, in [0, 1]."""
+    share = FEEDBACK_WEIGHT if row["source"] == "feedback" else 1.0
+    weights = [share * min(max(weight, 0.0), 1.0) for weight in row["weights"]]
+    found = outcomes_of_tiers(weights, row["tiers"] if any(tiers) else None, tiers or [""] * len(weights))
+    return [weight or 0.0 for weight in (found or weights)[:-1]]
+
+
+def _numbered(names: Sequence[str]) -> npt.NDArray[np.int32]:
+    """[n]: equal names have equal numbers from 0 on; "" has -1."""
+    numbers = {"": -1}
+    return np.array([numbers.setdefault(name, len(numbers) - 1) for name in names], np.int32)
 
 
 def held(draws: npt.NDArray[np.floating], probes: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

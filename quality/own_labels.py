@@ -5,23 +5,25 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from classifier.complexity.classes import Complexity
 from classifier.local.own import LabelledRow, OwnOutcomes
 from classifier.outcome_model import OutcomeModel
 from migrations.tables import audit_events, training_rows
-from quality.experience import feature_spec, outcomes_of, vector_of
-from quality.recent_experience import RESET, source_weights
+from quality.experience import ANY_CLASS, feature_spec, outcomes_of, told_by, trained_until, vector_of
+from quality.recent_experience import RESET
 from quality.shift_watch import tier_changes
 from quality.tier_outcomes import outcomes_of_tiers
+
+Float = npt.NDArray[np.float32]
 
 # The newest labels that are used; of each key a head learns from its newest few hundred.
 MOST_LABELS = 8192
 # A label from before a change of its tier's answers counts as so many: which prompts are harder has hardly changed.
 _BEFORE_CHANGE = 0.1
-_ANY_CLASS = (0.25, 0.25, 0.25, 0.25)
 
 
 class OwnLabels:
@@ -31,18 +33,20 @@ class OwnLabels:
         self,
         engine: AsyncEngine,
         model: OutcomeModel,
-        like: Sequence[Complexity],
+        table: Float,
         tiers: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`like`: what each tier is like; `tiers`: their fingerprints now, whose outcomes alone count."""
-        self._engine, self._like, self._tiers = engine, like, tiers
+        """`table` [4, tiers - 1]: what `model` knows of the tiers by class; `tiers`: their fingerprints now, whose
+        outcomes alone count."""
+        self._engine, self._table, self._tiers = engine, table, tiers
+        self._known_until = trained_until(model.manifest)
         self._spec, self._names = feature_spec(model.manifest), len(model.manifest.feature_names)
         self._seen: tuple[Any, ...] | None = None
         self._own: OwnOutcomes | None = None
 
     async def catch_up(self, now: float) -> OwnOutcomes | None:
         """What is known at `now` (epoch seconds); None without labels. Read and fitted only where something changed."""
-        changes, tiers = await tier_changes(self._engine), tuple(self._tiers()) or ("",) * len(self._like)
+        changes, tiers = await tier_changes(self._engine), tuple(self._tiers()) or ("",) * (self._table.shape[1] + 1)
         async with self._engine.connect() as connection:
             after = await _reset_at(connection)
             seen = (*await self._extent(connection, after), after, tiers, tuple(changes.items()))
@@ -74,24 +78,28 @@ class OwnLabels:
     ) -> OwnOutcomes | None:
         found = [self._labelled(row, tiers, changes) for row in rows]
         known = [one for one in found if one is not None]
-        return OwnOutcomes(known, self._like) if known else None
+        return OwnOutcomes(known, self._table, self._known_until) if known else None
 
     def _labelled(self, row: RowMapping, tiers: Sequence[str], changes: Mapping[int, float]) -> LabelledRow | None:
         outcomes = outcomes_of_tiers(row["no_worse"], row["tiers"], tiers)
         if outcomes is None:
             return None
-        weights = outcomes_of_tiers(source_weights(row), row["tiers"], tiers) or []
-        weaker = range(1, len(tiers))
-        decay = [_BEFORE_CHANGE if row["created_at"] < changes.get(k, -math.inf) else 1.0 for k in weaker]
+        decay = before_change(row["created_at"], len(tiers) - 1, changes)
         return LabelledRow(
-            classes=row["classes"] or _ANY_CLASS,
+            classes=row["classes"] or ANY_CLASS,
             embedding=vector_of(row["embedding"]),
             features=vector_of(row["features"])[: self._names],
             scores=outcomes_of(outcomes[:-1]),
-            weights=[(weight or 0.0) * part for weight, part in zip(weights[:-1], decay, strict=True)],
+            weights=[weight * part for weight, part in zip(told_by(row, tiers), decay, strict=True)],
             key=row["key_id"] or "",
             app=row["app"] or "",
+            at=row["created_at"],
         )
+
+
+def before_change(at: float, weaker: int, changes: Mapping[int, float]) -> list[float]:
+    """By weaker tier, the share of its weight that a label of `at` has after `changes`, both in epoch seconds."""
+    return [_BEFORE_CHANGE if at < changes.get(k, -math.inf) else 1.0 for k in range(1, weaker + 1)]
 
 
 async def _reset_at(connection: AsyncConnection) -> float:

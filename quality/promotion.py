@@ -101,12 +101,14 @@ def judge_candidate(
     base: EncodedRows,
     *,
     predicted: Float | None = None,
+    predicted_incumbent: Float | None = None,
     lambda_: float = COST_WEIGHT,
     seed: int = 0,
 ) -> Judgement:
     """Compare on `new` (newer rows) and `base` (the base data's held rows), both models routing by `lambda_`, as they
     would serve. `predicted` [new rows, heads]: what the candidate's training predicts for newer rows without having
     seen them, where the candidate itself was trained on them; without it, they must have trained nothing.
+    `predicted_incumbent` likewise.
 
     Of `new` only the full-ladder probes count as soon as there are `MIN_ROWS` of them (DESIGN §5). Until then a row
     counts for the tiers whose outcome it has: a model chooses between those, so that verified traffic, where the judged
@@ -115,10 +117,10 @@ def judge_candidate(
     tiers = candidate.manifest.tiers
     ours = predict_rows(candidate, new) if predicted is None else predicted
     probes = np.flatnonzero(~np.isnan(new.labels[:, : tiers - 1]).any(axis=1))
+    theirs = predict_rows(incumbent, new) if predicted_incumbent is None else predicted_incumbent
     on_probes = len(probes) >= MIN_ROWS
     if on_probes:
-        new, ours = new.take(probes), ours[probes]
-    theirs = predict_rows(incumbent, new)
+        new, ours, theirs = new.take(probes), ours[probes], theirs[probes]
     newer = _observed(new, ours, theirs, tiers, lambda_)
     older = _observed(base, predict_rows(candidate, base), predict_rows(incumbent, base), tiers, lambda_)
     both = [*newer, *older]

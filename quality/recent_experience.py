@@ -13,12 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from classifier.outcome_model import OutcomeModel
 from classifier.recent_memory import Reach, RecentMemory, RecentOutcomes, RecentSettings
 from migrations.tables import audit_events, training_rows
-from quality.experience import feature_spec, outcomes_of, trained_until, vector_of
+from quality.experience import feature_spec, outcomes_of, told_by, trained_until, vector_of
 from quality.store import record_audit
 
 RESET = "promotions.reset"
-# Who complains does not do so at random: a word of a user counts as a quarter of a verification here.
-FEEDBACK_WEIGHT = 0.25
 
 
 class RecentExperience:
@@ -99,7 +97,7 @@ class RecentExperience:
             embeddings,
             np.array([outcomes_of(row["no_worse"][:-1]) for row in rows], np.float32),
             p,
-            np.array([max(source_weights(row)) for row in rows], np.float32),
+            np.array([max(told_by(row, ())) for row in rows], np.float32),
             # A clock that was put back must not make what is newer look older than what was there before.
             np.maximum.accumulate([max(row["created_at"], self._memory.newest) for row in rows]),
         )
@@ -108,12 +106,6 @@ class RecentExperience:
 async def reset_promotions(engine: AsyncEngine, *, actor: str, reason: str, now: float) -> None:
     """Forget all recent outcomes, on every replica as soon as it looks; what they were is kept for training."""
     await record_audit(engine, at=now, actor=actor, action=RESET, subject="recent outcomes", reason=reason)
-
-
-def source_weights(row: RowMapping) -> list[float]:
-    """What a stored row's label of each tier tells, in [0, 1]."""
-    share = FEEDBACK_WEIGHT if row["source"] == "feedback" else 1.0
-    return [share * min(max(weight, 0.0), 1.0) for weight in row["weights"]]
 
 
 def _stacked(blobs: Any) -> npt.NDArray[np.float32]:

@@ -43,13 +43,15 @@ Outcome = Literal["canary", "promoted", "refused", "nothing new", "busy"]
 class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Knobs of a run. `base_weight` scales the base data against new rows; `catalogue_fingerprint` and `models` (by
     tier) say whose outcomes the new rows are; `tiers`: their fingerprints (`Catalog.tier_fingerprint`), by which rows
-    are chosen; empty: by their number alone. `rollout`, how an accepted candidate comes to serve."""
+    are chosen; empty: by their number alone. `prior` as for `Order`. `rollout`, how an accepted candidate comes to
+    serve."""
 
     catalogue_fingerprint: str
     models: dict[str, list[str | None]]
     tiers: list[str] = []
     base_weight: float | None = None
     seed: int = 0
+    prior: list[list[float]] = []
     lease_seconds: float = 120.0
     timeout_seconds: float = 3600.0
     rollout: RolloutSettings = RolloutSettings()
@@ -196,6 +198,7 @@ class _Retraining:
                 base_weight=self._settings.base_weight,
                 seed=self._settings.seed,
                 changes=changes,
+                prior=self._settings.prior,
             )
             folder.mkdir(parents=True, exist_ok=True)
             save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, folder / ROWS)

@@ -10,12 +10,14 @@ import numpy.typing as npt
 from safetensors.numpy import load_file
 
 from classifier.artefact import load_artefact, load_base
+from classifier.complexity.cold_start import decides_by_class
 from classifier.manifest import TrainingWindow
 from classifier.outcome_model import OutcomeModel
 from classifier.training.changes import Changes, of_rows, up_to_date
 from classifier.training.encoded_rows import EncodedRows, label_matrix
 from classifier.training.retrain import cross_fitted, retrain_from
 from classifier.training.routing import COST_WEIGHT
+from quality.class_training import trained_by_class
 from quality.experience import TRAINED_ON
 from quality.promotion import Judgement, judge_candidate
 from quality.training_order import Order
@@ -52,6 +54,10 @@ def carry_out(order: Order, rows_file: Path, progress: Progress) -> Trained:
         {tier: tensors["at"] < since for tier, since in order.changes.items()},
     )
     incumbent = load_artefact(Path(order.incumbent), order.catalogue_fingerprint)
+    if order.prior and decides_by_class(incumbent):
+        progress("training by class", 0.1)
+        folder, judgement = trained_by_class(order, tensors, rows.encoded, incumbent)
+        return Trained(version=folder.name, path=str(folder), judgement=judgement)
     progress("training", 0.1)
     root = Path(order.root_artefact)
     folder = retrain_from(

@@ -9,7 +9,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What to train. `root_artefact` holds the base data, `incumbent` is to be beaten; both are artefact folders.
 
     `models`: names of the serving catalogue's models by tier, as the manifest keeps them. Window: ISO 8601 or None.
-    `changes`: by tier, since when its answers are others, in epoch seconds.
+    `prior` [4][tiers]: P(good enough) of the catalogue's tiers by class before anything was learned of them; with it,
+    an incumbent that decides by class is followed by one that does. `changes`: by tier, since when its answers are
+    others, in epoch seconds.
     """
 
     root_artefact: str
@@ -22,6 +24,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     base_weight: float | None
     seed: int
     changes: dict[int, float] = {}
+    prior: list[list[float]] = []
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

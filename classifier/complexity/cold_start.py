@@ -1,22 +1,33 @@
-"""Predictions for a catalogue without outcomes of its own: by the prompt's class and what its tiers are like."""
+"""Predictions by the prompt's complexity class: from what the tiers are like, or what was learned of them."""
 
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
+import numpy.typing as npt
+
 from classifier.artefact import default_artefact, load_artefact
 from classifier.complexity.classes import Complexity
 from classifier.complexity.model import shipped_complexity
-from classifier.complexity.prior import adequacy, like_of
+from classifier.complexity.prior import adequacies, like_of
 from classifier.decision import Prediction
 from classifier.local.own import OwnOutcomes
 from classifier.outcome_model import EncodedTurn, OutcomeModel, encode_turn
 from classifier.routing_input import RoutingInput
 from classifier.tokens import tokenise
 
+Float = npt.NDArray[np.float32]
+
+
+def decides_by_class(model: OutcomeModel) -> bool:
+    """Whether a version decides by class: it has no outcomes of the catalogue, or learned of them by class."""
+    return model.kind == "prior" or model.manifest.adequacy is not None
+
 
 class ColdStart:
-    """The class prior beside one outcome model, whose encoding it uses where that is of the encoder it was trained
-    with; else the shipped one encodes the prompt. Raises `ArtefactError` if either file is missing.
+    """Predictions by complexity class beside one outcome model, whose encoding it uses where that is of the encoder
+    that the classes were trained with; else the shipped one encodes the prompt. Raises `ArtefactError` if either file
+    is missing.
 
     `like`: what each tier of the catalogue is like, which need not be as many tiers as the model is for; by default the
     model's number, spread evenly.
@@ -24,13 +35,17 @@ class ColdStart:
 
     def __init__(self, model: OutcomeModel, like: Sequence[Complexity] = ()) -> None:
         self._complexity, self._like = shipped_complexity(), tuple(like) or like_of(model.manifest.tiers)
-        self._version = model.version
+        learned = model.manifest.adequacy if model.kind == "measured" else None
+        self._table = adequacies(self._like)[:, :-1] if learned is None else np.array(learned, np.float32)
+        # By tier, so that a decision takes four products for each.
+        self._by_tier = [tuple(column) for column in self._table.T.tolist()]
+        self._version, self._kind = model.version, model.kind
         self._shares_encoder = model.manifest.encoder.get("sha256") == self._complexity.encoder
 
     @property
-    def like(self) -> tuple[Complexity, ...]:
-        """What each tier is like."""
-        return self._like
+    def table(self) -> Float:
+        """[4, tiers - 1]: P(as good as the strongest) by class, as learned of this catalogue or else the prior."""
+        return self._table
 
     def classes(self, given: RoutingInput, turn: EncodedTurn) -> list[float]:
         """P of the four classes of the prompt `given`, encoded as `turn`."""
@@ -44,13 +59,17 @@ class ColdStart:
         """The prediction for the prompt `given`, encoded as `turn`; with the catalogue's `own` outcomes, if any."""
         classes = self.classes(given, turn)
         known = None if own is None else own.estimate(given, turn, classes)
-        p_ok = adequacy(classes, self._like) if known is None else [*known.p_ok.tolist(), 1.0]
+        if known is None:
+            simple, medium, complex_, expert = classes
+            p_ok = [simple * a + medium * b + complex_ * c + expert * d for a, b, c, d in self._by_tier]
+        else:
+            p_ok = known.p_ok.tolist()
         return Prediction(
-            p_ok=[round(p, 6) for p in p_ok],
+            p_ok=[*(round(p, 6) for p in p_ok), 1.0],
             classes=[round(p, 4) for p in classes],
             labels=[] if known is None else [round(n, 1) for n in known.labels.tolist()],
             good_labels=[] if known is None else [round(n, 1) for n in known.good.tolist()],
-            kind="prior",
+            kind=self._kind,
             novelty=novelty,
             classifier_version=self._version,
         )

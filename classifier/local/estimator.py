@@ -8,14 +8,11 @@ A linear head over all keys was tried: within a key it ranks prompts no better t
 fitted on the key.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import adequacies
 from classifier.local.cells import ClassCells, group_shifts
 from classifier.local.kernel_head import KernelHead
 from classifier.local.labels import Labels
@@ -53,12 +50,11 @@ class _Stages:
 class LocalEstimator:
     """Immutable, safe from many threads."""
 
-    def __init__(self, labels: Labels, like: Sequence[Complexity]) -> None:
-        """`like`: what each tier is like, the strongest too."""
-        told, scores = labels.told, np.nan_to_num(labels.scores)
-        table = adequacies(like)[:, :-1]
-        cells, _ = ClassCells.fit(labels.classes, scores - labels.classes @ table, told, N0_CATALOGUE)
-        table = table + cells.table()
+    def __init__(self, labels: Labels, table: Float, since: int = 0) -> None:
+        """`table` [4, tiers - 1]: what is known without these labels, by class. The first `since` labels have shaped it
+        already, and move keys alone."""
+        told = labels.told
+        table = learned_table(labels.take(np.arange(since, len(labels))), table)
         none = np.zeros((0, told.shape[1]), np.float32)
         self._catalogue = _Stages(table, none, None, *_counts(labels))
         self._keys, self._labels = {}, np.bincount(labels.key)
@@ -84,6 +80,14 @@ class LocalEstimator:
         if 0 <= context < len(stages.contexts):
             found = found + stages.contexts[context]
         return found if stages.head is None else found + stages.head.shift(embedding, surface)
+
+
+def learned_table(labels: Labels, table: Float) -> Float:
+    """`table` [4, tiers - 1] moved by the labels of a whole catalogue."""
+    missed = np.nan_to_num(labels.scores) - labels.classes @ table
+    cells, _ = ClassCells.fit(labels.classes, missed, labels.told, N0_CATALOGUE)
+    moved: Float = np.minimum(np.maximum(table + cells.table(), 0.0), 1.0)
+    return moved
 
 
 def _stages(own: Labels, table: Float) -> _Stages:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from classifier.complexity.classes import Complexity
 from classifier.complexity.model import shipped_complexity, standardised
 from classifier.local.estimator import Estimate, LocalEstimator
 from classifier.local.labels import Labels
@@ -19,7 +18,8 @@ Float = npt.NDArray[np.float32]
 @dataclass(frozen=True)
 class LabelledRow:
     """One labelled prompt as it is stored. `scores[k-1]`: tier k's answer against the strongest tier's, 1 as good and 0
-    worse, NaN not observed; `key` and `app` name the caller's key and the system prompt, "" for none."""
+    worse, NaN not observed; `key` and `app` name the caller's key and the system prompt, "" for none.
+    `at`: epoch seconds."""
 
     classes: Sequence[float]
     embedding: Float
@@ -28,13 +28,15 @@ class LabelledRow:
     weights: Sequence[float]
     key: str
     app: str
+    at: float
 
 
 class OwnOutcomes:
     """Immutable, safe from many threads."""
 
-    def __init__(self, rows: Sequence[LabelledRow], like: Sequence[Complexity]) -> None:
-        """`rows` oldest first, at least one; `like`: what each tier is like."""
+    def __init__(self, rows: Sequence[LabelledRow], table: Float, known_until: float = 0.0) -> None:
+        """`rows` oldest first, at least one. `table` [4, tiers - 1]: what is known of the tiers by class; labels of
+        until `known_until` (epoch seconds) have shaped it already."""
         model = shipped_complexity()
         self._centre, self._scale = model.centre, model.scale
         self._keys: dict[str, int] = {}
@@ -55,7 +57,8 @@ class OwnOutcomes:
                 key=np.array([self._keys[row.key] for row in rows], np.int32),
                 context=np.array([self._contexts.get((row.key, row.app), -1) for row in rows], np.int32),
             ),
-            like,
+            table,
+            sum(row.at <= known_until for row in rows),
         )
 
     def labels_of(self, key: str) -> int:

@@ -7,7 +7,7 @@ import msgspec
 
 from classifier.answer_length import AnswerLength
 from classifier.complexity.classes import Complexity
-from classifier.complexity.cold_start import ColdStart
+from classifier.complexity.cold_start import ColdStart, Float, decides_by_class
 from classifier.complexity.prior import DEFAULT_TARGET
 from classifier.curve import quality_to_lambda, quality_to_tau
 from classifier.decision import Prediction
@@ -29,14 +29,15 @@ class LoadedVersion:
     """A version that serves, or `on_trial` beside it. Immutable but for the rules that it has read off its curve, and
     for `recent`, the verified outcomes since it was trained, `own`, and `lengths` of answers, which are replaced whole.
 
-    While its outcomes are those of other models than the catalogue's, it decides by the prompt's complexity class and
+    While its outcomes are those of other models than the catalogue's, or if it was trained by class, it decides by the
+    prompt's complexity class and
     what the catalogue's tiers are `like`, by default as many tiers as the version is for, spread evenly, and by the
     catalogue's `own` labels, if there are any.
     """
 
     def __init__(self, model: OutcomeModel, *, on_trial: bool = False, like: Sequence[Complexity] = ()) -> None:
         self.model, self.on_trial, self._like = model, on_trial, tuple(like)
-        self._cold = ColdStart(model, self._like) if model.kind == "prior" else None
+        self._cold = ColdStart(model, self._like) if decides_by_class(model) else None
         self._fallback = fallback_of(model.manifest)
         self._slow_encoder = model.encoder if isinstance(model.encoder, SlowEncoder) else None
         self.recent: RecentOutcomes | None = None
@@ -50,9 +51,9 @@ class LoadedVersion:
         return self.model.version
 
     @property
-    def like(self) -> tuple[Complexity, ...] | None:
-        """What each tier is like, while it decides by class; else None."""
-        return None if self._cold is None else self._cold.like
+    def table(self) -> Float | None:
+        """[4, tiers - 1]: what it knows of the tiers by class, if it decides by class; else None."""
+        return None if self._cold is None else self._cold.table
 
     @property
     def fits_catalogue(self) -> bool:

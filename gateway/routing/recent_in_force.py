@@ -62,12 +62,12 @@ class RecentInForce:
             self._experience = {
                 version: self._experience.get(version) or RecentExperience(self._engine, version.model, self._settings)
                 for version in serving.versions
-                if version.like is None
+                if version.table is None
             }
             self._labels = {
-                version: self._labels.get(version) or OwnLabels(self._engine, version.model, version.like, self._tiers)
+                version: self._labels.get(version) or OwnLabels(self._engine, version.model, version.table, self._tiers)
                 for version in serving.versions
-                if version.like is not None
+                if version.table is not None
             }
             for version, labels in self._labels.items():
                 version.own = await labels.catch_up(now)

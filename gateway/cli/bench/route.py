@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from classifier.complexity.classes import Complexity
-from classifier.complexity.cold_start import ColdStart
+from classifier.complexity.cold_start import ColdStart, decides_by_class
 from classifier.features import LEXICON, surface_features
 from classifier.manifest import NoveltyFallback
 from classifier.outcome_model import EncodedTurn
@@ -144,7 +144,7 @@ class TimedClassifier:
         self.watch = Stopwatch()
         self._classifier = classifier
         self._model = classifier.model
-        self._cold = ColdStart(self._model, like) if self._model.kind == "prior" else None
+        self._cold = ColdStart(self._model, like) if decides_by_class(self._model) else None
 
     def read(self, given: RoutingInput) -> Reading:
         """P(no worse) of every tier, and the prompt's embedding."""

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import adequacy
+from classifier.complexity.prior import adequacies, adequacy
 from classifier.local.cells import ClassCells, group_shifts
 from classifier.local.estimator import N0_CATALOGUE, N0_KEY, LocalEstimator
 from classifier.local.kernel_head import KernelHead
@@ -13,6 +13,7 @@ from classifier.local.labels import Labels
 
 Float = npt.NDArray[np.float32]
 LIKE = (Complexity.SIMPLE, Complexity.MEDIUM, Complexity.COMPLEX)
+TABLE = adequacies(LIKE)[:, :-1]
 SIMPLE, EXPERT = (1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0)
 
 
@@ -39,7 +40,7 @@ def labels(
 
 def p_ok(known: Labels, *, classes: tuple[float, ...] = SIMPLE, key: int = 0, context: int = -1) -> list[float]:
     nothing = np.zeros(4, np.float32)
-    found = LocalEstimator(known, LIKE).estimate(np.array(classes, np.float32), nothing, nothing[:3], key, context)
+    found = LocalEstimator(known, TABLE).estimate(np.array(classes, np.float32), nothing, nothing[:3], key, context)
     return [float(p) for p in found.p_ok]
 
 
@@ -109,7 +110,7 @@ def test_labels_that_tell_less_move_less() -> None:
 
 def test_counts_say_how_many_labels_are_behind_an_estimate() -> None:
     known = labels([[1.0, 1.0]] * 5 + [[0.0, 1.0]] * 2, key=[3] * 7)
-    found = LocalEstimator(known, LIKE)
+    found = LocalEstimator(known, TABLE)
     at = found.estimate(np.array(SIMPLE, np.float32), np.zeros(4, np.float32), np.zeros(3, np.float32), 3, -1)
     assert at.labels.tolist() == [7.0, 7.0]
     assert at.good.tolist() == [5.0, 7.0]
@@ -123,7 +124,7 @@ def test_a_head_tells_two_kinds_of_a_keys_prompts_apart_that_are_of_one_class() 
     embedding /= np.linalg.norm(embedding, axis=1, keepdims=True)
     good = np.where(np.arange(120) < 60, rng.random(120) < 0.95, rng.random(120) < 0.15)
     known = labels([[float(g), 1.0] for g in good], embedding=embedding)
-    found = LocalEstimator(known, LIKE)
+    found = LocalEstimator(known, TABLE)
     first, second = (
         found.estimate(np.array(SIMPLE, np.float32), kind, np.zeros(3, np.float32), 0, -1).p_ok[0] for kind in kinds
     )
@@ -137,7 +138,7 @@ def test_a_head_that_predicts_no_better_is_left_out() -> None:
     embedding = rng.normal(size=(200, 4)).astype(np.float32)
     embedding /= np.linalg.norm(embedding, axis=1, keepdims=True)
     known = labels([[float(good), 1.0] for good in rng.random(200) < 0.6], embedding=embedding)
-    found = LocalEstimator(known, LIKE)
+    found = LocalEstimator(known, TABLE)
     said = [
         float(found.estimate(np.array(SIMPLE, np.float32), one, np.zeros(3, np.float32), 0, -1).p_ok[0])
         for one in embedding[:50]

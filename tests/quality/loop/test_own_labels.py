@@ -44,7 +44,7 @@ async def store(engine: AsyncEngine, model: OutcomeModel, count: int, **changed:
 
 
 def following(engine: AsyncEngine, model: OutcomeModel) -> OwnLabels:
-    return OwnLabels(engine, model, ColdStart(model).like)
+    return OwnLabels(engine, model, ColdStart(model).table)
 
 
 def predicted(model: OutcomeModel, own: OwnOutcomes | None, key: str = "") -> Prediction:

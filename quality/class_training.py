@@ -1,0 +1,122 @@
+"""Retraining of a version that decides by complexity class: what it knows of the tiers by class, and the gate's word.
+
+A candidate is compared as it would route: each row by the cells and heads of the labels in the other folds, the
+incumbent by the labels that it was trained on.
+"""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from classifier.artefact import load_artefact, load_base, load_model_tensors, save_artefact
+from classifier.complexity.model import shipped_complexity, standardised
+from classifier.errors import TrainingDataError
+from classifier.local.estimator import LocalEstimator, learned_table
+from classifier.local.labels import Labels
+from classifier.manifest import SCHEMA_VERSION, TrainingWindow
+from classifier.outcome_model import OutcomeModel
+from classifier.training.encoded_rows import EncodedRows
+from quality.experience import TRAINED_ON
+from quality.own_labels import before_change
+from quality.promotion import Judgement, judge_candidate
+from quality.training_order import Order
+
+Float = npt.NDArray[np.float32]
+Tensors = dict[str, npt.NDArray[Any]]
+
+
+def trained_by_class(
+    order: Order, tensors: Tensors, rows: EncodedRows, incumbent: OutcomeModel
+) -> tuple[Path, Judgement]:
+    """The candidate's folder in the registry and the judgement on it. `tensors` as `export_rows` gives, `rows` the same
+    labels. Raises `TrainingDataError` without labels."""
+    if not len(rows):
+        raise TrainingDataError("no new rows; retraining needs some verified outcomes.")
+    labels = exported_labels(tensors, order.changes)
+    known = incumbent.manifest.adequacy if incumbent.kind == "measured" else None
+    prior = np.array(order.prior, np.float32)[:, :-1]
+    folder = _saved(order, learned_table(labels, prior), len(labels))
+    compared = tensors["compare"].astype(np.bool_)
+    ours = predicted_in_folds(labels, tensors["fold"], prior)
+    theirs = predicted_by(labels.take(~compared), prior if known is None else np.array(known, np.float32), labels)
+    # What a tier did before it changed no longer says how often it fails.
+    stale = labels.told < np.where(np.isnan(labels.scores), 0, tensors["told"])
+    kept = np.hstack([~stale, np.ones((len(rows), rows.labels.shape[1] - stale.shape[1]), np.bool_)])
+    current = replace(rows, labels=np.where(kept, rows.labels, np.float32(np.nan)))
+    judgement = judge_candidate(
+        load_artefact(folder, order.catalogue_fingerprint),
+        incumbent,
+        current.take(compared),
+        current.take(np.zeros(len(rows), np.bool_)),
+        predicted=ours[compared],
+        predicted_incumbent=theirs[compared],
+        seed=order.seed,
+    )
+    outdated = {tier: int(stale[:, tier - 1].sum()) for tier in order.changes if tier <= stale.shape[1]}
+    return folder, msgspec.structs.replace(judgement, outdated=outdated)
+
+
+def exported_labels(tensors: Tensors, changes: dict[int, float]) -> Labels:
+    """Exported rows as labels; those from before `changes` of their tier count for little."""
+    model = shipped_complexity()
+    weaker = tensors["no_worse"].shape[1]
+    decay = np.array([before_change(at, weaker, changes) for at in tensors["at"].tolist()], np.float32)
+    return Labels(
+        classes=tensors["classes"],
+        embedding=tensors["embedding"],
+        surface=standardised(tensors["features"], model.centre, model.scale),
+        scores=tensors["no_worse"],
+        weights=tensors["told"] * decay.reshape(-1, weaker),
+        key=tensors["key"] + 1,
+        context=tensors["context"],
+    )
+
+
+def predicted_in_folds(labels: Labels, fold: npt.NDArray[np.integer], table: Float) -> Float:
+    """P(as good) [n, tiers - 1] of each label's prompt by the labels of other folds, over `table` [4, tiers - 1]."""
+    found = np.zeros(labels.scores.shape, np.float32)
+    for number in np.unique(fold):
+        mine = fold == number
+        found[mine] = predicted_by(labels.take(~mine), table, labels.take(mine))
+    return found
+
+
+def predicted_by(known: Labels, table: Float, asked: Labels) -> Float:
+    """P(as good) [n, tiers - 1] of the prompts `asked` by the labels `known`, over `table` [4, tiers - 1]."""
+    if not len(known):
+        scores: Float = asked.classes @ table
+    else:
+        estimator = LocalEstimator(known, table)
+        scores = np.zeros(asked.scores.shape, np.float32)
+        for key, context in {*zip(asked.key.tolist(), asked.context.tolist(), strict=True)}:
+            rows = (asked.key == key) & (asked.context == context)
+            scores[rows] = estimator.score(
+                asked.classes[rows], asked.embedding[rows], asked.surface[rows], key, context
+            )
+    clipped: Float = np.clip(scores, 0.0, 1.0)
+    return clipped
+
+
+def _saved(order: Order, table: Float, labels: int) -> Path:
+    """The incumbent's artefact with what was learned; its name follows from the content."""
+    incumbent = Path(order.incumbent)
+    parent = load_artefact(incumbent, order.catalogue_fingerprint).manifest
+    content = [parent.version, order.catalogue_fingerprint, str(order.window_end), str(labels), str(table.tolist())]
+    manifest = msgspec.structs.replace(
+        parent,
+        version=f"v{SCHEMA_VERSION}-{hashlib.sha256(' '.join(content).encode()).hexdigest()[:12]}",
+        parent=parent.version,
+        catalogue_fingerprint=order.catalogue_fingerprint,
+        models=order.models,
+        training_window=TrainingWindow(start=order.window_start, end=order.window_end, source=TRAINED_ON),
+        counts={"new": labels},
+        adequacy=[[round(p, 4) for p in row] for row in table.tolist()],
+        seed=order.seed,
+        metrics={},
+    )
+    return save_artefact(Path(order.registry), manifest, load_model_tensors(incumbent), load_base(incumbent))
