@@ -21,9 +21,10 @@ from classifier.local.labels import Labels
 from classifier.manifest import SCHEMA_VERSION, TrainingWindow
 from classifier.outcome_model import OutcomeModel
 from classifier.training.encoded_rows import EncodedRows
+from quality.class_promotion import Predicted, judge_by_class
 from quality.experience import TRAINED_ON
 from quality.own_labels import before_change
-from quality.promotion import Judgement, judge_candidate
+from quality.promotion import Judgement
 from quality.training_order import Order
 
 Float = npt.NDArray[np.float32]
@@ -48,13 +49,11 @@ def trained_by_class(
     stale = labels.told < np.where(np.isnan(labels.scores), 0, tensors["told"])
     kept = np.hstack([~stale, np.ones((len(rows), rows.labels.shape[1] - stale.shape[1]), np.bool_)])
     current = replace(rows, labels=np.where(kept, rows.labels, np.float32(np.nan)))
-    judgement = judge_candidate(
+    judgement = judge_by_class(
         load_artefact(folder, order.catalogue_fingerprint),
         incumbent,
         current.take(compared),
-        current.take(np.zeros(len(rows), np.bool_)),
-        predicted=ours[compared],
-        predicted_incumbent=theirs[compared],
+        Predicted(ours[compared], theirs[compared], rates_in_folds(labels, tensors["fold"])[compared]),
         seed=order.seed,
     )
     outdated = {tier: int(stale[:, tier - 1].sum()) for tier in order.changes if tier <= stale.shape[1]}
@@ -83,6 +82,16 @@ def predicted_in_folds(labels: Labels, fold: npt.NDArray[np.integer], table: Flo
     for number in np.unique(fold):
         mine = fold == number
         found[mine] = predicted_by(labels.take(~mine), table, labels.take(mine))
+    return found
+
+
+def rates_in_folds(labels: Labels, fold: npt.NDArray[np.integer]) -> Float:
+    """[n, tiers - 1]: how often each tier was as good in the other folds, whatever was asked."""
+    found = np.zeros(labels.scores.shape, np.float32)
+    good = labels.told * np.nan_to_num(labels.scores)
+    for number in np.unique(fold):
+        others = fold != number
+        found[~others] = (good[others].sum(axis=0) + 1.0) / (labels.told[others].sum(axis=0) + 2.0)
     return found
 
 

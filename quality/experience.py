@@ -2,14 +2,14 @@
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
-from sqlalchemy import func, select
+from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.cold_start import ColdStart
@@ -150,7 +150,7 @@ def _of_today(row: dict[str, Any], tiers: Sequence[str]) -> dict[str, Any] | Non
     return row | {"no_worse": no_worse, "correct": correct}
 
 
-def told_by(row: Mapping[str, Any], tiers: Sequence[str]) -> list[float]:
+def told_by(row: RowMapping | dict[str, Any], tiers: Sequence[str]) -> list[float]:
     """What a stored row's label of each weaker tier of today's `tiers` tells, in [0, 1]."""
     share = FEEDBACK_WEIGHT if row["source"] == "feedback" else 1.0
     weights = [share * min(max(weight, 0.0), 1.0) for weight in row["weights"]]

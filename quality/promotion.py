@@ -55,6 +55,9 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     is "verified rows", the sampled answers with the weights of their sampling. `outdated`: by tier whose answers have
     changed, how many of the new rows are from before and no longer say how often it fails. `reasons` are the refusals;
     empty means promote.
+
+    Of a version that decides by class `gain` and `over_shuffled` are reductions of the squared error of its
+    probabilities (`quality.class_promotion`).
     """
 
     candidate: str
@@ -101,14 +104,12 @@ def judge_candidate(
     base: EncodedRows,
     *,
     predicted: Float | None = None,
-    predicted_incumbent: Float | None = None,
     lambda_: float = COST_WEIGHT,
     seed: int = 0,
 ) -> Judgement:
     """Compare on `new` (newer rows) and `base` (the base data's held rows), both models routing by `lambda_`, as they
     would serve. `predicted` [new rows, heads]: what the candidate's training predicts for newer rows without having
     seen them, where the candidate itself was trained on them; without it, they must have trained nothing.
-    `predicted_incumbent` likewise.
 
     Of `new` only the full-ladder probes count as soon as there are `MIN_ROWS` of them (DESIGN §5). Until then a row
     counts for the tiers whose outcome it has: a model chooses between those, so that verified traffic, where the judged
@@ -117,16 +118,16 @@ def judge_candidate(
     tiers = candidate.manifest.tiers
     ours = predict_rows(candidate, new) if predicted is None else predicted
     probes = np.flatnonzero(~np.isnan(new.labels[:, : tiers - 1]).any(axis=1))
-    theirs = predict_rows(incumbent, new) if predicted_incumbent is None else predicted_incumbent
     on_probes = len(probes) >= MIN_ROWS
     if on_probes:
-        new, ours, theirs = new.take(probes), ours[probes], theirs[probes]
+        new, ours = new.take(probes), ours[probes]
+    theirs = predict_rows(incumbent, new)
     newer = _observed(new, ours, theirs, tiers, lambda_)
     older = _observed(base, predict_rows(candidate, base), predict_rows(incumbent, base), tiers, lambda_)
     both = [*newer, *older]
     gain, base_gain = _gain(newer, seed), _gain(older, seed)
     over_shuffled = _over_shuffled(both, seed)
-    calibration = _calibration(new, ours, theirs, tiers, seed)
+    calibration = tier_calibration(new, ours, theirs, tiers, seed)
     rise, base_rise = _dearer(newer, seed), _dearer(older, seed)
     clusters = cluster_gains(incumbent.clusters, _joined(both, "embedding"), _joined(both, "difference"))
     time = decision_time(candidate, incumbent, new if len(new) else base)
@@ -196,7 +197,8 @@ def _over_shuffled(sets: Sequence[_Observed], seed: int) -> Estimate | None:
     return estimate(value, draws)
 
 
-def _calibration(rows: EncodedRows, ours: Float, theirs: Float, tiers: int, seed: int) -> list[TierCalibration]:
+def tier_calibration(rows: EncodedRows, ours: Float, theirs: Float, tiers: int, seed: int) -> list[TierCalibration]:
+    """By tier with enough rows, of `ours` against what `theirs` allows; both [n, at least tiers - 1]."""
     found = []
     for tier in range(1, tiers):
         seen = ~np.isnan(rows.labels[:, tier - 1])
@@ -229,19 +231,24 @@ def _reasons(
     if gain is None:
         reasons.append(f"{rows} newer held-out rows; a comparison needs at least {MIN_ROWS}")
     elif gain.low <= 0:
-        reasons.append(f"gain on {rows} newer rows is {_shown(gain)}; the lower bound must be above 0")
+        reasons.append(f"gain on {rows} newer rows is {shown(gain)}; the lower bound must be above 0")
     if base_gain is not None and base_gain.high < -BASE_TOLERANCE:
-        reasons.append(f"loses on the base data: {_shown(base_gain)}")
+        reasons.append(f"loses on the base data: {shown(base_gain)}")
     if over_shuffled is None or over_shuffled.low <= 0:
-        shown = "unknown" if over_shuffled is None else _shown(over_shuffled)
-        reasons.append(f"gain over the cost-matched shuffled control is {shown}; the lower bound must be above 0")
-    reasons += [
+        control = "unknown" if over_shuffled is None else shown(over_shuffled)
+        reasons.append(f"gain over the cost-matched shuffled control is {control}; the lower bound must be above 0")
+    return [*reasons, *calibration_reasons(calibration)]
+
+
+def calibration_reasons(calibration: Sequence[TierCalibration]) -> list[str]:
+    """The tiers whose probabilities are too far from the outcomes."""
+    return [
         f"tier {one.tier}: calibration error {one.error:.3f} on {one.rows} rows is above {one.allowed:.3f}"
         for one in calibration
         if one.error > one.allowed and not one.sharper
     ]
-    return reasons
 
 
-def _shown(value: Estimate) -> str:
+def shown(value: Estimate) -> str:
+    """An estimate as reasons print it."""
     return f"{value.value:+.4f} [{value.low:+.4f}, {value.high:+.4f}]"
