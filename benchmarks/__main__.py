@@ -13,6 +13,7 @@ from benchmarks.replay.plans import own_plans, recorded_plans
 from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers
 from benchmarks.replay.report import report
 from benchmarks.replay.timeline import Life, Look, Plan, live
+from benchmarks.utility import ROUTED, read_customers, table
 from classifier.training.dataset import data_folder
 
 
@@ -84,6 +85,30 @@ def _lived(number: int, plan: Plan, conditions: Conditions) -> Life:
         click.echo(f"{number}: {look.phase}, {spent.requests} requests, {spent.labels} labels", err=True)
 
     return asyncio.run(live(plan, conditions, say))
+
+
+@main.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--weak", required=True, help="Name of the cheaper model in the file's outcomes.")
+@click.option("--strong", required=True, help="Name of the dearer model.")
+@click.option("--rate", type=click.FloatRange(0, 1), required=True, help="Price difference in units of quality.")
+@click.option("--by", type=click.Choice(["domain", "group"]), default="domain", show_default=True, help="A customer.")
+@click.option("--labels", "counts", type=click.IntRange(min=0), multiple=True, help="Own labels.  [0, 100, 300]")
+@click.option("--draws", type=click.IntRange(min=1), default=6, show_default=True, help="Of the labels, per customer.")
+@click.option("--least", type=click.IntRange(min=2), default=450, show_default=True, help="Rows of a customer.")
+@click.option("--seed", default=0, show_default=True)
+def utility(
+    file: Path, weak: str, strong: str, rate: float, by: str, counts: tuple[int, ...], draws: int, least: int, seed: int
+) -> None:
+    """What routing between two models of FILE (JSON lines, as customers.jsonl.gz) is worth after N own labels."""
+    try:
+        customers = read_customers(file, weak, strong, by, least)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{len(customers)} customers, {sum(map(len, customers.values()))} rows; points of 100, 95% intervals")
+    for way, labels, points in table(customers, rate, counts or (0, 100, 300), draws, seed):
+        shown = f"{points.value:+6.2f} [{points.low:+6.2f}, {points.high:+6.2f}]"
+        click.echo(f"{way:<14} {f'{labels} labels' if way in ROUTED else '':>10}  {shown}")
 
 
 if __name__ == "__main__":

@@ -201,7 +201,7 @@ class Deployment:
             rows = (await connection.execute(query)).mappings().all()
             accepted = set(
                 await connection.scalars(
-                    select(audit_events.c.subject).where(audit_events.c.action == "classifier.promoted")
+                    select(audit_events.c.subject).where(audit_events.c.action == "retrain.accepted")
                 )
             )
         return [
@@ -210,7 +210,7 @@ class Deployment:
                 status=row["status"],
                 reason=row["reason"] or row["error"] or "",
                 version=row["classifier_version"],
-                accepted=row["classifier_version"] in accepted,
+                accepted=row["run_id"] in accepted,
                 metrics=row["metrics"],
             )
             for row in rows

@@ -1,0 +1,183 @@
+"""What routing between two recorded models is worth to a customer after N labels of its own.
+
+A customer is a domain or a group of the file. U = mean(s - r if up else w) - max(mean w, mean(s - r)), in points of
+100, on the rows that are not of the split `train`; w and s say whether the weak and the strong model's answer is good,
+r is the price difference in units of quality. Labels are drawn from the customer's rows of `train`; some hundred labels
+of every other customer are known from the start.
+"""
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.replay.figures import Figure
+from classifier.artefact import default_artefact, load_artefact
+from classifier.complexity.classes import Complexity
+from classifier.complexity.cold_start import ColdStart
+from classifier.complexity.model import shipped_complexity, standardised
+from classifier.complexity.prior import adequacies
+from classifier.local.estimator import LocalEstimator
+from classifier.local.labels import Labels
+from classifier.outcome_model import encode_turns
+from classifier.routing_input import routing_input_of_text
+
+Float = npt.NDArray[np.float32]
+
+RESAMPLES = 2000
+# Of every other customer so many labels are known.
+OTHERS = 300
+# Ways to route that depend on the number of labels.
+ROUTED = ("aio", "shuffled", "own rate")
+# Labels of the base rate that a customer's own rate begins with.
+_RATE_N0 = 20.0
+
+
+class Row(NamedTuple):
+    """A prompt with both models' outcomes, good or not."""
+
+    prompt: str
+    weak: bool
+    strong: bool
+    train: bool
+
+
+class Outcome(NamedTuple):
+    """One line of the table: a way to route, after so many labels; points with their interval."""
+
+    way: str
+    labels: int
+    points: Figure
+
+
+def read_customers(path: Path, weak: str, strong: str, by: str, least: int) -> dict[str, list[Row]]:
+    """Customers with at least `least` rows on which both models' outcomes are known. `by`: "domain", or "group" without
+    its level. Raises `ValueError` if there is none."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+        for line in lines:
+            row = json.loads(line)
+            known = {name.lower(): outcome for name, outcome in row["outcomes"].items()}
+            name = row["domain"] if by == "domain" else row["group"]
+            if name is None or weak.lower() not in known or strong.lower() not in known:
+                continue
+            good = {model: known[model.lower()] >= 0.5 for model in (weak, strong)}
+            whose = name if by == "domain" else name.removesuffix("-easy").removesuffix("-hard")
+            found[whose].append(Row(row["prompt"], good[weak], good[strong], row["split"] == "train"))
+    kept = {name: rows for name, rows in sorted(found.items()) if len(rows) >= least}
+    if not kept:
+        raise ValueError(f"{path}: no {by} has {least} rows with outcomes of both {weak} and {strong}")
+    return kept
+
+
+class _Encoded(NamedTuple):
+    """All customers' rows; the labels' `key` numbers the customers, `train` [n] is the rows' split."""
+
+    labels: Labels
+    weak: Float
+    strong: Float
+    train: npt.NDArray[np.bool_]
+
+
+def table(
+    customers: dict[str, list[Row]], rate: float, counts: Sequence[int], draws: int, seed: int = 0
+) -> list[Outcome]:
+    """The utility of each way to route after each of `counts` labels, mean over customers and `draws` of the labels;
+    intervals are bootstrapped over customers, then over their draws."""
+    rows, rng = _encoded(customers), np.random.default_rng(seed)
+    points: dict[tuple[str, int], list[list[float]]] = defaultdict(list)
+    for customer in range(len(customers)):
+        own = rows.labels.key == customer
+        asked, pool = np.flatnonzero(own & ~rows.train), np.flatnonzero(own & rows.train)
+        others = _others(rows, customer, rng)
+        for way, up in _fixed(rows, asked, rate).items():
+            points[way, 0].append([_utility(rows, asked, up, rate)])
+        for count in counts:
+            if count > len(pool):
+                continue
+            drawn = [
+                _ways(rows, asked, others, rng.choice(pool, count, replace=False), rate, rng) for _ in range(draws)
+            ]
+            for way in drawn[0]:
+                points[way, count].append([_utility(rows, asked, one[way], rate) for one in drawn])
+    return [Outcome(way, count, _interval(found, rng)) for (way, count), found in points.items()]
+
+
+def _encoded(customers: dict[str, list[Row]]) -> _Encoded:
+    model, classes = load_artefact(default_artefact()), shipped_complexity()
+    everything = [row for rows in customers.values() for row in rows]
+    given = [routing_input_of_text(row.prompt) for row in everything]
+    turns, cold = encode_turns(model.encoder, given), ColdStart(model)
+    weak, strong = (np.array([row[i] for row in everything], np.float32) for i in (1, 2))
+    n = len(everything)
+    labels = Labels(
+        classes=np.array([cold.classes(one, turn) for one, turn in zip(given, turns, strict=True)], np.float32),
+        embedding=np.stack([turn.embedding for turn in turns]),
+        surface=standardised(np.stack([turn.features for turn in turns]), classes.centre, classes.scale),
+        # Above 1 where the weak model alone is right, so that what is expected of it is 1 less the expected gain.
+        scores=(1 - (strong - weak))[:, None],
+        weights=np.ones((n, 1), np.float32),
+        key=np.repeat(np.arange(len(customers), dtype=np.int32), [len(rows) for rows in customers.values()]),
+        context=np.full(n, -1, np.int32),
+    )
+    return _Encoded(labels, weak, strong, np.array([row.train for row in everything], np.bool_))
+
+
+def _others(rows: _Encoded, customer: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
+    numbers = [other for other in np.unique(rows.labels.key) if other != customer]
+    chosen = [rng.permutation(np.flatnonzero(rows.labels.key == other))[:OTHERS] for other in numbers]
+    return np.concatenate([np.zeros(0, np.intp), *chosen])
+
+
+def _fixed(rows: _Encoded, asked: npt.NDArray[np.intp], rate: float) -> dict[str, npt.NDArray[np.bool_]]:
+    gain = rows.strong[asked] - rows.weak[asked]
+    return {
+        "always weak": np.zeros(len(asked), np.bool_),
+        "always strong": np.ones(len(asked), np.bool_),
+        "oracle": gain > rate,
+    }
+
+
+def _ways(
+    rows: _Encoded,
+    asked: npt.NDArray[np.intp],
+    others: npt.NDArray[np.intp],
+    own: npt.NDArray[np.intp],
+    rate: float,
+    rng: np.random.Generator,
+) -> dict[str, npt.NDArray[np.bool_]]:
+    """Which prompts go up: by the product's estimate, by the same choices shuffled, and by the customer's own rate."""
+    labels, known = rows.labels, np.concatenate([others, own])
+    prior = adequacies((Complexity.MEDIUM, Complexity.COMPLEX))[:, :-1]
+    asked_of = labels.take(asked)
+    customer = int(labels.key[asked[0]])
+    if len(known):
+        estimator = LocalEstimator(labels.take(known), prior)
+        score = estimator.score(asked_of.classes, asked_of.embedding, asked_of.surface, customer, -1)
+    else:
+        score = asked_of.classes @ prior
+    up = score[:, 0] < 1 - rate
+    gain = rows.strong - rows.weak
+    base = float(gain[others].mean()) if len(others) else rate
+    mean = (float(gain[own].sum()) + _RATE_N0 * base) / (len(own) + _RATE_N0)
+    return {"aio": up, "shuffled": rng.permutation(up), "own rate": np.full(len(asked), mean > rate)}
+
+
+def _utility(rows: _Encoded, asked: npt.NDArray[np.intp], up: npt.NDArray[np.bool_], rate: float) -> float:
+    weak, strong = rows.weak[asked], rows.strong[asked] - rate
+    return 100 * float(np.where(up, strong, weak).mean() - max(weak.mean(), strong.mean()))
+
+
+def _interval(points: list[list[float]], rng: np.random.Generator) -> Figure:
+    """Of the mean over customers of the mean over their draws."""
+    found = np.array([
+        np.mean([rng.choice(points[customer], len(points[customer])).mean() for customer in drawn])
+        for drawn in rng.integers(0, len(points), (RESAMPLES, len(points)))
+    ])  # fmt: skip
+    low, high = np.quantile(found, (0.025, 0.975))
+    return Figure(float(np.mean([np.mean(one) for one in points])), float(low), float(high))
