@@ -89,19 +89,18 @@ class BatchPredictor:
         novelty = np.round(outcomes.novelty.astype(np.float64), 6).tolist()
         if self._cold is not None:
             return [
-                self._by_class(row.id, prompt, turn, novel)
-                for row, prompt, turn, novel in zip(rows, prompts, turns, novelty, strict=True)
+                self._by_class(row.id, prompt, turn) for row, prompt, turn in zip(rows, prompts, turns, strict=True)
             ]
         return [
             PromptPrediction(row.id, ok, correct, self._tier(prompt, ok, novel), novel)
             for row, prompt, ok, correct, novel in zip(rows, prompts, p_ok, p_correct, novelty, strict=True)
         ]
 
-    def _by_class(self, id_: str | int, prompt: RoutingInput, turn: EncodedTurn, novelty: float) -> PromptPrediction:
+    def _by_class(self, id_: str | int, prompt: RoutingInput, turn: EncodedTurn) -> PromptPrediction:
         assert self._cold is not None
-        prediction = self._cold.prediction(prompt, turn, novelty)
+        prediction = self._cold.prediction(prompt, turn)
         tier = decide(msgspec.structs.replace(self._inputs, prediction=prediction)).tier
-        return PromptPrediction(id_, prediction.p_ok, [], tier, novelty, prediction.classes)
+        return PromptPrediction(id_, prediction.p_ok, [], tier, prediction.novelty, prediction.classes)
 
     def _tier(self, prompt: RoutingInput, p_ok: list[float], novelty: float) -> int:
         inputs = self._inputs

@@ -50,7 +50,7 @@ def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
     nearby = model.memory.look_up_one(turn.embedding)
     fallback, curves, cold = fallback_of(model.manifest), model.manifest.curves, decides_by_class(model)
     target = DEFAULT_TARGET if cold else curves.default_quality_target
-    prediction = ColdStart(model).prediction(given, turn, nearby.novelty) if cold else model.prediction(turn, nearby)
+    prediction = ColdStart(model).prediction(given, turn) if cold else model.prediction(turn, nearby)
     decision = decide(
         PolicyInputs(
             prediction=prediction,

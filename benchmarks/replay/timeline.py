@@ -17,8 +17,8 @@ COLD, LEARNING, RETRAINED, WORSE, REPAIRED, NEW_KIND = (
     "cold start", "learning", "retrained", "a tier is worse", "repaired", "a new kind",
 )  # fmt: skip
 
-# How often a retraining after an alarm is repeated while its candidates are refused.
-_REPEATED = 2
+# Batches that are asked after an alarm, whose labels repair routing; then a retraining is ordered.
+_AFTER_ALARM = 4
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,12 +158,12 @@ class _Run:
         plan, tiers = self._plan, self._looks[-1].tiers
         sampling = SamplingSettings()
         tier = max(range(1, len(self._held.tiers)), key=lambda one: tiers.count(one) * sampling.rate(one))
-        known, runs = len(await self._gateway.alarms()), len(await self._gateway.retrainings())
+        known = len(await self._gateway.alarms())
         self._worse = tier, self._gateway.asked
         self._gateway.upstream.serve(everything.degraded(tier, plan.degrade))
         self._held = self._held.degraded(tier, plan.degrade)
         await self._look(WORSE)
-        repeated = 0
+        since = 0
         for start in range(0, len(plan.after.prompts), plan.batch):
             await self._ask(plan.after.prompts[start : start + plan.batch])
             if plan.curve:
@@ -174,15 +174,10 @@ class _Run:
             if self._noticed is None:
                 self._noticed = self._gateway.asked, raised[0]
                 await self._gateway.retraining_ended()
-            elif repeated < _REPEATED:
-                # The gateway itself tries again after a day; a day of this traffic is a batch.
-                repeated += 1
-                await self._retrain("the tier is still worse")
-            accepted = [run for run in (await self._gateway.retrainings())[runs:] if run.accepted]
-            if accepted:
-                await self._gateway.serving(str(accepted[-1].version), self._held.prompts[0])
-            if accepted or repeated == _REPEATED:
+            since += 1
+            if since == _AFTER_ALARM:
                 break
+        await self._retrain("a tier has become worse")
         await self._look(REPAIRED)
 
     async def new_kind_arrives(self, new: Ladder, held: Ladder) -> None:

@@ -11,6 +11,7 @@ from classifier.complexity.classes import Complexity
 from classifier.complexity.model import shipped_complexity
 from classifier.complexity.prior import adequacies, like_of
 from classifier.decision import Prediction
+from classifier.local.estimator import N0_KEY
 from classifier.local.own import OwnOutcomes
 from classifier.outcome_model import EncodedTurn, OutcomeModel, encode_turn
 from classifier.routing_input import RoutingInput
@@ -53,10 +54,11 @@ class ColdStart:
         tokens = tokenise(given.turn)
         return self._complexity.probabilities(given.turn, tokens, encoded.features, encoded.embedding)
 
-    def prediction(
-        self, given: RoutingInput, turn: EncodedTurn, novelty: float, own: OwnOutcomes | None = None
-    ) -> Prediction:
-        """The prediction for the prompt `given`, encoded as `turn`; with the catalogue's `own` outcomes, if any."""
+    def prediction(self, given: RoutingInput, turn: EncodedTurn, own: OwnOutcomes | None = None) -> Prediction:
+        """The prediction for the prompt `given`, encoded as `turn`; with the catalogue's `own` outcomes, if any.
+
+        Novelty is the share that what is known above the key's labels has in them: 1 without labels of such prompts.
+        """
         classes = self.classes(given, turn)
         known = None if own is None else own.estimate(given, turn, classes)
         if known is None:
@@ -70,7 +72,7 @@ class ColdStart:
             labels=[] if known is None else [round(n, 1) for n in known.labels.tolist()],
             good_labels=[] if known is None else [round(n, 1) for n in known.good.tolist()],
             kind=self._kind,
-            novelty=novelty,
+            novelty=1.0 if known is None else round(N0_KEY / (N0_KEY + float(known.labels.max())), 4),
             classifier_version=self._version,
         )
 

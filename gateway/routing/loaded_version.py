@@ -74,11 +74,10 @@ class LoadedVersion:
         where these can be predicted; with the prompt's embedding."""
         recent, lengths = self.recent, self.lengths
         turn = self.model.encode(given)
-        nearby = self.model.memory.look_up_one(turn.embedding)
         if self._cold is None:
-            prediction = self.model.prediction(turn, nearby)
+            prediction = self.model.prediction(turn, self.model.memory.look_up_one(turn.embedding))
         else:
-            prediction = self._cold.prediction(given, turn, nearby.novelty, self.own)
+            prediction = self._cold.prediction(given, turn, self.own)
         if lengths is not None:
             tokens = lengths.by_tier(turn.features, turn.embedding)
             prediction = msgspec.structs.replace(prediction, predicted_tokens=tokens)

@@ -10,11 +10,6 @@ from benchmarks.replay.plans import own_plans
 from benchmarks.replay.timeline import RETRAINED, Life, Plan, live
 
 LABELS = 80
-not_yet = pytest.mark.xfail(
-    reason="candidates are compared with heads that never served: most are refused, and others route by those heads",
-    raises=AssertionError,
-    strict=False,
-)
 
 
 def short(prompts: int) -> Plan:
@@ -27,7 +22,6 @@ async def lived(prompts: int, conditions: Conditions) -> tuple[Life, dict[str, C
     return life, {check.name: check for check in checks(life, LABELS)}
 
 
-@not_yet
 async def test_a_gateway_learns_from_labels_of_its_own_traffic_to_route_prompts_that_it_never_saw() -> None:
     _, found = await lived(240, Conditions(faster=1e4))
     assert [check for check in found.values() if not check.passed] == []
@@ -48,7 +42,6 @@ async def test_without_verification_nothing_is_learned_and_the_same_checks_fail(
     assert failed[:2] == ["answers were verified", "a retrained version was promoted"]
 
 
-@not_yet
 @pytest.mark.slow
 async def test_the_demonstration_ends_in_a_success() -> None:
     said: list[str] = []

@@ -156,14 +156,14 @@ class TimedClassifier:
         lap("features")
         encoding = model.encoder.encode(given.turn, tokens, features)
         lap("encoder")
-        nearby = model.memory.look_up_one(encoding.embedding)
-        lap("memory")
         turn = EncodedTurn(features, *encoding)
         if self._cold is None:
+            nearby = model.memory.look_up_one(encoding.embedding)
+            lap("memory")
             prediction = model.prediction(turn, nearby)
             lap("heads")
         else:
-            prediction = self._cold.prediction(given, turn, nearby.novelty)
+            prediction = self._cold.prediction(given, turn)
             lap("classes")
         return Reading(prediction, encoding.embedding)
 

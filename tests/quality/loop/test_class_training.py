@@ -96,7 +96,7 @@ def test_a_version_learns_by_class_what_its_tiers_do(base: Path, tmp_path: Path)
     assert table[1, 1] < 0.4 < 0.8 < table[2, 1]
     np.testing.assert_allclose(table[:, 0], np.array(PRIOR)[:, 0], atol=1e-3)
     assert model.manifest.parent == manifest.version
-    prediction = ColdStart(model, LIKE).prediction(*_turn(model), novelty=0.0)
+    prediction = ColdStart(model, LIKE).prediction(*_turn(model))
     assert prediction.kind == "measured"
     assert prediction.p_ok[-1] == 1.0
 

@@ -49,7 +49,7 @@ def following(engine: AsyncEngine, model: OutcomeModel) -> OwnLabels:
 
 def predicted(model: OutcomeModel, own: OwnOutcomes | None, key: str = "") -> Prediction:
     given = routing_input([{"role": "user", "content": PROMPT}], key=key)
-    return ColdStart(model).prediction(given, model.encode(given), 0.0, own)
+    return ColdStart(model).prediction(given, model.encode(given), own)
 
 
 async def test_labels_change_the_prediction_and_are_counted(any_engine: AsyncEngine, model: OutcomeModel) -> None:
@@ -68,6 +68,7 @@ async def test_labels_change_the_prediction_and_are_counted(any_engine: AsyncEng
     assert 10 < after.labels[0] <= 40
     assert after.good_labels[0] == 0.0
     assert before.labels == []
+    assert after.novelty < 0.7 < before.novelty
 
 
 async def test_one_keys_labels_say_more_of_its_own_prompts_than_of_anothers(
