@@ -72,7 +72,7 @@ def test_the_route_bench_times_every_stage_of_decisions_with_or_without_the_data
     shown = json.loads(aio(*options, "--json").output)
     assert (shown["prompts"], shown["source"]) == (5, "generated prompts")
     stages = [stage["stage"] for stage in shown["stages"]]
-    assert stages == ["input", "words", "features", "encoder", "memory", "classes", "service", "policy"]
+    assert stages == ["input", "words", "features", "encoder", "classes", "service", "policy"]
     for stage in (shown["decision"], *shown["stages"]):
         assert 0 <= stage["cpu_ms"]["p50"] <= stage["cpu_ms"]["p90"] <= stage["cpu_ms"]["p99"]
     assert "generated prompts of 100 tokens" in aio(*options).output

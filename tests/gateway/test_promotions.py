@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import delete, insert
 
+from classifier.artefact import default_artefact, load_manifest
 from classifier.decision import PolicyInputs
 from classifier.policy import decide
 from gateway.routing.classifier_in_force import ClassifierInForce
@@ -27,13 +28,14 @@ OTHER = [{"role": "user", "content": "Which of the following is a mammal? A. sha
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    """A gateway with the shipped classifier, for which the answers of tiers 1 and 2 to PROMPT were bad twelve times."""
+    """A gateway with the shipped heads as if measured here; answers of tiers 1 and 2 to PROMPT were bad twelve times."""
     data = tmp_path_factory.mktemp("data")
     settings = Settings(data_dir=str(data), drain_seconds=5, admin_keys=f"ann={ADMIN}", monitor=False)
     async with running_gateway(settings) as running:
         running.http.headers["authorization"] = f"Bearer {ADMIN}"
         parts = running.parts
-        classifier = ClassifierInForce(parts.settings.registry_path, parts.routing.catalog.fingerprint)
+        measured_on = load_manifest(default_artefact()).catalogue_fingerprint
+        classifier = ClassifierInForce(parts.settings.registry_path, measured_on)
         classifier.load()
         parts.routing.classifier = classifier
         parts.recent = RecentInForce(parts.database, classifier, parts.metrics)
@@ -78,7 +80,7 @@ async def test_a_prompt_like_the_bad_ones_is_promoted_and_its_decision_replays(a
     shown = await decided(aio)
     decision = shown["decision"]
     assert shown["tier"] > 2
-    assert "promoted from tier 1: verified outcomes nearby" in shown["reason"]
+    assert "promoted from tier 2: verified outcomes nearby" in shown["reason"]
     assert "verified outcomes nearby" in dict(decision["inputs"]["prediction"]["contributions"])
     replayed = decide(msgspec.convert(decision["inputs"], PolicyInputs))
     assert (replayed.tier, replayed.reason) == (decision["tier"], decision["reason"])
@@ -125,7 +127,7 @@ async def test_a_served_promotion_is_booked(aio: RunningGateway) -> None:
     assert int(answer.headers["x-aio-tier"]) > 2
     await aio.parts.service.idle()
     assert account.extra_usd > before
-    assert 'aio_promoted_requests_total{from_tier="1"' in (await aio.http.get("/metrics")).text
+    assert 'aio_promoted_requests_total{from_tier="2"' in (await aio.http.get("/metrics")).text
 
 
 async def test_an_operator_switches_it_off_and_on(aio: RunningGateway) -> None:
