@@ -28,7 +28,7 @@ OTHER = [{"role": "user", "content": "Which of the following is a mammal? A. sha
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    """A gateway with the shipped heads as if measured here; answers of tiers 1 and 2 to PROMPT were bad twelve times."""
+    """A gateway with the shipped heads as if measured here; tiers 1 and 2 answered PROMPT badly twelve times."""
     data = tmp_path_factory.mktemp("data")
     settings = Settings(data_dir=str(data), drain_seconds=5, admin_keys=f"ann={ADMIN}", monitor=False)
     async with running_gateway(settings) as running:
