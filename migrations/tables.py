@@ -218,7 +218,7 @@ training_rows = Table(
     Column("training_row_id", RowId, primary_key=True, autoincrement=True),
     Column("request_id", String(64)),  # NULL for rows that no request produced
     Column("key_id", String(128)),
-    Column("source", String(32), nullable=False),  # verification | probe | feedback | collected
+    Column("source", String(32), nullable=False),  # verification | probe | feedback | collected | imported
     Column("feature_spec", String(64), nullable=False),  # names the encoder and features that made the vectors
     Column("embedding", LargeBinary, nullable=False),  # little-endian float32
     Column("features", LargeBinary),  # little-endian float32

@@ -26,6 +26,7 @@ main = LazyGroup(
         "quality": ("gateway.cli.quality:quality", "Measure what a quantised model has lost."),
         "migrate": ("gateway.cli.migrate:migrate", "Bring the database schema up to date."),
         "retrain": ("gateway.cli.retrain:retrain", "Retrain the classifier from recorded outcomes."),
+        "outcomes": ("gateway.cli.outcomes:outcomes", "Import outcomes that are known already, as labels."),
         "classifier": ("gateway.cli.classifier:classifier", "Train and evaluate the classifier."),
         "bench": ("gateway.cli.bench:bench", "Measure the core, server processes and tiers."),
         "report": ("gateway.cli.report:report", "Put the sources' tables beside what was measured."),

@@ -1,0 +1,62 @@
+"""`aio outcomes import`: labels that a team already has, so that routing is right before anything was verified."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import catalog_option, data_dir_option, database_option, echo_json, json_option, settings_from
+from gateway.cli.stored_order import with_database
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+
+@click.group()
+def outcomes() -> None:
+    """Outcomes of the catalogue's tiers that are known already."""
+
+
+@outcomes.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--key", "key_id", metavar="ID", help="Whose prompts these are, by the key's id.  [no key]")
+@click.option("--margin", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Still as good below.")
+@click.option("--weight", type=click.FloatRange(0, 1), default=1.0, show_default=True, help="What such a label tells.")
+@catalog_option
+@data_dir_option
+@database_option
+@json_option
+def import_(file: Path, key_id: str | None, margin: float, weight: float, as_json: bool, **given: Any) -> None:
+    """Store the outcomes of FILE as labels. A running server takes them in within seconds; they train, too.
+
+    FILE has a line for each prompt: {"prompt": "…", "scores": {"1": 0.4, "4": 0.9}}, or "messages" in place of
+    "prompt". Scores are of any scale, higher is better; the strongest tier's is needed. The same prompt again replaces
+    its labels.
+    """
+    from classifier.artefact import default_artefact, load_artefact
+    from classifier.registry import ArtefactRegistry
+    from quality.outcome_import import OutcomeFileError, import_outcomes, read_outcomes
+    from tiers.catalog_file import load_catalog
+
+    settings = settings_from(**given)
+    catalog = load_catalog(settings.catalog)
+    try:
+        found = read_outcomes(file, len(catalog.tiers))
+    except OutcomeFileError as error:
+        raise click.ClickException(str(error)) from error
+    registry = ArtefactRegistry(settings.registry_path)
+    registry.seed(default_artefact())
+    model = load_artefact(registry.current(), catalog.fingerprint)
+
+    async def store(engine: "AsyncEngine") -> int:
+        return await import_outcomes(
+            engine, model, found, tiers=catalog.tier_fingerprints, key_id=key_id, margin=margin, weight=weight,
+            now=time.time(),
+        )  # fmt: skip
+
+    stored = with_database(settings, store)
+    if as_json:
+        echo_json({"labels": stored, "key": key_id})
+    else:
+        click.echo(f"{stored} labelled prompts are stored" + (f" for key {key_id}" if key_id else ""))
