@@ -58,9 +58,11 @@ class OwnLabels:
         return self._own
 
     async def _extent(self, connection: AsyncConnection, after: float) -> tuple[Any, ...]:
+        """What changes with every row that comes or goes among the newest; an older one does not matter."""
         number = training_rows.c.training_row_id
-        query = select(func.count(), func.max(number)).where(*self._wanted(after))
-        return tuple((await connection.execute(query)).one())
+        newest = select(number).where(*self._wanted(after)).order_by(number.desc()).limit(MOST_LABELS).subquery()
+        ends = func.count(), func.min(newest.c.training_row_id), func.max(newest.c.training_row_id)
+        return tuple((await connection.execute(select(*ends))).one())
 
     async def _rows(self, connection: AsyncConnection, after: float) -> Sequence[RowMapping]:
         newest = select(training_rows).where(*self._wanted(after)).order_by(training_rows.c.training_row_id.desc())
