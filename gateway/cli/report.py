@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import catalog_option, data_dir_option, database_option, settings_from
+from gateway.cli.options import catalog_option, data_dir_option, database_option, echo_json, json_option, settings_from
 
 if TYPE_CHECKING:
     from gateway.reporting.live import Live
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--measurements",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -28,11 +28,16 @@ if TYPE_CHECKING:
 @catalog_option
 @data_dir_option
 @database_option
-def report(measurements: Path, is_live: bool, days: float, page: Path | None, **given: Any) -> None:
+@click.pass_context
+def report(
+    context: click.Context, /, measurements: Path, is_live: bool, days: float, page: Path | None, **given: Any
+) -> None:
     """Make the report from what was measured, and from a ledger where `--live` or `--database-url` asks for it.
 
     Example: aio report --page docs/report.md
     """
+    if context.invoked_subcommand is not None:
+        return
     from gateway.reporting.report import report as made
     from inference_core.bench.measurement import MeasurementError
 
@@ -45,6 +50,29 @@ def report(measurements: Path, is_live: bool, days: float, page: Path | None, **
         click.echo(text, nl=False)
     else:
         page.write_text(text, encoding="utf-8")
+
+
+@report.command()
+@click.option(
+    "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Of decisions."
+)
+@data_dir_option
+@database_option
+@json_option
+def learning(days: float, as_json: bool, **given: Any) -> None:
+    """What was learned of each key: labels, classes of its prompts, what routing saves, how good it expects to be."""
+    from gateway.cli.stored_order import with_database
+    from quality.learning import in_words, learned_by_key
+
+    since = time.time() - days * 86_400
+    found = with_database(settings_from(**given), lambda engine: learned_by_key(engine, since))
+    if as_json:
+        echo_json(found)
+        return
+    for one in found:
+        click.echo(in_words(one))
+    if not found:
+        click.echo("Nothing was asked and nothing labelled yet.")
 
 
 def _live(days: float, given: dict[str, Any]) -> "Live":
