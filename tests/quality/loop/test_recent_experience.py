@@ -16,8 +16,8 @@ from classifier.recent_memory import RecentOutcomes
 from classifier.repair import repaired, unrepaired
 from classifier.routing_input import routing_input_of_text
 from migrations.tables import audit_events, training_rows
-from quality.experience import TRAINED_ON
-from quality.recent_experience import FEEDBACK_WEIGHT, RecentExperience, reset_promotions
+from quality.experience import FEEDBACK_WEIGHT, TRAINED_ON
+from quality.recent_experience import RecentExperience, reset_promotions
 
 DAY = 86_400.0
 PROMPT = "Tell me about cotton table window garden river"
