@@ -181,7 +181,8 @@ class QualityLoop:
 
     def _sampling(self) -> SamplingSettings:
         settings = self._settings
-        return sampling_of(len(self._tiers), settings.sampling_rate, settings.verification_budget)
+        rate, share = settings.sampling_rate, settings.verification_budget
+        return sampling_of(len(self._tiers), rate, share, settings.cold_start_usd)
 
     def _price(self, tier: int, usage: Usage) -> float:
         return cost_usd(self._catalog.tier(tier), usage)

@@ -54,6 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `sampling_rate`: ceiling of the share of answers of the cheaper half of the tiers that is verified, a fifth of it of
     the dearer half's.
     `verification_budget`: what verification may cost, as a share of the trailing day's serving cost, half of it probes.
+    `cold_start_usd`: what it may cost a day beyond that while little is known of the prompts that come; 0: nothing.
     `store_texts`: whether messages and answers are recorded (a request may still opt out with `store: false`).
     `private_keys`: comma-separated names of `api_keys` whose owners' texts are neither stored nor sampled.
     `redaction`: `module:function` or a file of regular expressions, applied to texts before anything stores them.
@@ -111,6 +112,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     quality_target: QualitySetting | None = None
     sampling_rate: Annotated[float, Meta(ge=0, le=1)] = 0.05
     verification_budget: Annotated[float, Meta(ge=0)] = 0.05
+    cold_start_usd: Annotated[float, Meta(ge=0)] = 1.0
     monitor: bool = True
     retrain_cron: str = "0 3 * * 0"
     canary_share: Annotated[float, Meta(ge=0, lt=1)] = 0.1

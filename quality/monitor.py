@@ -182,13 +182,14 @@ class Monitor:
         (spending, depth), (rates, drift), accepted, inputs = await asyncio.gather(
             self._money(), self._by_tier(), acceptance(self._engine), self._inputs.look()
         )
+        sampling = self.settings.sampling
         return MonitorStatus(
             queue=depth,
             offered=self._offered,
             sampled=self._sampled,
             dropped=self._dropped,
             spending=spending,
-            budget_usd=self.settings.sampling.budget_share * spending.serving_usd,
+            budget_usd=sampling.budget_share * spending.serving_usd + sampling.cold_start_usd,
             upgrade_rates=rates,
             evidence_of_shift=self._watch.evidence(),
             acceptance=accepted.by_tier,

@@ -7,9 +7,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from classifier.decision import LEARNED_KINDS
 from quality.record import Record
 
 _PERSON = b"aio-sampling-v1"
+# Of answers to prompts of which nothing is known; half of it with 20 labels of such prompts, a fifth with 80.
+COLD_START_RATE = 0.25
 
 Purpose = Literal["sample", "downgrade", "probe"]
 """Is a cheap answer good enough; would a cheaper tier have done; what does every tier say?"""
@@ -24,8 +27,10 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
     enough, of the others whether the tier below would have been. The answers of the surest decisions get
     `least_attention` of their ceiling, the most doubtful ones all. `probe_rate`: ceiling for requests that every tier
     answers. `budget_share` bounds what all of it may cost, as a share of the trailing day's serving cost, and
-    `probe_share` of that is for probes. `key` separates deployments, so that nobody can choose request ids that are
-    never sampled. Raises `ValueError`.
+    `probe_share` of that is for probes. A cold start needs labels sooner: up to `cold_start_rate` of the answers to
+    prompts of which little is known are verified, falling as labels of such prompts come in, and `cold_start_usd` may
+    be spent on verification in a window beyond the budget. `key` separates deployments, so that nobody can choose
+    request ids that are never sampled. Raises `ValueError`.
     """
 
     rates: tuple[float, ...] = (0.05, 0.05, 0.01, 0.01)
@@ -35,17 +40,21 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
     budget_share: float = 0.05
     probe_share: float = 0.5
     window_seconds: float = 86_400.0
+    cold_start_rate: float = 0.0
+    cold_start_usd: float = 0.0
     key: str = ""
 
     def __post_init__(self) -> None:
         for name, value in (("rates", rate) for rate in self.rates):
             if not 0.0 <= value <= 1.0:
                 raise ValueError(f"{name} has {value}; a sampling rate must lie between 0 and 1")
-        for name in ("least_attention", "probe_rate", "probe_share"):
+        for name in ("least_attention", "probe_rate", "probe_share", "cold_start_rate"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must lie between 0 and 1")
         if self.budget_share < 0.0:
             raise ValueError(f"verification budget share is {self.budget_share}; it must not be negative")
+        if self.cold_start_usd < 0.0:
+            raise ValueError(f"cold_start_usd is {self.cold_start_usd}; it must not be negative")
         if self.window_seconds <= 0.0:
             raise ValueError(f"budget window is {self.window_seconds} seconds; it must be positive")
 
@@ -62,12 +71,20 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.budget_share * (self.probe_share if purpose == "probe" else 1.0 - self.probe_share)
 
 
-def sampling_of(tiers: int, rate: float, budget_share: float) -> SamplingSettings:
+def sampling_of(tiers: int, rate: float, budget_share: float, cold_start_usd: float = 0.0) -> SamplingSettings:
     """The settings for a ladder of `tiers`: `rate` of the answers of its cheaper half, the middle tier included, and a
-    fifth of that of the dearer half. Of four tiers these are tiers 1 and 2, and tiers 3 and 4 (SPEC QM-01)."""
+    fifth of that of the dearer half. Of four tiers these are tiers 1 and 2, and tiers 3 and 4 (SPEC QM-01). Where one
+    of `rate` and `budget_share` is 0, nothing is verified in a cold start either."""
     cheap = (tiers + 1) // 2
     rates = (*[rate] * cheap, *[rate / 5] * (tiers - cheap))
-    return SamplingSettings(rates=rates, downgrade_from=cheap + 1, budget_share=budget_share)
+    cold_start_usd = cold_start_usd if rate and budget_share else 0.0
+    return SamplingSettings(
+        rates=rates,
+        downgrade_from=cheap + 1,
+        budget_share=budget_share,
+        cold_start_rate=COLD_START_RATE if cold_start_usd else 0.0,
+        cold_start_usd=cold_start_usd,
+    )
 
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,14 +126,16 @@ def uniform(request_id: str, key: str = "") -> float:
 def may_be_drawn(record: Record, settings: SamplingSettings) -> bool:
     """Whether the ceilings alone leave a chance, so that the rest is worth looking at; microseconds."""
     return eligible(record) is None and (
-        uniform(record.request_id, settings.key) < settings.rate(record.tier)
+        uniform(record.request_id, settings.key) < max(settings.rate(record.tier), settings.cold_start_rate)
         or uniform(record.request_id, f"{settings.key}/probe") < settings.probe_rate
     )
 
 
 def admits(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> bool:
-    """Whether a verification that costs at most `bound_usd` fits: what is committed never passes the budget."""
-    return spending.committed(purpose) + bound_usd <= settings.share(purpose) * spending.serving_usd
+    """Whether a verification that costs at most `bound_usd` fits: what is committed never passes the budget, with what
+    a cold start may spend beyond it."""
+    beyond = 0.0 if purpose == "probe" else settings.cold_start_usd
+    return spending.committed(purpose) + bound_usd <= settings.share(purpose) * spending.serving_usd + beyond
 
 
 def thinning(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> float:
@@ -138,7 +157,8 @@ def thinning(spending: Spending, bound_usd: float, purpose: Purpose, settings: S
 def affordable(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> float:
     """The share of the ceilings at which requests are drawn now; 0 while not one more verification fits."""
     # The store lags behind serving: while it knows of no request yet, only the claim can tell what is affordable.
-    if spending.answered and not admits(spending, bound_usd, purpose, settings):
+    budget = settings.share(purpose) * spending.serving_usd
+    if spending.answered and spending.committed(purpose) + bound_usd > budget:
         return 0.0
     return thinning(spending, bound_usd, purpose, settings)
 
@@ -158,6 +178,20 @@ def doubt(p: Number, novelty: Number) -> Number:
     """From 0 to 1, of a predicted probability and a novelty that lie between 0 and 1 themselves; arrays or numbers."""
     doubtful: Number = (4.0 * p * (1.0 - p) + novelty) / 2.0
     return doubtful
+
+
+def cold_start_share(record: Record, spending: Spending, bound_usd: float, settings: SamplingSettings) -> float:
+    """The probability with which an answer is drawn because little is known of such prompts: less with every label of
+    them, and with what the window's cold start has spent already, so that it lasts."""
+    prediction = record.decision.inputs.prediction
+    if not settings.cold_start_usd or prediction.kind not in LEARNED_KINDS:
+        return 0.0
+    purpose = settings.purpose(record.tier)
+    if not admits(spending, bound_usd, purpose, settings):
+        return 0.0
+    beyond = spending.committed(purpose) - settings.share(purpose) * spending.serving_usd
+    left = min(1.0 - beyond / settings.cold_start_usd, 1.0)
+    return settings.cold_start_rate * min(max(prediction.novelty, 0.0), 1.0) * left
 
 
 def eligible(record: Record) -> Draw | None:
@@ -193,16 +227,23 @@ def draw(
     if rate <= 0.0:
         return Draw(sampled=False, probability=0.0, reason="tier")
     ceiling = rate * attention(record, settings.least_attention)
-    return _drawn(record, settings.purpose(record.tier), ceiling, spending, bound_usd, settings)
+    least = cold_start_share(record, spending, bound_usd, settings)
+    return _drawn(record, settings.purpose(record.tier), ceiling, spending, bound_usd, settings, least)
 
 
 def _drawn(
-    record: Record, purpose: Purpose, ceiling: float, spending: Spending, bound_usd: float, settings: SamplingSettings
+    record: Record,
+    purpose: Purpose,
+    ceiling: float,
+    spending: Spending,
+    bound_usd: float,
+    settings: SamplingSettings,
+    least: float = 0.0,
 ) -> Draw:
     share = affordable(spending, bound_usd, purpose, settings)
-    if share == 0.0:
+    rate = max(ceiling * share, least)
+    if share == 0.0 and rate == 0.0:
         return Draw(sampled=False, probability=0.0, reason="no budget", purpose=purpose)
-    rate = ceiling * share
     # Probes are uniformly random and independent of everything else, the other draws included.
     key = f"{settings.key}/probe" if purpose == "probe" else settings.key
     sampled = uniform(record.request_id, key) < rate

@@ -17,6 +17,7 @@ from quality.sampling import (
     attention,
     draw,
     may_be_drawn,
+    sampling_of,
     thinning,
     uniform,
 )
@@ -212,3 +213,30 @@ def test_wilson_matches_published_values() -> None:
     assert wilson_interval(81, 263).high == pytest.approx(0.3662, abs=1e-4)
     assert wilson_interval(15, 148).low == pytest.approx(0.0624, abs=1e-4)
     assert wilson_interval(15, 148).high == pytest.approx(0.1605, abs=1e-4)
+
+
+COLD = SamplingSettings(probe_rate=0.0, probe_share=0.0, cold_start_rate=0.25, cold_start_usd=1.0)
+
+
+@pytest.mark.parametrize(("novelty", "left", "wanted"), [(1.0, 1.0, 0.25), (0.5, 1.0, 0.125), (1.0, 0.4, 0.1)])
+def test_prompts_of_which_little_is_known_are_verified_more_often_while_the_cold_start_may_spend(
+    novelty: float, left: float, wanted: float
+) -> None:
+    spending = Spending(serving_usd=0.01, answered={1: 10}, committed_usd=1.0 - left + 0.0005, verifications=5)
+    found = draw(certain("req-1", 1.0, novelty=novelty), spending, 0.01, COLD)
+    assert found.probability == pytest.approx(wanted)
+
+
+def test_a_cold_start_never_spends_more_than_its_dollars_and_the_budget() -> None:
+    spending = Spending(serving_usd=1.0, answered={1: 10})
+    for i in range(5_000):
+        found = draw(certain(f"req-{i}", 0.5, novelty=1.0), spending, 0.02, COLD)
+        if found.sampled and admits(spending, 0.02, "sample", COLD):
+            committed, count = spending.committed_usd + 0.02, spending.verifications + 1
+            spending = msgspec.structs.replace(spending, committed_usd=committed, verifications=count)
+    assert 0.9 < spending.committed_usd <= 1.05
+
+
+def test_a_switched_off_sampling_stays_off_in_a_cold_start() -> None:
+    assert sampling_of(4, 0.0, 0.05, 1.0).cold_start_rate == sampling_of(4, 0.05, 0.0, 1.0).cold_start_usd == 0.0
+    assert sampling_of(4, 0.05, 0.05, 1.0).cold_start_rate > 0.05
