@@ -7,7 +7,7 @@ RESULTS ?= docs/measurements
 # Tests run in so many processes, a file's tests in one of them.
 WORKERS ?= 2
 
-.PHONY: run install test lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report classifier-card clean
+.PHONY: run install test lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -161,11 +161,6 @@ bench-peers: install
 
 bench-report: install
 	$(BIN)/aio bench report $(RESULTS) --page docs/performance.md --images docs/img
-
-# The model card: the serving classifier measured beside simple predictors, its page and plots; about ten minutes,
-# and twenty more where hidden states of these prompts were never computed.
-classifier-card: install
-	AIO_HIDDEN_STATES=hidden $(BIN)/aio classifier card --measure
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
