@@ -12,6 +12,7 @@ import msgspec
 
 from classifier.acceptance import accepted_artefact
 from classifier.complexity.class_predictor import ClassPredictor, threshold_of
+from classifier.complexity.class_table import ClassTable
 from classifier.decision import PolicyInputs
 from classifier.encoder import SlowEncoder
 from classifier.outcome_model import OutcomeModel, encode_turns
@@ -41,8 +42,10 @@ class PromptPrediction(msgspec.Struct, frozen=True):
 class BatchPredictor:
     """A loaded artefact and one quality target."""
 
-    def __init__(self, model: OutcomeModel, quality_target: float | None = None) -> None:
-        self.model, self._predictor = model, ClassPredictor(model)
+    def __init__(
+        self, model: OutcomeModel, quality_target: float | None = None, prior: ClassTable | None = None
+    ) -> None:
+        self.model, self._predictor = model, ClassPredictor(model, prior)
         self._costs = reference_prices(self._predictor.tiers).tolist()
         self._target = threshold_of(quality_target)
 
@@ -75,9 +78,10 @@ def predict_lines(
     quality_target: float | None = None,
     processes: int | None = None,
     catalogue_fingerprint: str = "",
+    prior: ClassTable | None = None,
 ) -> Iterator[tuple[int, bytes]]:
     """(Number of rows, their lines of JSON) in the order of `rows`, with the artefact in `folder` for the catalogue of
-    that fingerprint.
+    that fingerprint, of whose tiers `prior` is known.
 
     `processes`: how many work beside each other, by default the machine's cores where there is enough to do; memory
     stays bounded however long `rows` are. Raises `ArtefactError`.
@@ -90,14 +94,14 @@ def predict_lines(
     # A slow encoder takes all cores for each of its batches, and much memory.
     alone = isinstance(model.encoder, SlowEncoder) or len(first) < WORTH_A_PROCESS
     if wanted == 1 or (processes is None and alone):
-        predictor = BatchPredictor(model, quality_target)
+        predictor = BatchPredictor(model, quality_target, prior)
         for batch in _batches(first, given):
             yield len(batch), _lines(predictor, batch)
         return
     # A process of its own for each core: matrix products with threads of their own would only get into their way.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with ProcessPoolExecutor(
-        wanted, get_context("spawn"), _start, (folder, quality_target, catalogue_fingerprint)
+        wanted, get_context("spawn"), _start, (folder, quality_target, catalogue_fingerprint, prior)
     ) as pool:
         waiting: deque[tuple[int, Future[bytes]]] = deque()
         for batch in _batches(first, given):
@@ -123,11 +127,11 @@ def _lines(predictor: BatchPredictor, rows: list[PromptRow]) -> bytes:
 _predictor: BatchPredictor | None = None
 
 
-def _start(folder: Path, quality_target: float | None, catalogue_fingerprint: str) -> None:
+def _start(folder: Path, quality_target: float | None, catalogue_fingerprint: str, prior: ClassTable | None) -> None:
     """Load the artefact once per process."""
     global _predictor
     model = accepted_artefact(folder, catalogue_fingerprint)
-    _predictor = BatchPredictor(model, quality_target)
+    _predictor = BatchPredictor(model, quality_target, prior)
 
 
 def _work(rows: list[PromptRow]) -> bytes:

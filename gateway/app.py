@@ -41,12 +41,12 @@ from gateway.processes.worker_answers import worker_answers
 from gateway.processes.worker_place import WorkerPlace
 from gateway.quality_loop import QualityLoop, running_quality_loop
 from gateway.routing.active_labels import ActiveLabels
+from gateway.routing.class_prior import class_prior
 from gateway.routing.classifier_in_force import ClassifierInForce, Serving
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.model import Classifier
 from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
-from gateway.routing.tier_kinds import tier_kinds
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore, open_redis
 from gateway.stores.retries import background, until_it_works
@@ -314,7 +314,7 @@ class Composition:
             root,
             self.catalog.fingerprint,
             self._show_classifier,
-            like=tier_kinds(self.catalog),
+            prior=class_prior(self.catalog, self.settings.data_path),
             must_be_measured=self.settings.classifier_must_be_measured,
             states=partial(
                 CoreStates,

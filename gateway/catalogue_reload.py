@@ -10,10 +10,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.knobs.replicas import ReplicaKnobs
+from gateway.routing.class_prior import class_prior
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.model import Classifier
 from gateway.routing.router import RoutingService
-from gateway.routing.tier_kinds import tier_kinds
 from gateway.settings import Settings
 from quality.store import record_audit
 from tiers.build import build_remote
@@ -75,7 +75,8 @@ class CatalogueReload:
             started = await _started([spec for spec in changed if spec.model is None])
             self._put_in_force(catalog, started)
             if changed and isinstance(self._classifier, ClassifierInForce):
-                await self._classifier.serve_catalogue(before.fingerprint, tier_kinds(before))
+                prior = await asyncio.to_thread(class_prior, before, self._settings.data_path)
+                await self._classifier.serve_catalogue(before.fingerprint, prior)
             for renew in self._renewals if changed else ():
                 await renew()
             done = Reloaded(

@@ -10,9 +10,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.artefact import default_artefact
-from classifier.complexity.prior import adequacies
+from classifier.complexity.class_table import whole_table
 from classifier.registry import ArtefactRegistry
-from gateway.routing.tier_kinds import tier_kinds
+from gateway.routing.class_prior import class_prior
 from gateway.settings import Settings
 from gateway.stores.retries import background, until_it_works
 from gateway.telemetry.metrics import Metrics
@@ -53,7 +53,7 @@ def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
         catalogue_fingerprint=catalog.fingerprint,
         models={catalog.name: models},
         tiers=catalog.tier_fingerprints,
-        prior=adequacies(tier_kinds(catalog)).tolist(),
+        prior=whole_table(class_prior(catalog, settings.data_path)).tolist(),
         rollout=RolloutSettings(share=settings.canary_share),
     )
 

@@ -1,6 +1,5 @@
 """Predictions by the prompt's complexity class: from what the tiers are like, or what was learned of them."""
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Literal
 
@@ -8,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.artefact import default_artefact, load_artefact
-from classifier.complexity.classes import Complexity
+from classifier.complexity.class_table import ClassTable, prior_table
 from classifier.complexity.model import shipped_complexity
-from classifier.complexity.prior import DEFAULT_TARGET, adequacies, like_of
+from classifier.complexity.prior import DEFAULT_TARGET, like_of
 from classifier.decision import Prediction
 from classifier.errors import PolicyInputsError
 from classifier.local.estimator import N0_KEY
@@ -37,18 +36,20 @@ class ClassPredictor:
     that the classes were trained with; else the shipped one encodes the prompt. Raises `ArtefactError` if either file
     is missing.
 
-    `like`: what each tier of the catalogue is like, which need not be as many tiers as the model is for; by default the
-    model's number, spread evenly. A table that the model learned of this catalogue takes the place of the prior if it
-    is of as many tiers (`kind` is then "measured", else "prior").
+    `prior`: what is known of the catalogue's tiers, which need not be as many as the model is for; by default as many,
+    spread evenly. A table that the model learned of this catalogue takes its place if it is of as many tiers. `kind` is
+    "measured" where either holds answers of the catalogue's own tiers, else "prior".
     """
 
-    def __init__(self, model: OutcomeModel, like: Sequence[Complexity] = ()) -> None:
+    def __init__(self, model: OutcomeModel, prior: ClassTable | None = None) -> None:
         self._complexity = shipped_complexity()
-        kinds = tuple(like) or like_of(model.manifest.tiers)
+        self._prior = prior_table(like_of(model.manifest.tiers)) if prior is None else prior
         learned = model.adequacy if model.kind == "measured" else None
-        measured = learned is not None and learned.shape[1] == len(kinds) - 1
+        if learned is not None and learned.shape != self._prior.p.shape:
+            learned = None
+        self._table = self._prior.p if learned is None else learned
+        measured = learned is not None or self._prior.measured
         self._kind: Literal["measured", "prior"] = "measured" if measured else "prior"
-        self._table = learned if learned is not None and measured else adequacies(kinds)[:, :-1]
         # By tier, so that a decision takes four products for each.
         self._by_tier = [tuple(column) for column in self._table.T.tolist()]
         self._version = model.version
@@ -62,7 +63,7 @@ class ClassPredictor:
     @property
     def tiers(self) -> int:
         """How many tiers the predictions are of."""
-        return self._table.shape[1] + 1
+        return int(self._table.shape[1]) + 1
 
     @property
     def table(self) -> Float:
@@ -85,17 +86,25 @@ class ClassPredictor:
         if known is None:
             simple, medium, complex_, expert = classes
             p_ok = [simple * a + medium * b + complex_ * c + expert * d for a, b, c, d in self._by_tier]
+            labels, good = self._measured_labels(classes)
         else:
-            p_ok = known.p_ok.tolist()
+            p_ok, labels, good = known.p_ok.tolist(), known.labels.tolist(), known.good.tolist()
         return Prediction(
             p_ok=[*(round(p, 6) for p in p_ok), 1.0],
             classes=[round(p, 4) for p in classes],
-            labels=[] if known is None else [round(n, 1) for n in known.labels.tolist()],
-            good_labels=[] if known is None else [round(n, 1) for n in known.good.tolist()],
+            labels=[round(n, 1) for n in labels],
+            good_labels=[round(n, 1) for n in good],
             kind=self._kind,
             novelty=1.0 if known is None else round(N0_KEY / (N0_KEY + float(known.labels.max())), 4),
             classifier_version=self._version,
         )
+
+    def _measured_labels(self, classes: list[float]) -> tuple[list[float], list[float]]:
+        """By tier, how many answers to measured prompts of such classes there are, and how many were as good."""
+        if not self._prior.measured:
+            return [], []
+        weights = np.array(classes, np.float32)
+        return (weights @ self._prior.labels).tolist(), (weights @ self._prior.good).tolist()
 
 
 @cache

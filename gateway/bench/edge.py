@@ -11,11 +11,11 @@ import numpy as np
 
 from gateway.answering.service import Service
 from gateway.cores.engine import running_engine
+from gateway.routing.class_prior import class_prior
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.dry_run import dry_ask
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.router import RoutingService
-from gateway.routing.tier_kinds import tier_kinds
 from gateway.settings import Settings
 from inference_core.bench.workload import Prompts
 from inference_core.tokenization.tokenizer import Tokenizer
@@ -76,7 +76,9 @@ async def bench_edge(
 @asynccontextmanager
 async def _service(settings: Settings, knobs: RoutingKnobFile, records: list[Record]) -> AsyncIterator[Service]:
     catalog = load_catalog(settings.catalog)
-    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint, like=tier_kinds(catalog))
+    classifier = ClassifierInForce(
+        settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)
+    )
     await asyncio.to_thread(classifier.load)
     async with running_engine(settings, catalog) as engine:
         routing = RoutingService(catalog, engine.tiers, classifier, settings.quality_target, knobs)

@@ -4,7 +4,7 @@ pointer names others."""
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from classifier.acceptance import accepted_artefact
 from classifier.answer_length import AnswerLength
 from classifier.artefact import default_artefact
-from classifier.complexity.classes import Complexity
+from classifier.complexity.class_table import ClassTable
 from classifier.decision import Prediction
 from classifier.encoder import SlowEncoder
 from classifier.errors import ArtefactError
@@ -69,22 +69,27 @@ class ClassifierInForce:
         catalogue_fingerprint: str,
         on_change: Callable[[Serving], None] = lambda serving: None,
         *,
-        like: Sequence[Complexity] = (),
+        prior: ClassTable | None = None,
         must_be_measured: bool = False,
         states: Callable[[StateSpec], StateSource] | None = None,
     ) -> None:
-        """`like`: what each tier of the catalogue is like, for versions without outcomes of these tiers; empty: as many
-        tiers as the version is for, spread evenly.
+        """`prior`: what is known of the catalogue's tiers by class, for versions that learned nothing of them; None: of
+        as many tiers as the version is for, spread evenly.
 
         `states`: who computes hidden states for an encoder that reads them; by default it loads the model here."""
         self._states = states
         self._registry = ArtefactRegistry(root)
-        self._fingerprint, self._like, self._must_be_measured = catalogue_fingerprint, tuple(like), must_be_measured
+        self._fingerprint, self._prior, self._must_be_measured = catalogue_fingerprint, prior, must_be_measured
         self._on_change = on_change
         self._serving: Serving | None = None
         self._lengths: AnswerLength | None = None
         self._seen: tuple[int, int] | None = None
         self.refusal = "no artefact was loaded yet"
+
+    @property
+    def prior(self) -> ClassTable | None:
+        """What is known of the catalogue's tiers without any version."""
+        return self._prior
 
     @property
     def serving(self) -> Serving:
@@ -131,14 +136,14 @@ class ClassifierInForce:
         self._seen = self._pointer_state()
         self._put_in_force(*self._read())
 
-    async def serve_catalogue(self, fingerprint: str, like: Sequence[Complexity] = ()) -> None:
+    async def serve_catalogue(self, fingerprint: str, prior: ClassTable | None) -> None:
         """Go on for a catalogue of other answers, whose outcomes may not have been measured."""
-        self._fingerprint, self._like = fingerprint, tuple(like) or self._like
+        self._fingerprint, self._prior = fingerprint, prior
         serving = self._serving
         if serving is None or self._must_be_measured:
             self._put_in_force(*await asyncio.to_thread(self._read))
             return
-        now = {id(version): version.for_catalogue(fingerprint, self._like) for version in serving.versions}
+        now = {id(version): version.for_catalogue(fingerprint, prior) for version in serving.versions}
         renewed = msgspec.structs.replace(
             serving,
             current=now[id(serving.current)],
@@ -161,7 +166,7 @@ class ClassifierInForce:
         current = self._serving.current if self._serving is not None else None
         try:
             folder = self._registry.current() if self._pointer_state() else default_artefact()
-            current = LoadedVersion(self._accepted(folder), like=self._like)
+            current = LoadedVersion(self._accepted(folder), prior=self._prior)
         except (ArtefactError, OSError) as error:
             problems.append(f"the classifier stays {current.version if current else 'missing'}: {error}")
         if current is None:
@@ -171,7 +176,7 @@ class ClassifierInForce:
             given = self._registry.canary() if self._pointer_state() else None
             if given is not None and given.version != current.version:
                 model = self._accepted(self._registry.folder(given.version))
-                canary, share = LoadedVersion(model, on_trial=True, like=self._like), given.share
+                canary, share = LoadedVersion(model, on_trial=True, prior=self._prior), given.share
         except (ArtefactError, OSError) as error:
             problems.append(f"the canary gets no requests: {error}")
         split, arms = None, {}
@@ -187,10 +192,10 @@ class ClassifierInForce:
         """The version that decides about an arm: of an arm that is a tier, the current one."""
         if arm.version is None or arm.version == current.version:
             return current
-        return LoadedVersion(self._accepted(self._registry.folder(arm.version)), like=self._like)
+        return LoadedVersion(self._accepted(self._registry.folder(arm.version)), prior=self._prior)
 
     def _accepted(self, folder: Path) -> OutcomeModel:
-        tiers = len(self._like) or None
+        tiers = None if self._prior is None else self._prior.p.shape[1] + 1
         model = accepted_artefact(folder, self._fingerprint, tiers=tiers, must_be_measured=self._must_be_measured)
         if isinstance(model.encoder, HiddenStateEncoder) and self._states is not None:
             model.encoder.read_from(self._states(model.encoder.spec))

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from gateway.answering.ask import Ask
+from gateway.routing.class_prior import class_prior
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
-from gateway.routing.tier_kinds import tier_kinds
 from gateway.settings import Settings
 from inference_core.protocol import SamplingParams
 from tiers.catalog_file import load_catalog
@@ -19,7 +19,9 @@ from tiers.tier import ChatMessage
 def dry_routing(settings: Settings) -> RoutingService:
     """Without tiers: nobody is down and nothing is queued, so that the prompt alone decides."""
     catalog = load_catalog(settings.catalog)
-    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint, like=tier_kinds(catalog))
+    classifier = ClassifierInForce(
+        settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)
+    )
     classifier.load()
     knobs = RoutingKnobFile(settings.routing_knobs_path)
     ProbesInForce(settings.probes_path, catalog, knobs, classifier.use_lengths).load()

@@ -1,14 +1,13 @@
 """One loaded version of the classifier with its rules: a decision is made with one of these, and never with two."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from classifier.answer_length import AnswerLength
 from classifier.complexity.class_predictor import ClassPredictor, Float
-from classifier.complexity.classes import Complexity
+from classifier.complexity.class_table import ClassTable
 from classifier.decision import Prediction
 from classifier.encoder import SlowEncoder
 from classifier.local.own import OwnOutcomes
@@ -22,12 +21,12 @@ class LoadedVersion:
     answers, which are replaced whole.
 
     It decides by the prompt's complexity class: by a table that it learned of the catalogue's tiers or, without one, by
-    what they are `like`, by default as many tiers as the version is for, spread evenly; and by the own labels.
+    the catalogue's `prior`, by default of as many tiers as the version is for, spread evenly; and by the own labels.
     """
 
-    def __init__(self, model: OutcomeModel, *, on_trial: bool = False, like: Sequence[Complexity] = ()) -> None:
-        self.model, self.on_trial, self._like = model, on_trial, tuple(like)
-        self._predictor = ClassPredictor(model, self._like)
+    def __init__(self, model: OutcomeModel, *, on_trial: bool = False, prior: ClassTable | None = None) -> None:
+        self.model, self.on_trial, self._prior = model, on_trial, prior
+        self._predictor = ClassPredictor(model, prior)
         self._slow_encoder = model.encoder if isinstance(model.encoder, SlowEncoder) else None
         self.own: OwnOutcomes | None = None
         self.lengths: AnswerLength | None = None
@@ -75,9 +74,9 @@ class LoadedVersion:
         if self._slow_encoder is not None:
             await asyncio.wrap_future(self._slow_encoder.submit(given.turn))
 
-    def for_catalogue(self, fingerprint: str, like: Sequence[Complexity] = ()) -> "LoadedVersion":
-        """The same version for the catalogue of this fingerprint, whose tiers are `like`; by default as before."""
+    def for_catalogue(self, fingerprint: str, prior: ClassTable | None) -> "LoadedVersion":
+        """The same version for the catalogue of this fingerprint and `prior`."""
         model = self.model.for_catalogue(fingerprint)
-        version = LoadedVersion(model, on_trial=self.on_trial, like=like or self._like)
+        version = LoadedVersion(model, on_trial=self.on_trial, prior=prior)
         version.own, version.lengths = self.own, self.lengths
         return version

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from classifier.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.complexity.class_table import prior_table
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import QUALITY_SETTINGS
 from classifier.errors import ArtefactError
@@ -186,7 +187,7 @@ def test_swaps_under_load_show_no_error_and_no_mixed_version(tmp_path: Path) -> 
     other = msgspec.structs.replace(load_manifest(tmp_path / "v1-child"), version="v1-other", curves=stricter)
     save_artefact(tmp_path, other, load_model_tensors(default_artefact()), load_base(default_artefact()))
     classifier = ClassifierInForce(
-        tmp_path, load_manifest(default_artefact()).catalogue_fingerprint, like=tuple(Complexity)
+        tmp_path, load_manifest(default_artefact()).catalogue_fingerprint, prior=prior_table(tuple(Complexity))
     )
     classifier.load()
     service = RoutingService(CATALOG, {}, classifier, None)

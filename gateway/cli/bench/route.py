@@ -11,7 +11,6 @@ import click
 import msgspec
 
 from classifier.complexity.class_predictor import ClassPredictor
-from classifier.complexity.classes import Complexity
 from classifier.features import LEXICON, surface_features
 from classifier.outcome_model import EncodedTurn
 from classifier.policy import decide
@@ -19,10 +18,10 @@ from classifier.routing_input import CHARS_PER_TOKEN, RoutingInput
 from classifier.tokens import tokenise
 from gateway.answering.ask import Ask
 from gateway.cli.options import catalog_option, data_dir_option, echo_json, json_option, settings_from, table
+from gateway.routing.class_prior import class_prior
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.model import Reading
 from gateway.routing.router import RoutingService
-from gateway.routing.tier_kinds import tier_kinds
 from inference_core.protocol import SamplingParams
 from tiers.catalog_file import load_catalog
 from tiers.tier import ChatMessage
@@ -80,7 +79,9 @@ def route(prompts: int, tokens: int, seed: int, as_json: bool, **given: Any) -> 
     """
     settings = settings_from(**given)
     catalog = load_catalog(settings.catalog)
-    classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint, like=tier_kinds(catalog))
+    classifier = ClassifierInForce(
+        settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)
+    )
     classifier.load()
     # Without tiers: none is down and none has a queue, so that nothing waits.
     service = RoutingService(catalog, {}, classifier, settings.quality_target)
@@ -120,7 +121,7 @@ def _time_stages(classifier: ClassifierInForce, service: RoutingService, asks: S
     What comes before the classifier is the input. The policy is run once more on its own; what else comes after the
     classifier (limits of the tiers, costs, the record of the inputs) is the service's.
     """
-    timed = TimedClassifier(classifier, tier_kinds(service.catalog))
+    timed = TimedClassifier(classifier)
     watched = RoutingService(service.catalog, {}, timed, service.quality_target)
     watch = timed.watch
     for ask in asks:
@@ -138,10 +139,10 @@ class TimedClassifier:
 
     on_trial = False
 
-    def __init__(self, classifier: ClassifierInForce, like: Sequence[Complexity] = ()) -> None:
+    def __init__(self, classifier: ClassifierInForce) -> None:
         self.watch = Stopwatch()
         self._model = classifier.model
-        self._predictor = ClassPredictor(self._model, like)
+        self._predictor = ClassPredictor(self._model, classifier.prior)
 
     def read(self, given: RoutingInput) -> Reading:
         """P(no worse) of every tier, and the prompt's embedding."""

@@ -44,9 +44,9 @@ def semantic_cache(
     from gateway.cache.lookup_cost import lookup_cost
     from gateway.cache.semantic_study import read_pairs, semantic_study
     from gateway.cli.classifier.versions import folder_of
+    from gateway.routing.class_prior import class_prior
     from gateway.routing.classifier_in_force import ClassifierInForce
     from gateway.routing.router import RoutingService
-    from gateway.routing.tier_kinds import tier_kinds
     from tiers.catalog_file import load_catalog
 
     try:
@@ -62,7 +62,9 @@ def semantic_cache(
     cost = None
     if others:
         catalog = load_catalog(settings.catalog)
-        classifier = ClassifierInForce(settings.registry_path, catalog.fingerprint, like=tier_kinds(catalog))
+        classifier = ClassifierInForce(
+            settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)
+        )
         classifier.load()
         cost = asyncio.run(lookup_cost(RoutingService(catalog, {}, classifier, None), others))
     if as_json:

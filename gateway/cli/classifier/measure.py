@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--per-level", type=click.IntRange(1, 10), default=6, show_default=True, help="Tasks of each kind and level."
 )
@@ -31,19 +31,26 @@ if TYPE_CHECKING:
 @catalog_option
 @data_dir_option
 @cache_dir_option
-def measure(file: Path, per_level: int, seed: int, concurrency: int, **given: Any) -> None:
+def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **given: Any) -> None:
     """Ask everyday tasks to every tier and write to FILE which it got right; no text is kept.
+
+    By default FILE lies in the data folder. `aio serve` finds it there at its start, and routes by it instead of by what
+    such models usually do.
 
     Eight kinds at five levels, from trivial to hard: facts, sums in words, extraction, translation, yes or no, what
     programs print, lists and reasoning. FILE is written after each tier; tiers that it has are not asked again.
     """
     from inference_core.native import cpu
     from quality.everyday_outcomes import EverydayOutcomesError, begun_outcomes, read_outcomes
+    from quality.measured_outcomes import OWN_FOLDER
     from quality.tier_accuracy import TierMeasurementError
     from tiers.catalog_file import load_catalog
 
     settings = settings_from(role="all", **given)
     catalog = load_catalog(settings.catalog)
+    if file is None:
+        file = settings.data_path / OWN_FOLDER / f"{catalog.fingerprint}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
     kernels = cpu.extension().instruction_sets()[0] if cpu.AVAILABLE else "torch"
     outcomes = begun_outcomes(catalog, seed, per_level, kernels)
     try:
@@ -54,6 +61,7 @@ def measure(file: Path, per_level: int, seed: int, concurrency: int, **given: An
     except (EverydayOutcomesError, TierMeasurementError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(_shown(outcomes, catalog))
+    click.echo(f"kept in {file}")
 
 
 def _same(before: "EverydayOutcomes", wanted: "EverydayOutcomes", file: Path) -> "EverydayOutcomes":

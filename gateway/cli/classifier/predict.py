@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--output", "target", type=click.Path(dir_okay=False, path_type=Path), required=True, help="JSON lines.")
 @version_option
 @click.option("--quality", type=click.FloatRange(0, 1), help="Quality target of `tier`.  [0.7, or the version's own]")
-@click.option("--catalog", metavar="NAME|FILE", help="Use this catalogue's own outcomes, where the version has them.")
+@click.option("--catalog", metavar="NAME|FILE", help="Decide with what is known of this catalogue's tiers.")
 @click.option("--processes", type=click.IntRange(min=1), help="Processes beside each other.  [one per core]")
 @data_dir_option
 @json_option
@@ -46,11 +46,13 @@ def predict(
     from classifier.batch import predict_lines
     from classifier.prompt_file import read_prompts
     from gateway.cli.classifier.versions import folder_of
+    from gateway.routing.class_prior import class_prior
     from inference_core.loaders.atomic_file import atomic_file
     from tiers.catalog_file import load_catalog
 
-    folder = folder_of(settings_from(**given).registry_path, version)
-    fingerprint = "" if catalog is None else load_catalog(catalog).fingerprint
+    settings = settings_from(**given)
+    folder = folder_of(settings.registry_path, version)
+    known = None if catalog is None else load_catalog(catalog)
     began, written = time.perf_counter(), 0
     with atomic_file(target) as file:
         for count, lines in predict_lines(
@@ -58,7 +60,8 @@ def predict(
             read_prompts(source),
             quality_target=quality,
             processes=processes,
-            catalogue_fingerprint=fingerprint,
+            catalogue_fingerprint="" if known is None else known.fingerprint,
+            prior=None if known is None else class_prior(known, settings.data_path),
         ):
             file.write(lines)
             written += count

@@ -1,13 +1,23 @@
-"""What each tier of a catalogue is like, for decisions by class while none of its outcomes are known."""
+"""What is known of a catalogue's tiers by complexity class before any request: measured, or by what they are like."""
 
+from pathlib import Path
+
+from classifier.complexity.class_table import ClassTable, prior_table
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import like_of
+from quality.measured_outcomes import OWN_FOLDER, with_measured
 from tiers.catalog import Catalog
 from tiers.catalog_defaults import model_billions
 from tiers.tier_spec import ChainOfThoughtSpec, TierSpec
 
 # Below so many billions of parameters a model is like 3B, then like 8B, then like 70B.
 SMALL_BELOW, MEDIUM_BELOW = 5.0, 24.0
+
+
+def class_prior(catalog: Catalog, data_path: Path) -> ClassTable:
+    """The table that versions of the classifier begin with: the prior of the tiers' kinds, with the results of everyday
+    tasks where they were measured (`aio classifier measure`) on exactly these tiers."""
+    return with_measured(prior_table(tier_kinds(catalog)), catalog, [data_path / OWN_FOLDER])
 
 
 def tier_kinds(catalog: Catalog) -> tuple[Complexity, ...]:

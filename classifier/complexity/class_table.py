@@ -1,0 +1,49 @@
+"""What is known of a catalogue's tiers by complexity class, and of how many answers it is known."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from classifier.complexity.classes import Complexity
+from classifier.complexity.prior import adequacies
+from classifier.local.cells import ClassCells
+
+Float = npt.NDArray[np.float32]
+
+# How many answers the prior counts for.
+N0_PRIOR = 10.0
+
+
+class ClassTable(NamedTuple):
+    """`p` [4, tiers - 1]: P(the tier's answer is as good as the strongest's) by class. `labels` and `good`
+    [4, tiers - 1]: how many answers to prompts of the class were compared, and how many were as good; all float32."""
+
+    p: Float
+    labels: Float
+    good: Float
+
+    @property
+    def measured(self) -> bool:
+        """Whether any answer was compared; if not, it is the prior alone."""
+        return bool(self.labels.any())
+
+
+def prior_table(like: Sequence[Complexity]) -> ClassTable:
+    """What is said of tiers `like` models of these classes while none of their answers is known."""
+    none = np.zeros((len(Complexity), len(like) - 1), np.float32)
+    return ClassTable(adequacies(like)[:, :-1], none, none)
+
+
+def whole_table(table: ClassTable) -> Float:
+    """[4, tiers]: `table.p` with the strongest tier, whose answers are as good as its own."""
+    return np.concatenate((table.p, np.ones((len(table.p), 1), np.float32)), axis=1)
+
+
+def measured_table(prior: ClassTable, classes: Float, as_good: Float) -> ClassTable:
+    """`prior` moved by compared answers: `classes` [n, 4] of the prompts, `as_good` [n, tiers - 1] 1 or 0."""
+    weights = np.ones_like(as_good)
+    cells, _ = ClassCells.fit(classes, as_good - classes @ prior.p, weights, N0_PRIOR)
+    p: Float = np.clip(prior.p + cells.table(), 0.0, 1.0)
+    return ClassTable(p, prior.labels + classes.T @ weights, prior.good + classes.T @ as_good)
