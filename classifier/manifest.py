@@ -51,10 +51,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     `heads`: names of the outcomes in the tensors' order ("no_worse_1", …, "correct_1", …). `catalogue_fingerprint`:
     of the models whose outcomes were measured; predictions for any other catalogue are a prior. `files`: name →
-    SHA-256. `groups`: names of the clusters that `base.safetensors` numbers. `metrics`: the report as data.
+    SHA-256. `groups`: names of the clusters that `base.safetensors` numbers. `metrics`: figures, such as how many rows
+    were erased.
     `adequacy`: P(tier k's answer is as good as the strongest's) of a prompt of each complexity class, as learned of
-    this catalogue, [4][tiers - 1]; None: nothing was learned, and a prior stands for it. `fallback`: None is `classifier.fallback`'s
-    usual one. `ordinal`: the heads are thresholds of one score.
+    this catalogue, [4][tiers - 1]; None: nothing was learned, and a prior stands for it.
     """
 
     schema_version: int
@@ -75,5 +75,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, Any]
     files: dict[str, str]
     fallback: NoveltyFallback | None = None
-    ordinal: bool = False
     adequacy: list[list[float]] | None = None

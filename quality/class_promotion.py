@@ -12,8 +12,7 @@ import numpy.typing as npt
 from classifier.outcome_model import OutcomeModel
 from classifier.training import metrics
 from classifier.training.encoded_rows import EncodedRows
-from classifier.training.evaluate import MIN_ROWS, RESAMPLES
-from classifier.training.routing import Estimate, estimate
+from classifier.training.estimates import MIN_ROWS, RESAMPLES, Estimate, estimate
 from quality.guards import cluster_gains, cluster_reasons
 from quality.promotion import Judgement, calibration_reasons, shown, tier_calibration
 

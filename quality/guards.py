@@ -12,8 +12,7 @@ from classifier.clusters import Clusters
 from classifier.outcome_model import EncodedTurn, OutcomeModel
 from classifier.training import metrics
 from classifier.training.encoded_rows import EncodedRows
-from classifier.training.evaluate import MIN_ROWS, RESAMPLES
-from classifier.training.routing import Estimate, estimate
+from classifier.training.estimates import MIN_ROWS, RESAMPLES, Estimate, estimate
 
 Float = npt.NDArray[np.floating]
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from classifier.outcome_model import OutcomeModel
 from classifier.training import metrics
 from classifier.training.encoded_rows import EncodedRows
-from classifier.training.evaluate import ECE_TOLERANCE, MIN_ROWS, RESAMPLES
-from classifier.training.routing import COST_WEIGHT, Estimate, choose, estimate, utility
+from classifier.training.estimates import ECE_TOLERANCE, MIN_ROWS, RESAMPLES, Estimate, estimate
 from classifier.training.row_sets import RowSet, predict_rows, row_sets
+from classifier.worth import COST_WEIGHT, choose, utility
 from quality.guards import (
     BASE_TOLERANCE,
     ClusterGain,

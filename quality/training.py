@@ -16,7 +16,7 @@ from classifier.outcome_model import OutcomeModel
 from classifier.training.changes import Changes, of_rows, up_to_date
 from classifier.training.encoded_rows import EncodedRows, label_matrix
 from classifier.training.retrain import cross_fitted, retrain_from
-from classifier.training.routing import COST_WEIGHT
+from classifier.worth import COST_WEIGHT
 from quality.class_training import trained_by_class
 from quality.experience import TRAINED_ON
 from quality.promotion import Judgement, judge_candidate

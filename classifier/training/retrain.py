@@ -54,7 +54,7 @@ def retrain_from(
         raise TrainingDataError("no new rows; retraining needs some verified outcomes.")
     rows = _all_rows(base, new_rows, base_weight)
     before = outdated(rows.labels.shape, changes or {})
-    heads, memory = fit_heads(rows, seed=seed, recent=len(new_rows), ordinal=parent.ordinal, outdated=before)
+    heads, memory = fit_heads(rows, seed=seed, recent=len(new_rows), outdated=before)
     tensors = model_tensors(load_model_tensors(base), heads, memory)
     manifest = msgspec.structs.replace(
         parent,
@@ -96,7 +96,7 @@ def cross_fitted(
         mine = fold == number
         rows, count = _all_rows(base, new_rows.take(~mine), base_weight), int((~mine).sum())
         before = outdated(rows.labels.shape, of_rows(changes or {}, ~mine))
-        heads, memory = fit_heads(rows, seed=seed, recent=count, ordinal=parent.manifest.ordinal, outdated=before)
+        heads, memory = fit_heads(rows, seed=seed, recent=count, outdated=before)
         model = OutcomeModel(parent.manifest, parent.encoder, heads, memory)
         predicted[mine] = predict_rows(model, new_rows.take(mine))
     return predicted

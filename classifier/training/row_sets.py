@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from classifier.outcome_model import OutcomeModel, Outcomes
 from classifier.training.encoded_rows import EncodedRows
-from classifier.training.routing import PRICES
+from classifier.worth import PRICES
 
 Float = npt.NDArray[np.floating]
 BATCH = 2048

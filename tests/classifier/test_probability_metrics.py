@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy import decide
 from classifier.training import metrics
+from classifier.training.curves import best_parameter
 from classifier.training.logistic import fit_logistic
-from classifier.training.routing import (
-    PRICES,
-    Rule,
-    best_parameter,
-    choose,
-    gain_over_shuffled,
-    utility,
-)
+from classifier.worth import PRICES, Rule, choose
 
 
 def sample(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -64,12 +58,6 @@ def test_overconfident_probabilities_have_a_slope_below_one() -> None:
     assert metrics.calibration_slope(y, 1 / (1 + np.exp(-2 * logit))) == pytest.approx(0.5, abs=0.07)
 
 
-def test_apgr_is_half_for_a_constant_gap_and_higher_for_a_router_that_knows() -> None:
-    weak, strong = np.tile([1.0, 0.0], 500), np.ones(1000)
-    assert metrics.apgr(weak, strong, np.random.default_rng(0).random(1000)) == pytest.approx(0.5, abs=0.05)
-    assert metrics.apgr(weak, strong, 1 - weak) == pytest.approx(0.75, abs=0.01)
-
-
 def test_the_fitted_logistic_has_a_vanishing_gradient() -> None:
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(300, 3)), rng.random(300)
@@ -105,23 +93,6 @@ def test_the_evaluated_choice_is_the_served_choice(p: list[float], rule: Rule, p
     column = choose(np.array([p_ok]), np.array(PRICES), rule, round(parameter, 3))[0]
     scores = decide(inputs).scores
     assert scores[column] == pytest.approx(min(s for s in scores if s is not None), abs=1e-8)
-
-
-def test_the_shuffled_control_matches_real_permutations() -> None:
-    rng = np.random.default_rng(0)
-    score, prices = (rng.random((200, 4)) < 0.6).astype(float), np.array(PRICES)
-    worth, pick = utility(score, prices), rng.integers(0, 4, 200)
-    dealt = np.mean([worth[np.arange(200), rng.permutation(pick)].mean() for _ in range(4000)])
-    gain = gain_over_shuffled(worth, pick, metrics.resamples(200, 300, 0))
-    assert worth[np.arange(200), pick].mean() - gain.value == pytest.approx(dealt, abs=2e-3)
-    assert gain.low < gain.value < gain.high
-
-
-def test_a_router_that_knows_the_outcomes_beats_its_shuffled_self() -> None:
-    rng = np.random.default_rng(0)
-    score, prices = (rng.random((300, 4)) < 0.6).astype(float), np.array(PRICES)
-    gain = gain_over_shuffled(utility(score, prices), utility(score, prices).argmax(1), metrics.resamples(300, 300, 0))
-    assert gain.low > 0.2
 
 
 def test_the_best_lambda_of_perfect_probabilities_separates_right_from_wrong() -> None:
