@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **given: Any) -> None:
     """Ask everyday tasks to every tier and write to FILE which it got right; no text is kept.
 
-    By default FILE lies in the data folder. `aio serve` finds it there at its start, and routes by it instead of by what
-    such models usually do.
+    By default FILE lies in the data folder. `aio serve` finds it there at its start, and routes by it instead of by
+    what such models usually do.
 
     Eight kinds at five levels, from trivial to hard: facts, sums in words, extraction, translation, yes or no, what
     programs print, lists and reasoning. FILE is written after each tier; tiers that it has are not asked again.
