@@ -10,9 +10,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.artefact import default_artefact
-from classifier.complexity.class_table import whole_table
 from classifier.registry import ArtefactRegistry
-from gateway.routing.class_prior import class_prior
+from gateway.routing.class_prior import tier_prior
 from gateway.settings import Settings
 from gateway.stores.retries import background, until_it_works
 from gateway.telemetry.metrics import Metrics
@@ -53,7 +52,7 @@ def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
         catalogue_fingerprint=catalog.fingerprint,
         models={catalog.name: models},
         tiers=catalog.tier_fingerprints,
-        prior=whole_table(class_prior(catalog, settings.data_path)).tolist(),
+        prior=tier_prior(catalog, settings.data_path),
         rollout=RolloutSettings(share=settings.canary_share),
     )
 

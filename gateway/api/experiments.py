@@ -1,5 +1,6 @@
 """`/admin/api/experiments`: an operator splits the traffic between two versions or tiers, and ends that."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -17,8 +18,10 @@ from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
+from gateway.routing.class_prior import tier_prior
 from gateway.stores.database_reach import reached
 from quality.experiments import ExperimentError, Experiments, Plan
+from tiers.catalog import Catalog
 
 
 class ArmOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,7 +76,7 @@ async def begin_experiment(request: HttpRequest, order: ExperimentOrder) -> str:
     """Start what is ordered; its id. Raises `ApiError` 400, 409 and 503."""
     parts = parts_of(request)
     registry = ArtefactRegistry(parts.settings.registry_path)
-    plan = _plan(order, parts.routing.strongest)
+    plan = _plan(order, parts.routing.catalog, parts.settings.data_path)
     for arm in (plan.a, plan.b):
         if arm.version is not None:
             await check_version(request, registry, arm.version)
@@ -105,9 +108,12 @@ async def end_experiment(request: HttpRequest, experiment_id: str, reason: str) 
         raise ApiError(404, f"No experiment {experiment_id[:64]!r} is running.", code="experiment_not_running")
 
 
-def _plan(order: ExperimentOrder, tiers: int) -> Plan:
+def _plan(order: ExperimentOrder, catalog: Catalog, data_path: Path) -> Plan:
+    tiers, prior = len(catalog.tiers), tier_prior(catalog, data_path)
     try:
         a, b = (Arm(version=arm.version, tier=arm.tier) for arm in (order.a, order.b))
-        return Plan(share=order.share, a=a, b=b, tiers=tiers, level=order.level, most_probes=order.most_probes)
+        return Plan(
+            share=order.share, a=a, b=b, tiers=tiers, level=order.level, most_probes=order.most_probes, prior=prior
+        )
     except ValueError as error:
         raise bad_request(f"{error}.", "a", "invalid_value") from error

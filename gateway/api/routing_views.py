@@ -64,13 +64,10 @@ class PreviewShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of prompts at a tier: `known` is the share no worse among what the version `remembered` of it; the rest is
-    verified since it serves, as in the estimates."""
+    """A kind of prompts at a tier, as verified since the version serves, as in the estimates."""
 
     cluster: int
     tier: int
-    remembered: int
-    known: float | None
     answers: int = 0
     no_worse: float | None = None
     low: float = 0.0
@@ -213,7 +210,7 @@ def rule_at(parts: Parts, target: float | None) -> RoutingRule:
 
 
 async def clusters_shown(parts: Parts, accepted: Acceptance) -> ClustersShown:
-    """What the version remembers of each kind of prompts, and what was verified since. Raises `ApiError` 409."""
+    """What was verified of each kind of prompts since the version serves. Raises `ApiError` 409."""
     model = version_in_force(parts).model
     live = {(kind.tier, kind.cluster): kind for kind in accepted.by_kind}
     return ClustersShown(
@@ -261,20 +258,10 @@ async def tiers_compared(parts: Parts, accepted: Acceptance) -> TiersCompared:
 def _cluster_rows(
     model: OutcomeModel, tiers: int, live: dict[tuple[int | None, int | None], KindShare]
 ) -> list[ClusterRow]:
-    """A version for another number of tiers knows of none how good it is; its kinds of prompts stay."""
-    memory, heads = model.memory, model.manifest.heads
-    nearest = model.clusters.nearest(memory.vectors)
     rows = []
     for cluster in range(len(model.clusters.centres)):
-        here = nearest == cluster
         for tier in range(1, tiers):
-            known = None
-            if model.manifest.tiers == tiers:
-                labels, weights = memory.labels[here, heads.index(f"no_worse_{tier}")], memory.weights[here]
-                seen = ~np.isnan(labels)
-                total = float(weights[seen].sum())
-                known = round(float(labels[seen] @ weights[seen]) / total, 6) if total > 0 else None
-            row = ClusterRow(cluster=cluster, tier=tier, remembered=int(here.sum()), known=known)
+            row = ClusterRow(cluster=cluster, tier=tier)
             if (kind := live.get((tier, cluster))) is not None:
                 row = msgspec.structs.replace(
                     row, answers=kind.answers, no_worse=kind.value, low=kind.low, high=kind.high

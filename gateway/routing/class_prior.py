@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from classifier.complexity.class_table import ClassTable, prior_table
+from classifier.complexity.class_table import ClassTable, prior_table, whole_table
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import like_of
 from quality.measured_outcomes import OWN_FOLDER, with_measured
@@ -18,6 +18,12 @@ def class_prior(catalog: Catalog, data_path: Path) -> ClassTable:
     """The table that versions of the classifier begin with: the prior of the tiers' kinds, with the results of everyday
     tasks where they were measured (`aio classifier measure`) on exactly these tiers."""
     return with_measured(prior_table(tier_kinds(catalog)), catalog, [data_path / OWN_FOLDER])
+
+
+def tier_prior(catalog: Catalog, data_path: Path) -> list[list[float]]:
+    """[4][tiers]: the same as plain numbers, with the strongest tier's, which are 1."""
+    found: list[list[float]] = whole_table(class_prior(catalog, data_path)).tolist()
+    return found
 
 
 def tier_kinds(catalog: Catalog) -> tuple[Complexity, ...]:
