@@ -6,7 +6,7 @@ from classifier.manifest import NoveltyFallback
 from classifier.outcome_model import Outcomes
 
 # Of the held-out rows of known domains this share falls back, for nothing: what the fallback may cost. On unseen
-# domains falling back more often bought no measurable quality (see the model card), only the strongest tier's price.
+# domains falling back more often bought no measurable quality, only the strongest tier's price.
 FALSE_ALARMS = 0.02
 
 
