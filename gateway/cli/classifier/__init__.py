@@ -75,7 +75,7 @@ def train(
 ) -> None:
     """Train an artefact on known outcomes and write it into the registry; nothing is promoted.
 
-    Its encoder serves the complexity model and a catalogue's own labels; `aio classifier promote` lets it serve.
+    By its encoder prompts are compared with a catalogue's own labels. `aio classifier promote` lets it serve.
     """
     from classifier.training.command import train_command
 
