@@ -17,9 +17,8 @@ def weigh_escalation(
 ) -> EscalationChoice:
     """`tier`'s answer under way against a new one by `higher`, given what is now known of both (`p_ok` by tier).
 
-    What `tier` has cost is spent; finishing costs `left_usd` more. The lambda rule minimises P(worse) + lambda x the
-    share of the dearest tier's cost, the tau rule hands over what is not good enough, if that makes it better. Nothing
-    is handed over that would, with what is spent, cost more than the caller's maximum.
+    What `tier` has cost is spent; finishing costs `left_usd` more. What is not good enough is handed over if that makes
+    it better. Nothing is handed over that would, with what is spent, cost more than the caller's maximum.
     """
     spent = max(inputs.costs[tier - 1] - left_usd, 0.0)
     total = spent + inputs.costs[higher - 1]
@@ -27,9 +26,5 @@ def weigh_escalation(
         return EscalationChoice(0.0, f"both answers would cost ${total:.6f}, above the maximum")
     own, other = p_ok[tier - 1], p_ok[higher - 1]
     found = f"P(no worse) of this answer is {own:.3f}, tier {higher}'s {other:.3f}"
-    if inputs.rule == "tau":
-        advantage = min(inputs.tau - own, other - own)
-        return EscalationChoice(advantage, f"{found}; tau {inputs.tau:.3f}")
-    share = (inputs.costs[higher - 1] - left_usd) / inputs.costs[-1]
-    advantage = other - own - inputs.lambda_ * share
-    return EscalationChoice(advantage, f"{found}; lambda {inputs.lambda_:.3g} x extra cost share {share:.3f}")
+    advantage = min(inputs.tau - own, other - own)
+    return EscalationChoice(advantage, f"{found}; tau {inputs.tau:.3f}")

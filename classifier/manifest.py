@@ -53,7 +53,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     of the models whose outcomes were measured; predictions for any other catalogue are a prior. `files`: name →
     SHA-256. `groups`: names of the clusters that `base.safetensors` numbers. `metrics`: the report as data.
     `adequacy`: P(tier k's answer is as good as the strongest's) of a prompt of each complexity class, as learned of
-    this catalogue, [4][tiers - 1]; a version with it decides by class. `fallback`: None is `classifier.fallback`'s
+    this catalogue, [4][tiers - 1]; None: nothing was learned, and a prior stands for it. `fallback`: None is `classifier.fallback`'s
     usual one. `ordinal`: the heads are thresholds of one score.
     """
 

@@ -12,7 +12,7 @@ from safetensors.numpy import save
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.complexity.cold_start import ColdStart
+from classifier.complexity.class_predictor import ClassPredictor
 from classifier.curve import CURVE_ROWS
 from classifier.encoder import SlowEncoder
 from classifier.manifest import Manifest
@@ -76,7 +76,7 @@ def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> Encode
         embedding=turn.embedding.astype(_F4).tobytes(),
         features=np.concatenate([turn.features, turn.word_logits]).astype(_F4).tobytes(),
         cluster=int(model.clusters.nearest(turn.embedding[None])[0]),
-        classes=[round(p, 4) for p in ColdStart(model).classes(given, turn)],
+        classes=[round(p, 4) for p in ClassPredictor(model).classes(given, turn)],
         app=given.app or None,
     )
 

@@ -8,6 +8,7 @@ from typing import get_args
 import msgspec
 import numpy as np
 
+from classifier.complexity.class_predictor import ClassPredictor
 from classifier.errors import TrainingDataError
 from classifier.features import FEATURE_NAMES
 from classifier.outcome_folder import SCHEMA_VERSION, CollectedTier, OutcomeFolder, Outcomes, OutcomesManifest, row_of
@@ -244,6 +245,7 @@ async def _answered(tier: Tier, spec: TierSpec, question: Question, how: Collect
 def _outcomes(questions: Sequence[Question], answers: Sequence[_Answered], model: OutcomeModel) -> Outcomes:
     inputs = [routing_input([{"role": "user", "content": question.prompt}]) for question in questions]
     turns = [model.encode(given) for given in inputs]
+    predictor = ClassPredictor(model)
     states = [np.frombuffer(answer.state, "<f4") for answer in answers]
     # An answer of no tokens has evidence too: a summary of zeros. A tier without any has none.
     unknown = np.asarray([not answer.state for answer in answers])[:, None]
@@ -256,7 +258,9 @@ def _outcomes(questions: Sequence[Question], answers: Sequence[_Answered], model
         row=np.asarray([question.row for question in questions], np.int64),
         group=np.asarray([GROUPS.index(question.group) for question in questions], np.int16),
         level=np.asarray([question.level for question in questions], np.int16),
-        p_ok=np.asarray([model.predict(given).p_ok for given in inputs], np.float32),
+        p_ok=np.asarray(
+            [predictor.prediction(given, turn).p_ok for given, turn in zip(inputs, turns, strict=True)], np.float32
+        ),
         features=np.stack([turn.features for turn in turns]).astype(np.float32),
         embedding=np.stack([turn.embedding for turn in turns]).astype(np.float32),
         state=np.stack(states).astype(np.float32),

@@ -13,6 +13,9 @@ from gateway.errors import bad_request
 from gateway.knobs.file import KnobFile
 from tiers.tier_spec import MAX_TIERS, TierNumber
 
+# Knobs of earlier releases: files that name them are read as if they did not.
+RETIRED = frozenset({"novelty_threshold", "safe_tier", "novelty_fallback", "auto_promotion", "promotion_cost_share"})
+
 
 class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator may change while serving; the bounds are enforced and the descriptions shown."""
@@ -32,22 +35,6 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
             "one: 0 to 1, economy, balanced or careful; null is AIO_QUALITY_TARGET, else the classifier's own."
         ),
     ] = None
-    novelty_threshold: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None,
-        Meta(description="Novelty from which a prompt gets the safe tier, 0 to 1; null is the classifier's own."),
-    ] = None
-    safe_tier: Annotated[
-        TierNumber | None,
-        Meta(description="The least tier of novel prompts; null is the classifier's own."),
-    ] = None
-    novelty_fallback: Annotated[bool, Meta(description="Whether novel prompts get the safe tier at all.")] = True
-    auto_promotion: Annotated[
-        bool, Meta(description="Whether bad verified outcomes nearby lower a tier's chances before any retraining.")
-    ] = True
-    promotion_cost_share: Annotated[
-        float,
-        Meta(ge=0, le=10, description="What that may add to the last day's serving cost, as a share of it."),
-    ] = 0.1
     conversations: Annotated[
         bool, Meta(description="Whether a tool loop keeps its tier and a conversation moves down only if that pays.")
     ] = True
@@ -88,11 +75,11 @@ class RoutingKnobFile(KnobFile[RoutingKnobs]):
 
     def __init__(self, path: Path | None = None, tiers: int = MAX_TIERS) -> None:
         self._tiers = tiers
-        super().__init__(RoutingKnobs, "routing", path)
+        super().__init__(RoutingKnobs, "routing", path, RETIRED)
 
     def change(self, changes: Mapping[str, Any]) -> tuple[RoutingKnobs, RoutingKnobs]:
         """See `KnobFile.change`."""
-        for name in ("observe_tier", "safe_tier", "edge_tier"):
+        for name in ("observe_tier", "edge_tier"):
             wanted = changes.get(name)
             if isinstance(wanted, int) and wanted > self._tiers:
                 raise bad_request(

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from classifier.fallback import fallback_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,6 @@ from classifier.artefact import default_artefact, load_artefact
 from classifier.curve import quality_to_lambda, quality_to_tau
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError, PolicyInputsError
-from classifier.fallback import fallback_of
 from classifier.outcome_model import OutcomeModel
 from classifier.policy import barred_tiers, decide
 from tests.examples import examples

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 from classifier.fallback import fallback_of
+
 from classifier.outcome_model import Outcomes
 from classifier.training.fallback_fit import fitted_fallback
 from classifier.training.train import Candidate

@@ -7,13 +7,13 @@ import string
 import msgspec
 import numpy as np
 import pytest
+from classifier.fallback import fallback_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from classifier.artefact import default_artefact, load_artefact
 from classifier.batch import BatchPredictor
 from classifier.decision import Decision, PolicyInputs
-from classifier.fallback import fallback_of
 from classifier.heuristic import heuristic_prediction
 from classifier.outcome_model import OutcomeModel
 from classifier.policy import decide

@@ -16,11 +16,8 @@ from classifier.hidden_state_encoder import HiddenStateEncoder
 from classifier.local_states import LocalStates, state_spec
 from classifier.prompt_file import PromptRow
 from classifier.routing_input import routing_input_of_text
-from classifier.training import hidden_predictor, hidden_train
-from classifier.training.dataset import HEADS
-from classifier.training.hidden_predictor import VARIABLE, from_environment
+from classifier.training import hidden_train
 from classifier.training.hidden_train import LAYER, ReadLayer, parse_read_layer, train_over_hidden_states
-from classifier.training.predictors import PredictorUnavailableError
 from classifier.training.state_speed import state_costs
 from classifier.training.teacher import HiddenStates
 from classifier.training.train import Candidate
@@ -118,15 +115,6 @@ def test_the_option_names_a_model_and_a_layer(text: str, read: ReadLayer) -> Non
     assert parse_read_layer(text, lambda: "smallest.gguf") == read
 
 
-def test_the_row_of_the_tables_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(PredictorUnavailableError, match="AIO_HIDDEN_STATES is not set"):
-        from_environment()
-    monkeypatch.setenv(VARIABLE, "hidden::0")
-    with pytest.raises(PredictorUnavailableError, match="LAYER at least 1"):
-        from_environment()
-
-
 def test_the_cost_of_a_state_is_told_beside_that_of_a_prefill(tmp_path: Path) -> None:
     model = str(tiny_model(tmp_path / "tiny.gguf"))
     (one, two) = state_costs(model, 1, "float32", tokens=(8, 32), repeats=3)
@@ -135,24 +123,6 @@ def test_the_cost_of_a_state_is_told_beside_that_of_a_prefill(tmp_path: Path) ->
     assert one.wasted == pytest.approx(one.cpu_ms / (one.cpu_ms + one.prefill_cpu_ms))
     with pytest.raises(InvalidRequestError, match="layers 1 to 2"):
         state_costs(model, 3, "float32", tokens=(8,), repeats=1)
-
-
-def test_the_recipe_joins_the_tables_fitted_on_the_rows_that_it_is_given(
-    made: Candidate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert isinstance(made.model.encoder, HiddenStateEncoder)
-    spec = made.model.encoder.spec
-    source = LocalStates(spec, tmp_path)
-    for module in (hidden_predictor, hidden_train):
-        monkeypatch.setattr(module, "stored_states", lambda read: (spec, source))
-    rows = generated_rows(400)
-    train, valid, test = ([row for row in rows if row.split == split] for split in ("train", "valid", "test"))
-    recipe = hidden_predictor.HiddenStateRecipe(ReadLayer(spec.model, spec.layer))
-    recipe.fit(train, valid)
-    hard = np.array([any(word in row.prompt for word in HARD) for row in test])
-    p = recipe.predict(test)[:, HEADS.index("correct_1")]
-    assert p[~hard].mean() > p[hard].mean() + 0.2
-    assert recipe.novelty(test).shape == (len(test),)
 
 
 def test_models_of_one_name_have_states_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

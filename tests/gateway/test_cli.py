@@ -35,7 +35,7 @@ def test_every_command_has_a_help_text() -> None:
         shown = aio(*path, "--help")
         assert shown.exit_code == 0
         assert len(shown.output.splitlines()) > 5
-    assert "--data" in aio("classifier", "evaluate", "--help").output
+    assert "--data" in aio("classifier", "train", "--help").output
 
 
 def test_help_imports_nothing_heavy() -> None:

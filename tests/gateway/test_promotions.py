@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
+from gateway.routing.recent_in_force import RecentInForce
 from sqlalchemy import delete, insert
 
 from classifier.artefact import default_artefact, load_manifest
 from classifier.decision import PolicyInputs
 from classifier.policy import decide
 from gateway.routing.classifier_in_force import ClassifierInForce
-from gateway.routing.recent_in_force import RecentInForce
 from gateway.settings import Settings
 from migrations.tables import training_rows
 from quality.experience import encode_prompt

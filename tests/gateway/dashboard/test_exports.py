@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 import pytest_asyncio
+from gateway.routing.recent_in_force import RecentInForce
 
 from gateway.api.estimate_rows import estimate_rows
 from gateway.dashboard.site import PAGES
 from gateway.routing.classifier_in_force import ClassifierInForce
-from gateway.routing.recent_in_force import RecentInForce
 from gateway.settings import Settings
 from quality.drift import CalibrationDrift, InputDrift
 from quality.estimates import UpgradeRate, wilson_interval

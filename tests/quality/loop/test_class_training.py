@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from classifier.complexity.cold_start import ColdStart, decides_by_class
 from safetensors.numpy import save_file
 from tiny_classifier import base_artefact
 
 from classifier.artefact import load_artefact
 from classifier.complexity.classes import Complexity
-from classifier.complexity.cold_start import ColdStart, decides_by_class
 from classifier.complexity.prior import adequacies
 from classifier.features import FEATURE_NAMES
 from classifier.manifest import Manifest
