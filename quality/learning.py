@@ -1,6 +1,8 @@
 """What a gateway has learned of each key's prompts: labels, what is asked, what routing saves, how well it predicts."""
 
 import asyncio
+import math
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -71,10 +73,12 @@ class _LabelCounts(NamedTuple):
 
 
 class LearningRecord:
-    """What was learned, as stored in a database; curves are drawn again only after labels changed."""
+    """What was learned, as stored in a database; labels are read again only after they changed."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
+    def __init__(self, engine: AsyncEngine, redraw_seconds: float = 60.0) -> None:
+        """`redraw_seconds`: no sooner are the curves drawn again."""
+        self._engine, self._redraw_seconds = engine, redraw_seconds
+        self._drawn_at = -math.inf
         self._of: tuple[Any, ...] | None = None
         self._labels = _LabelCounts({}, [], {})
         self._curves: list[LearningCurve] = []
@@ -87,13 +91,13 @@ class LearningRecord:
         async with self._turn:
             routed = await newest_requests(self._engine, since, MOST_REQUESTS)
             known_of = source.model.version, source.tiers, source.tau, await self._newest_labels()
-            if known_of != self._of:
+            if known_of != self._of and time.monotonic() >= self._drawn_at + self._redraw_seconds:
                 self._labels = await _label_counts(self._engine)
                 own = OwnLabels(self._engine, source.model, source.prior, lambda: source.tiers)
                 rows = await own.newest(MOST_LABELS)
                 prices = _prices(routed, source.prior.shape[1] + 1)
                 self._curves = await asyncio.to_thread(learning_curves, rows, source.prior, source.tau, prices)
-                self._of = known_of
+                self._of, self._drawn_at = known_of, time.monotonic()
             found = await self._put_together(routed, source.tau)
         self._last = found
         return found

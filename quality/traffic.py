@@ -6,15 +6,17 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
-from sqlalchemy import Text, cast, select
+from sqlalchemy import Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import Complexity
-from migrations.tables import requests, routing_decisions
-from quality.estimates import Share
+from migrations.tables import requests, routing_decisions, training_rows
+from quality.kinds import KindShare
 
 # The newest requests that are looked at, so that the cost of a look does not grow with the traffic.
 NEWEST = 1000
+# Beyond it the number of labels says no more.
+MOST_COUNTED = 10_000
 _TWO_SIDED = 1.96
 
 
@@ -92,6 +94,13 @@ async def newest_requests(engine: AsyncEngine, since: float = 0.0, newest: int =
     return await asyncio.to_thread(_read, rows)
 
 
+async def stored_labels(engine: AsyncEngine) -> int:
+    """How many prompts have labels, counted up to `MOST_COUNTED`."""
+    some = select(training_rows.c.training_row_id).limit(MOST_COUNTED).subquery()
+    async with engine.connect() as connection:
+        return await connection.scalar(select(func.count()).select_from(some)) or 0
+
+
 def traffic(routed: Sequence[RoutedRequest]) -> Traffic:
     """Of requests of one ladder."""
     tiers = len(routed[0].costs) if routed else 0
@@ -143,9 +152,9 @@ def in_words(seen: Traffic) -> list[str]:
     return found
 
 
-def expected_in_words(seen: Traffic, labels: int, verified: Share | None = None) -> str:
-    """Sentences on the quality to expect, and what it rests on. `labels`: how many prompts have labels; `verified`: of
-    the sampled answers, as served, those as good as the strongest tier's."""
+def expected_in_words(seen: Traffic, labels: int, verified: KindShare | None = None) -> str:
+    """Sentences on the quality to expect, and what it rests on. `labels`: how many prompts have labels; `verified`:
+    the share of all answers that were as good as the strongest tier's, by a verified sample of them."""
     strongest = len(seen.tiers)
     if seen.p_ok is None:
         return ""
@@ -162,8 +171,8 @@ def expected_in_words(seen: Traffic, labels: int, verified: Share | None = None)
         text += f" For {share:.0%} of the requests this rests on labels; there are {labels:,}."
     if verified is not None and verified.value is not None:
         text += (
-            f" Of {verified.total:,} verified answers, {verified.count:,} were as good: {verified.value:.0%} "
-            f"[{verified.low:.0%}, {verified.high:.0%}]."
+            f" Verified on a sample of {verified.answers:,} answers: {verified.value:.0%} [{verified.low:.0%}, "
+            f"{verified.high:.0%}] were as good."
         )
     return text
 

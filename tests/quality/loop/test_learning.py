@@ -8,7 +8,6 @@ from click.testing import CliRunner
 from loop_world import record, store_request
 from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tiny_classifier import experience_row
 
 from classifier.artefact import default_artefact, load_artefact
 from classifier.complexity.prior import adequacies, like_of
@@ -16,7 +15,8 @@ from classifier.decision import Prediction
 from classifier.outcome_model import OutcomeModel
 from gateway.cli import main
 from migrations.tables import api_keys, training_rows
-from quality.estimates import wilson_interval
+from quality.experience import encode_prompt
+from quality.kinds import Tally, kind_share
 from quality.learning import LabelSource, Learning, LearningRecord, in_words
 from quality.record import Record
 from quality.traffic import NEWEST, expected_in_words, newest_requests, traffic
@@ -47,12 +47,14 @@ def routed(request_id: str, tier: int, *, classes: list[float] | None = None, **
 
 
 async def label(engine: AsyncEngine, model: OutcomeModel, key: str | None, count: int, *, good: bool = False) -> None:
-    rows = [
-        experience_row(model, f"{key}-{i}", f"Name word {i}, please.", good)
-        | {"key_id": key, "source": "probe", "no_worse": [good, True, True, True], "weights": [1.0] * 4,
-           "classes": [0.97, 0.01, 0.01, 0.01], "created_at": 1000.0 + i}
-        for i in range(count)
-    ]  # fmt: skip
+    rows = []
+    for i in range(count):
+        encoded = encode_prompt(model, [{"role": "user", "content": f"Name word {i}, please."}])
+        rows.append(
+            {"request_id": f"{key}-{i}", "key_id": key, "source": "probe", "feature_spec": encoded.feature_spec,
+             "embedding": encoded.embedding, "features": encoded.features, "no_worse": [good, True, True, True],
+             "weights": [1.0] * 4, "classes": [0.97, 0.01, 0.01, 0.01], "created_at": 1000.0 + i}
+        )  # fmt: skip
     async with engine.begin() as connection:
         await connection.execute(insert(training_rows), rows)
 
@@ -100,7 +102,7 @@ async def test_keys_are_told_by_their_requests_and_labels(any_engine: AsyncEngin
 async def test_curves_are_drawn_again_only_after_labels_came_or_went(
     sqlite_engine: AsyncEngine, model: OutcomeModel
 ) -> None:
-    kept = LearningRecord(sqlite_engine)
+    kept = LearningRecord(sqlite_engine, redraw_seconds=0.0)
     assert (await kept.of(source(model))).keys == []
     await label(sqlite_engine, model, "alice", 20)
     first = (await kept.of(source(model))).keys[0].curve
@@ -116,7 +118,7 @@ async def test_curves_are_drawn_again_only_after_labels_came_or_went(
 async def test_a_look_that_takes_long_is_answered_with_what_was_known_and_goes_on(
     sqlite_engine: AsyncEngine, model: OutcomeModel
 ) -> None:
-    kept = LearningRecord(sqlite_engine)
+    kept = LearningRecord(sqlite_engine, redraw_seconds=0.0)
     assert await kept.at_hand(source(model), 0.0) is None
     assert kept._running is not None
     assert (await kept._running).keys == []
@@ -169,9 +171,9 @@ async def test_words_say_what_was_asked_what_it_cost_and_what_is_a_prior(sqlite_
         "is the general estimate that AIO ships with."
     )
     half = msgspec.structs.replace(seen, with_labels=5)
-    assert expected_in_words(half, 37, wilson_interval(9, 10)) == (
+    assert expected_in_words(half, 37, kind_share(Tally(10, 10.0, 10.0, 9.0), None)) == (
         "91% of the answers are expected to be as good as tier 4's. For 50% of the requests this rests on labels; "
-        "there are 37. Of 10 verified answers, 9 were as good: 90% [60%, 98%]."
+        "there are 37. Verified on a sample of 10 answers: 90% [60%, 98%] were as good."
     )
 
 
