@@ -16,7 +16,7 @@ import numpy as np
 from sqlalchemy import Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.complexity.classes import Complexity
+from classifier.complexity.classes import likeliest
 from classifier.features import DOMAINS, FEATURE_NAMES
 from classifier.routing_input import routing_input
 from classifier.tokens import tokenise
@@ -112,11 +112,16 @@ def characteristic_words(seen: Sequence[_Seen], kind: Kind) -> list[str]:
     others = [one for one in seen if kind not in one.kinds]
     here, there = _counts(mine), _counts(others)
     several_keys = len({one.key for one in mine}) > 1
-    scores = {}
+    scores: dict[str, float] = {}
     for word, count in here.items():
         if count < LEAST_PROMPTS:
             continue
         if several_keys and len({one.key for one in mine if word in one.words}) < 2:
+            continue
+        if not others:
+            # Nothing to tell them from: what most of them have names them.
+            if 2 * count >= len(mine):
+                scores[word] = float(count)
             continue
         a, b = count + 0.5, there[word] + 0.5
         odds = math.log(a / (len(mine) - count + 0.5)) - math.log(b / (len(others) - there[word] + 0.5))
@@ -191,7 +196,7 @@ def _kinds(classes: Sequence[float], key: str | None, app: str) -> tuple[Kind, .
     application = Kind(by="application", key_id=key, app=app)
     if not classes:
         return (application,)
-    return Kind(by="class", complexity=Complexity(1 + max(range(len(classes)), key=classes.__getitem__))), application
+    return Kind(by="class", complexity=likeliest(classes)), application
 
 
 def _counts(seen: Iterable[_Seen]) -> Counter[str]:

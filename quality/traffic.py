@@ -9,7 +9,7 @@ import numpy as np
 from sqlalchemy import Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.complexity.classes import Complexity
+from classifier.complexity.classes import Complexity, likeliest
 from migrations.tables import requests, routing_decisions, training_rows
 from quality.kinds import KindShare
 
@@ -214,7 +214,7 @@ def _read(rows: Iterable[Sequence[object]]) -> list[RoutedRequest]:
                 key_id=None if key is None else str(key),
                 tier=tier,
                 watched=watched,
-                complexity=Complexity(1 + max(range(len(classes)), key=classes.__getitem__)) if classes else None,
+                complexity=likeliest(classes) if classes else None,
                 p_ok=prediction.p_ok[tier - 1],
                 labels=max(prediction.labels, default=0.0),
                 paid_usd=inputs.costs[tier - 1] if watched else msgspec.convert(cost, float),

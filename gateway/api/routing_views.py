@@ -173,8 +173,8 @@ async def show_kinds(request: HttpRequest) -> Response[Any]:
 
 @get("/routing/traffic", operation_class=describe(None, TrafficShown), summary="Show what is asked, and what it costs")
 async def show_traffic(request: HttpRequest) -> Response[Any]:
-    """Complexity classes of the newest requests, which tiers answered them, saving, expected quality. `format`: json, or
-    csv for the classes."""
+    """Classes of the newest requests, which tiers answered them, saving, expected quality. `format`: json, or csv for
+    the classes."""
     parts = parts_of(request)
     shown = await traffic_shown(parts, await reached(acceptance(parts.database)))
     return as_asked(request, "traffic", shown, ClassTraffic.__struct_fields__, shown.traffic.classes)
