@@ -58,8 +58,8 @@ def judged_worse(predicted: float, reliability: float | None) -> float:
 
 
 class ShiftWatch:
-    """Streams are each tier's familiar and unfamiliar prompts, and each class's: what gets worse for one kind of prompts
-    is not hidden by the others. Answers count as they were served, and probes with every tier that they asked.
+    """Streams are each tier's familiar and unfamiliar prompts, and each class's: what gets worse for one kind of
+    prompts is not hidden by the others. Answers count as they were served, and probes with every tier that they asked.
     Evidence starts anew when a classifier is promoted.
 
     All is read back from the database: a restart forgets nothing, and a replica sees the verdicts of all. One that is
