@@ -47,8 +47,8 @@ class Outcomes(NamedTuple):
 class OutcomeModel:
     """A loaded artefact. Immutable; `predict` is pure and safe from many threads.
 
-    `catalogue_fingerprint` is the serving catalogue's. `kind` is "measured" if the artefact has a table that was learned
-    of that catalogue's outcomes; else what it says of the tiers is a prior.
+    `catalogue_fingerprint` is the serving catalogue's. `kind` is "measured" if the artefact has a table that was
+    learned of that catalogue's outcomes; else what it says of the tiers is a prior.
     """
 
     def __init__(

@@ -54,8 +54,8 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def probes_since(engine: AsyncEngine, since: float, tiers: int, *, newest: int | None = None) -> Probes:
-    """Those stored after `since` (epoch seconds) on which each of `tiers` has an outcome; at most the `newest`. Those of
-    a catalogue with another number of tiers are left out."""
+    """Those stored after `since` (epoch seconds) on which each of `tiers` has an outcome; at most the `newest`. Those
+    of a catalogue with another number of tiers are left out."""
     query = (
         select(training_rows.c.classes, training_rows.c.no_worse)
         .where(training_rows.c.source == "probe", training_rows.c.created_at > since)

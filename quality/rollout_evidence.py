@@ -22,8 +22,8 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
     looks: `stop_level` of ending the trial of a version that does no harm, `rollback_level` of taking back one that was
     promoted, `promote_level` of finding a loss of `margin` in utility harmless. `live_margin`: by how much more of a
     canary's answers may be worse. `patience` and `watch_probes` count probes since the beginning; without `promotes` a
-    canary waits for an operator. `prior` [4][tiers]: P(good enough) of the catalogue's tiers by class, of a version that
-    learned nothing of them; empty: tiers spread evenly. Raises `ValueError`.
+    canary waits for an operator. `prior` [4][tiers]: P(good enough) of the catalogue's tiers by class, of a version
+    that learned nothing of them; empty: tiers spread evenly. Raises `ValueError`.
     """
 
     share: float = 0.1

@@ -62,7 +62,7 @@ class ClassPredictor:
     @property
     def tiers(self) -> int:
         """How many tiers the predictions are of."""
-        return self._table.shape[1] + 1
+        return len(self._by_tier) + 1
 
     @property
     def table(self) -> Float:

@@ -10,11 +10,10 @@ import pytest
 from synthetic_outcomes import EASY, HARD, generated_rows
 
 from classifier.artefact import MAX_BYTES, load_artefact
-from classifier.batch import BatchPredictor
 from classifier.errors import ArtefactError
 from classifier.hidden_state_encoder import HiddenStateEncoder
 from classifier.local_states import LocalStates, state_spec
-from classifier.prompt_file import PromptRow
+from classifier.outcome_model import encode_turns
 from classifier.routing_input import routing_input_of_text
 from classifier.training import hidden_train
 from classifier.training.hidden_train import LAYER, ReadLayer, parse_read_layer, train_over_hidden_states
@@ -61,9 +60,12 @@ def test_the_manifest_names_the_model_its_hash_and_the_layer(made: Candidate) ->
 
 def test_a_prompt_has_the_prediction_it_has_alone_in_any_company(made: Candidate) -> None:
     prompts = ["", "   ", "日本語", "x" * 5000, question(EASY), question(HARD), "word " * 300]
-    together = BatchPredictor(made.model).predict([PromptRow(str(i), p) for i, p in enumerate(prompts)])
-    alone = [made.model.predict(routing_input_of_text(p)).p_ok for p in prompts]
-    np.testing.assert_allclose([one.p_ok for one in together], alone, atol=3e-6)  # written with six digits
+    given = [routing_input_of_text(prompt) for prompt in prompts]
+    together = made.model.outcomes(
+        *(np.stack(part) for part in zip(*encode_turns(made.model.encoder, given), strict=True))
+    )
+    alone = [made.model.predict(one).p_ok[:-1] for one in given]
+    np.testing.assert_allclose(together.p[:, : len(alone[0])], alone, atol=3e-6)
 
 
 def test_another_model_at_the_same_place_is_refused_by_name(made: Candidate) -> None:

@@ -118,29 +118,20 @@ def test_an_opening_is_of_eight_tokens_and_the_whole_of_all() -> None:
     assert not TokenSummary().opening().any()
 
 
-def inputs(rule: str, costs: list[float], maximum: float | None = None) -> PolicyInputs:
+def inputs(costs: list[float], maximum: float | None = None) -> PolicyInputs:
     prediction = Prediction(p_ok=[0.9, 0.9, 1.0], kind="measured", novelty=0.0, classifier_version="v")
-    given = {"prediction": prediction, "costs": costs, "quality_target": 0.9, "lambda_": 0.5, "tau": 0.8}
-    return msgspec.convert({**given, "rule": rule, "max_cost_usd": maximum}, PolicyInputs, from_attributes=True)
+    return PolicyInputs(prediction=prediction, costs=costs, quality_target=0.9, tau=0.8, max_cost_usd=maximum)
 
 
-def test_the_lambda_rule_weighs_the_gain_against_what_is_still_to_be_paid() -> None:
-    given = inputs("lambda", [1.0, 4.0, 10.0])
-    # Half of tier 1's cost is not spent yet, so tier 2 costs 3.5 more: 0.5 x 0.35 = 0.175.
-    assert weigh_escalation(given, 1, 2, [0.7, 0.9, 1.0], 0.5).advantage == pytest.approx(0.2 - 0.175)
-    assert weigh_escalation(given, 1, 2, [0.7, 0.9, 1.0], 0.0).advantage == pytest.approx(0.2 - 0.2)
-    assert weigh_escalation(given, 1, 2, [0.95, 0.9, 1.0], 0.5).advantage < 0
-
-
-def test_the_tau_rule_hands_over_what_is_not_good_enough_to_what_is_better() -> None:
-    given = inputs("tau", [1.0, 4.0, 10.0])
+def test_the_rule_hands_over_what_is_not_good_enough_to_what_is_better() -> None:
+    given = inputs([1.0, 4.0, 10.0])
     assert weigh_escalation(given, 1, 2, [0.7, 0.9, 1.0], 0.0).advantage > 0
     assert weigh_escalation(given, 1, 2, [0.85, 0.9, 1.0], 0.0).advantage <= 0
     assert weigh_escalation(given, 1, 2, [0.7, 0.6, 1.0], 0.0).advantage <= 0
 
 
 def test_what_is_spent_counts_towards_the_maximum() -> None:
-    assert weigh_escalation(inputs("lambda", [1.0, 4.0, 10.0], 4.5), 1, 2, [0.1, 0.9, 1.0], 0.5).advantage > 0
-    choice = weigh_escalation(inputs("lambda", [1.0, 4.0, 10.0], 4.4), 1, 2, [0.1, 0.9, 1.0], 0.5)
+    assert weigh_escalation(inputs([1.0, 4.0, 10.0], 4.5), 1, 2, [0.1, 0.9, 1.0], 0.5).advantage > 0
+    choice = weigh_escalation(inputs([1.0, 4.0, 10.0], 4.4), 1, 2, [0.1, 0.9, 1.0], 0.5)
     assert choice.advantage == 0.0
     assert "above the maximum" in choice.reason

@@ -136,9 +136,7 @@ def test_route_replays_a_recorded_decision(tmp_path: Path) -> None:
         PolicyInputs(
             prediction=Prediction(p_ok=[0.5, 0.9, 0.95, 1.0], kind="measured", novelty=0.2, classifier_version="v1"),
             costs=[0.0001, 0.0005, 0.003, 0.01],
-            rule="lambda",
             quality_target=0.9,
-            lambda_=0.3,
             tau=0.9,
         )
     )

@@ -49,7 +49,7 @@ async def test_a_training_that_fails_on_a_cluster_says_why(tmp_path: Path) -> No
 
     (tmp_path / ORDER).write_bytes(
         b'{"root_artefact": "/nowhere/r", "incumbent": "/nowhere/i", "registry": "/nowhere", "catalogue_fingerprint": '
-        b'"f", "models": {}, "window_start": null, "window_end": null, "base_weight": null, "seed": 0}'
+        b'"f", "models": {}, "window_start": null, "window_end": null, "seed": 0, "prior": []}'
     )
 
     with pytest.raises(TrainingProcessError, match="training ended with exit status 1"):

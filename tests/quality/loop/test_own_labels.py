@@ -4,7 +4,6 @@ import shutil
 from typing import Any
 
 import pytest
-from quality.recent_experience import reset_promotions
 from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import base_artefact, experience_row
@@ -16,7 +15,7 @@ from classifier.local.own import OwnOutcomes
 from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import routing_input
 from migrations.tables import audit_events, training_rows
-from quality.own_labels import OwnLabels
+from quality.own_labels import OwnLabels, reset_labels
 
 PROMPT = "Tell me about cotton table window garden river"
 NOW = 100_000.0
@@ -102,7 +101,7 @@ async def test_a_reset_forgets_what_was_labelled_before(sqlite_engine: AsyncEngi
     await store(sqlite_engine, model, 6)
     labels = following(sqlite_engine, model)
     await labels.catch_up(NOW)
-    await reset_promotions(sqlite_engine, actor="op", reason="wrong judge", now=5000.0)
+    await reset_labels(sqlite_engine, actor="op", reason="wrong judge", now=5000.0)
     assert await labels.catch_up(NOW) is None
 
 
