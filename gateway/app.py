@@ -62,6 +62,8 @@ from inference_core.client import CoreClient
 from quality.database import migrate, open_database
 from quality.experience import Encode, encoder_of
 from quality.feedback import FeedbackDesk
+from quality.kind_names import KindNames
+from quality.learning import LearningRecord
 from quality.ledger import Ledger
 from quality.probe_curve import ProbeCurves
 from quality.redaction import load_redaction
@@ -179,6 +181,8 @@ class Composition:
         service = Service(routing, self.sinks, probes, self._redact, tenancy, overload, cache, redaction)
         privacy = Privacy(settings, database, ledger, loop)
         await stack.enter_async_context(background(privacy.keep()))
+        learning = LearningRecord(database)
+        stack.push_async_callback(learning.close)
         core_knobs = CoreKnobs(engine.cores, database)
         replica_knobs = await self._start_replica_knobs(stack, engine)
         parts = Parts(
@@ -217,6 +221,8 @@ class Composition:
             quality_loop=loop,
             active_labels=active_labels,
             probe_curves=ProbeCurves(database),
+            learning=learning,
+            kind_names=KindNames(database),
             redis=redis,
             metrics=self.metrics,
             created=int(time.time()),

@@ -41,6 +41,7 @@ from gateway.api.keys_admin import (
     show_key,
 )
 from gateway.api.knobs import change_knobs, list_knob_changes, show_knobs
+from gateway.api.learning import show_learning
 from gateway.api.models import list_models, show_model
 from gateway.api.own_labels import reset_own_labels
 from gateway.api.quality_lists import (
@@ -63,7 +64,14 @@ from gateway.api.responses import responses
 from gateway.api.reviews import list_reviews, review_verification
 from gateway.api.route import route
 from gateway.api.routing_admin import change_routing, show_routing
-from gateway.api.routing_views import show_clusters, show_curve, show_preview, show_reliability, show_tiers
+from gateway.api.routing_views import (
+    show_curve,
+    show_kinds,
+    show_preview,
+    show_reliability,
+    show_tiers,
+    show_traffic,
+)
 from gateway.api.slo import show_slo
 from gateway.api.stats import show_stats
 from gateway.api.system import show_checklist, show_system
@@ -166,7 +174,9 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             show_curve,
             show_preview,
             show_reliability,
-            show_clusters,
+            show_kinds,
+            show_traffic,
+            show_learning,
             show_tiers,
             show_system,
             show_checklist,

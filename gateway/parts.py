@@ -28,6 +28,8 @@ from gateway.stores.redis_store import RedisStore
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.tenancy import Tenancy
 from quality.feedback import FeedbackDesk
+from quality.kind_names import KindNames
+from quality.learning import LearningRecord
 from quality.probe_curve import ProbeCurves
 from quality.recorded import Recorded
 
@@ -78,6 +80,8 @@ class Parts:
     quality_loop: QualityLoop | None
     active_labels: ActiveLabels | None
     probe_curves: ProbeCurves
+    learning: LearningRecord
+    kind_names: KindNames
     redis: RedisStore | None
     metrics: Metrics
     created: int

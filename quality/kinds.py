@@ -2,25 +2,39 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Select, and_, case, func, literal_column, select
+from sqlalchemy import Case, Select, and_, case, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import classifier_versions, training_rows
+from classifier.complexity.classes import Complexity
+from migrations.tables import training_rows
 from quality.estimates import Share, newest_verifications, sampled_as_served, wilson_interval
 
 
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """Which prompts: of a complexity class, or of an application, which is a key (None: requests without one) with a
+    system prompt (`app`, its hash; "" without one). All prompts where it is neither."""
+
+    by: Literal["all", "class", "application"] = "all"
+    complexity: Complexity | None = None
+    key_id: str | None = None
+    app: str = ""
+
+
+ALL = Kind()
+
+
 class KindShare(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers of `tier` (None: of all) to prompts of `cluster` (None: of all) that were no worse than the strongest's.
+    """Answers of `tier` (None: of all) to prompts of `kind` that were no worse than the strongest's.
 
     `answers` were verified. `value` in [0, 1] estimates the share in the whole traffic: each counts with the inverse of
     its probability of being sampled. [`low`, `high`] is Wilson's 95% interval at the effective sample size (Kish 1965).
     """
 
     tier: int | None
-    cluster: int | None
+    kind: Kind
     answers: int
     value: float | None
     low: float
@@ -54,15 +68,23 @@ class Tally(msgspec.Struct, frozen=True):
         return self.weight / self.squares if self.squares else 1.0
 
 
+_Cell = tuple[int, tuple[Kind, ...]]
+
+
 class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
     """How many of the newest verified answers, as they were served, were no worse than the strongest tier's.
 
-    `by_tier`: shares of the sample as it is. `by_kind`: of the whole traffic, by tier, by cluster, and by both, since
-    the classifier last changed: clusters are those of the version in force. A prompt that was never encoded is of none.
+    `by_tier`: shares of the sample as it is. `by_kind`: of the whole traffic, by tier, by kind of prompts, by both, and
+    at last of everything. A prompt that was never encoded is of no kind.
     """
 
     by_tier: dict[int, Share]
     by_kind: list[KindShare]
+
+    @property
+    def overall(self) -> KindShare | None:
+        """Of everything; None of nothing."""
+        return next((one for one in self.by_kind if one.tier is None and one.kind == ALL), None)
 
 
 async def acceptance(engine: AsyncEngine) -> Acceptance:
@@ -70,42 +92,45 @@ async def acceptance(engine: AsyncEngine) -> Acceptance:
     the same population. Put together by the database; row by row it would take several times as long."""
     tiers: Counter[int] = Counter()
     good: Counter[int] = Counter()
-    purposes: defaultdict[bool, defaultdict[tuple[int, int | None], Tally]] = defaultdict(lambda: defaultdict(Tally))
+    purposes: defaultdict[bool, defaultdict[_Cell, Tally]] = defaultdict(lambda: defaultdict(Tally))
     async with engine.connect() as connection:
-        for tier, cluster, is_probe, is_current, no_worse, *sums in await connection.execute(_sums()):
+        for tier, complexity, encoded, key, app, is_probe, no_worse, *sums in await connection.execute(_sums()):
             tiers[tier] += sums[0]
             good[tier] += no_worse
-            if is_current:
-                purposes[bool(is_probe)][tier, cluster] += Tally(*sums)
+            kinds = [Kind(by="class", complexity=Complexity(complexity))] if complexity else []
+            kinds += [Kind(by="application", key_id=key, app=app or "")] if encoded else []
+            purposes[bool(is_probe)][tier, tuple(kinds)] += Tally(*sums)
     return Acceptance(
         by_tier={tier: wilson_interval(good[tier], total) for tier, total in sorted(tiers.items())},
         by_kind=_by_kind(purposes.values()),
     )
 
 
-def _by_kind(purposes: Iterable[Mapping[tuple[int, int | None], Tally]]) -> list[KindShare]:
+def _by_kind(purposes: Iterable[Mapping[_Cell, Tally]]) -> list[KindShare]:
     """Of probes and of other samples, each weighted as `sampling_weights` says."""
-    kinds: defaultdict[tuple[int | None, int | None], Tally] = defaultdict(Tally)
+    found: defaultdict[tuple[int | None, Kind], Tally] = defaultdict(Tally)
     for tallies in purposes:
         scale = sum(tallies.values(), Tally()).scale
-        for (tier, cluster), tally in tallies.items():
+        for (tier, kinds), tally in tallies.items():
             scaled = tally.scaled(scale)
-            kinds[tier, None] += scaled
-            if cluster is not None:
-                kinds[None, cluster] += scaled
-                kinds[tier, cluster] += scaled
-    return [kind_share(kinds[kind], *kind) for kind in sorted(kinds, key=_none_first)]
+            for kind in (ALL, *kinds):
+                found[None, kind] += scaled
+                found[tier, kind] += scaled
+    order = sorted(
+        found, key=lambda cell: (cell[1].by, cell[1].complexity or 0, -found[None, cell[1]].answers, _names(*cell))
+    )
+    return [kind_share(found[cell], *cell) for cell in order]
 
 
-def kind_share(verdicts: Tally, tier: int | None, cluster: int | None) -> KindShare:
+def kind_share(verdicts: Tally, tier: int | None, kind: Kind = ALL) -> KindShare:
     """The share of these verdicts that are no worse, each counted with its weight."""
     if verdicts.weight == 0.0:
-        return KindShare(tier=tier, cluster=cluster, answers=0, value=None, low=0.0, high=1.0)
+        return KindShare(tier=tier, kind=kind, answers=0, value=None, low=0.0, high=1.0)
     value = min(verdicts.good / verdicts.weight, 1.0)
     share = effective_interval(value, verdicts.weight**2 / verdicts.squares)
     return KindShare(
         tier=tier,
-        cluster=cluster,
+        kind=kind,
         answers=verdicts.answers,
         value=round(value, 6),
         low=round(min(share.low, value), 6),
@@ -115,7 +140,8 @@ def kind_share(verdicts: Tally, tier: int | None, cluster: int | None) -> KindSh
 
 def effective_interval(value: float, size: float) -> Share:
     """Wilson's interval of a weighted share with an effective sample of `size` answers, rounded down."""
-    whole = max(int(size), 1)
+    # Sums of weights are not exact: eight equal ones are worth eight answers, not 7.999.
+    whole = max(int(size + 1e-6), 1)
     return wilson_interval(round(value * whole), whole)
 
 
@@ -131,17 +157,23 @@ def sampling_weights(probabilities: Sequence[float], reasons: Sequence[str]) -> 
 
 
 def _sums() -> Select[Any]:
-    """By tier, cluster, whether it was a probe, and whether the version in force has served it: how many were no worse,
-    and what a `Tally` has."""
+    """By tier, class, whether there is a row of the prompt, its key, its application, and whether it was a probe: how
+    many were no worse, and what a `Tally` has."""
     newest = newest_verifications()
-    promoted = select(func.coalesce(func.max(classifier_versions.c.promoted_at), 0.0)).scalar_subquery()
     encoded = and_(
         training_rows.c.request_id == newest.c.request_id,
         training_rows.c.source.in_(("verification", "probe")),
     )
-    probe, current = newest.c.sampled_reason == "probe", newest.c.finished_at > promoted
+    probe, known = newest.c.sampled_reason == "probe", training_rows.c.training_row_id.is_not(None)
     weight, no_worse = 1.0 / newest.c.sampled_probability, newest.c.label != "worse"
-    kind = (newest.c.tier, training_rows.c.cluster, probe.label("probe"), current.label("current"))
+    kind = (
+        newest.c.tier,
+        _likeliest_class().label("complexity"),
+        known.label("known"),
+        training_rows.c.key_id,
+        training_rows.c.app,
+        probe.label("probe"),
+    )
     sums = (
         func.count(case((no_worse, 1))),
         func.count(),
@@ -153,10 +185,19 @@ def _sums() -> Select[Any]:
         select(*kind, *sums)
         .outerjoin(training_rows, encoded)
         .where(*sampled_as_served(newest))
-        .group_by(newest.c.tier, training_rows.c.cluster, literal_column("probe"), literal_column("current"))
+        .group_by(*(literal_column(name) for name in ("1", "2", "3", "4", "5", "6")))
     )
 
 
-def _none_first(kind: tuple[int | None, int | None]) -> tuple[int, int]:
-    tier, cluster = kind
-    return (-1 if tier is None else tier, -1 if cluster is None else cluster)
+def _likeliest_class() -> Case[Any]:
+    """The number of a row's most likely class, NULL without one."""
+    p = [training_rows.c.classes[place].as_float() for place in range(len(Complexity))]
+    return case(
+        (p[0].is_(None), None),
+        *((and_(*(p[one - 1] >= other for other in p[one:])), int(one)) for one in Complexity if p[one:]),
+        else_=int(Complexity.EXPERT),
+    )
+
+
+def _names(tier: int | None, kind: Kind) -> tuple[str, str, int]:
+    return kind.key_id or "", kind.app, tier or 0

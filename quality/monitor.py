@@ -53,7 +53,7 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     is of at most `poll_seconds` ago.
 
     `upgrade_rates` are the sources' view (SPEC QM-04); alarms come of the `evidence_of_shift`, by stream.
-    `acceptance_by_kind`: of the whole traffic, by tier and cluster of prompts; `acceptance`: of the sample as it is.
+    `acceptance_by_kind`: of the whole traffic, by tier and kind of prompts; `acceptance`: of the sample as it is.
     """
 
     queue: Depth

@@ -49,16 +49,26 @@ class OwnLabels:
 
     async def catch_up(self, now: float) -> OwnOutcomes | None:
         """What is known at `now` (epoch seconds); None without labels. Read and fitted only where something changed."""
-        changes, tiers = await tier_changes(self._engine), tuple(self._tiers()) or ("",) * (self._table.shape[1] + 1)
+        changes, tiers = await tier_changes(self._engine), self._tiers_now()
         async with self._engine.connect() as connection:
             after = await _reset_at(connection)
             seen = (*await self._extent(connection, after), after, tiers, tuple(changes.items()))
             if seen == self._seen:
                 return self._own
-            rows = await self._rows(connection, after)
+            rows = await self._rows(connection, after, MOST_LABELS)
         self._own = await asyncio.to_thread(self._fitted, rows, tiers, changes) if rows else None
         self._seen = seen
         return self._own
+
+    async def newest(self, most: int) -> list[LabelledRow]:
+        """The newest labels that count, oldest first, of the newest `most` that are stored."""
+        changes, tiers = await tier_changes(self._engine), self._tiers_now()
+        async with self._engine.connect() as connection:
+            rows = await self._rows(connection, await _reset_at(connection), most)
+        return await asyncio.to_thread(self._known, rows, tiers, changes)
+
+    def _tiers_now(self) -> tuple[str, ...]:
+        return tuple(self._tiers()) or ("",) * (self._table.shape[1] + 1)
 
     async def _extent(self, connection: AsyncConnection, after: float) -> tuple[Any, ...]:
         """What changes with every row that comes or goes among the newest; an older one does not matter."""
@@ -67,9 +77,9 @@ class OwnLabels:
         ends = func.count(), func.min(newest.c.training_row_id), func.max(newest.c.training_row_id)
         return tuple((await connection.execute(select(*ends))).one())
 
-    async def _rows(self, connection: AsyncConnection, after: float) -> Sequence[RowMapping]:
+    async def _rows(self, connection: AsyncConnection, after: float, most: int) -> Sequence[RowMapping]:
         newest = select(training_rows).where(*self._wanted(after)).order_by(training_rows.c.training_row_id.desc())
-        return (await connection.execute(newest.limit(MOST_LABELS))).mappings().all()[::-1]
+        return (await connection.execute(newest.limit(most))).mappings().all()[::-1]
 
     def _wanted(self, after: float) -> tuple[Any, ...]:
         return (
@@ -81,9 +91,14 @@ class OwnLabels:
     def _fitted(
         self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Mapping[int, float]
     ) -> OwnOutcomes | None:
-        found = [self._labelled(row, tiers, changes) for row in rows]
-        known = [one for one in found if one is not None]
+        known = self._known(rows, tiers, changes)
         return OwnOutcomes(known, self._table, self._known_until) if known else None
+
+    def _known(
+        self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Mapping[int, float]
+    ) -> list[LabelledRow]:
+        found = [self._labelled(row, tiers, changes) for row in rows]
+        return [one for one in found if one is not None]
 
     def _labelled(self, row: RowMapping, tiers: Sequence[str], changes: Mapping[int, float]) -> LabelledRow | None:
         outcomes = outcomes_of_tiers(row["no_worse"], row["tiers"], tiers)

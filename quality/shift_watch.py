@@ -8,11 +8,12 @@ import msgspec
 from sqlalchemy import RowMapping, and_, func, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.complexity.classes import likeliest
 from classifier.decision import LEARNED_KINDS
 from migrations.tables import audit_events, classifier_versions, routing_decisions, training_rows, verifications
 from quality.shift_detector import ShiftAlarm, ShiftDetector, ShiftSettings
 
-# An answer counts with its tier, and with the cluster of its prompt.
+# An answer counts with its tier, and with the complexity class of its prompt.
 VIEWS = 2
 # At least so novel, a prompt counts among those that the classifier does not know yet.
 UNFAMILIAR = 0.95
@@ -20,13 +21,14 @@ _ALARM = "quality.alarm"
 _BATCH = 1000
 
 
-def streams_of(tier: int, novelty: float, cluster: int | None, *, served: bool = True) -> list[str]:
+def streams_of(tier: int, novelty: float, classes: Sequence[float] | None, *, served: bool = True) -> list[str]:
     """The streams that a verified answer belongs to, as their alarms name them; at most `VIEWS`.
 
-    What a probe says of a tier that did not serve is about the tier, not about how prompts of the cluster are routed.
+    What a probe says of a tier that did not serve is about the tier, not about how prompts of a class are routed.
+    `classes`: P of the four complexity classes, if they are known.
     """
     by_tier = f"tier {tier}, {'unfamiliar' if novelty >= UNFAMILIAR else 'familiar'} prompts"
-    return [by_tier, f"prompts of cluster {cluster}"] if served and cluster is not None else [by_tier]
+    return [by_tier, f"{likeliest(classes).name} prompts"] if served and classes else [by_tier]
 
 
 def changed_tier(stream: str) -> int | None:
@@ -56,7 +58,7 @@ def judged_worse(predicted: float, reliability: float | None) -> float:
 
 
 class ShiftWatch:
-    """Streams are each tier's familiar and unfamiliar prompts, and each cluster's: what gets worse for one kind of
+    """Streams are each tier's familiar and unfamiliar prompts, and each class's: what gets worse for one kind of
     prompts is not hidden by the others. Answers count as they were served, and probes with every tier that they asked.
     Evidence starts anew when a classifier is promoted.
 
@@ -89,7 +91,7 @@ class ShiftWatch:
         prediction = row["inputs"]["prediction"]
         p_ok = prediction["p_ok"]
         predicted = judged_worse(1.0 - p_ok[row["tier"] - 1], row["judge_reliability"])
-        streams = streams_of(row["tier"], row["novelty"], row["cluster"], served=row["tier"] == row["served"])
+        streams = streams_of(row["tier"], row["novelty"], row["classes"], served=row["tier"] == row["served"])
         worse, at = row["label"] == "worse", row["finished_at"]
         alarms = [self._detector.observe(stream, worse, predicted, at) for stream in streams]
         return [alarm for alarm in alarms if alarm is not None]
@@ -111,7 +113,7 @@ class ShiftWatch:
                 verifications.c.tier,
                 verifications.c.label,
                 verifications.c.judge_reliability,
-                training_rows.c.cluster,
+                training_rows.c.classes,
                 routing_decisions.c.tier.label("served"),
                 routing_decisions.c.inputs,
                 routing_decisions.c.novelty,

@@ -1,5 +1,6 @@
 """The four complexity classes of prompts."""
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -10,3 +11,8 @@ class Complexity(IntEnum):
     MEDIUM = 2
     COMPLEX = 3
     EXPERT = 4
+
+
+def likeliest(probabilities: Sequence[float]) -> Complexity:
+    """The class with the greatest of the four `probabilities`; of equal ones the easiest."""
+    return Complexity(1 + max(range(len(probabilities)), key=probabilities.__getitem__))

@@ -39,27 +39,10 @@ class OwnOutcomes:
         until `known_until` (epoch seconds) have shaped it already."""
         model = shipped_complexity()
         self._centre, self._scale = model.centre, model.scale
-        self._keys: dict[str, int] = {}
-        self._contexts: dict[tuple[str, str], int] = {}
-        apps_of: dict[str, int] = {}
-        for row in rows:
-            self._keys.setdefault(row.key, len(self._keys))
-            if row.app and (row.key, row.app) not in self._contexts:
-                self._contexts[row.key, row.app] = apps_of[row.key] = apps_of.get(row.key, -1) + 1
+        self._keys, self._contexts = _numbers(rows)
         self.labels = len(rows)
-        self._estimator = LocalEstimator(
-            Labels(
-                classes=np.array([row.classes for row in rows], np.float32),
-                embedding=np.stack([row.embedding for row in rows]),
-                surface=standardised(np.stack([row.features for row in rows]), self._centre, self._scale),
-                scores=np.array([row.scores for row in rows], np.float32),
-                weights=np.array([row.weights for row in rows], np.float32),
-                key=np.array([self._keys[row.key] for row in rows], np.int32),
-                context=np.array([self._contexts.get((row.key, row.app), -1) for row in rows], np.int32),
-            ),
-            table,
-            sum(row.at <= known_until for row in rows),
-        )
+        known = sum(row.at <= known_until for row in rows)
+        self._estimator = LocalEstimator(_columns(rows, self._keys, self._contexts), table, known)
 
     def labels_of(self, key: str) -> int:
         """How many labels the caller's `key` has, of those that count."""
@@ -71,3 +54,34 @@ class OwnOutcomes:
         key = self._keys.get(given.key, -1)
         context = self._contexts.get((given.key, given.app), -1)
         return self._estimator.estimate(np.array(classes, np.float32), turn.embedding, surface, key, context)
+
+
+def as_labels(rows: Sequence[LabelledRow]) -> tuple[Labels, list[str]]:
+    """`rows`, at least one, as the columns that the estimator is fitted on; and the name of each key by its number."""
+    keys, contexts = _numbers(rows)
+    return _columns(rows, keys, contexts), list(keys)
+
+
+def _numbers(rows: Sequence[LabelledRow]) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
+    """A number for each key, and for each system prompt among those of its key."""
+    keys: dict[str, int] = {}
+    contexts: dict[tuple[str, str], int] = {}
+    apps_of: dict[str, int] = {}
+    for row in rows:
+        keys.setdefault(row.key, len(keys))
+        if row.app and (row.key, row.app) not in contexts:
+            contexts[row.key, row.app] = apps_of[row.key] = apps_of.get(row.key, -1) + 1
+    return keys, contexts
+
+
+def _columns(rows: Sequence[LabelledRow], keys: dict[str, int], contexts: dict[tuple[str, str], int]) -> Labels:
+    model = shipped_complexity()
+    return Labels(
+        classes=np.array([row.classes for row in rows], np.float32),
+        embedding=np.stack([row.embedding for row in rows]),
+        surface=standardised(np.stack([row.features for row in rows]), model.centre, model.scale),
+        scores=np.array([row.scores for row in rows], np.float32),
+        weights=np.array([row.weights for row in rows], np.float32),
+        key=np.array([keys[row.key] for row in rows], np.int32),
+        context=np.array([contexts.get((row.key, row.app), -1) for row in rows], np.int32),
+    )

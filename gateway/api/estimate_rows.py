@@ -5,18 +5,20 @@ from collections.abc import Iterator
 import msgspec
 
 from quality.estimates import Share
+from quality.kind_names import plain_name
+from quality.kinds import ALL
 from quality.monitor import MonitorStatus
 
 
 class EstimateRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An estimate, of a tier, a cluster of prompts or whatever `of` names, None for all of them.
+    """An estimate, of a tier, a kind of prompts or whatever `of` names, None for all of them.
 
     `count` are the answers or prompts that it is taken of; [`low`, `high`] with 95%; `flagged`: an alarm, or drift.
     """
 
     estimate: str
     tier: int | None = None
-    cluster: int | None = None
+    kind: str | None = None
     of: str | None = None
     count: int | None = None
     value: float | None = None
@@ -34,7 +36,7 @@ def estimate_rows(status: MonitorStatus) -> Iterator[EstimateRow]:
         yield EstimateRow(
             estimate="no worse, of all traffic",
             tier=kind.tier,
-            cluster=kind.cluster,
+            kind=None if kind.kind == ALL else plain_name(kind.kind) + (f" {kind.kind.app}" if kind.kind.app else ""),
             count=kind.answers,
             value=kind.value,
             low=kind.low,

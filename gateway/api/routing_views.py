@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from datetime import datetime
 from typing import Any
 
@@ -10,8 +11,8 @@ import numpy as np
 from litestar import get
 from litestar.response import Response
 
+from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import QUALITY_SETTINGS
-from classifier.outcome_model import OutcomeModel
 from gateway.api.csv_export import as_asked
 from gateway.api.operations import describe
 from gateway.errors import ApiError, bad_request
@@ -23,12 +24,24 @@ from gateway.routing.preview import OperatingPoint, Preview, preview
 from gateway.routing.rule import RoutingRule
 from gateway.stores.database_reach import reached
 from quality.estimates import Share
-from quality.kinds import Acceptance, KindShare, acceptance
+from quality.kind_names import plain_name
+from quality.kinds import Acceptance, Kind, KindShare, acceptance
 from quality.recent_decisions import sample_decisions
 from quality.reliability import ReliabilityBin, reliability
 from quality.tier_worth import ReportFileError, compare_tiers, mean_cost_usd, stored_report, worthless_tiers
+from quality.traffic import (
+    ClassTraffic,
+    Traffic,
+    expected_in_words,
+    in_words,
+    newest_requests,
+    stored_labels,
+    traffic,
+)
 
 DAY = 86_400.0
+# Of the kinds by application, those with most verified answers are shown.
+_APPLICATIONS = 8
 
 
 class CurveRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,10 +76,15 @@ class PreviewShown(msgspec.Struct, frozen=True, kw_only=True):
     preview: Preview | None
 
 
-class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of prompts at a tier, as verified since the version serves, as in the estimates."""
+class KindRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of prompts at a tier below the strongest. `name` in words; a kind is a complexity class or an application:
+    a key with a system prompt (`app`, its hash). `answers` were verified; the rest as in the estimates."""
 
-    cluster: int
+    name: str
+    by: str
+    complexity: str | None
+    key_id: str | None
+    app: str
     tier: int
     answers: int = 0
     no_worse: float | None = None
@@ -74,11 +92,20 @@ class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
     high: float = 1.0
 
 
-class ClustersShown(msgspec.Struct, frozen=True, kw_only=True):
-    """By cluster and tier, below the strongest."""
+class KindsShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The classes, then the applications with most verified answers; by tier."""
 
-    version: str
-    rows: list[ClusterRow]
+    rows: list[KindRow]
+
+
+class TrafficShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest requests, and what is said of them. `labels`: how many prompts have labels; `verified`: the share of
+    answers as good as the strongest tier's, by a sample; None without one."""
+
+    traffic: Traffic
+    sentences: list[str]
+    labels: int
+    verified: KindShare | None
 
 
 class TierRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,12 +163,21 @@ async def show_reliability(request: HttpRequest) -> Response[Any]:
     return as_asked(request, "reliability", shown, ReliabilityBin.__struct_fields__, shown.bins)
 
 
-@get("/routing/clusters", operation_class=describe(None, ClustersShown), summary="Show kinds of prompts")
-async def show_clusters(request: HttpRequest) -> Response[Any]:
-    """How good each tier is for each kind. 409 without a classifier. `format`: json or csv."""
+@get("/routing/kinds", operation_class=describe(None, KindsShown), summary="Show kinds of prompts")
+async def show_kinds(request: HttpRequest) -> Response[Any]:
+    """How good each tier is for each kind, by verified answers. `format`: json or csv."""
     parts = parts_of(request)
-    shown = await clusters_shown(parts, await reached(acceptance(parts.database)))
-    return as_asked(request, "clusters", shown, ClusterRow.__struct_fields__, shown.rows)
+    shown = await kinds_shown(parts, await reached(acceptance(parts.database)))
+    return as_asked(request, "kinds", shown, KindRow.__struct_fields__, shown.rows)
+
+
+@get("/routing/traffic", operation_class=describe(None, TrafficShown), summary="Show what is asked, and what it costs")
+async def show_traffic(request: HttpRequest) -> Response[Any]:
+    """Classes of the newest requests, which tiers answered them, saving, expected quality. `format`: json, or csv for
+    the classes."""
+    parts = parts_of(request)
+    shown = await traffic_shown(parts, await reached(acceptance(parts.database)))
+    return as_asked(request, "traffic", shown, ClassTraffic.__struct_fields__, shown.traffic.classes)
 
 
 @get("/routing/tiers", operation_class=describe(None, TiersCompared), summary="Compare the tiers")
@@ -209,13 +245,32 @@ def rule_at(parts: Parts, target: float | None) -> RoutingRule:
     return rule_of(parts.routing.classifier, "", target)
 
 
-async def clusters_shown(parts: Parts, accepted: Acceptance) -> ClustersShown:
-    """What was verified of each kind of prompts since the version serves. Raises `ApiError` 409."""
-    model = version_in_force(parts).model
-    live = {(kind.tier, kind.cluster): kind for kind in accepted.by_kind}
-    return ClustersShown(
-        version=model.version, rows=await asyncio.to_thread(_cluster_rows, model, parts.routing.strongest, live)
-    )
+async def kinds_shown(parts: Parts, accepted: Acceptance) -> KindsShown:
+    """What was verified of each kind. Raises `ApiError` 503."""
+    names = await reached(parts.kind_names.now())
+    live = {(one.tier, one.kind): one for one in accepted.by_kind}
+    kinds: list[Kind] = [Kind(by="class", complexity=complexity) for complexity in Complexity]
+    kinds += [one.kind for one in accepted.by_kind if one.tier is None and one.kind.by == "application"][:_APPLICATIONS]
+    rows, named = [], Counter[str]()
+    for kind in kinds:
+        name = names.get(kind) or plain_name(kind)
+        named[name] += 1
+        # Applications whose texts are not stored look alike.
+        rows += [
+            _kind_row(kind, name if named[name] == 1 else f"{name} (another one, {named[name]})", tier, live)
+            for tier in range(1, parts.routing.strongest)
+        ]
+    return KindsShown(rows=rows)
+
+
+async def traffic_shown(parts: Parts, accepted: Acceptance) -> TrafficShown:
+    """Of the newest requests. Raises `ApiError` 503."""
+    seen = traffic(await reached(newest_requests(parts.database)))
+    labels, verified = await reached(stored_labels(parts.database)), accepted.overall
+    sentences = in_words(seen)
+    if seen.requests:
+        sentences.append(expected_in_words(seen, labels, verified))
+    return TrafficShown(traffic=seen, sentences=sentences, labels=labels, verified=verified)
 
 
 async def tiers_compared(parts: Parts, accepted: Acceptance) -> TiersCompared:
@@ -255,16 +310,9 @@ async def tiers_compared(parts: Parts, accepted: Acceptance) -> TiersCompared:
     )
 
 
-def _cluster_rows(
-    model: OutcomeModel, tiers: int, live: dict[tuple[int | None, int | None], KindShare]
-) -> list[ClusterRow]:
-    rows = []
-    for cluster in range(len(model.clusters.centres)):
-        for tier in range(1, tiers):
-            row = ClusterRow(cluster=cluster, tier=tier)
-            if (kind := live.get((tier, cluster))) is not None:
-                row = msgspec.structs.replace(
-                    row, answers=kind.answers, no_worse=kind.value, low=kind.low, high=kind.high
-                )
-            rows.append(row)
-    return rows
+def _kind_row(kind: Kind, name: str, tier: int, live: dict[tuple[int | None, Kind], KindShare]) -> KindRow:
+    complexity = None if kind.complexity is None else kind.complexity.name
+    row = KindRow(name=name, by=kind.by, complexity=complexity, key_id=kind.key_id, app=kind.app, tier=tier)
+    if (one := live.get((tier, kind))) is None:
+        return row
+    return msgspec.structs.replace(row, answers=one.answers, no_worse=one.value, low=one.low, high=one.high)

@@ -56,22 +56,25 @@ def report(
 @click.option(
     "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Of decisions."
 )
+@catalog_option
 @data_dir_option
 @database_option
 @json_option
 def learning(days: float, as_json: bool, **given: Any) -> None:
-    """What was learned of each key: labels, classes of its prompts, what routing saves, how good it expects to be."""
+    """Show what was learned of each key: labels, classes of prompts, saving, quality, and the learning curve."""
     from gateway.cli.stored_order import with_database
-    from quality.learning import in_words, learned_by_key
+    from gateway.routing.label_source import stored_label_source
+    from quality.learning import LearningRecord, in_words
 
-    since = time.time() - days * 86_400
-    found = with_database(settings_from(**given), lambda engine: learned_by_key(engine, since))
+    settings, since = settings_from(**given), time.time() - days * 86_400
+    source = stored_label_source(settings)
+    found = with_database(settings, lambda engine: LearningRecord(engine).of(source, since))
     if as_json:
         echo_json(found)
         return
-    for one in found:
-        click.echo(in_words(one))
-    if not found:
+    for one in (found.together, *found.keys) if len(found.keys) > 1 else found.keys:
+        click.echo(in_words(one, found.tau))
+    if not found.keys:
         click.echo("Nothing was asked and nothing labelled yet.")
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 WIDTH, HEIGHT = 600.0, 160.0
+# By colour, so that lines can be told apart without it.
+DASHES = {1: "none", 2: "8 4", 3: "2 4", 4: "10 3 2 3", 5: "14 4", 6: "4 2", 7: "10 3 2 3 2 3", 8: "1 3"}
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from litestar.response import Response, Stream
 
 from gateway.api.csv_export import as_asked
 from gateway.api.operations import describe
-from gateway.dashboard.charts import Series
+from gateway.dashboard.charts import DASHES, Series
 from gateway.dashboard.figures import Overview, TierNow
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import HEADERS, TEMPLATES, page
@@ -19,7 +19,6 @@ from gateway.parts import HttpRequest, Parts, parts_of
 EVENT_SECONDS = 2.0
 # A stream ends soon and the browser comes back: by then the session may be over, or the server about to stop.
 EVENTS = 5
-DASHES = {1: "none", 2: "8 4", 3: "2 4", 4: "10 3 2 3", 5: "14 4", 6: "4 2", 7: "10 3 2 3 2 3", 8: "1 3"}
 _CSV = ("ttft_seconds", "itl_seconds", "e2e_seconds")
 
 

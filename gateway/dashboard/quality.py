@@ -20,19 +20,27 @@ from gateway.api.classifier_orders import (
     versions_now,
 )
 from gateway.api.guard import OPERATOR
+from gateway.api.learning import learning_source
 from gateway.api.own_labels import LabelsShown, labels_shown, order_reset
 from gateway.api.quality_lists import estimates_shown, order_retraining, page_asked_for
+from gateway.dashboard.charts import DASHES, Series
 from gateway.dashboard.forms import fields_of, number_of, reason_of, taken
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.dashboard.review import review, show_review
 from gateway.errors import ApiError, bad_request
-from gateway.parts import HttpRequest, parts_of
+from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.stores.database_reach import reached
+from quality.learning import Learned, Learning, in_words
 from quality.listings import ARTEFACTS, RETRAININGS, ROLLOUTS
 from quality.monitor import MonitorStatus
 
 PATH = "/admin/quality"
 ROWS = "10"
+# Keys with most labels that the learning curve is drawn of.
+MOST_KEYS = 8
+# So long the page waits for the learning curve; it is there at the next look.
+WAIT_SECONDS = 0.1
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -48,12 +56,13 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
     """Query: `cursor`, of the page of versions before this one."""
     parts = parts_of(request)
     asked, labels = {"limit": ROWS}, _labels(request)
-    versions, runs, rollouts, estimates, registered = await asyncio.gather(
+    versions, runs, rollouts, estimates, registered, learning = await asyncio.gather(
         page_asked_for(request, ARTEFACTS, asked | dict(request.query_params)),
         page_asked_for(request, RETRAININGS, asked),
         page_asked_for(request, ROLLOUTS, asked),
         _estimates(request),
         asyncio.to_thread(_registered, ArtefactRegistry(parts.settings.registry_path), labels is not None),
+        _learning(parts),
     )
     monitor = None if parts.quality_loop is None else parts.quality_loop.monitor
     return page(
@@ -68,6 +77,7 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
         rollouts=rollouts.rows,
         versions=versions,
         registered=registered,
+        **_learning_shown(learning),
     )
 
 
@@ -141,6 +151,45 @@ def _labels(request: HttpRequest) -> LabelsShown | None:
         if error.status != 409:
             raise
         return None
+
+
+async def _learning(parts: Parts) -> Learning | None:
+    """None without a classifier, and while it is not put together yet."""
+    try:
+        return await reached(parts.learning.at_hand(learning_source(parts), WAIT_SECONDS))
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return None
+
+
+def _learning_shown(learning: Learning | None) -> dict[str, Any]:
+    """The keys that are shown, with their lines in the two charts, and what is said of them."""
+    if learning is None:
+        return {"learning": None}
+    every = [learning.together, *learning.keys] if len(learning.keys) > 1 else learning.keys
+    shown = sorted(every, key=lambda one: -one.labels)[:MOST_KEYS]
+    lines = [(one, n, DASHES.get(n, "none")) for n, one in enumerate(shown, start=1)]
+    points = [point.labels for one in shown if one.curve for point in one.curve.points]
+    steps = sorted(set(points))
+    return {
+        "learning": learning,
+        "learned": shown,
+        "said": [in_words(one, learning.tau) for one in shown],
+        "labels_lines": [Series(name=one.name, values=one.labels_at, colour=n, dashes=d) for one, n, d in lines],
+        "error_steps": steps,
+        "error_lines": [
+            Series(name=one.name, values=_errors(one, steps), colour=n, dashes=d) for one, n, d in lines if one.curve
+        ],
+    }
+
+
+def _errors(one: Learned, steps: list[int]) -> list[float | None]:
+    """The error at each number of labels, in between as at the point before; None beyond the last."""
+    points = [] if one.curve is None else one.curve.points
+    last = points[-1].labels if points else -1
+    known = [[point.error.value for point in points if point.labels <= step] for step in steps]
+    return [values[-1] if values and step <= last else None for step, values in zip(steps, known, strict=True)]
 
 
 def _registered(registry: ArtefactRegistry, routes: bool) -> Registered:

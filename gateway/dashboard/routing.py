@@ -11,16 +11,18 @@ from classifier.complexity.prior import QUALITY_SETTINGS
 from gateway.api.guard import OPERATOR
 from gateway.api.knob_patch import order_knobs
 from gateway.api.routing_views import (
-    ClusterRow,
-    ClustersShown,
     CurveShown,
+    KindRow,
+    KindsShown,
     TiersCompared,
-    clusters_shown,
+    TrafficShown,
     curve_shown,
+    kinds_shown,
     preview_of,
     rule_at,
     target_of,
     tiers_compared,
+    traffic_shown,
 )
 from gateway.dashboard.charts import Curve, Mark, Plane
 from gateway.dashboard.forms import fields_of, reason_of
@@ -43,7 +45,7 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
     """Query: `quality_target`, to see what it would do with yesterday's traffic."""
     parts = parts_of(request)
     wanted = target_of(request.query_params.get("quality_target", ""))
-    previewed, curve, bins, (clusters, compared) = await asyncio.gather(
+    previewed, curve, bins, (kinds, compared, seen) = await asyncio.gather(
         preview_of(request),
         _unless_off(curve_shown(parts)),
         reached(reliability(parts.database, parts.routing.strongest)),
@@ -67,7 +69,12 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
         bins=bins,
         bin_marks=[_mark(one) for one in bins],
         diagonal=[Curve(name="as predicted", points=[(0.0, 0.0), (1.0, 1.0)], colour=5, dashes="4 4")],
-        clusters=_by_cluster(clusters),
+        kinds=_by_kind(kinds),
+        traffic=seen.traffic,
+        sentences=seen.sentences,
+        tier_parts=[(f"Tier {k}", count, k) for k, count in enumerate(seen.traffic.tiers, start=1)],
+        class_parts=[(one.name, one.requests, k) for k, one in enumerate(seen.traffic.classes, start=1)],
+        class_looks={row.complexity: row.name.partition(": ")[2] for row in kinds.rows if row.complexity},
         compared=compared,
         judged=range(1, parts.routing.strongest),
     )
@@ -89,9 +96,11 @@ async def apply_target(request: HttpRequest) -> Response[Any]:
     return back_to(PATH, f"The quality target is {said} from now on.{late}")
 
 
-async def _verified(parts: Parts) -> tuple[ClustersShown | None, TiersCompared]:
+async def _verified(parts: Parts) -> tuple[KindsShown, TiersCompared, TrafficShown]:
     accepted = await reached(acceptance(parts.database))
-    return await asyncio.gather(_unless_off(clusters_shown(parts, accepted)), tiers_compared(parts, accepted))
+    return await asyncio.gather(
+        kinds_shown(parts, accepted), tiers_compared(parts, accepted), traffic_shown(parts, accepted)
+    )
 
 
 async def _unless_off(shown: Awaitable[T]) -> T | None:
@@ -133,11 +142,12 @@ def _mark(one: ReliabilityBin) -> Mark:
     return Mark(name=name, x=one.predicted, y=share.value or 0.0, colour=one.tier, low=share.low, high=share.high)
 
 
-def _by_cluster(clusters: ClustersShown | None) -> list[list[ClusterRow]]:
-    found: dict[int, list[ClusterRow]] = {}
-    for row in [] if clusters is None else clusters.rows:
-        found.setdefault(row.cluster, []).append(row)
-    return list(found.values())
+def _by_kind(kinds: KindsShown) -> list[list[KindRow]]:
+    """The tiers of each kind of which something was verified."""
+    found: dict[str, list[KindRow]] = {}
+    for row in kinds.rows:
+        found.setdefault(row.name, []).append(row)
+    return [rows for rows in found.values() if any(row.answers for row in rows)]
 
 
 ROUTING_PAGE = Page(title="Routing", path="/routing", handlers=(show_routing_page, apply_target))

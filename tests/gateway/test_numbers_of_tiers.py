@@ -24,7 +24,17 @@ from tests.polling import until
 # The upstream repeats it, so that the judge of equal words with numbers has something to compare.
 PROMPT = "The first numbers are 1, 2 and 3."
 PAGES = ("", "/routing", "/requests", "/quality", "/core", "/experiments", "/keys", "/users", "/system")
-VIEWS = ("overview", "costs", "estimates", "routing/curve", "routing/reliability", "routing/clusters", "routing/tiers")
+VIEWS = (
+    "overview",
+    "costs",
+    "estimates",
+    "routing/curve",
+    "routing/reliability",
+    "routing/kinds",
+    "routing/traffic",
+    "learning",
+    "routing/tiers",
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """A gateway of the default catalogue in a process of its own, with answers of its real model, and a browser for it."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -44,6 +45,18 @@ def add_user(data: Path, name: str, role: str) -> None:
     # In a process of its own: Playwright's event loop is this thread's.
     command = [sys.executable, "-c", "from gateway.cli import main; main()", *order]
     subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, stdout=subprocess.DEVNULL)
+
+
+def import_labels(data: Path, count: int) -> None:
+    """Give the installation of a data folder labels of all tiers, of no key."""
+    lines = [
+        json.dumps({"prompt": f"{prompt} ({number})", "scores": {"1": number % 2, "2": 1, "3": 1, "4": 1}})
+        for number, prompt in enumerate(real_prompts(count))
+    ]
+    file = data / "outcomes.jsonl"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", "outcomes", "import", str(file)]
+    subprocess.run([*command, "--data-dir", str(data)], check=True, stdout=subprocess.DEVNULL)
 
 
 @contextmanager

@@ -13,7 +13,15 @@ if not os.environ.get("AIO_REQUIRE_BROWSER"):
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, ViewportSize, expect
 
 from gateway.dashboard.site import PAGES as SITE
-from tests.gateway.dashboard.real_gateway import IN_CHROMIUM, asked_gateway, serious_findings, signed_in
+from tests.gateway.dashboard.real_gateway import (
+    IN_CHROMIUM,
+    asked_gateway,
+    card,
+    import_labels,
+    reloaded_until,
+    serious_findings,
+    signed_in,
+)
 from tests.gateway.dashboard.real_traffic import ADMIN, order
 from tests.gateway.served_process import ServedProcess
 
@@ -29,13 +37,17 @@ PAGES = (
     "/admin/none",
 )
 PHONE: ViewportSize = {"width": 360, "height": 740}
+# Prompts with labels of all tiers.
+LABELS = 30
 DESK: ViewportSize = {"width": 1280, "height": 900}
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
-    with asked_gateway(tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("cache"), 6) as process:
+    data = tmp_path_factory.mktemp("data")
+    with asked_gateway(data, tmp_path_factory.mktemp("cache"), 6) as process:
         order(process)
+        import_labels(data, LABELS)
         yield process
 
 
@@ -77,6 +89,26 @@ def test_every_page_obeys_its_policy_fits_and_can_be_read_in_light_and_dark(
         complaints += serious_findings(page)
     context.close()
     assert not complaints, "\n".join(complaints)
+
+
+def test_pages_say_in_words_what_is_asked_what_it_saves_and_what_was_learned(desk: BrowserContext) -> None:
+    page = signed_in(desk)
+    page.goto("/admin/routing")
+    shown = page.request.get("/admin/api/routing/traffic").json()
+    asked = card(page, "What is asked, and what routing saves")
+    for sentence in shown["sentences"]:
+        expect(asked).to_contain_text(sentence)
+    table = page.get_by_role("region", name="Requests by class and tier")
+    for one in shown["traffic"]["classes"]:
+        expect(table.locator("tbody tr").filter(has_text=one["name"]).locator("td").first).to_have_text(
+            str(one["requests"])
+        )
+    page.goto("/admin/quality")
+    learned = card(page, "What was learned")
+    reloaded_until(page, learned.get_by_text(f"requests without a key: {LABELS} of 100 labels"))
+    expect(learned.locator("figure.chart svg[role=img]")).to_have_count(2)
+    for name in ("Labels by key", "Learning curve"):
+        expect(learned.get_by_role("region", name=name).locator("tbody tr").first).to_be_visible()
 
 
 def test_the_keyboard_alone_signs_in_and_reaches_a_request(desk: BrowserContext) -> None:

@@ -8,6 +8,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from classifier.complexity.classes import Complexity
 from gateway.api.estimate_rows import estimate_rows
 from gateway.dashboard.site import PAGES
 from gateway.routing.active_labels import ActiveLabels
@@ -16,7 +17,7 @@ from gateway.settings import Settings
 from quality.drift import CalibrationDrift, InputDrift
 from quality.estimates import UpgradeRate, wilson_interval
 from quality.judges.calibration import Calibration
-from quality.kinds import KindShare
+from quality.kinds import Kind, KindShare
 from quality.monitor import MonitorStatus
 from quality.sampling import Spending
 from quality.verification_queue import Depth
@@ -29,8 +30,8 @@ API = "/admin/api"
 EXPORTS = {
     "/": [f"{API}/overview"],
     "/requests": [],
-    "/routing": [f"{API}/routing/{name}" for name in ("curve", "tiers", "clusters")],
-    "/quality": [f"{API}/{name}" for name in ("estimates", "retrainings", "artefacts")],
+    "/routing": [f"{API}/routing/{name}" for name in ("curve", "tiers", "kinds", "traffic")],
+    "/quality": [f"{API}/{name}" for name in ("estimates", "learning", "retrainings", "artefacts")],
     "/quality/review": [f"{API}/reviews"],
     "/experiments": [],
     "/core": ["/v1/admin/stats", "/v1/admin/knobs", "/v1/admin/knobs/changes"],
@@ -104,7 +105,11 @@ async def test_estimates_are_rows_of_one_table_with_the_figures_that_are_shown()
         upgrade_rates=[UpgradeRate(tier=None, needs_upgrade=wilson_interval(4, 10), alarm=True, reason="=many")],
         evidence_of_shift={"tier 1": 3.5},
         acceptance={2: wilson_interval(3, 4)},
-        acceptance_by_kind=[KindShare(tier=1, cluster=7, answers=6, value=0.5, low=0.2, high=0.8)],
+        acceptance_by_kind=[
+            KindShare(
+                tier=1, kind=Kind(by="class", complexity=Complexity.SIMPLE), answers=6, value=0.5, low=0.2, high=0.8
+            )
+        ],
         input_drift=[InputDrift(of="novelty", prompts=8, before=9, value=0.1, low=0.05, high=0.2, drifted=True)],
         calibration_drift=[
             CalibrationDrift(tier=1, answers=20, predicted=0.75, verified=0.5, low=-0.4, high=-0.1, drifted=True)
@@ -113,10 +118,10 @@ async def test_estimates_are_rows_of_one_table_with_the_figures_that_are_shown()
             Calibration(judge="pairwise", true_no_worse=3, false_worse=1, true_worse=1, false_no_worse=1, abstained=0)
         ],
     )  # fmt: skip
-    found = {(row.estimate, row.tier, row.cluster, row.of): row for row in estimate_rows(status)}
+    found = {(row.estimate, row.tier, row.kind, row.of): row for row in estimate_rows(status)}
     assert len(found) == len(list(estimate_rows(status))), "no figure is another's"
     assert found["no worse, of the sample", 2, None, None].value == 0.75
-    assert found["no worse, of all traffic", 1, 7, None].count == 6
+    assert found["no worse, of all traffic", 1, "SIMPLE prompts", None].count == 6
     needs = found["needs an upgrade", None, None, None]
     assert (needs.value, needs.flagged, needs.reason) == (0.4, True, "=many")
     assert found["evidence of shift (e-value)", None, None, "tier 1"].value == 3.5

@@ -204,7 +204,7 @@ async def test_probes_draw_a_curve_again_after_another_and_verdicts_the_calibrat
     page = await admin.get(PAGE)
     assert "probes (4)" in page.text
     assert "tier 1, 0 of 1" in page.text
-    for view in ("curve", "reliability", "clusters", "tiers"):
+    for view in ("curve", "reliability", "kinds", "tiers"):
         answer = await admin.get(f"/admin/api/routing/{view}?format=csv")
         assert answer.headers["content-type"] == "text/csv; charset=utf-8", view
         assert list(csv.DictReader(io.StringIO(answer.text))), view

@@ -11,6 +11,7 @@ from loop_world import ScriptedTier, ladder, price, record, rows, store_request,
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.complexity.classes import Complexity
 from migrations.tables import audit_events, classifier_versions, training_rows, verifications
 from quality.experience import Encode
 from quality.judges.calibration import calibrate
@@ -128,10 +129,10 @@ async def test_a_probe_asks_every_other_tier_and_teaches_all_outcomes(engine: As
 
     found = {row["tier"]: row["label"] for row in await rows(engine, verifications)}
     assert found == {1: "worse", 2: "no_worse", 3: "no_worse"}
-    # Each tier is looked at by what the probe said of it; prompts of the cluster by what was served.
+    # Each tier is looked at by what the probe said of it; prompts of the class by what was served.
     assert {f"tier {tier}, familiar prompts" for tier in (1, 2, 3)} <= set(evidence)
     assert evidence["tier 1, familiar prompts"] > 1 > evidence["tier 2, familiar prompts"]
-    assert sum("cluster" in stream for stream in evidence) <= 1
+    assert sum(stream in {f"{one.name} prompts" for one in Complexity} for stream in evidence) <= 1
     assert [len(tier.seen) for tier in tiers] == [1, 0, 1, 1]
     [learned] = await rows(engine, training_rows)
     assert (learned["source"], learned["no_worse"]) == ("probe", [False, True, True, True])

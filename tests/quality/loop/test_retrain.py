@@ -154,7 +154,7 @@ async def test_an_alarm_of_a_tier_dates_a_change_that_the_judgement_and_the_audi
         {"stream": "tier 1, familiar prompts", "since": since},
         {"stream": "tier 2, familiar prompts"},
         {"stream": "tier 3, unfamiliar prompts", "since": 5.0},
-        {"stream": "prompts of cluster 4", "since": 6.0},
+        {"stream": "EXPERT prompts", "since": 6.0},
     ]
     async with engine.begin() as connection:
         await connection.execute(

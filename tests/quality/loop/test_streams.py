@@ -7,19 +7,21 @@ import pytest
 from quality.shift_detector import ShiftDetector, ShiftSettings
 from quality.shift_watch import VIEWS, changed_tier, judged_worse, streams_of
 
+SIMPLE, EXPERT = [0.9, 0.1, 0.0, 0.0], [0.0, 0.1, 0.2, 0.7]
 
-def test_a_verdict_counts_with_its_tier_and_with_its_cluster_if_that_is_known() -> None:
-    assert streams_of(2, 0.5, 3) == ["tier 2, familiar prompts", "prompts of cluster 3"]
+
+def test_a_verdict_counts_with_its_tier_and_with_its_class_if_that_is_known() -> None:
+    assert streams_of(2, 0.5, EXPERT) == ["tier 2, familiar prompts", "EXPERT prompts"]
     assert streams_of(2, 0.99, None) == ["tier 2, unfamiliar prompts"]
 
 
 def test_what_a_probe_says_of_a_tier_that_did_not_serve_counts_with_the_tier_alone() -> None:
-    assert streams_of(2, 0.5, 3, served=False) == ["tier 2, familiar prompts"]
+    assert streams_of(2, 0.5, EXPERT, served=False) == ["tier 2, familiar prompts"]
 
 
 @pytest.mark.parametrize(
     ("stream", "tier"),
-    [(streams_of(2, 0.5, 3)[0], 2), (streams_of(2, 0.99, 3)[0], None), (streams_of(2, 0.5, 3)[1], None)],
+    [(streams_of(2, 0.5, EXPERT)[0], 2), (streams_of(2, 0.99, EXPERT)[0], None), (streams_of(2, 0.5, EXPERT)[1], None)],
 )
 def test_only_familiar_prompts_tell_that_the_tier_has_changed_and_not_what_is_asked(
     stream: str, tier: int | None
@@ -38,8 +40,8 @@ def test_one_kind_of_prompts_alarms_though_the_tier_as_a_whole_hardly_changes() 
     for number in range(1000):
         bad = number % 5 == 0
         worse = draw.random() < (0.75 if bad else 0.2)
-        streams, predicted = streams_of(1, 0.1, int(bad)), 0.3 if bad else 0.2
+        streams, predicted = streams_of(1, 0.1, EXPERT if bad else SIMPLE), 0.3 if bad else 0.2
         alarms += [(number, one) for one in streams if detector.observe(one, worse, predicted) is not None]
 
-    assert alarms[0][1] == "prompts of cluster 1"
+    assert alarms[0][1] == "EXPERT prompts"
     assert alarms[0][0] < 5 * 60

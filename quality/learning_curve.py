@@ -1,0 +1,156 @@
+"""Does routing get better with labels? The newest labels, predicted with more and more of those before them.
+
+At each point the estimator that serves is fitted on what was stored when the key had so many labels, starting from the
+estimate that AIO ships with, and is tested on labels that came later. All points of a curve are tested on the same
+labels, so that they differ by what was learned and not by what was asked.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from classifier.local.estimator import LocalEstimator, learned_table
+from classifier.local.labels import Labels
+from classifier.local.own import LabelledRow, as_labels
+from classifier.worth import COST_WEIGHT
+
+Float = npt.NDArray[np.floating]
+
+CHECKPOINTS = (0, 25, 50, 100, 200, 400)
+# The newest third of the labels is predicted, at most so many; with fewer labels in all there is no curve.
+TESTED_SHARE, MOST_TESTED, LEAST_LABELS = 1 / 3, 150, 15
+# Money and quality need prompts for which every tier's answer is labelled.
+LEAST_LADDERS = 5
+# The keys with most labels have a curve of their own.
+MOST_KEYS = 8
+_RESAMPLES, _SEED = 400, 7
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure with its 95% interval, by resampling prompts (percentile bootstrap, Efron 1979)."""
+
+    value: float
+    low: float
+    high: float
+
+
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """With so many `labels`: `error`, the mean squared error of P(as good) on the tested labels (Brier score). The rest
+    is of the tested prompts with labels of all tiers, None where these are too few.
+
+    `no_worse`: share of the chosen tiers' answers that were as good as the strongest's. `saving`: of the strongest
+    tier's cost. `utility`: quality less a tenth of the cost share. `of_oracle`: how much of the utility that the best
+    possible choice gains over the strongest tier alone.
+    """
+
+    labels: int
+    error: Measured
+    no_worse: Measured | None = None
+    saving: Measured | None = None
+    utility: Measured | None = None
+    of_oracle: Measured | None = None
+
+
+class LearningCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the labels of one key, or of all (`key` None; "": of requests without a key). `tested` labels were predicted,
+    `ladders` of them of all tiers. `rate_error`: the error of each tier's own rate among the tested labels, the best
+    that can be said without looking at the prompt."""
+
+    key: str | None
+    tested: int
+    ladders: int
+    rate_error: float
+    points: list[CurvePoint]
+
+
+def learning_curves(rows: Sequence[LabelledRow], table: Float, tau: float, prices: Float) -> list[LearningCurve]:
+    """Of all labels together, then of the keys with most labels. `rows` oldest first; `table` [4, tiers - 1]: what is
+    known without labels, by class; `tau`: the cheapest tier with at least that P(as good) answers; `prices` [tiers]: of
+    an answer. Pure; takes some seconds of one core at most."""
+    if len(rows) < LEAST_LABELS:
+        return []
+    labels, keys = as_labels(rows)
+    shipped = table.astype(np.float32)
+    curves = [_curve(None, labels, np.arange(len(labels)), shipped, tau, prices)]
+    counts = np.bincount(labels.key)
+    largest = [key for key in np.argsort(-counts, kind="stable")[:MOST_KEYS] if counts[key] >= LEAST_LABELS]
+    curves += [_curve(keys[key], labels, np.flatnonzero(labels.key == key), shipped, tau, prices) for key in largest]
+    return curves
+
+
+def checkpoints(known: int) -> list[int]:
+    """Numbers of labels at which a curve is drawn, where `known` labels come before the tested ones."""
+    return [*(n for n in CHECKPOINTS if n < 0.8 * known), known]
+
+
+def _curve(
+    key: str | None, labels: Labels, own: npt.NDArray[np.intp], table: Float, tau: float, prices: Float
+) -> LearningCurve:
+    """`own`: places of the key's labels among all."""
+    tested = own[-min(int(len(own) * TESTED_SHARE), MOST_TESTED) :]
+    test, known = labels.take(tested), len(own) - len(tested)
+    told, scores = test.told.astype(np.float64), np.nan_to_num(test.scores).astype(np.float64)
+    rate = (told * scores).sum(axis=0) / np.maximum(told.sum(axis=0), 1e-9)
+    ladders = (test.told > 0).all(axis=1)
+    even = np.full(len(test), 1 / len(test))
+    draws = np.random.default_rng(_SEED).multinomial(len(test), even, _RESAMPLES).astype(np.float64)
+    points = []
+    for count in checkpoints(known):
+        predicted = _predicted(labels.take(np.arange(own[count])), test, table)
+        errors = told * (predicted - scores) ** 2
+        point = CurvePoint(labels=count, error=_ratio(errors.sum(axis=1), told.sum(axis=1), draws))
+        if ladders.sum() >= LEAST_LADDERS:
+            point = _worth(point, predicted[ladders], scores[ladders], tau, prices, draws[:, ladders])
+        points.append(point)
+    return LearningCurve(
+        key=key,
+        tested=len(test),
+        ladders=int(ladders.sum()),
+        rate_error=round(float((told * (rate - scores) ** 2).sum() / max(told.sum(), 1e-9)), 4),
+        points=points,
+    )
+
+
+def _predicted(known: Labels, test: Labels, table: Float) -> Float:
+    """P(as good) [n, tiers - 1] of the prompts of `test`, as it was served with the labels `known`."""
+    table = learned_table(known, table.astype(np.float32))
+    found = np.zeros(test.scores.shape)
+    for key in np.unique(test.key):
+        mine = known.take(known.key == key)
+        # The table has learned of all keys already; what is fitted here is the key's part.
+        estimator = LocalEstimator(mine, table, len(mine))
+        for context in np.unique(test.context[test.key == key]):
+            at = (test.key == key) & (test.context == context)
+            found[at] = estimator.score(
+                test.classes[at], test.embedding[at], test.surface[at], int(key) if len(mine) else -1, int(context)
+            )
+    return np.clip(found, 0.0, 1.0)
+
+
+def _worth(point: CurvePoint, p_ok: Float, scores: Float, tau: float, prices: Float, draws: Float) -> CurvePoint:
+    """`point` with what the default rule would have come to on prompts whose tiers all have labels."""
+    each, ones = np.arange(len(p_ok)), np.ones(len(p_ok))
+    quality = np.column_stack((scores, ones))
+    share = prices / prices[-1]
+    worth = quality - COST_WEIGHT * share
+    chosen = np.argmax(np.column_stack((p_ok, ones)) >= tau, axis=1)
+    gained = worth[each, chosen] - worth[:, -1]
+    possible = worth.max(axis=1) - worth[:, -1]
+    return msgspec.structs.replace(
+        point,
+        no_worse=_ratio(quality[each, chosen], ones, draws),
+        saving=_ratio(1 - share[chosen], ones, draws),
+        utility=_ratio(worth[each, chosen], ones, draws),
+        of_oracle=_ratio(gained, possible, draws) if possible.sum() > 0 else None,
+    )
+
+
+def _ratio(part: Float, whole: Float, draws: Float) -> Measured:
+    """Of two sums over prompts, with its interval over `draws` [resamples, n] of these."""
+    below = draws @ whole
+    drawn = (draws @ part)[below > 0] / below[below > 0]
+    value = float(part.sum() / whole.sum()) if whole.sum() > 0 else 0.0
+    low, high = np.percentile(drawn, (2.5, 97.5)) if len(drawn) else (value, value)
+    return Measured(value=round(value, 4), low=round(float(low), 4), high=round(float(high), 4))

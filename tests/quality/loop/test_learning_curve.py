@@ -1,0 +1,92 @@
+"""The learning curve: what labels change for the labels after them, by the estimator that serves."""
+
+import numpy as np
+import pytest
+
+from classifier.complexity.model import shipped_complexity
+from classifier.complexity.prior import adequacies, like_of
+from classifier.local.own import LabelledRow
+from quality.learning_curve import LearningCurve, checkpoints, learning_curves
+
+TABLE = np.ascontiguousarray(adequacies(like_of(4))[:, :-1])
+PRICES = np.array([1.0, 2.5, 10.0, 30.0])
+FEATURES = len(shipped_complexity().centre)
+SIMPLE = (1.0, 0.0, 0.0, 0.0)
+NAN = float("nan")
+
+
+def rows(count: int, key: str, scores: list[float], seed: int = 0) -> list[LabelledRow]:
+    """SIMPLE prompts of which each tier's outcome is known."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for number in range(count):
+        embedding = rng.standard_normal(8).astype(np.float32)
+        made.append(
+            LabelledRow(
+                classes=SIMPLE, embedding=embedding / np.linalg.norm(embedding),
+                features=shipped_complexity().centre + rng.standard_normal(FEATURES).astype(np.float32),
+                scores=scores, weights=[1.0, 1.0, 1.0], key=key, app="", at=float(number),
+            )
+        )  # fmt: skip
+    return made
+
+
+def curves(labelled: list[LabelledRow], tau: float = 0.7) -> dict[str | None, LearningCurve]:
+    return {one.key: one for one in learning_curves(labelled, TABLE, tau, PRICES)}
+
+
+def test_each_point_is_tested_on_the_same_newest_labels() -> None:
+    assert checkpoints(20) == [0, 20]
+    assert checkpoints(100) == [0, 25, 50, 100]
+    assert checkpoints(900) == [0, 25, 50, 100, 200, 400, 900]
+    curve = curves(rows(150, "a", [0.0, 1.0, 1.0]))["a"]
+    assert (curve.tested, curve.ladders) == (50, 50)
+    assert [point.labels for point in curve.points] == [0, 25, 50, 100]
+
+
+def test_labels_that_contradict_the_shipped_estimate_lower_its_error_and_raise_utility() -> None:
+    curve = curves(rows(150, "a", [0.0, 1.0, 1.0]))["a"]
+    errors = [point.error.value for point in curve.points]
+    # Without labels tier 1 is taken to be good enough for SIMPLE prompts, and here it never is.
+    assert errors[0] == pytest.approx(
+        ((0 - TABLE[0, 0]) ** 2 + (1 - TABLE[0, 1]) ** 2 + (1 - TABLE[0, 2]) ** 2) / 3, abs=1e-3
+    )
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.05
+    assert curve.rate_error == 0.0
+    first, last = curve.points[0], curve.points[-1]
+    assert first.no_worse is not None
+    assert last.no_worse is not None
+    assert last.saving is not None
+    assert last.utility is not None
+    assert (first.no_worse.value, last.no_worse.value) == (0.0, 1.0)
+    assert last.saving.value == pytest.approx(1 - 2.5 / 30, abs=1e-3)
+    assert last.utility.value == pytest.approx(1 - 0.1 * 2.5 / 30, abs=1e-3)
+    assert last.of_oracle is not None
+    assert last.of_oracle.value == 1.0
+
+
+def test_a_curve_of_one_key_sees_what_other_keys_had_labelled_by_then() -> None:
+    earlier, later = rows(100, "a", [0.0, 1.0, 1.0]), rows(30, "b", [0.0, 1.0, 1.0], seed=1)
+    found = curves([*earlier, *later])
+    assert set(found) == {None, "a", "b"}
+    assert found["b"].points[0].error.value < 0.5 * found["a"].points[0].error.value
+    assert found[None].tested == 43
+
+
+def test_intervals_hold_their_figures_and_narrow_with_more_prompts() -> None:
+    def mixed(count: int) -> LearningCurve:
+        good, bad = rows(count, "a", [1.0, 1.0, 1.0]), rows(count, "a", [0.0, 1.0, 1.0], seed=1)
+        return curves([one for pair in zip(good, bad, strict=True) for one in pair])["a"]
+
+    few, many = mixed(20).points[0].error, mixed(200).points[0].error
+    for one in (few, many):
+        assert one.low < one.value < one.high
+    assert many.high - many.low < few.high - few.low
+
+
+def test_without_labels_of_all_tiers_there_is_no_saving_and_with_few_labels_no_curve() -> None:
+    assert learning_curves(rows(14, "a", [1.0, 1.0, 1.0]), TABLE, 0.7, PRICES) == []
+    point = curves(rows(30, "a", [1.0, NAN, NAN]))["a"].points[-1]
+    assert (point.saving, point.utility, point.of_oracle) == (None, None, None)
+    assert point.error.value >= 0.0
