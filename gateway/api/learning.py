@@ -59,7 +59,7 @@ async def show_learning(request: HttpRequest) -> Response[Any]:
 def learning_source(parts: Parts) -> LabelSource:
     """Of the serving version at the target in force. Raises `ApiError` 409 without one."""
     tau = rule_at(parts, parts.routing.target_in_force).tau
-    return label_source(version_in_force(parts).model, parts.routing.catalog, tau)
+    return label_source(version_in_force(parts).model, parts.routing.catalog, parts.settings.data_path, tau)
 
 
 def _rows(one: Learned) -> Iterator[LearningRow]:

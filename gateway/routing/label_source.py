@@ -1,28 +1,26 @@
 """Whose labels the learning figures are of: the version that serves, the catalogue's tiers, the default setting."""
 
-from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from classifier.artefact import default_artefact, load_artefact
-from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import DEFAULT_TARGET, adequacies
+from classifier.complexity.prior import DEFAULT_TARGET
 from classifier.outcome_model import OutcomeModel
 from classifier.registry import ArtefactRegistry
-from gateway.routing.tier_kinds import tier_kinds
+from gateway.routing.class_prior import class_prior
 from gateway.settings import Settings
 from quality.learning import LabelSource
 from tiers.catalog import Catalog
 from tiers.catalog_file import load_catalog
 
 
-def label_source(model: OutcomeModel, catalog: Catalog, tau: float | None) -> LabelSource:
+def label_source(model: OutcomeModel, catalog: Catalog, data_path: Path, tau: float | None) -> LabelSource:
     """Of `model` for the tiers of `catalog`; `tau` None: the default setting."""
-    like: Sequence[Complexity] = tier_kinds(catalog)
     return LabelSource(
         model=model,
         tiers=tuple(catalog.tier_fingerprints),
-        prior=np.ascontiguousarray(adequacies(like)[:, :-1]),
+        prior=np.ascontiguousarray(class_prior(catalog, data_path).p),
         tau=DEFAULT_TARGET if tau is None else tau,
     )
 
@@ -32,4 +30,4 @@ def stored_label_source(settings: Settings) -> LabelSource:
     `CatalogError`."""
     catalog, registry = load_catalog(settings.catalog), ArtefactRegistry(settings.registry_path)
     folder = registry.current() if registry.versions() else default_artefact()
-    return label_source(load_artefact(folder, catalog.fingerprint), catalog, None)
+    return label_source(load_artefact(folder, catalog.fingerprint), catalog, settings.data_path, None)
