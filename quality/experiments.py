@@ -37,7 +37,8 @@ class ExperimentError(ValueError):
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """`share` of the requests is split between the arms `a` and `b`. `level`: the probability of finding a difference
-    where none is, however often one looks; after `most_probes` none was found. Raises `ValueError`."""
+    where none is, however often one looks; after `most_probes` none was found. `prior` as for `RolloutSettings`. Raises
+    `ValueError`."""
 
     share: float
     a: Arm
@@ -45,6 +46,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     tiers: int
     level: float = 0.05
     most_probes: int = 1000
+    prior: list[list[float]] = []
 
     def __post_init__(self) -> None:
         Split(experiment_id="", share=self.share, a=self.a, b=self.b)
@@ -195,7 +197,7 @@ class Experiments:
         def choice(arm: Arm) -> Choice:
             if arm.version is None:
                 return tier_choice(arm.tier or 1)
-            return choice_of(table_of(accepted_artefact(self._registry.folder(arm.version)), plan.tiers))
+            return choice_of(table_of(accepted_artefact(self._registry.folder(arm.version)), plan.tiers, plan.prior))
 
         return choice(plan.a), choice(plan.b)
 

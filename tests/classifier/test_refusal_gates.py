@@ -3,7 +3,6 @@
 import copy
 from typing import Any
 
-import msgspec
 import numpy as np
 from synthetic_outcomes import generated_rows
 
@@ -51,12 +50,6 @@ def with_heads(model: OutcomeModel, kind: type[Heads]) -> OutcomeModel:
     heads = copy.copy(model.heads)
     heads.__class__ = kind
     return OutcomeModel(model.manifest, model.encoder, heads, model.memory)
-
-
-def with_curve(model: OutcomeModel, **curve: Any) -> OutcomeModel:
-    curves = msgspec.structs.replace(model.manifest.curves, **curve)
-    manifest = msgspec.structs.replace(model.manifest, curves=curves)
-    return OutcomeModel(manifest, model.encoder, model.heads, model.memory)
 
 
 def test_the_artefact_itself_passes_every_gate(tiny: Candidate) -> None:

@@ -194,15 +194,6 @@ async def test_two_answers_that_cost_more_than_the_maximum_are_not_bought() -> N
     assert "above the maximum" in str(world.records[0].attempts[0].reason)
 
 
-async def test_a_gain_that_is_not_worth_the_price_is_not_bought() -> None:
-    world = World()
-    world.classifier.p_ok = (0.99, 0.0185, 0.0185, 1.0)
-    world.tiers[0].state = BAD_STATE  # 0.0180, and tier 2's 0.0005 more cost 0.05 x 3% of the dearest
-    assert await world.streamed() == "".join(LONG)
-    world.classifier.p_ok = (0.99, 0.03, 0.03, 1.0)
-    assert await world.streamed() == "Hello there, how are you?"
-
-
 async def test_the_second_answer_is_not_judged_again() -> None:
     world = World()
     world.tiers[0].state = BAD_STATE

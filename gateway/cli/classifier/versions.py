@@ -76,8 +76,10 @@ def promote(version: str, reason: str, as_json: bool, **given: Any) -> None:
     from quality.version_orders import promote as order
 
     settings = settings_from(**given)
-    registry, name = _accepted(settings, version)
-    before = with_database(settings, lambda engine: order(engine, registry, name, actor="cli", reason=reason))
+    registry, name, prior = _accepted(settings, version)
+    before = with_database(
+        settings, lambda engine: order(engine, registry, name, actor="cli", reason=reason, prior=prior)
+    )
     if as_json:
         echo_json({"current": name, "previous": before})
     else:
@@ -127,8 +129,11 @@ def canary(version: str | None, share: float | None, stop: bool, reason: str, as
     elif version is not None:
         if share is None:
             raise click.UsageError("a trial needs --share")
-        registry, name = _accepted(settings, version)
-        with_database(settings, lambda engine: start_canary(engine, registry, name, share, actor="cli", reason=reason))
+        registry, name, prior = _accepted(settings, version)
+        with_database(
+            settings,
+            lambda engine: start_canary(engine, registry, name, share, actor="cli", reason=reason, prior=prior),
+        )
         said = f"{name} decides about {share:.1%} of the requests"
     else:
         there = registry.canary()
@@ -139,14 +144,16 @@ def canary(version: str | None, share: float | None, stop: bool, reason: str, as
         click.echo(said)
 
 
-def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, str]":
+def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, str, list[list[float]]]":
     """The registry with `version` in it, checked as a server would check it; an empty one gets the shipped one first.
+    With what the catalogue's tiers are taken to be before anything was learned of them.
 
     Raises `ArtefactError` with the reason of a refusal.
     """
     from classifier.acceptance import accepted_artefact
     from classifier.artefact import default_artefact
     from classifier.registry import ArtefactRegistry
+    from gateway.routing.tier_kinds import tier_prior
     from tiers.catalog_file import load_catalog
 
     catalog = load_catalog(settings.catalog)
@@ -162,4 +169,4 @@ def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, st
     if folder.name != model.version:
         raise click.UsageError(f"{folder} holds version {model.version}; its folder must have that name")
     registry.add(folder)
-    return registry, model.version
+    return registry, model.version, tier_prior(catalog)
