@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.clusters import Clusters
 from classifier.decision import Prediction
 from classifier.encoder import BatchEncoder, Encoder
 from classifier.features import FEATURE_NAMES, surface_features
@@ -62,11 +61,6 @@ class OutcomeModel:
     def for_catalogue(self, fingerprint: str) -> "OutcomeModel":
         """The same artefact where the catalogue of this fingerprint is served."""
         return OutcomeModel(self.manifest, self.encoder, self.heads, self.memory, fingerprint)
-
-    @cached_property
-    def clusters(self) -> Clusters:
-        """Kinds of prompts among those that it remembers; computed when somebody asks, in some ten milliseconds."""
-        return Clusters.of(self.memory)
 
     @property
     def version(self) -> str:

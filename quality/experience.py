@@ -69,7 +69,6 @@ def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> Encode
         feature_spec=feature_spec(model.manifest),
         embedding=turn.embedding.astype(_F4).tobytes(),
         features=np.concatenate([turn.features, turn.word_logits]).astype(_F4).tobytes(),
-        cluster=int(model.clusters.nearest(turn.embedding[None])[0]),
         classes=[round(p, 4) for p in ClassPredictor(model).classes(given, turn)],
         app=given.app or None,
     )

@@ -15,7 +15,7 @@ from classifier.local.labels import Labels
 from classifier.outcome_model import OutcomeModel
 from classifier.training import metrics
 from classifier.training.estimates import ECE_TOLERANCE, MIN_ROWS, RESAMPLES, Estimate, estimate
-from quality.guards import ClusterGain, cluster_gains, cluster_reasons
+from quality.guards import ClassGain, class_gains, class_reasons
 
 Float = npt.NDArray[np.floating]
 
@@ -43,7 +43,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     `gain`: by how much the squared error of the candidate's probabilities (Brier 1950, in [0, 1]) is below the
     incumbent's, paired by row; `over_rates`: below that of the tiers' own rates. None where there are too few rows.
-    `clusters`: gains by kind of prompt, the worst first. `outdated`: by tier whose answers have changed, how many of
+    `classes`: gains by complexity class, the worst first. `outdated`: by tier whose answers have changed, how many of
     the new rows are from before and no longer say how often it fails. `reasons` are the refusals; empty means promote.
     """
 
@@ -53,7 +53,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     gain: Estimate | None
     over_rates: Estimate | None
     calibration: list[TierCalibration]
-    clusters: list[ClusterGain] = []
+    classes: list[ClassGain] = []
     outdated: dict[int, int] = {}
     reasons: list[str]
 
@@ -79,7 +79,7 @@ def judge_candidate(
     errors = [_errors(new.scores, p) for p in predicted]
     gain, over_rates = (_certain(errors[0], other, seed) for other in errors[1:])
     calibration = tier_calibration(new.scores, predicted.candidate, predicted.incumbent, seed)
-    clusters = cluster_gains(incumbent.clusters, new.embedding, errors[1] - errors[0])
+    classes = class_gains(new.classes, errors[1] - errors[0])
     return Judgement(
         candidate=candidate.version,
         incumbent=incumbent.version,
@@ -87,11 +87,11 @@ def judge_candidate(
         gain=gain,
         over_rates=over_rates,
         calibration=calibration,
-        clusters=clusters,
+        classes=classes,
         reasons=[
             *_reasons(len(new), gain, over_rates),
             *calibration_reasons(calibration),
-            *cluster_reasons(clusters),
+            *class_reasons(classes),
         ],
     )
 

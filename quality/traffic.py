@@ -202,7 +202,11 @@ _inputs = msgspec.json.Decoder(_Inputs).decode
 def _read(rows: Iterable[Sequence[object]]) -> list[RoutedRequest]:
     found: list[RoutedRequest] = []
     for key, answered, would_be, cost, baseline, stored in rows:
-        inputs = _inputs(str(stored))
+        try:
+            inputs = _inputs(str(stored))
+        except msgspec.ValidationError:
+            # What another release wrote and this one cannot read.
+            continue
         tier = msgspec.convert(answered if would_be is None else would_be, int)
         tiers = len(found[0].costs) if found else len(inputs.costs)
         if inputs.pinned_tier is not None or len(inputs.costs) != tiers or tier > tiers:

@@ -34,14 +34,12 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt as the classifier sees it, without its text: vectors of little-endian float32 and what made them.
 
-    `cluster`: its kind, by the number that the serving artefact gives it. `classes`: P of the four complexity classes;
-    `app`: a hash of the system prompt, None without one.
+    `classes`: P of the four complexity classes; `app`: a hash of the system prompt, None without one.
     """
 
     feature_spec: str
     embedding: bytes
     features: bytes | None
-    cluster: int | None = None
     classes: list[float] | None = None
     app: str | None = None
 

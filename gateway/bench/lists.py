@@ -119,7 +119,13 @@ def _sql_json(value: object) -> str:
 _PLAN = _sql_json(Plan(share=0.1, a=Arm(version="v1"), b=Arm(version="v2"), tiers=4))
 _INPUTS = _sql_json(
     PolicyInputs(
-        prediction=Prediction(p_ok=[0.8, 0.85, 0.9, 1.0], kind="measured", novelty=0.5, classifier_version="v"),
+        prediction=Prediction(
+            p_ok=[0.8, 0.85, 0.9, 1.0],
+            kind="measured",
+            novelty=0.5,
+            classifier_version="v",
+            classes=[0.7, 0.1, 0.1, 0.1],
+        ),
         costs=[1e-5, 2e-5, 4e-5, 8e-5],
         quality_target=0.9,
         tau=0.5,
@@ -221,7 +227,8 @@ async def _fill_experience(engine: AsyncEngine, rows: int, begin: float) -> None
                 "features": bytes(4 * width),
                 "no_worse": [n % 2 == 0, n % 5 > 0, True, True],
                 "weights": [1.0] * 4,
-                "cluster": n % 16,
+                "classes": [[0.7, 0.1, 0.1, 0.1], [0.1, 0.1, 0.2, 0.6]][n % 2],
+                "key_id": f"key-{n % 4}",
                 "created_at": begin + n * SPAN_SECONDS / rows,
             }
             for n in range(first, min(first + VECTORS, rows + 1))

@@ -81,17 +81,17 @@ def test_too_few_rows_say_nothing(model: OutcomeModel, labels: Labels) -> None:
 def test_a_candidate_that_ruins_one_kind_of_prompts_is_refused_though_the_others_gain(
     model: OutcomeModel, labels: Labels
 ) -> None:
-    nearest = model.clusters.nearest(labels.embedding)
-    sizes = np.bincount(nearest)
-    ruined = int(np.argmax(sizes >= 50))
+    hard = np.arange(ROWS) % 10 < 1
+    classes = np.where(hard[:, None], [0.0, 0.1, 0.2, 0.7], [0.7, 0.2, 0.1, 0.0]).astype(np.float32)
+    labels = replace(labels, classes=classes)
     ours = knowing(labels, 0.99)
-    ours[nearest == ruined] = 1 - ours[nearest == ruined]
+    ours[hard] = 1 - ours[hard]
 
     judgement = judged(model, labels, ours, knowing(labels, 0.6))
 
-    worst = judgement.clusters[0]
-    assert (worst.cluster, worst.rows) == (ruined, sizes[ruined])
-    assert any(f"loses on the {worst.rows} rows of cluster {ruined}" in reason for reason in judgement.reasons)
+    worst = judgement.classes[0]
+    assert (worst.complexity, worst.rows) == ("EXPERT", 60)
+    assert any("loses on the 60 EXPERT rows" in reason for reason in judgement.reasons)
 
 
 def test_probabilities_far_from_what_happens_are_refused_unless_the_incumbents_are_farther(
