@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from classifier.errors import TrainingDataError
 from classifier.evidence import EVIDENCE_NAMES
@@ -33,6 +34,12 @@ def make_probes(outcomes: Path, root: Path, strongest: int, *, promote: bool, se
 
     Raises `TrainingDataError` for too few outcomes, or outcomes with other evidence than this program reads.
     """
+    # Hundreds of small fits, each of them slower on several threads.
+    with threadpool_limits(1, user_api="blas"):
+        return _made(outcomes, root, strongest, promote=promote, seed=seed)
+
+
+def _made(outcomes: Path, root: Path, strongest: int, *, promote: bool, seed: int) -> ProbesMade:
     folder = OutcomeFolder.opened(outcomes)
     common = folder.load_common()
     rows = len(next(iter(common.values())))

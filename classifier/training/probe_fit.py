@@ -158,10 +158,10 @@ def _fitted(examples: Examples, seed: int) -> tuple[Float64, float, float]:
     for number in np.unique(fold):
         train, test = examples.take(fold != number), examples.take(fold == number)
         inputs, seen = _inputs(train, train.evidence), _inputs(train, test.evidence, test.prompt)
-        theta = None
+        found: Float64 | None = None
         for strength in STRENGTHS:
-            theta = _logistic(inputs, train, strength, theta)
-            losses[strength] += float(test.weight @ _log_loss(seen @ theta, test.labels[:, 0]))
+            found = _logistic(inputs, train, strength, found)
+            losses[strength] += float(test.weight @ _log_loss(seen @ found, test.labels[:, 0]))
     theta = _logistic(_inputs(examples, examples.evidence), examples, min(STRENGTHS, key=losses.__getitem__))
     return theta[:-2], float(theta[-2]), float(theta[-1])
 

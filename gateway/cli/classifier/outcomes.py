@@ -207,7 +207,7 @@ def _shown(report: "ProbeReport") -> str:
             "Brier",
             "ECE (perfect: 95%)",
         ]
-        kept = "in use" if tier.tier in report.in_use else "not used: no better than the prompt's own probability by its error"
+        kept = "in use" if tier.tier in report.in_use else "not in use, because it is not better by its standard error"
         title = f"\ntier {tier.tier} ({tier.model}): {tier.label}, {tier.rate:.1%} of {tier.rows}; evidence {kept}"
         parts.append(f"{title}\n{table(head, rows)}")
     parts += [_cascade(cascade) for cascade in report.cascades]
