@@ -38,7 +38,7 @@ EVIDENCE_NAMES = (
 
 CHARS_PER_TOKEN = 4
 # Text beyond this is not looked at for phrases and repetition, which are told by an answer's beginning and end.
-MAX_CHARS = 16_000
+MAX_CHARS = 6_000
 NGRAM = 4
 MAX_HEDGES = 4
 
@@ -61,7 +61,6 @@ _REFUSAL = re.compile(
 )
 _WORD = re.compile(r"\w+")
 _NUMBER = re.compile(r"\d")
-_FENCE = re.compile(r"^[ \t]*(?:```|~~~)", re.MULTILINE)
 # A text of fewer words is an answer without a sentence.
 _SENTENCE_WORDS = 8
 
@@ -89,7 +88,7 @@ def evidence_features(
         _REFUSAL.search(shown) is not None,
         _ends_mid_sentence(last_line),
         _repetition(shown),
-        len(_FENCE.findall(text)) % 2,
+        text.count("```") % 2,
         _is_broken_json(text),
         _NUMBER.search(last_line) is not None,
         agreement is not None,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import msgspec
 import numpy as np
@@ -15,17 +15,15 @@ from classifier.features import FEATURE_NAMES
 from classifier.outcome_folder import SCHEMA_VERSION, CollectedTier, OutcomeFolder, Outcomes, OutcomesManifest, row_of
 from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import routing_input
-from inference_core.evidence import EvidenceRequest
 from inference_core.protocol import SamplingParams
 from quality.task_set import Kind, Task, check, tasks
 from quality.tier_accuracy import ANSWER_TOKENS, TierMeasurementError
 from tiers.catalog import Catalog
 from tiers.errors import TierError
 from tiers.final_answer import agreement, checkable_answer, choice_letter, final_number, options
-from tiers.remote_kinds import tells_logprobs
 from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
 from tiers.tier_spec import ChainOfThoughtSpec, TierSpec
-from tiers.uncertainty import SECOND_TEMPERATURE, uncertainty_of
+from tiers.uncertainty import SECOND_TEMPERATURE, asking_uncertainty, uncertainty_of
 
 Progress = Callable[[str, float], None]
 
@@ -237,20 +235,17 @@ async def _answered(tier: Tier, spec: TierSpec, question: Question, how: Collect
 async def _sampled(tier: Tier, spec: TierSpec, question: Question, temperature: float) -> _Answered:
     local = spec.remote is None
     thinking = spec.policy.budget_tokens if isinstance(spec.policy, ChainOfThoughtSpec) else 0
-    changes: dict[str, Any] = {"temperature": temperature}
-    if not local and tells_logprobs(spec):
-        changes["logprobs"] = 0
+    sampling = SamplingParams(**msgspec.structs.asdict(spec.sampling) | {"temperature": temperature})
     request = GenerationRequest(
         request_id=f"outcome-{tier.number}-{question.row}-{temperature:g}",
         messages=[ChatMessage(role="user", content=question.prompt)],
-        sampling=SamplingParams(**msgspec.structs.asdict(spec.sampling) | changes),
+        sampling=sampling,
         max_tokens=ANSWER_TOKENS + thinking if local else None,
-        evidence=EvidenceRequest(tokens=True) if local else None,
         whole=True,
     )
     found = _Answered()
     try:
-        async for delta in tier.generate(request):
+        async for delta in tier.generate(asking_uncertainty(request, tier, spec)):
             found.text += delta.text
             found.finish_reason = delta.finish_reason or found.finish_reason
             found.usage = delta.usage or found.usage

@@ -1,7 +1,6 @@
 """An Escalation: one tier's answer, judged by its own evidence while nothing of it has reached the caller (RT-11)."""
 
 import time
-from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -12,9 +11,7 @@ from classifier.evidence import Float, evidence_features, with_agreement
 from classifier.evidence_model import EvidenceModel
 from gateway.answering.ask import Ask
 from gateway.routing.knobs import RoutingKnobs
-from inference_core.evidence import EvidenceRequest
 from tiers.final_answer import agreement, checkable_answer
-from tiers.remote_kinds import tells_logprobs
 from tiers.tier import Delta, GenerationRequest, Tier, UsageMeter
 from tiers.tier_spec import TierSpec
 from tiers.uncertainty import SECOND_TEMPERATURE, uncertainty_of
@@ -59,21 +56,6 @@ class Escalation:
         self._uncertainty: list[float] = []
         self._drawn = 0
 
-    @property
-    def asks_logprobs(self) -> bool:
-        """Whether log-probabilities are asked for that the caller does not want."""
-        remote = self._spec.remote is not None
-        return remote and self._ask.sampling.logprobs is None and tells_logprobs(self._spec)
-
-    def asking(self, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
-        """`requests` that also ask for the uncertainty of the tokens, where the tier tells it."""
-        if self._spec.remote is None:
-            evidence = EvidenceRequest(tokens=True)
-            return [msgspec.structs.replace(one, evidence=evidence) for one in requests]
-        if not self.asks_logprobs:
-            return list(requests)
-        return [_sampled(one, logprobs=0) for one in requests]
-
     def take(self, delta: Delta) -> Verdict | None:
         """Look at the next delta; a verdict when there is one. After one that escalates nothing more is taken."""
         if self.verdict is not None or (self._ask.stream and not self.holding):
@@ -117,7 +99,8 @@ class Escalation:
         again = msgspec.structs.replace(
             request, request_id=f"{request.request_id}-second", evidence=None, whole=True, meter=UsageMeter()
         )
-        return _sampled(again, temperature=SECOND_TEMPERATURE, seed=None, logprobs=None)
+        drawn = msgspec.structs.replace(request.sampling, temperature=SECOND_TEMPERATURE, seed=None, logprobs=None)
+        return msgspec.structs.replace(again, sampling=drawn)
 
     def compared(self, text: str) -> Verdict:
         """The verdict with the second sample `text`."""
@@ -181,10 +164,6 @@ def may_escalate(ask: Ask, decision: Decision, hold_tokens: int) -> bool:
     named = decision.inputs.pinned_tier is not None or decision.would_be is not None or decision.by_edge
     seen = not ask.stream or hold_tokens > 0
     return seen and ask.messages is not None and single and not ask.is_bound and not named
-
-
-def _sampled(request: GenerationRequest, **changes: object) -> GenerationRequest:
-    return msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, **changes))
 
 
 def _expected_tokens(ask: Ask, decision: Decision, spec: TierSpec) -> float:

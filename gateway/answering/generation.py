@@ -19,6 +19,7 @@ from tiers.pricing import cost_usd
 from tiers.replica_try import ReplicaTry
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
 from tiers.tier_spec import TierSpec
+from tiers.uncertainty import asking_uncertainty
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +75,10 @@ class Generation:
         self._escalation = ladder.escalation(ask, decision, tier.number)
         self._spec = ladder.spec(tier.number)
         self._requests = ask.generations(self._spec)
-        self._hides_logprobs = False
+        # What only the judge asks for is not the caller's.
+        self._hides_logprobs = self._escalation is not None and ask.sampling.logprobs is None
         if self._escalation is not None:
-            self._requests = self._escalation.asking(self._requests)
-            self._hides_logprobs = self._escalation.asks_logprobs
+            self._requests = [asking_uncertainty(one, tier, self._spec) for one in self._requests]
         self._deltas: AsyncGenerator[Delta, None] = tier_deltas(tier, self._requests, ask.n)
         self._held: deque[Delta] = deque()
         self._let_go = False

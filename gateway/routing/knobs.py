@@ -16,7 +16,7 @@ from tiers.tier_spec import MAX_TIERS, TierNumber
 log = logging.getLogger(__name__)
 
 # Earlier names of knobs, and what they are called now; None: it does nothing any more.
-RETIRED: dict[str, str | None] = {"stage_2": None, "stage_3": "judge_answers"}
+EARLIER_NAMES: dict[str, str | None] = {"stage_2": None, "stage_3": "judge_answers"}
 MAX_HOLD_TOKENS = 256
 
 
@@ -120,8 +120,8 @@ class RoutingKnobFile(KnobFile[RoutingKnobs]):
 
 def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     """`values` by the names that knobs have now."""
-    found = {name: value for name, value in values.items() if name not in RETIRED}
-    for name, now in RETIRED.items():
+    found = {name: value for name, value in values.items() if name not in EARLIER_NAMES}
+    for name, now in EARLIER_NAMES.items():
         if name in values:
             log.warning("knob %s of routing %s", name, "does nothing any more" if now is None else f"is now {now}")
             if now is not None:

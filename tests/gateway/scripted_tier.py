@@ -19,6 +19,7 @@ class ScriptedTier(Tier):
     log-probability of every word. `sureness` (a log-probability per word, the last one for all further words) is its
     evidence, for requests that ask for any. `later_words`: what it answers to all requests but the first, if set.
 
+    `num_layers`: as of a tier that tells evidence.
     `vocabulary`: the tokeniser that it has, as a tier in this process would.
     `tells_token_ids`: as a tier in this process does and a remote one does not; what was drawn is metered either way.
     `hold_at`: waits before that word until `go` is set; `holding` is set when it gets there. `slow_close`: closing a
@@ -52,6 +53,7 @@ class ScriptedTier(Tier):
         self.health = TierLoad()
         self.vocabulary: Tokenizer | None = None
         self.tells_token_ids = True
+        self.num_layers = 30
 
     @property
     def tokenizer(self) -> Tokenizer | None:

@@ -132,6 +132,16 @@ async def test_no_hidden_state_is_asked_for() -> None:
     assert (evidence.layer, evidence.tokens) == (None, True)
 
 
+async def test_a_tier_that_tells_no_evidence_is_asked_for_logprobs_which_the_caller_does_not_see() -> None:
+    world = World()
+    world.tiers[0].num_layers = 0
+    answer = await world.answer(stream=False)
+    request = world.tiers[0].requests[0]
+    assert (request.evidence, request.sampling.logprobs) == (None, 0)
+    assert answer.p_ok == pytest.approx(1 / (1 + 2.718281828 ** -(4 - 4 * 0.2231)), abs=1e-3)  # all of -0.25
+    assert not answer.choices[0].logprobs
+
+
 async def test_an_answer_is_judged_by_its_text_where_the_tier_tells_no_uncertainty() -> None:
     world = World()
     world.tiers[0].words = ("I am sorry,", " as an AI model I cannot", " do that.")

@@ -1,4 +1,4 @@
-"""Answers of servers elsewhere are judged by their text, and by log-probabilities where the server's kind gives them."""
+"""Answers of servers elsewhere are judged by their text, and by log-probabilities where the kind of server has them."""
 
 from pathlib import Path
 from typing import Any

@@ -44,6 +44,7 @@ class TellingTier(KnowingTier):
     def __init__(self, number: int, knows: Callable[[Task], bool], *, tells: bool = True) -> None:
         super().__init__(number, knows, seed=3, per_level=24)
         self._tells = tells
+        self.num_layers = 30 if tells else 0
         self.second: str | None = None
         self.fails_after: int | None = None
 
