@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import click
-from threadpoolctl import threadpool_limits
 
 from benchmarks.evidence import evidence_table
 from benchmarks.replay.checks import checks
@@ -122,11 +121,8 @@ def evidence(file: Path, seed: int) -> None:
         ladder = marked_answers(file)
     except (OSError, KeyError, ValueError) as error:
         raise click.ClickException(f"{file}: {type(error).__name__}: {error}") from error
-    with threadpool_limits(1, user_api="blas"):
-        tiers, lines = evidence_table(ladder, seed)
-    click.echo(
-        f"{len(ladder.prompts)} prompts, 95% intervals: AUC within a category, more than by p alone, cost of the cascade\n"
-    )
+    tiers, lines = evidence_table(ladder, seed)
+    click.echo(f"{len(ladder.prompts)} prompts; AUC within a category, more than by p alone, cost of the cascade\n")
     for one in tiers:
         gate = "better than p alone by its standard error" if one.is_better else "no better than p alone"
         click.echo(f"tier {one.tier} ({one.model}): {one.good:.1%} good, {one.checkable} to check; {gate}")

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from benchmarks.replay.figures import Figure
 from benchmarks.replay.ladder import Ladder
@@ -62,6 +63,12 @@ class TierRows(NamedTuple):
 
 def evidence_table(ladder: Ladder, seed: int) -> tuple[list[TierRows], list[Judged]]:
     """What is known of each tier's answers, and every way to judge them; the last lines are the mean over the tiers."""
+    # Hundreds of small fits, each of them slower on several threads.
+    with threadpool_limits(1, user_api="blas"):
+        return _measured(ladder, seed)
+
+
+def _measured(ladder: Ladder, seed: int) -> tuple[list[TierRows], list[Judged]]:
     model = load_artefact(default_artefact())
     cold = ColdStart(model)
     given = [routing_input_of_text(prompt.text) for prompt in ladder.prompts]

@@ -57,7 +57,7 @@ def test_the_command_prints_every_way_for_every_tier_and_their_mean(tmp_path: Pa
             lines.write(json.dumps(row) + "\n")
     shown = CliRunner().invoke(main, ["evidence", str(file)])
     assert shown.exit_code == 0
-    assert shown.output.startswith("40 prompts, 95% intervals")
+    assert shown.output.startswith("40 prompts; AUC within a category")
     assert shown.output.count("p and evidence") == 4
     file.write_bytes(gzip.compress(b'{"id": 1}\n'))
     broken = CliRunner().invoke(main, ["evidence", str(file)])

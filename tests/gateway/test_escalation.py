@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from classifier.registry import ArtefactRegistry
 from gateway.answering.answer import Answer
 from gateway.answering.ask import Ask
 from gateway.answering.service import Service
@@ -349,6 +350,21 @@ async def test_models_fitted_on_another_tier_are_refused(caplog: pytest.LogCaptu
     world.tiers[0].sureness = (UNSURE,)
     assert (await world.answer(stream=False)).choices[0].text == "".join(LONG)
     assert "is not what answers there now" in caplog.text
+
+
+async def test_an_artefact_of_an_earlier_version_is_skipped_with_one_line_that_says_what_to_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "probes-old").mkdir()
+    (tmp_path / "probes-old" / "manifest.json").write_text('{"schema_version": 1, "version": "probes-old"}')
+    ArtefactRegistry(tmp_path).promote("probes-old")
+    world = World()
+    world.service.probes = probes = ProbesInForce(tmp_path, CATALOG, world.knobs)
+    probes.load()
+    (line,) = [one.getMessage() for one in caplog.records if one.name.startswith("gateway.routing")]
+    assert "Run `aio classifier collect` into a new folder and `aio classifier probes`" in line
+    world.tiers[0].sureness = (UNSURE,)
+    assert (await world.answer(stream=False)).choices[0].text == "".join(LONG)
 
 
 @settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
