@@ -45,6 +45,7 @@ _SAID_YES_NO = re.compile(rf"\banswer(?:\s+is)?\s*:?\s*[*]*{_YES_NO}", re.IGNORE
 _ANY_YES_NO = re.compile(rf"\b{_YES_NO}", re.IGNORECASE)
 SHORT_WORDS = 25
 SHORT_JSON_CHARS = 500
+CHECKABLE_CHARS = 6000  # of prompt and answer; reading more would hold up other requests
 MAX_NUMBER_CHARS = 100  # nobody reads longer ones, and Python refuses to write some thousand digits down
 
 
@@ -148,7 +149,9 @@ def yes_or_no(text: str) -> Literal["yes", "no"] | None:
 
 def checkable_answer(prompt: str, text: str) -> str | None:
     """The final answer of `text` in a form in which equal ones are equal, where `prompt` has one right answer: an
-    option, a number, or short JSON. None for other prompts, and where `text` gives no clear answer."""
+    option, a number, or short JSON. None for other prompts, for long texts, and where `text` gives no clear answer."""
+    if len(prompt) + len(text) > CHECKABLE_CHARS:
+        return None
     if offered := options(prompt):
         letter = choice_letter(text, offered)
         return None if letter is None else f"option {letter}"

@@ -74,3 +74,9 @@ def test_length_end_and_agreement_are_told() -> None:
 def test_brackets_without_end_are_broken_json_and_take_no_deep_recursion() -> None:
     assert features("[[" * 60_000 + '"')["json_invalid"] in (0, 1)
     assert features('{"a":' * 60_000)["json_invalid"] == 1
+
+
+def test_of_a_long_text_its_beginning_and_its_end_are_looked_at() -> None:
+    filler = "".join(f"w{number} " for number in range(50_000))
+    assert features("I think so. " + filler + " Probably.")["hedges"] == 2
+    assert features(filler + " I think so. " + filler)["hedges"] == 0

@@ -21,6 +21,7 @@ CHOICE = "Which planet is nearest to the Sun?\nA. Venus\nB. Mercury"
         (OPEN, '{"a": 1}', '{"a": 2}', 0.0),
         (OPEN, "Dogs bark.", "Dogs bark.", None),
         (OPEN, "[" * 500, "[]", None),
+        (NUMBER, "They have 36 legs. " * 1000, "36", None),  # too long to be read on the way
         (OPEN, '{"a": "\ud800"}', "{}", None),
     ],
 )
