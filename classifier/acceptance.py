@@ -1,25 +1,18 @@
-"""Whether an artefact may serve: whole files, finite numbers, the right models, and a policy that keeps its promise."""
+"""Whether an artefact may serve: whole files, finite numbers, the right models, and a table of probabilities."""
 
 import hashlib
-from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from classifier.artefact import Tensors, load_manifest, load_model_tensors, model_from_tensors
-from classifier.curve import lambda_for, tau_for
-from classifier.decision import PolicyInputs, Prediction
-from classifier.errors import ArtefactError, PolicyInputsError
-from classifier.fallback import fallback_of
-from classifier.manifest import CurvePoint, Manifest
+from classifier.complexity.classes import Complexity
+from classifier.errors import ArtefactError
+from classifier.manifest import Manifest
 from classifier.outcome_model import OutcomeModel
-from classifier.policy import decide
 
 # NaN marks an outcome that nobody observed; everywhere else it is damage.
 MAY_BE_NAN = ("memory.labels",)
-TARGETS = tuple(np.linspace(0.0, 1.0, 41).tolist())
-TRIALS = 32
 
 
 def accepted_artefact(
@@ -27,25 +20,45 @@ def accepted_artefact(
 ) -> OutcomeModel:
     """The model in `folder` after every check; some milliseconds beyond loading it.
 
-    `tiers`: of the serving catalogue, where that is known. A version for another number of tiers is a prior: the
-    catalogue is routed by class, and only the version's encoder and memory are used. `must_be_measured`: refuse one
-    whose outcomes were measured on other models than the catalogue's. Raises `ArtefactError` with the reason.
+    `tiers`: of the serving catalogue, where that is known. `must_be_measured`: refuse a version that learned nothing of
+    the catalogue, or of another number of tiers; otherwise it serves by its prior. Raises `ArtefactError` with the
+    reason.
     """
     manifest = load_manifest(folder)
     _check_files(folder, manifest)
     tensors = load_model_tensors(folder)
     check_finite(manifest, tensors)
+    check_table(manifest)
     model = model_from_tensors(manifest, tensors, catalogue_fingerprint, folder.parent)
-    if tiers is not None and manifest.tiers != tiers and model.kind == "measured":
-        raise _refused(manifest, f"it is for {manifest.tiers} tiers, the catalogue has {tiers}")
-    if must_be_measured and model.kind != "measured":
+    if must_be_measured:
+        _check_measured(model, catalogue_fingerprint, tiers)
+    return model
+
+
+def check_table(manifest: Manifest) -> None:
+    """Raises `ArtefactError` unless what was learned by class is a probability for each class and weaker tier."""
+    table = manifest.adequacy
+    if table is None:
+        return
+    widths = {len(row) for row in table}
+    if len(table) != len(Complexity) or len(widths) != 1:
+        raise _refused(manifest, f"its table by class has {len(table)} rows of {sorted(widths)} tiers")
+    if not all(0.0 <= p <= 1.0 for row in table for p in row):
+        raise _refused(manifest, "its table by class holds numbers outside 0 to 1")
+
+
+def _check_measured(model: OutcomeModel, catalogue_fingerprint: str, tiers: int | None) -> None:
+    manifest, table = model.manifest, model.adequacy
+    if model.kind != "measured" or table is None:
         raise _refused(
             manifest,
-            f"its outcomes are those of the models {manifest.catalogue_fingerprint!r}, the catalogue's are "
+            f"it learned of the models {manifest.catalogue_fingerprint!r} if of any, the catalogue's are "
             f"{catalogue_fingerprint!r}, and a prior is not wanted here",
         )
-    check_policy(manifest)
-    return model
+    if tiers is not None and table.shape[1] != tiers - 1:
+        raise _refused(
+            manifest, f"it learned of {table.shape[1] + 1} tiers, the catalogue has {tiers}, and a prior is not wanted"
+        )
 
 
 def check_finite(manifest: Manifest, tensors: Tensors) -> None:
@@ -62,25 +75,6 @@ def check_finite(manifest: Manifest, tensors: Tensors) -> None:
             raise _refused(manifest, f"{name} holds probabilities outside 0 to 1")
 
 
-def check_policy(manifest: Manifest) -> None:
-    """Raises `ArtefactError` if a higher quality target could lower a tier, by the curves of this artefact.
-
-    The parameters read off the curves must go one way, and on random predictions so must the tier that is chosen.
-    """
-    curves = manifest.curves
-    try:
-        _check_curve(manifest, "lambda_rule", curves.lambda_rule, lambda_for, falls=True)
-        _check_curve(manifest, "tau_rule", curves.tau_rule, tau_for, falls=False)
-        _check_choices(manifest)
-    except PolicyInputsError as error:
-        raise _refused(manifest, str(error)) from error
-    fallback = fallback_of(manifest)
-    if not (0 <= fallback.threshold <= 1 and 1 <= fallback.tier <= manifest.tiers):
-        raise _refused(manifest, f"its fallback for novel prompts is {fallback}")
-    if not 0 <= curves.default_quality_target <= 1:
-        raise _refused(manifest, f"its quality target is {curves.default_quality_target}; it must lie in 0 to 1")
-
-
 def _check_files(folder: Path, manifest: Manifest) -> None:
     """Every file of the manifest, those that serving does not read too: retraining would find out too late."""
     if not manifest.files:
@@ -92,56 +86,6 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
             raise _refused(manifest, f"{folder / name} cannot be read: {error}") from error
         if found != wanted:
             raise _refused(manifest, f"{folder / name} was changed or cut short: its SHA-256 is {found[:12]}…")
-
-
-def _check_curve(
-    manifest: Manifest,
-    name: str,
-    points: Sequence[CurvePoint],
-    read: Callable[[Sequence[CurvePoint], float], float],
-    *,
-    falls: bool,
-) -> None:
-    if not points:
-        raise _refused(manifest, f"its curve {name} has no points")
-    if any(a.parameter >= b.parameter for a, b in pairwise(points)):
-        raise _refused(manifest, f"the parameters of its curve {name} do not ascend")
-    if not all(0 <= p.no_worse <= 1 and np.isfinite(p.parameter) and p.parameter >= 0 for p in points):
-        raise _refused(manifest, f"its curve {name} holds points outside 0 to 1, or parameters that are no parameters")
-    for (low, a), (high, b) in pairwise([(t, read(points, t)) for t in TARGETS]):
-        if (b > a) if falls else (b < a):
-            raise _refused(
-                manifest,
-                f"its policy is not monotone: by {name} the quality targets {low:.2f} and {high:.2f} give {a:.4g} and "
-                f"{b:.4g}, which lowers tiers as the target rises",
-            )
-
-
-def _check_choices(manifest: Manifest) -> None:
-    curves, tiers = manifest.curves, manifest.tiers
-    rng = np.random.default_rng(0)
-    prices = curves.prices or [float(k) for k in range(1, tiers + 1)]
-    rules = [(lambda_for(curves.lambda_rule, t), tau_for(curves.tau_rule, t), t) for t in TARGETS]
-    for p in rng.uniform(0.005, 0.995, (TRIALS, tiers - 1)).tolist():
-        prediction = Prediction(p_ok=[*p, 1.0], kind="prior", novelty=0.0, classifier_version=manifest.version)
-        chosen = [
-            decide(
-                PolicyInputs(
-                    prediction=prediction,
-                    costs=list(prices),
-                    rule=curves.default_rule,
-                    quality_target=target,
-                    lambda_=lambda_,
-                    tau=tau,
-                )
-            ).tier
-            for lambda_, tau, target in rules
-        ]
-        if chosen != sorted(chosen):
-            raise _refused(
-                manifest,
-                f"its policy is not monotone: for p_ok {[round(x, 3) for x in p]} a higher target lowers the tier",
-            )
 
 
 def _refused(manifest: Manifest, reason: str) -> ArtefactError:

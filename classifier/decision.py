@@ -22,12 +22,11 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     `p_ok[k-1]` = P(tier k's answer is no worse than the strongest tier's); the last is 1 (DESIGN §4).
     `kind`: "prior" while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed,
     "edge" when the fast path did without it.
-    `novelty` in [0, 1]: share of known prompts that are nearer to the known domains (`classifier.novelty`).
+    `novelty` in [0, 1]: how little is known of such prompts for the key, 1 without any label of them.
     `contributions`: the features that moved the decision most, as (name, signed effect on the logit of p_ok of tier 1).
     `p_correct[k-1]` = P(tier k's answer is correct); empty where the artefact has no such heads.
     `predicted_tokens[k-1]`: how many tokens tier k is expected to bill for its answer, None where that is not known;
     empty if for none.
-    `p_ok_before`: what the artefact itself says, where recent verified outcomes nearby lowered `p_ok`; else empty.
     `classes`: P(SIMPLE, MEDIUM, COMPLEX, EXPERT), where `p_ok` follows from them: it is then P(the answer is good
     enough); else empty. `labels[k-1]`: how many answers of tier k to such prompts were labelled, for this key or, where
     it has no labels, for all; `good_labels[k-1]` of them were as good as the strongest tier's. Empty without labels.
@@ -40,7 +39,6 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     contributions: list[tuple[str, float]] = []
     p_correct: list[float] = []
     predicted_tokens: list[float | None] = []
-    p_ok_before: list[float] = []
     classes: list[float] = []
     labels: list[float] = []
     good_labels: list[float] = []
@@ -61,13 +59,11 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Everything `decide` looks at; recorded with the request, so that a decision can be replayed.
 
     `costs[k-1]`: predicted US dollars of answering with tier k, never falling in k.
-    `lambda_`: exchange rate between P(worse answer) and cost relative to the dearest tier.
     `predicted_waits[k-1]`: seconds that tier k's queue was predicted to take; too long a wait is an exclusion.
-    `tau`: threshold of the simple rule. `quality_target` is what the caller asked for, for the record. `min_tier`: the
-    least tier that the request asks for; `key_min_tier`: the least that its key does.
+    `tau`: the least `p_ok` of the tier that answers. `quality_target` is what the caller asked for, for the record.
+    `min_tier`: the least tier that the request asks for; `key_min_tier`: the least that its key does.
 
-    From `novelty_threshold` on a prompt is far from verified experience and gets `safe_tier` at least; None: no such
-    rule. `previous_tier` gave the conversation's last answer; `reuse_usd[k-1]` is what tier k saves of its cost by
+    `previous_tier` gave the conversation's last answer; `reuse_usd[k-1]` is what tier k saves of its cost by
     having read the conversation's beginning already; `in_tool_loop`: the turn brings results of calls that the
     previous tier made. `canary`: the prediction is that of a version on trial.
 
@@ -78,9 +74,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     prediction: Prediction
     costs: list[float]
-    rule: Literal["lambda", "tau"]
     quality_target: float
-    lambda_: float
     tau: float
     pinned_tier: int | None = None
     min_tier: int | None = None
@@ -88,8 +82,6 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     max_cost_usd: float | None = None
     exclusions: list[Exclusion] = []
     predicted_waits: list[float] = []
-    novelty_threshold: float | None = None
-    safe_tier: int | None = None
     previous_tier: int | None = None
     reuse_usd: list[float] = []
     in_tool_loop: bool = False
@@ -102,7 +94,8 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """The choice and its reason. `scores[k-1]` is the value the rule minimised (None where excluded).
+    """The choice and its reason. `scores[k-1]`: tier k's share of the strongest one's cost if it is good enough, else 2
+    minus that, so that the tier with the least score answers; None where excluded.
 
     `would_be`: the tier that routing would have taken, where it is only watched and `tier` answers instead; else None.
     """

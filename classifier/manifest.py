@@ -31,13 +31,6 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
     default_quality_target: float
 
 
-class NoveltyFallback(msgspec.Struct, frozen=True, kw_only=True):
-    """From novelty `threshold` on (in [0, 1]) a prompt is far from verified experience and gets `tier` at least."""
-
-    threshold: float
-    tier: int
-
-
 class TrainingWindow(msgspec.Struct, frozen=True, kw_only=True):
     """When the outcomes were collected (ISO 8601; None where the source does not say) and where they come from."""
 
@@ -49,12 +42,12 @@ class TrainingWindow(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about an artefact but its numbers.
 
-    `heads`: names of the outcomes in the tensors' order ("no_worse_1", …, "correct_1", …). `catalogue_fingerprint`:
-    of the models whose outcomes were measured; predictions for any other catalogue are a prior. `files`: name →
-    SHA-256. `groups`: names of the clusters that `base.safetensors` numbers. `metrics`: the report as data.
-    `adequacy`: P(tier k's answer is as good as the strongest's) of a prompt of each complexity class, as learned of
-    this catalogue, [4][tiers - 1]; a version with it decides by class. `fallback`: None is `classifier.fallback`'s
-    usual one. `ordinal`: the heads are thresholds of one score.
+    `tiers`: of the catalogue that it learned of, else of the outcomes that it was trained on. `heads`: names of the
+    outcomes in the tensors' order ("no_worse_1", …, "correct_1", …). `catalogue_fingerprint`: of the models whose
+    outcomes were measured; predictions for any other catalogue are a prior. `files`: name → SHA-256. `groups`: names of
+    the clusters that `base.safetensors` numbers. `metrics`: the report as data. `adequacy`: P(tier k's answer is as
+    good as the strongest's) of a prompt of each complexity class, as learned of this catalogue, [4][tiers - 1]; None:
+    nothing was learned, and a prior stands for it. `ordinal`: the heads are thresholds of one score.
     """
 
     schema_version: int
@@ -74,6 +67,5 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     curves: Curves
     metrics: dict[str, Any]
     files: dict[str, str]
-    fallback: NoveltyFallback | None = None
     ordinal: bool = False
     adequacy: list[list[float]] | None = None

@@ -47,15 +47,16 @@ class Outcomes(NamedTuple):
 class OutcomeModel:
     """A loaded artefact. Immutable; `predict` is pure and safe from many threads.
 
-    `catalogue_fingerprint` is the serving catalogue's: if the artefact's outcomes were measured on other models its
-    probabilities are a prior, and say so.
+    `catalogue_fingerprint` is the serving catalogue's. `kind` is "measured" if the artefact has a table that was
+    learned of that catalogue's outcomes; else what it says of the tiers is a prior.
     """
 
     def __init__(
         self, manifest: Manifest, encoder: Encoder, heads: Heads, memory: Memory, catalogue_fingerprint: str = ""
     ) -> None:
         self.manifest, self.encoder, self.heads, self.memory = manifest, encoder, heads, memory
-        measured = manifest.catalogue_fingerprint and manifest.catalogue_fingerprint == catalogue_fingerprint
+        learned = manifest.adequacy is not None and bool(manifest.catalogue_fingerprint)
+        measured = learned and manifest.catalogue_fingerprint == catalogue_fingerprint
         self.kind: Literal["measured", "prior"] = "measured" if measured else "prior"
 
     def for_catalogue(self, fingerprint: str) -> "OutcomeModel":
@@ -70,6 +71,11 @@ class OutcomeModel:
     @property
     def version(self) -> str:
         return self.manifest.version
+
+    @property
+    def adequacy(self) -> Float | None:
+        """[4, tiers - 1]: P(as good as the strongest) by class, as learned; None of a version that learned none."""
+        return None if self.manifest.adequacy is None else np.array(self.manifest.adequacy, np.float32)
 
     @cached_property
     def encoder_hash(self) -> str:

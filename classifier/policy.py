@@ -1,27 +1,18 @@
 """Which tier answers: pure functions from calibrated probabilities, predicted costs and constraints to a Decision.
 
-The lambda rule minimises `(1 - p_ok[k]) + lambda * cost[k] / cost[-1]`; the tau rule takes the cheapest tier with
-`p_ok >= tau`, else the strongest (DESIGN §4, RT-05). Costs never fall with the tier; ties go to the lower number.
-Constraints rule tiers out;
-`classifier.caution` then holds some of the rest back. Neither looks at lambda or tau, so that a higher quality target
-chooses among the same tiers and never lowers one. Where recent verified outcomes lowered p_ok, the tier that would have
-been chosen without them is the least: they promote a prompt and never move it down. The fast path's tier, if it may
-answer, is chosen before any rule.
+The cheapest allowed tier with `p_ok >= tau` answers, else the strongest allowed (DESIGN §4, RT-05). Costs never fall
+with the tier; ties go to the lower number. Constraints rule tiers out; `classifier.caution` then holds some of the rest
+back. Neither looks at tau, so that a higher quality target chooses among the same tiers and never lowers one. The fast
+path's tier, if it may answer, is chosen before the rule.
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from itertools import pairwise
-
-import msgspec
 
 from classifier.caution import held_back
 from classifier.complexity.classes import Complexity
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError, PolicyInputsError
-
-# Scores are compared as integers on this grid: floating point would let rounding lower a tier when lambda falls.
-SCALE = 10**9
 
 
 def decide(inputs: PolicyInputs) -> Decision:
@@ -37,18 +28,13 @@ def decide(inputs: PolicyInputs) -> Decision:
         raise NoTierAllowedError([Exclusion(tier=k, reason=barred[k]) for k in sorted(barred)])
     held = held_back(inputs, allowed)
     open_tiers = [k for k in allowed if k not in held]
-    exact = _scores(inputs, open_tiers)
-    least = _cheapest_best(exact)
-    if inputs.prediction.p_ok_before:
-        least = _cheapest_best(_scores(without_repair(inputs), open_tiers))
-    tier = _cheapest_best({k: score for k, score in exact.items() if k >= least})
+    tier = next((k for k in open_tiers if inputs.prediction.p_ok[k - 1] >= inputs.tau), open_tiers[-1])
     if inputs.arm_tier is not None and inputs.arm_tier in allowed:
-        least = tier = inputs.arm_tier
+        tier = inputs.arm_tier
     if inputs.edge is not None and inputs.edge.tier in open_tiers:
-        least = tier = inputs.edge.tier
-    scores = [exact[k] / SCALE**2 if k in exact else None for k in tiers]
-    promoted = _promotion(inputs, least) if tier > least else ""
-    reason = promoted + _reason(inputs, tier, barred, held)
+        tier = inputs.edge.tier
+    scores = [_score(inputs, k) if k in open_tiers else None for k in tiers]
+    reason = _reason(inputs, tier, barred, held)
     if inputs.observe_tier is None:
         return Decision(tier=tier, reason=reason, scores=scores, inputs=inputs)
     answers = min((k for k in allowed if k >= inputs.observe_tier), default=allowed[-1])
@@ -61,23 +47,6 @@ def may_answer(inputs: PolicyInputs, tier: int) -> bool:
     barred = barred_tiers(inputs)
     allowed = [k for k in range(1, len(inputs.costs) + 1) if k not in barred]
     return tier in allowed and tier not in held_back(inputs, allowed)
-
-
-def without_repair(inputs: PolicyInputs) -> PolicyInputs:
-    """`inputs` with the artefact's own probabilities, as if no recent outcome had lowered them."""
-    prediction = inputs.prediction
-    if not prediction.p_ok_before:
-        return inputs
-    own = msgspec.structs.replace(prediction, p_ok=prediction.p_ok_before, p_ok_before=[])
-    return msgspec.structs.replace(inputs, prediction=own)
-
-
-def promoted_from(decision: Decision) -> int | None:
-    """The tier that would have been chosen had no recent outcome lowered p_ok, if that is another one."""
-    if not decision.inputs.prediction.p_ok_before:
-        return None
-    before = decide(without_repair(decision.inputs)).tier
-    return before if before != decision.tier else None
 
 
 def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
@@ -97,39 +66,9 @@ def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
     return barred
 
 
-def _scores(inputs: PolicyInputs, tiers: Sequence[int]) -> dict[int, int]:
-    score = _lambda_score if inputs.rule == "lambda" else _tau_score
-    return {k: score(inputs, k) for k in tiers}
-
-
-def _cheapest_best(scores: Mapping[int, int]) -> int:
-    return min(scores, key=lambda k: (scores[k], k))
-
-
-def _promotion(inputs: PolicyInputs, least: int) -> str:
-    before, after = inputs.prediction.p_ok_before[least - 1], inputs.prediction.p_ok[least - 1]
-    return (
-        f"promoted from tier {least}: verified outcomes nearby lower its P(no worse) from {before:.3f} to {after:.3f}; "
-    )
-
-
-def _lambda_score(inputs: PolicyInputs, tier: int) -> int:
-    """Expected loss plus priced cost, in units of SCALE**-2; exactly linear in the rounded lambda."""
-    loss = SCALE - round(inputs.prediction.p_ok[tier - 1] * SCALE)
-    share = round(inputs.costs[tier - 1] / inputs.costs[-1] * SCALE)
-    return loss * SCALE + round(inputs.lambda_ * SCALE) * share
-
-
-def _tau_score(inputs: PolicyInputs, tier: int) -> int:
-    """Cost share where p_ok reaches tau; above 1, and falling with the tier, where it does not.
-
-    Of tiers that cost the same and miss tau, the higher number is the stronger: without this term, raising tau past the
-    last tier that reached it would choose a lower one.
-    """
-    share = round(inputs.costs[tier - 1] / inputs.costs[-1] * SCALE)
-    if inputs.prediction.p_ok[tier - 1] >= inputs.tau:
-        return share * SCALE
-    return (2 * SCALE - share) * SCALE + len(inputs.costs) - tier
+def _score(inputs: PolicyInputs, tier: int) -> float:
+    share = inputs.costs[tier - 1] / inputs.costs[-1]
+    return share if inputs.prediction.p_ok[tier - 1] >= inputs.tau else 2.0 - share
 
 
 def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[int, str]) -> str:
@@ -144,14 +83,8 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
     if inputs.arm_tier == tier:
         return f"tier {tier} is given to this arm{arm}"
     p_ok = inputs.prediction.p_ok[tier - 1]
-    share = inputs.costs[tier - 1] / inputs.costs[-1]
     if held and len(barred) + len(held) == len(inputs.costs) - 1:
         why = f"tier {tier} is the only one left, with P(no worse) {p_ok:.3f}"
-    elif inputs.rule == "lambda":
-        why = (
-            f"tier {tier} has the least expected loss: P(worse) {1 - p_ok:.3f} + lambda {inputs.lambda_:.3g} "
-            f"x cost share {share:.3f}"
-        )
     elif inputs.prediction.classes:
         why = _by_class(inputs, tier)
     elif p_ok >= inputs.tau:
@@ -195,17 +128,12 @@ def _check(inputs: PolicyInputs) -> None:
     tiers = len(costs)
     if not tiers or len(p_ok) != tiers:
         raise PolicyInputsError(f"p_ok has {len(p_ok)} tiers and costs {tiers}; both need the same number, at least 1.")
-    before = inputs.prediction.p_ok_before
-    if before and (len(before) != tiers or any(p > own for p, own in zip(p_ok, before, strict=True))):
-        raise PolicyInputsError(f"p_ok {p_ok} is not p_ok_before, {before}, lowered.")
-    if not all(0.0 <= p <= 1.0 for p in (*p_ok, *before)):
+    if not all(0.0 <= p <= 1.0 for p in p_ok):
         raise PolicyInputsError(f"p_ok is {p_ok}; probabilities lie in [0, 1].")
     if not all(math.isfinite(c) for c in costs) or costs[0] < 0 or any(a > b for a, b in pairwise(costs)):
         raise PolicyInputsError(f"costs are {costs}; they must be finite, at least 0 and not fall with the tier.")
     if costs[-1] <= 0:
         raise PolicyInputsError(f"the strongest tier's cost is {costs[-1]}; it must be above 0.")
-    if not (math.isfinite(inputs.lambda_) and inputs.lambda_ >= 0):
-        raise PolicyInputsError(f"lambda is {inputs.lambda_}; it must be finite and at least 0.")
     if not 0.0 <= inputs.tau <= 1.0:
         raise PolicyInputsError(f"tau is {inputs.tau}; it must lie in [0, 1].")
     if inputs.reuse_usd and len(inputs.reuse_usd) != tiers:
@@ -213,7 +141,7 @@ def _check(inputs: PolicyInputs) -> None:
     for exclusion in inputs.exclusions:
         if not 1 <= exclusion.tier <= tiers:
             raise PolicyInputsError(f"exclusion of tier {exclusion.tier}; allowed are 1 to {tiers}.")
-    for name in ("pinned_tier", "min_tier", "key_min_tier", "safe_tier", "previous_tier", "arm_tier", "observe_tier"):
+    for name in ("pinned_tier", "min_tier", "key_min_tier", "previous_tier", "arm_tier", "observe_tier"):
         tier = getattr(inputs, name)
         if tier is not None and not 1 <= tier <= tiers:
             raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")

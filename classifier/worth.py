@@ -36,6 +36,13 @@ def choose(p_ok: Float, prices: Float, rule: Rule, parameter: float) -> npt.NDAr
     return picked
 
 
+def most_worth(p_ok: Float, prices: Float) -> npt.NDArray[np.intp]:
+    """Column [n] with the greatest expected utility, by `p_ok` [n, tiers] at `prices` [tiers]; of equal ones the
+    cheapest."""
+    picked: npt.NDArray[np.intp] = utility(p_ok, prices).argmax(axis=1)
+    return picked
+
+
 def utility(score: Float, prices: Float) -> Float:
     """Score [n, tiers] minus the price of the tier that gave it: score - 0.1 cost / cost of the strongest."""
     worth: Float = score - COST_WEIGHT * prices / prices[-1]

@@ -40,11 +40,11 @@ from gateway.processes.peers import Peers
 from gateway.processes.worker_answers import worker_answers
 from gateway.processes.worker_place import WorkerPlace
 from gateway.quality_loop import QualityLoop, running_quality_loop
+from gateway.routing.active_labels import ActiveLabels
 from gateway.routing.classifier_in_force import ClassifierInForce, Serving
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.model import Classifier
 from gateway.routing.probes_in_force import ProbesInForce
-from gateway.routing.recent_in_force import RecentInForce
 from gateway.routing.router import RoutingService
 from gateway.routing.tier_kinds import tier_kinds
 from gateway.settings import Settings
@@ -164,12 +164,11 @@ class Composition:
         knobs = await self._start_routing_knobs(stack)
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs, threads)
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ClassifierInForce) else None
-        recent = await self._start_immediate_repair(stack, database, classifier)
+        active_labels = await self._start_active_labels(stack, database, classifier)
         loop = await self._start_quality_loop(stack, database, engine, encode)
         self.sinks.append(self.metrics.requests.observe)
         if settings.log_requests:
             self.sinks.append(log_request)
-        self.sinks.append(lambda answer, record: routing.book(record))
         probes = await self._start_probes(stack, knobs, classifier)
         overload = OverloadQueue(settings.max_in_flight, settings.max_waiting)
         self.metrics.registry.register(OverloadCollector(overload))
@@ -216,7 +215,7 @@ class Composition:
             live=await self._start_live(stack, routing, engine, loop),
             database=database,
             quality_loop=loop,
-            recent=recent,
+            active_labels=active_labels,
             probe_curves=ProbeCurves(database),
             redis=redis,
             metrics=self.metrics,
@@ -330,14 +329,14 @@ class Composition:
         await stack.enter_async_context(background(in_force.follow(self.settings.artefact_poll_seconds)))
         return in_force
 
-    async def _start_immediate_repair(
+    async def _start_active_labels(
         self, stack: AsyncExitStack, database: AsyncEngine, classifier: Classifier
-    ) -> RecentInForce | None:
+    ) -> ActiveLabels | None:
         if not isinstance(classifier, ClassifierInForce):
             return None
-        recent = RecentInForce(database, classifier, self.metrics, tiers=lambda: self.catalog.tier_fingerprints)
-        await stack.enter_async_context(background(recent.follow(self.settings.artefact_poll_seconds)))
-        return recent
+        labels = ActiveLabels(database, classifier, self.metrics, tiers=lambda: self.catalog.tier_fingerprints)
+        await stack.enter_async_context(background(labels.follow(self.settings.artefact_poll_seconds)))
+        return labels
 
     async def _start_probes(
         self, stack: AsyncExitStack, knobs: RoutingKnobFile, classifier: Classifier

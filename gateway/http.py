@@ -42,7 +42,7 @@ from gateway.api.keys_admin import (
 )
 from gateway.api.knobs import change_knobs, list_knob_changes, show_knobs
 from gateway.api.models import list_models, show_model
-from gateway.api.promotions import end_promotions, list_promotions
+from gateway.api.own_labels import reset_own_labels
 from gateway.api.quality_lists import (
     list_all_batches,
     list_artefacts,
@@ -170,8 +170,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             show_tiers,
             show_system,
             show_checklist,
-            list_promotions,
-            end_promotions,
+            reset_own_labels,
             promote_version,
             roll_back,
             begin_trial,

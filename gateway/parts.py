@@ -21,7 +21,7 @@ from gateway.knobs.replicas import ReplicaKnobs
 from gateway.privacy import Privacy
 from gateway.processes.peers import Peers
 from gateway.quality_loop import QualityLoop
-from gateway.routing.recent_in_force import RecentInForce
+from gateway.routing.active_labels import ActiveLabels
 from gateway.routing.router import RoutingService
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore
@@ -76,7 +76,7 @@ class Parts:
     live: Live
     database: AsyncEngine
     quality_loop: QualityLoop | None
-    recent: RecentInForce | None
+    active_labels: ActiveLabels | None
     probe_curves: ProbeCurves
     redis: RedisStore | None
     metrics: Metrics

@@ -10,9 +10,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.artefact import default_artefact
-from classifier.complexity.prior import adequacies
 from classifier.registry import ArtefactRegistry
-from gateway.routing.tier_kinds import tier_kinds
+from gateway.routing.tier_kinds import tier_prior
 from gateway.settings import Settings
 from gateway.stores.retries import background, until_it_works
 from gateway.telemetry.metrics import Metrics
@@ -53,7 +52,7 @@ def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
         catalogue_fingerprint=catalog.fingerprint,
         models={catalog.name: models},
         tiers=catalog.tier_fingerprints,
-        prior=adequacies(tier_kinds(catalog)).tolist(),
+        prior=tier_prior(catalog),
         rollout=RolloutSettings(share=settings.canary_share),
     )
 

@@ -77,7 +77,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stream begins with comments. `stalled_reader_seconds`: who takes nothing for so long is given up.
     `canary_share`: of the requests, decided by a retrained classifier before it serves all; 0 promotes it at once.
     `artefact_poll_seconds`: how often a newly promoted classifier is looked for.
-    `classifier_must_be_measured`: refuse classifiers whose outcomes are those of other models than the catalogue's.
+    `classifier_must_be_measured`: refuse classifiers that learned nothing of the catalogue's models.
     """
 
     role: Role = "all"

@@ -195,7 +195,6 @@ def held_against(tier: int, good: Float, expected: Float, weights: Float) -> Cal
 
 class _Predicted(msgspec.Struct):
     p_ok: list[float]
-    p_ok_before: list[float] | None = None
 
 
 class _Inputs(msgspec.Struct):
@@ -210,8 +209,7 @@ _read_inputs = msgspec.json.Decoder(_Inputs).decode
 def _expected(inputs: str, tier: int, reliability: float | None) -> float:
     """How often such a judge says "no worse" if the version's own word on the tier is right."""
     prediction = _read_inputs(inputs).prediction
-    p_ok = prediction.p_ok_before or prediction.p_ok
-    return 1.0 - judged_worse(1.0 - p_ok[tier - 1], reliability)
+    return 1.0 - judged_worse(1.0 - prediction.p_ok[tier - 1], reliability)
 
 
 def _drift(

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
-from sqlalchemy import RowMapping, func, select
+from sqlalchemy import RowMapping, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.complexity.cold_start import ColdStart
-from classifier.curve import CURVE_ROWS
+from classifier.complexity.class_predictor import ClassPredictor
 from classifier.encoder import SlowEncoder
 from classifier.manifest import Manifest
 from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import routing_input
-from migrations.tables import training_rows, verifications
+from migrations.tables import training_rows
 from quality.sampling import uniform
 from quality.tier_outcomes import outcomes_of_tiers
 from quality.verification import EncodedPrompt
@@ -28,13 +27,8 @@ Tensors = dict[str, npt.NDArray[Any]]
 
 # The source in a manifest's training window, if stored rows trained the version.
 TRAINED_ON = "verified traffic"
-# Of the rows, kept from the heads' training to calibrate them; and of the probes, which alone can draw the cost-quality
-# curve (DESIGN §5), as soon as there are so many that this is enough of them.
-CALIBRATE_SHARE, CURVE_SHARE = 0.15, 0.5
 # Each row is compared on by a candidate that was trained on the rows of the other folds.
 FOLDS = 4
-# Inverse probabilities of sampling, over their mean, are kept within these bounds: no row may be all of a sample.
-LEAST_WEIGHT, MOST_WEIGHT = 0.25, 4.0
 _SPLIT_KEY = "retraining split"
 # Who complains does not do so at random: a word of a user counts as a quarter of a verification.
 FEEDBACK_WEIGHT = 0.25
@@ -76,7 +70,7 @@ def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> Encode
         embedding=turn.embedding.astype(_F4).tobytes(),
         features=np.concatenate([turn.features, turn.word_logits]).astype(_F4).tobytes(),
         cluster=int(model.clusters.nearest(turn.embedding[None])[0]),
-        classes=[round(p, 4) for p in ColdStart(model).classes(given, turn)],
+        classes=[round(p, 4) for p in ClassPredictor(model).classes(given, turn)],
         app=given.app or None,
     )
 
@@ -87,53 +81,37 @@ def feature_spec(manifest: Manifest) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-async def export_rows(engine: AsyncEngine, manifest: Manifest, tiers_now: Sequence[str] = ()) -> Tensors:
-    """All stored rows that `manifest`'s encoder made of as many tiers, oldest first, as tensors without texts or names.
+async def export_rows(engine: AsyncEngine, manifest: Manifest, tiers_now: Sequence[str]) -> Tensors:
+    """All stored rows that `manifest`'s encoder made, oldest first, as tensors without texts or names.
 
-    float32 `features` [n, f], `embedding` [n, d], `word_logits` [n, h], `no_worse` [n, tiers - 1] and `correct`
-    [n, tiers] with NaN unobserved, `weights` [n]; uint8 `held` [n] (calibrates and draws the curve), `fold` [n] and
-    `compare` [n] (the version of `manifest` was not trained on it); float64 `at` [n], epoch seconds. `held` and `fold`
-    follow from a hash of the request. A weight is the judge's informedness, times the inverse probability of being
-    sampled where that was not uniform. `classes` [n, 4]; `told` [n, tiers - 1], what each label tells; int32 `key` and
+    float32 `features` [n, f], `embedding` [n, d], `classes` [n, 4], `no_worse` [n, tiers - 1] with NaN unobserved and
+    `told` [n, tiers - 1], what each label tells; uint8 `fold` [n], which follows from a hash of the request, and
+    `compare` [n] (the version of `manifest` was not trained on it); float64 `at` [n], epoch seconds; int32 `key` and
     `context` [n] number callers' keys and their system prompts, -1 for none.
 
-    `tiers_now`: fingerprints of today's tiers, whose outcomes alone count (`quality.tier_outcomes`); without them those
-    of rows with as many tiers.
+    `tiers_now`: fingerprints of today's tiers, whose outcomes alone count (`quality.tier_outcomes`); "" for each where
+    they are not known: then those of rows with as many tiers.
     """
-    sampled = (
-        select(verifications.c.request_id, func.max(verifications.c.sampled_probability).label("probability"))
-        .group_by(verifications.c.request_id)
-        .subquery()
-    )
     query = (
-        select(training_rows, sampled.c.probability)
-        .outerjoin(sampled, sampled.c.request_id == training_rows.c.request_id)
+        select(training_rows)
         .where(training_rows.c.feature_spec == feature_spec(manifest), training_rows.c.features.is_not(None))
         .order_by(training_rows.c.created_at, training_rows.c.training_row_id)
     )
     async with engine.connect() as connection:
         stored = [dict(row) for row in (await connection.execute(query)).mappings()]
-    rows = [now for row in stored if (now := _of_today(row, tiers_now or [""] * manifest.tiers)) is not None]
-    names, heads, tiers = len(manifest.feature_names), len(manifest.heads), manifest.tiers
-    vectors = np.array([vector_of(row["features"]) for row in rows], np.float32).reshape(len(rows), names + heads)
+    rows = [now for row in stored if (now := _of_today(row, tiers_now)) is not None]
+    names = len(manifest.feature_names)
     draws = np.array([uniform(row["request_id"] or str(row["training_row_id"]), _SPLIT_KEY) for row in rows])
     at = np.array([row["created_at"] for row in rows], np.float64)
+    dim, weaker = int(manifest.encoder["dim"]), len(tiers_now) - 1
     return {
-        "features": vectors[:, :names],
-        "word_logits": vectors[:, names:],
-        "embedding": np.array([vector_of(row["embedding"]) for row in rows], np.float32).reshape(
-            len(rows), int(manifest.encoder["dim"])
-        ),
-        "no_worse": np.array([outcomes_of(row["no_worse"][:-1]) for row in rows], np.float32).reshape(-1, tiers - 1),
-        "correct": np.array([outcomes_of(row["correct"] or [None] * tiers) for row in rows], np.float32).reshape(
-            -1, tiers
-        ),
-        "weights": np.array([max(row["weights"]) for row in rows], np.float32) * _inverse_probabilities(rows),
-        "classes": np.array([row["classes"] or ANY_CLASS for row in rows], np.float32).reshape(-1, 4),
-        "told": np.array([told_by(row, tiers_now) for row in rows], np.float32).reshape(-1, tiers - 1),
+        "features": _stacked([vector_of(row["features"])[:names] for row in rows], names),
+        "embedding": _stacked([vector_of(row["embedding"]) for row in rows], dim),
+        "no_worse": _stacked([outcomes_of(row["no_worse"][:-1]) for row in rows], weaker),
+        "classes": _stacked([row["classes"] or ANY_CLASS for row in rows], len(ANY_CLASS)),
+        "told": _stacked([told_by(row, tiers_now) for row in rows], weaker),
         "key": _numbered([row["key_id"] or "" for row in rows]),
         "context": _numbered([f"{row['key_id']} {row['app']}" if row["app"] else "" for row in rows]),
-        "held": held(draws, np.array([row["source"] == "probe" for row in rows], np.bool_)).astype(np.uint8),
         "fold": folds(draws),
         "compare": (at > trained_until(manifest)).astype(np.uint8),
         "at": at,
@@ -144,10 +122,7 @@ def _of_today(row: dict[str, Any], tiers: Sequence[str]) -> dict[str, Any] | Non
     """A stored row with the outcomes of today's tiers; None if it has none of theirs."""
     owners = row["tiers"] if any(tiers) else None
     no_worse = outcomes_of_tiers(row["no_worse"], owners, tiers)
-    if no_worse is None:
-        return None
-    correct = None if row["correct"] is None else outcomes_of_tiers(row["correct"], owners, tiers)
-    return row | {"no_worse": no_worse, "correct": correct}
+    return None if no_worse is None else row | {"no_worse": no_worse}
 
 
 def told_by(row: RowMapping | dict[str, Any], tiers: Sequence[str]) -> list[float]:
@@ -158,22 +133,18 @@ def told_by(row: RowMapping | dict[str, Any], tiers: Sequence[str]) -> list[floa
     return [weight or 0.0 for weight in (found or weights)[:-1]]
 
 
+def _stacked(rows: Sequence[Any], columns: int) -> npt.NDArray[np.float32]:
+    return np.array(rows, np.float32).reshape(len(rows), columns)
+
+
 def _numbered(names: Sequence[str]) -> npt.NDArray[np.int32]:
     """[n]: equal names have equal numbers from 0 on; "" has -1."""
     numbers = {"": -1}
     return np.array([numbers.setdefault(name, len(numbers) - 1) for name in names], np.int32)
 
 
-def held(draws: npt.NDArray[np.floating], probes: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Which rows [n] train no head, by a number in [0, 1) for each and whether it is a probe."""
-    many = np.count_nonzero(probes & (draws < CURVE_SHARE)) >= CURVE_ROWS
-    kept: npt.NDArray[np.bool_] = draws < np.where(probes & many, CURVE_SHARE, CALIBRATE_SHARE)
-    return kept
-
-
 def folds(draws: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
-    """The fold [n] of each row by its number in [0, 1); of its further digits, so that every fold has its share of
-    what is held."""
+    """The fold [n] of each row by its number in [0, 1)."""
     return (draws * 997.0 % 1.0 * FOLDS).astype(np.uint8)
 
 
@@ -184,18 +155,6 @@ def trained_until(manifest: Manifest) -> float:
         return 0.0
     # Manifests name whole seconds.
     return datetime.fromisoformat(window.end).timestamp() + 1.0
-
-
-def _inverse_probabilities(rows: list[dict[str, Any]]) -> npt.NDArray[np.float32]:
-    """[n], about 1 in the mean: Horvitz-Thompson weights of sampled rows. Probes are uniformly random, and what users
-    say was not drawn."""
-    drawn = [row["source"] == "verification" and bool(row["probability"]) for row in rows]
-    inverse = np.array([1.0 / row["probability"] if known else np.nan for row, known in zip(rows, drawn, strict=True)])
-    if not any(drawn):
-        return np.ones(len(rows), np.float32)
-    relative = np.clip(inverse / np.nanmean(inverse), LEAST_WEIGHT, MOST_WEIGHT)
-    weights: npt.NDArray[np.float32] = np.nan_to_num(relative, nan=1.0).astype(np.float32)
-    return weights
 
 
 def data_hash(tensors: Tensors, *versions: str) -> str:

@@ -22,9 +22,8 @@ from classifier.registry import ArtefactRegistry
 from classifier.split import Arm, ArmName, Split
 from migrations.tables import audit_events, experiments, requests, routing_decisions
 from quality import live_arms
-from quality.experience import feature_spec
 from quality.live_arms import ArmAnswers
-from quality.paired_probes import Choice, Paired, choice_of, compare, probes_since, tier_choice
+from quality.paired_probes import Choice, Paired, choice_of, compare, probes_since, table_of, tier_choice
 from quality.registry_transaction import registry_transaction
 
 ACTOR = "experiment"
@@ -38,7 +37,8 @@ class ExperimentError(ValueError):
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """`share` of the requests is split between the arms `a` and `b`. `level`: the probability of finding a difference
-    where none is, however often one looks; after `most_probes` none was found. Raises `ValueError`."""
+    where none is, however often one looks; after `most_probes` none was found. `prior` as for `RolloutSettings`. Raises
+    `ValueError`."""
 
     share: float
     a: Arm
@@ -46,6 +46,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     tiers: int
     level: float = 0.05
     most_probes: int = 1000
+    prior: list[list[float]] = []
 
     def __post_init__(self) -> None:
         Split(experiment_id="", share=self.share, a=self.a, b=self.b)
@@ -171,10 +172,10 @@ class Experiments:
         a_shown = msgspec.structs.replace(figures["a"], verified=verified.old)
         b_shown = msgspec.structs.replace(figures["b"], verified=verified.new)
         try:
-            spec, a, b = await asyncio.to_thread(self._choices, plan)
-        except (ArtefactError, ExperimentError, OSError) as error:
+            a, b = await asyncio.to_thread(self._choices, plan)
+        except (ArtefactError, OSError) as error:
             return Results(a=a_shown, b=b_shown, problem=str(error))
-        probes = await probes_since(self._engine, since, plan.tiers, spec)
+        probes = await probes_since(self._engine, since, plan.tiers)
         paired = await asyncio.to_thread(compare, probes, b, a, margin=MARGIN)
         return Results(a=a_shown, b=b_shown, paired=paired)
 
@@ -190,24 +191,15 @@ class Experiments:
         found = {arm: ArmFigures(requests=count, cost_usd=cost, e2e_ms=e2e) for arm, count, cost, e2e in rows}
         return {arm: found.get(arm, ArmFigures()) for arm in ("a", "b")}
 
-    def _choices(self, plan: Plan) -> tuple[str | None, Choice, Choice]:
-        """Of whose vectors a probe must be, and what each arm chooses there. `ArtefactError`, `ExperimentError`."""
-        models = {
-            arm.version: accepted_artefact(self._registry.folder(arm.version))
-            for arm in (plan.a, plan.b)
-            if arm.version is not None
-        }
-        for version, model in models.items():
-            if model.manifest.tiers != plan.tiers:
-                raise ExperimentError(f"{version} is for {model.manifest.tiers} tiers, the catalogue has {plan.tiers}")
-        specs = {feature_spec(model.manifest) for model in models.values()}
-        if len(specs) > 1:
-            raise ExperimentError("the versions' encoders differ; what is stored of a probe suits one of them only")
+    def _choices(self, plan: Plan) -> tuple[Choice, Choice]:
+        """What each arm chooses for a probe. Raises `ArtefactError`."""
 
         def choice(arm: Arm) -> Choice:
-            return choice_of(models[arm.version]) if arm.version is not None else tier_choice(arm.tier or 1)
+            if arm.version is None:
+                return tier_choice(arm.tier or 1)
+            return choice_of(table_of(accepted_artefact(self._registry.folder(arm.version)), plan.tiers, plan.prior))
 
-        return next(iter(specs), None), choice(plan.a), choice(plan.b)
+        return choice(plan.a), choice(plan.b)
 
     async def _running(self, connection: AsyncConnection) -> Experiment | None:
         query = select(experiments).where(experiments.c.status == "running")

@@ -8,7 +8,7 @@ from typing import NamedTuple, get_args
 import msgspec
 import numpy as np
 
-from classifier.complexity.cold_start import ColdStart
+from classifier.complexity.class_predictor import ClassPredictor
 from classifier.errors import TrainingDataError
 from classifier.evidence import EVIDENCE_NAMES, evidence_features
 from classifier.features import FEATURE_NAMES
@@ -41,7 +41,7 @@ class PromptModel(NamedTuple):
     """What predicts from the prompt alone: the encoder's model, and the probabilities that serving begins with."""
 
     model: OutcomeModel
-    cold_start: ColdStart
+    predictor: ClassPredictor
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,7 +260,7 @@ async def _sampled(tier: Tier, spec: TierSpec, question: Question, temperature: 
 def _outcomes(questions: Sequence[Question], answers: Sequence[_Answered], prompts: PromptModel) -> Outcomes:
     inputs = [routing_input([{"role": "user", "content": question.prompt}]) for question in questions]
     turns = [prompts.model.encode(given) for given in inputs]
-    p_ok = [prompts.cold_start.prediction(given, turn).p_ok for given, turn in zip(inputs, turns, strict=True)]
+    p_ok = [prompts.predictor.prediction(given, turn).p_ok for given, turn in zip(inputs, turns, strict=True)]
     evidence = [evidence_features(answer.text, answer.finish_reason, answer.uncertainty) for answer in answers]
     agreements = [np.nan if answer.agreement is None else answer.agreement for answer in answers]
     usages = [answer.usage for answer in answers if answer.usage is not None]

@@ -14,11 +14,14 @@ from classifier.local.own import LabelledRow, OwnOutcomes
 from classifier.outcome_model import OutcomeModel
 from migrations.tables import audit_events, training_rows
 from quality.experience import ANY_CLASS, feature_spec, outcomes_of, told_by, trained_until, vector_of
-from quality.recent_experience import RESET
 from quality.shift_watch import tier_changes
+from quality.store import record_audit
 from quality.tier_outcomes import outcomes_of_tiers
 
 Float = npt.NDArray[np.float32]
+
+# The audit row of a reset, after which older labels move no decision.
+RESET = "promotions.reset"
 
 # The newest labels that are used; of each key a head learns from its newest few hundred.
 MOST_LABELS = 8192
@@ -108,3 +111,8 @@ async def _reset_at(connection: AsyncConnection) -> float:
     last = select(func.max(audit_events.c.created_at)).where(audit_events.c.action == RESET)
     found: float | None = await connection.scalar(last)
     return found or 0.0
+
+
+async def reset_labels(engine: AsyncEngine, *, actor: str, reason: str, now: float) -> None:
+    """Forget all labels up to `now` (epoch seconds), on every replica as soon as it looks; they still train."""
+    await record_audit(engine, at=now, actor=actor, action=RESET, subject="own labels", reason=reason)

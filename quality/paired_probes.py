@@ -1,6 +1,6 @@
 """Two ways of routing, compared on the same full-ladder probes: whatever either would choose, its outcome is known."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -9,13 +9,13 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.complexity.prior import adequacies, like_of
 from classifier.outcome_model import OutcomeModel
-from classifier.worth import COST_WEIGHT, choose, reference_prices, utility
+from classifier.worth import COST_WEIGHT, most_worth, reference_prices, utility
 from migrations.tables import training_rows
 from quality import betting
+from quality.experience import ANY_CLASS
 
-_F4 = np.dtype("<f4")
-_BATCH = 512
 # What an answer is worth differs by no more: an answer more, for the price of the strongest tier.
 MOST = 1.0 + COST_WEIGHT
 
@@ -23,13 +23,10 @@ Float = npt.NDArray[np.floating]
 
 
 class Probes(NamedTuple):
-    """Full-ladder probes, oldest first: what the classifier sees, and `no_worse` [n, tiers] of 0 and 1.
+    """Full-ladder probes, oldest first: P of the prompts' complexity `classes` [n, 4], and `no_worse` [n, tiers] of 0
+    and 1."""
 
-    `vectors` [n, features + word logits] and `embedding` [n, d], float32, are those of the spec asked for.
-    """
-
-    vectors: npt.NDArray[np.float32]
-    embedding: npt.NDArray[np.float32]
+    classes: Float
     no_worse: Float
 
 
@@ -56,51 +53,44 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True):
     benefit: float = 1.0
 
 
-async def probes_since(
-    engine: AsyncEngine, since: float, tiers: int, feature_spec: str | None = None, *, newest: int | None = None
-) -> Probes:
-    """Those stored after `since` (epoch seconds) on which each of `tiers` has an outcome, of one encoder's or of any;
-    at most the `newest`. Those of a catalogue with another number of tiers are left out."""
-    columns = (training_rows.c.embedding, training_rows.c.features, training_rows.c.no_worse)
+async def probes_since(engine: AsyncEngine, since: float, tiers: int, *, newest: int | None = None) -> Probes:
+    """Those stored after `since` (epoch seconds) on which each of `tiers` has an outcome; at most the `newest`. Those
+    of a catalogue with another number of tiers are left out."""
     query = (
-        select(*columns)
+        select(training_rows.c.classes, training_rows.c.no_worse)
         .where(training_rows.c.source == "probe", training_rows.c.created_at > since)
         .order_by(training_rows.c.created_at.desc(), training_rows.c.training_row_id.desc())
         .limit(newest)
     )
-    if feature_spec is not None:
-        query = query.where(training_rows.c.feature_spec == feature_spec, training_rows.c.features.is_not(None))
     async with engine.connect() as connection:
         found = (await connection.execute(query)).all()
     rows = [row for row in reversed(found) if None not in row.no_worse and len(row.no_worse) == tiers]
-    no_worse = np.array([row.no_worse for row in rows], np.float64).reshape(-1, tiers)
-    if feature_spec is None:
-        nothing = np.zeros((len(rows), 0), np.float32)
-        return Probes(nothing, nothing, no_worse)
     return Probes(
-        np.array([np.frombuffer(row.features, _F4) for row in rows], np.float32),
-        np.array([np.frombuffer(row.embedding, _F4) for row in rows], np.float32),
-        no_worse,
+        np.array([row.classes or ANY_CLASS for row in rows], np.float64).reshape(-1, len(ANY_CLASS)),
+        np.array([row.no_worse for row in rows], np.float64).reshape(-1, tiers),
     )
 
 
-def choice_of(model: OutcomeModel) -> Choice:
-    """What `model` chooses at the exchange rate of the yardstick, as it was judged before it was promoted."""
+def table_of(model: OutcomeModel, tiers: int, prior: Sequence[Sequence[float]] = ()) -> Float:
+    """[4, tiers - 1]: what a version says of `tiers` tiers by class without own labels: the table that it learned of as
+    many tiers, else `prior` [4][tiers], else that of tiers spread evenly."""
+    learned = model.adequacy
+    if learned is not None and learned.shape[1] == tiers - 1:
+        return learned
+    if prior and len(prior[0]) == tiers:
+        return np.array(prior, np.float64)[:, :-1]
+    return adequacies(like_of(tiers))[:, :-1]
 
-    def chosen(probes: Probes) -> npt.NDArray[np.intp]:
-        return choose(p_ok_of(model, probes), reference_prices(model.manifest.tiers), "lambda", COST_WEIGHT)
 
-    return chosen
+def choice_of(table: Float) -> Choice:
+    """What a version with this `table` [4, tiers - 1] chooses at the exchange rate of the yardstick: a version whose
+    probabilities are nearer to the truth then never loses by them, whatever target is served."""
+    return lambda probes: most_worth(p_ok_of(table, probes), reference_prices(table.shape[1] + 1))
 
 
-def p_ok_of(model: OutcomeModel, probes: Probes) -> Float:
-    """P(no worse) [n, tiers] that `model` gives the probes; the strongest tier's is 1."""
-    names, weaker, parts = len(model.manifest.feature_names), model.manifest.tiers - 1, []
-    for start in range(0, len(probes.vectors), _BATCH):
-        vectors, embedding = (part[start : start + _BATCH] for part in (probes.vectors, probes.embedding))
-        parts.append(model.outcomes(vectors[:, :names], embedding, vectors[:, names:]).p[:, :weaker])
-    p = np.concatenate(parts) if parts else np.zeros((0, weaker), np.float32)
-    return np.hstack([p, np.ones((len(p), 1))])
+def p_ok_of(table: Float, probes: Probes) -> Float:
+    """P(good enough) [n, tiers] that `table` [4, tiers - 1] gives the probes; the strongest tier's is 1."""
+    return np.hstack([probes.classes @ table, np.ones((len(probes.classes), 1))])
 
 
 def tier_choice(tier: int) -> Choice:

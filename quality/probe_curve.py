@@ -1,25 +1,28 @@
-"""The cost-quality curve of a version on full-ladder probes: of this catalogue's own tiers, newer than its training."""
+"""The cost-quality curve of a version on full-ladder probes: of this catalogue's own tiers, over the thresholds."""
 
 import asyncio
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.outcome_model import OutcomeModel
 from classifier.worth import choose, reference_prices
 from migrations.tables import training_rows
-from quality.experience import feature_spec
-from quality.paired_probes import Probes, p_ok_of, probes_since
+from quality.paired_probes import p_ok_of, probes_since
 
 NEWEST = 1000
+THRESHOLDS = tuple(np.linspace(0.0, 1.0, 41).round(3).tolist())
+
+Float = npt.NDArray[np.floating]
 
 
 class ProbePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """At `parameter` of the rule, as in a manifest's `CurvePoint`, at the same reference prices."""
+    """Where the cheapest tier whose P(good enough) reaches `threshold` answers: the share of answers no worse than the
+    strongest tier's, and the cost relative to it at reference prices."""
 
-    parameter: float
+    threshold: float
     no_worse: float
     cost_share: float
 
@@ -36,11 +39,12 @@ class ProbeCurves:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._drawn_of: tuple[str, int | None] | None = None
+        self._drawn_of: tuple[str, tuple[int, ...], int | None] | None = None
         self._curve = ProbeCurve(probes=0, points=[])
 
-    async def of(self, model: OutcomeModel) -> ProbeCurve:
-        """What `model` would have chosen for the newest probes, and what that would have come to."""
+    async def of(self, version: str, table: Float) -> ProbeCurve:
+        """What `version`, which knows `table` [4, tiers - 1] of the tiers, would have chosen for the newest probes, and
+        what that would have come to."""
         newest = (
             select(training_rows.c.training_row_id)
             .where(training_rows.c.source == "probe")
@@ -48,34 +52,31 @@ class ProbeCurves:
             .limit(1)
         )
         async with self._engine.connect() as connection:
-            drawn_of = model.version, await connection.scalar(newest)
-        if drawn_of == self._drawn_of:
-            return self._curve
-        curve = await _curve_of(self._engine, model)
-        self._drawn_of, self._curve = drawn_of, curve
-        return curve
+            drawn_of = version, table.shape, await connection.scalar(newest)
+        if drawn_of != self._drawn_of:
+            self._curve, self._drawn_of = await _curve_of(self._engine, table), drawn_of
+        return self._curve
 
 
-async def _curve_of(engine: AsyncEngine, model: OutcomeModel) -> ProbeCurve:
-    probes = await probes_since(engine, 0.0, model.manifest.tiers, feature_spec(model.manifest), newest=NEWEST)
+async def _curve_of(engine: AsyncEngine, table: Float) -> ProbeCurve:
+    tiers = table.shape[1] + 1
+    probes = await probes_since(engine, 0.0, tiers, newest=NEWEST)
     if not len(probes.no_worse):
         return ProbeCurve(probes=0, points=[])
-    return await asyncio.to_thread(_drawn, model, probes)
+    p_ok = p_ok_of(table, probes)
+    points = await asyncio.to_thread(_drawn, p_ok, probes.no_worse, reference_prices(tiers))
+    return ProbeCurve(probes=len(p_ok), points=points)
 
 
-def _drawn(model: OutcomeModel, probes: Probes) -> ProbeCurve:
-    curves = model.manifest.curves
-    measured = curves.lambda_rule if curves.default_rule == "lambda" else curves.tau_rule
-    prices, p_ok = reference_prices(model.manifest.tiers), p_ok_of(model, probes)
-    each = np.arange(len(p_ok))
-    points = []
-    for parameter in (point.parameter for point in measured):
-        chosen = choose(p_ok, prices, curves.default_rule, parameter)
+def _drawn(p_ok: Float, no_worse: Float, prices: Float) -> list[ProbePoint]:
+    each, points = np.arange(len(p_ok)), []
+    for threshold in THRESHOLDS:
+        chosen = choose(p_ok, prices, "tau", threshold)
         points.append(
             ProbePoint(
-                parameter=parameter,
-                no_worse=round(float(probes.no_worse[each, chosen].mean()), 6),
+                threshold=threshold,
+                no_worse=round(float(no_worse[each, chosen].mean()), 6),
                 cost_share=round(float((prices[chosen] / prices[-1]).mean()), 6),
             )
         )
-    return ProbeCurve(probes=len(p_ok), points=points)
+    return points

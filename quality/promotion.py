@@ -1,31 +1,27 @@
-"""Whether a candidate classifier may replace the incumbent: its gain on held-out rows, and the guards it must pass."""
+"""Whether a candidate classifier may replace the incumbent.
+
+Its probabilities must be certainly nearer to the outcomes than the incumbent's, and nearer than each tier's own rate,
+which knows nothing of the prompt, by more than a standard error: shuffled labels teach the rates, and no more.
+"""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from classifier.local.labels import Labels
 from classifier.outcome_model import OutcomeModel
 from classifier.training import metrics
-from classifier.training.encoded_rows import EncodedRows
 from classifier.training.evaluate import ECE_TOLERANCE, MIN_ROWS, RESAMPLES
-from classifier.training.routing import COST_WEIGHT, Estimate, choose, estimate, utility
-from classifier.training.row_sets import RowSet, predict_rows, row_sets
-from quality.guards import (
-    BASE_TOLERANCE,
-    ClusterGain,
-    DecisionTime,
-    cluster_gains,
-    cluster_reasons,
-    cost_reason,
-    dearer,
-    decision_time,
-    latency_reason,
-)
+from classifier.training.routing import Estimate, estimate
+from quality.guards import ClusterGain, cluster_gains, cluster_reasons
 
 Float = npt.NDArray[np.floating]
+
+# Standard errors on either side of an estimate that its interval of 95% spans.
+_TWO_SIDED = 1.96
 
 
 class TierCalibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,35 +40,21 @@ class TierCalibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """The evidence and the decision. Utility is the share no worse minus 0.1 of the cost share (DESIGN §4).
+    """The evidence and the decision, on the newer rows that the incumbent was not trained on.
 
-    `gain`: utility of the candidate minus the incumbent's on the newer rows that neither saw, paired; `base_gain`: the
-    same on the base data's held rows; `over_shuffled`: the candidate against its own choices dealt out at random,
-    over both. `dearer`: by which share its choices cost more on the newer rows, `base_dearer` on the base data's. None
-    where there are too few rows. `clusters`: gains by kind of prompt, over both, the worst first.
-
-    `compared_on`: "probes" are uniformly random requests that every tier answered; while there are too few of them it
-    is "verified rows", the sampled answers with the weights of their sampling. `outdated`: by tier whose answers have
-    changed, how many of the new rows are from before and no longer say how often it fails. `reasons` are the refusals;
-    empty means promote.
-
-    Of a version that decides by class `gain` and `over_shuffled` are reductions of the squared error of its
-    probabilities (`quality.class_promotion`).
+    `gain`: by how much the squared error of the candidate's probabilities (Brier 1950, in [0, 1]) is below the
+    incumbent's, paired by row; `over_rates`: below that of the tiers' own rates. None where there are too few rows.
+    `clusters`: gains by kind of prompt, the worst first. `outdated`: by tier whose answers have changed, how many of
+    the new rows are from before and no longer say how often it fails. `reasons` are the refusals; empty means promote.
     """
 
     candidate: str
     incumbent: str
     new_rows: int
-    base_rows: int
     gain: Estimate | None
-    base_gain: Estimate | None
-    over_shuffled: Estimate | None
+    over_rates: Estimate | None
     calibration: list[TierCalibration]
-    dearer: Estimate | None = None
-    base_dearer: Estimate | None = None
     clusters: list[ClusterGain] = []
-    time: DecisionTime | None = None
-    compared_on: Literal["probes", "verified rows"] = "verified rows"
     outdated: dict[int, int] = {}
     reasons: list[str]
 
@@ -82,129 +64,48 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         return not self.reasons
 
 
-class _Observed:
-    """Rows on which the same tiers were observed, with what either model would choose there."""
+class Predicted(NamedTuple):
+    """P(as good) [n, tiers - 1] of n newer rows: the candidate's without having seen the row, the incumbent's, and each
+    tier's own rate."""
 
-    def __init__(
-        self, rows: RowSet, encoded: EncodedRows, p_candidate: Float, p_incumbent: Float, lambda_: float
-    ) -> None:
-        self.worth = utility(rows.scores["no_worse"], rows.prices)
-        self.pick = choose(rows.p_ok(p_candidate), rows.prices, "lambda", lambda_)
-        before = choose(rows.p_ok(p_incumbent), rows.prices, "lambda", lambda_)
-        each = np.arange(len(self.pick))
-        self.difference = self.worth[each, self.pick] - self.worth[each, before]
-        self.cost, self.cost_before = rows.prices[self.pick], rows.prices[before]
-        self.weights, self.embedding = encoded.weights[rows.mask], encoded.embedding[rows.mask]
+    candidate: Float
+    incumbent: Float
+    rate: Float
 
 
 def judge_candidate(
-    candidate: OutcomeModel,
-    incumbent: OutcomeModel,
-    new: EncodedRows,
-    base: EncodedRows,
-    *,
-    predicted: Float | None = None,
-    lambda_: float = COST_WEIGHT,
-    seed: int = 0,
+    candidate: OutcomeModel, incumbent: OutcomeModel, new: Labels, predicted: Predicted, *, seed: int = 0
 ) -> Judgement:
-    """Compare on `new` (newer rows) and `base` (the base data's held rows), both models routing by `lambda_`, as they
-    would serve. `predicted` [new rows, heads]: what the candidate's training predicts for newer rows without having
-    seen them, where the candidate itself was trained on them; without it, they must have trained nothing.
-
-    Of `new` only the full-ladder probes count as soon as there are `MIN_ROWS` of them (DESIGN §5). Until then a row
-    counts for the tiers whose outcome it has: a model chooses between those, so that verified traffic, where the judged
-    and the strongest tier are known, compares models on its own ground.
-    """
-    tiers = candidate.manifest.tiers
-    ours = predict_rows(candidate, new) if predicted is None else predicted
-    probes = np.flatnonzero(~np.isnan(new.labels[:, : tiers - 1]).any(axis=1))
-    on_probes = len(probes) >= MIN_ROWS
-    if on_probes:
-        new, ours = new.take(probes), ours[probes]
-    theirs = predict_rows(incumbent, new)
-    newer = _observed(new, ours, theirs, tiers, lambda_)
-    older = _observed(base, predict_rows(candidate, base), predict_rows(incumbent, base), tiers, lambda_)
-    both = [*newer, *older]
-    gain, base_gain = _gain(newer, seed), _gain(older, seed)
-    over_shuffled = _over_shuffled(both, seed)
-    calibration = tier_calibration(new, ours, theirs, tiers, seed)
-    rise, base_rise = _dearer(newer, seed), _dearer(older, seed)
-    clusters = cluster_gains(incumbent.clusters, _joined(both, "embedding"), _joined(both, "difference"))
-    time = decision_time(candidate, incumbent, new if len(new) else base)
-    guards = [cost_reason("newer rows", rise, gain), cost_reason("base data", base_rise, base_gain)]
-    guards += [*cluster_reasons(clusters), latency_reason(time)]
+    """The decision about `candidate` on the `new` labels."""
+    errors = [_errors(new.scores, p) for p in predicted]
+    gain, over_rates = (_certain(errors[0], other, seed) for other in errors[1:])
+    calibration = tier_calibration(new.scores, predicted.candidate, predicted.incumbent, seed)
+    clusters = cluster_gains(incumbent.clusters, new.embedding, errors[1] - errors[0])
     return Judgement(
         candidate=candidate.version,
         incumbent=incumbent.version,
-        new_rows=_count(newer),
-        base_rows=_count(older),
+        new_rows=len(new),
         gain=gain,
-        base_gain=base_gain,
-        over_shuffled=over_shuffled,
+        over_rates=over_rates,
         calibration=calibration,
-        dearer=rise,
-        base_dearer=base_rise,
         clusters=clusters,
-        time=time,
-        compared_on="probes" if on_probes else "verified rows",
         reasons=[
-            *_reasons(_count(newer), gain, base_gain, over_shuffled, calibration),
-            *(reason for reason in guards if reason is not None),
+            *_reasons(len(new), gain, over_rates),
+            *calibration_reasons(calibration),
+            *cluster_reasons(clusters),
         ],
     )
 
 
-def _observed(rows: EncodedRows, ours: Float, theirs: Float, tiers: int, lambda_: float) -> list[_Observed]:
-    return [_Observed(one, rows, ours, theirs, lambda_) for one in row_sets(rows, tiers)] if len(rows) else []
-
-
-def _count(sets: Sequence[_Observed]) -> int:
-    return sum(len(one.pick) for one in sets)
-
-
-def _gain(sets: Sequence[_Observed], seed: int) -> Estimate | None:
-    if _count(sets) < MIN_ROWS:
-        return None
-    difference, weights = _joined(sets, "difference"), _joined(sets, "weights")
-    drawn = metrics.resamples(len(difference), RESAMPLES, seed)
-    draws = drawn @ (weights * difference) / np.maximum(drawn @ weights, 1e-9)
-    return estimate(float(weights @ difference / weights.sum()), np.asarray(draws))
-
-
-def _dearer(sets: Sequence[_Observed], seed: int) -> Estimate | None:
-    return dearer(_joined(sets, "cost_before"), _joined(sets, "cost"), seed)
-
-
-def _joined(sets: Sequence[_Observed], name: str) -> Float:
-    joined: Float = np.concatenate([getattr(one, name) for one in sets]) if sets else np.zeros(0)
-    return joined
-
-
-def _over_shuffled(sets: Sequence[_Observed], seed: int) -> Estimate | None:
-    """Choices are dealt out at random within each set, so that the control costs the same there (DESIGN §4)."""
-    total = _count(sets)
-    if total < MIN_ROWS:
-        return None
-    value, draws = 0.0, np.zeros(RESAMPLES)
-    for number, one in enumerate(sets):
-        n, tiers = one.worth.shape
-        chosen, onehot = one.worth[np.arange(n), one.pick], np.eye(tiers)[one.pick]
-        weights = np.vstack([np.ones((1, n)), metrics.resamples(n, RESAMPLES, seed + number)])
-        shuffled = ((weights @ onehot / n) * (weights @ one.worth / n)).sum(axis=1)
-        gains = weights @ chosen / n - shuffled
-        value += n / total * float(gains[0])
-        draws += n / total * gains[1:]
-    return estimate(value, draws)
-
-
-def tier_calibration(rows: EncodedRows, ours: Float, theirs: Float, tiers: int, seed: int) -> list[TierCalibration]:
-    """By tier with enough rows, of `ours` against what `theirs` allows; both [n, at least tiers - 1]."""
+def tier_calibration(scores: Float, ours: Float, theirs: Float, seed: int) -> list[TierCalibration]:
+    """By tier with enough rows, of `ours` against what `theirs` allows; all [n, tiers - 1], `scores` with NaN for what
+    was not observed."""
     found = []
-    for tier in range(1, tiers):
-        seen = ~np.isnan(rows.labels[:, tier - 1])
+    for tier in range(1, scores.shape[1] + 1):
+        seen = ~np.isnan(scores[:, tier - 1])
         if int(seen.sum()) < MIN_ROWS:
             continue
-        y, score = rows.labels[seen, tier - 1].astype(np.float64), ours[seen, tier - 1].astype(np.float64)
+        y, score = scores[seen, tier - 1].astype(np.float64), ours[seen, tier - 1].astype(np.float64)
         theirs_seen = theirs[seen, tier - 1].astype(np.float64)
         before = metrics.calibration_error(y, theirs_seen)
         nearer = (y - theirs_seen) ** 2 - (y - score) ** 2
@@ -214,30 +115,10 @@ def tier_calibration(rows: EncodedRows, ours: Float, theirs: Float, tiers: int, 
                 rows=len(y),
                 error=round(metrics.calibration_error(y, score), 4),
                 allowed=round(max(metrics.calibration_band(score, seed) + ECE_TOLERANCE, before), 4),
-                sharper=bool(nearer.mean() > 1.96 * nearer.std(ddof=1) / len(y) ** 0.5),
+                sharper=bool(nearer.mean() > _TWO_SIDED * nearer.std(ddof=1) / len(y) ** 0.5),
             )
         )
     return found
-
-
-def _reasons(
-    rows: int,
-    gain: Estimate | None,
-    base_gain: Estimate | None,
-    over_shuffled: Estimate | None,
-    calibration: Sequence[TierCalibration],
-) -> list[str]:
-    reasons = []
-    if gain is None:
-        reasons.append(f"{rows} newer held-out rows; a comparison needs at least {MIN_ROWS}")
-    elif gain.low <= 0:
-        reasons.append(f"gain on {rows} newer rows is {shown(gain)}; the lower bound must be above 0")
-    if base_gain is not None and base_gain.high < -BASE_TOLERANCE:
-        reasons.append(f"loses on the base data: {shown(base_gain)}")
-    if over_shuffled is None or over_shuffled.low <= 0:
-        control = "unknown" if over_shuffled is None else shown(over_shuffled)
-        reasons.append(f"gain over the cost-matched shuffled control is {control}; the lower bound must be above 0")
-    return [*reasons, *calibration_reasons(calibration)]
 
 
 def calibration_reasons(calibration: Sequence[TierCalibration]) -> list[str]:
@@ -252,3 +133,36 @@ def calibration_reasons(calibration: Sequence[TierCalibration]) -> list[str]:
 def shown(value: Estimate) -> str:
     """An estimate as reasons print it."""
     return f"{value.value:+.4f} [{value.low:+.4f}, {value.high:+.4f}]"
+
+
+def _errors(scores: Float, p: Float) -> Float:
+    """[n]: mean squared error over the tiers that were observed on a row."""
+    seen = ~np.isnan(scores)
+    squared = np.where(seen, (p - np.nan_to_num(scores)) ** 2, 0.0).sum(axis=1)
+    found: Float = squared / np.maximum(seen.sum(axis=1), 1)
+    return found
+
+
+def _certain(ours: Float, theirs: Float, seed: int) -> Estimate | None:
+    if len(ours) < MIN_ROWS:
+        return None
+    difference = theirs - ours
+    drawn = metrics.resamples(len(difference), RESAMPLES, seed)
+    return estimate(float(difference.mean()), np.asarray(drawn @ difference / drawn.sum(axis=1)))
+
+
+def _reasons(rows: int, gain: Estimate | None, over_rates: Estimate | None) -> list[str]:
+    if gain is None or over_rates is None:
+        return [f"{rows} newer rows; a comparison needs at least {MIN_ROWS}"]
+    reasons = []
+    if gain.low <= 0:
+        reasons.append(
+            f"its squared error on {rows} newer rows is below the incumbent's by {shown(gain)}; the lower bound must "
+            "be above 0"
+        )
+    if over_rates.value <= (over_rates.high - over_rates.low) / (2 * _TWO_SIDED):
+        reasons.append(
+            f"its squared error on {rows} newer rows is below that of the tiers' own rates by {shown(over_rates)}; it "
+            "must be by more than a standard error"
+        )
+    return reasons

@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.acceptance import accepted_artefact
 from classifier.artefact import load_manifest
+from classifier.complexity.prior import adequacies, like_of
 from classifier.errors import ArtefactError
 from classifier.manifest import Manifest
 from classifier.registry import ArtefactRegistry
@@ -41,15 +42,13 @@ Outcome = Literal["canary", "promoted", "refused", "nothing new", "busy"]
 
 
 class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Knobs of a run. `base_weight` scales the base data against new rows; `catalogue_fingerprint` and `models` (by
-    tier) say whose outcomes the new rows are; `tiers`: their fingerprints (`Catalog.tier_fingerprint`), by which rows
-    are chosen; empty: by their number alone. `prior` as for `Order`. `rollout`, how an accepted candidate comes to
-    serve."""
+    """Knobs of a run. `catalogue_fingerprint` and `models` (by tier) say whose outcomes the rows are; `tiers`: their
+    fingerprints (`Catalog.tier_fingerprint`), by which rows are chosen; empty: by their number alone. `prior` as for
+    `Order`; empty: tiers spread evenly. `rollout`, how an accepted candidate comes to serve."""
 
     catalogue_fingerprint: str
     models: dict[str, list[str | None]]
     tiers: list[str] = []
-    base_weight: float | None = None
     seed: int = 0
     prior: list[list[float]] = []
     lease_seconds: float = 120.0
@@ -86,7 +85,7 @@ async def retrain(
     clock: Callable[[], float] = time.time,
     train: Train = run_training_process,
 ) -> RetrainResult:
-    """Train a candidate from the base data and all stored rows; its rollout begins if it is better (QM-06, QM-07).
+    """Train a candidate from all stored rows; its rollout begins if it is better (QM-06, QM-07).
 
     One run at a time over all replicas: a second start returns "busy". A run whose runner died is resumed. Data on
     which the last run was made already are "nothing new". Whatever fails is written to the run's row and raised.
@@ -134,6 +133,9 @@ class _Retraining:
         self._versions = ClassifierVersions(engine)
         self._rollouts = Rollouts(engine, registry, clock=clock)
         self._folder = registry.root / ".runs" / run.run_id
+        self._tiers = max(map(len, settings.models.values()), default=0)
+        self._prior = settings.prior or adequacies(like_of(self._tiers)).tolist()
+        self._rollout = msgspec.structs.replace(settings.rollout, prior=self._prior)
 
     async def complete(self) -> RetrainResult:
         keeping = asyncio.create_task(self._keep_lease())
@@ -159,15 +161,14 @@ class _Retraining:
         incumbent_folder = self._registry.current()
         incumbent = load_manifest(incumbent_folder)
         await self._versions.ensure(incumbent, incumbent_folder, self._clock())
-        if (tiers := self._tiers()) != incumbent.tiers:
-            reason = f"{incumbent.version} is for {incumbent.tiers} tiers and the catalogue has {tiers}"
-            return await self._nothing_new(incumbent, "", reason)
+        if self._tiers < 2:
+            return await self._nothing_new(incumbent, "", "the catalogue has no tiers to choose between")
         root_folder = self._root_of(incumbent)
-        tensors = await export_rows(self._engine, incumbent, self._settings.tiers)
+        tensors = await export_rows(self._engine, incumbent, self._settings.tiers or [""] * self._tiers)
         changes = await tier_changes(self._engine)
         asked = (msgspec.json.encode(one).decode() for one in (self._settings, changes))
         hashed = data_hash(tensors, root_folder.name, *asked)
-        if not len(tensors["weights"]):
+        if not len(tensors["at"]):
             return await self._nothing_new(incumbent, hashed, "no verified outcome to train on is stored")
         if hashed == await self._runs.last_trained_hash():
             return await self._nothing_new(incumbent, hashed, "the stored outcomes are those of the last run")
@@ -175,10 +176,6 @@ class _Retraining:
         trained = await self._trained(incumbent_folder, root_folder, tensors, changes, hashed)
         await self._versions.trained(trained.version, Path(trained.path), incumbent.version, self._clock())
         return await self._decide(incumbent, trained, hashed)
-
-    def _tiers(self) -> int:
-        """How many tiers the outcomes are of."""
-        return max(map(len, self._settings.models.values()), default=0)
 
     async def _trained(
         self, incumbent: Path, root: Path, tensors: Tensors, changes: dict[int, float], hashed: str
@@ -195,10 +192,9 @@ class _Retraining:
                 models=self._settings.models,
                 window_start=start,
                 window_end=end,
-                base_weight=self._settings.base_weight,
                 seed=self._settings.seed,
                 changes=changes,
-                prior=self._settings.prior,
+                prior=self._prior,
             )
             folder.mkdir(parents=True, exist_ok=True)
             save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, folder / ROWS)
@@ -220,7 +216,7 @@ class _Retraining:
             outcome: Literal["canary", "refused"] = "canary" if accepted else "refused"
             reason = f"better than {incumbent.version} on held-out rows" if accepted else "; ".join(reasons)
             reason += "".join(
-                f"; {rows} new rows and the base data are from before tier {tier}'s answers changed"
+                f"; {rows} new rows are from before tier {tier}'s answers changed"
                 for tier, rows in trained.judgement["outdated"].items()
             )
             action = "retrain.accepted" if accepted else "classifier.refused"
@@ -233,7 +229,7 @@ class _Retraining:
                 )  # fmt: skip
                 if accepted:
                     await self._rollouts.begin(
-                        connection, trained.version, incumbent.version, self._settings.rollout,
+                        connection, trained.version, incumbent.version, self._rollout,
                         actor=ACTOR, reason=reason,
                     )  # fmt: skip
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -251,7 +247,9 @@ class _Retraining:
         if trained.version == incumbent.version:
             return ["the candidate is the incumbent"]
         try:
-            model = accepted_artefact(Path(trained.path), self._settings.catalogue_fingerprint, tiers=incumbent.tiers)
+            model = accepted_artefact(
+                Path(trained.path), self._settings.catalogue_fingerprint, tiers=self._tiers, must_be_measured=True
+            )
         except (ArtefactError, OSError) as error:
             return [str(error)]
         if feature_spec(model.manifest) != feature_spec(incumbent):
@@ -313,7 +311,7 @@ class _Retraining:
         return _iso(first), _iso(last)
 
     def _root_of(self, incumbent: Manifest) -> Path:
-        """The artefact whose base data began the line: all stored rows join it afresh, so none is counted twice."""
+        """The artefact that the line began with: a candidate is made of it and of all stored rows afresh."""
         manifest = incumbent
         while manifest.parent is not None:
             manifest = load_manifest(self._registry.folder(manifest.parent))

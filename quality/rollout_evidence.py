@@ -11,9 +11,8 @@ from classifier.outcome_model import OutcomeModel
 from classifier.registry import ArtefactRegistry
 from migrations.tables import routing_decisions
 from quality import live_arms
-from quality.experience import feature_spec
 from quality.live_arms import LiveComparison
-from quality.paired_probes import Paired, Probes, choice_of, compare, probes_since
+from quality.paired_probes import Paired, choice_of, compare, probes_since, table_of
 
 Files = frozenset[tuple[str, int, int]]
 
@@ -23,7 +22,8 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
     looks: `stop_level` of ending the trial of a version that does no harm, `rollback_level` of taking back one that was
     promoted, `promote_level` of finding a loss of `margin` in utility harmless. `live_margin`: by how much more of a
     canary's answers may be worse. `patience` and `watch_probes` count probes since the beginning; without `promotes` a
-    canary waits for an operator. Raises `ValueError`.
+    canary waits for an operator. `prior` [4][tiers]: P(good enough) of the catalogue's tiers by class, of a version
+    that learned nothing of them; empty: tiers spread evenly. Raises `ValueError`.
     """
 
     share: float = 0.1
@@ -35,6 +35,7 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
     patience: int = 100
     watch_probes: int = 500
     promotes: bool = True
+    prior: list[list[float]] = []
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.share < 1.0:
@@ -49,7 +50,7 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """`paired`: on probes; `live`: on answers as served. `broken`: why the version cannot serve at all; `problem`: why
-    the two cannot be compared on probes."""
+    the two cannot be compared."""
 
     paired: Paired = Paired()
     live: LiveComparison = LiveComparison()
@@ -77,13 +78,12 @@ class RolloutEvidence:
             return Evidence(problem=str(error))
         arm = routing_decisions.c.classifier_version
         among = [arm.in_((version, incumbent)), routing_decisions.c.experiment_id.is_(None)]
-        served = await live_arms.served_answers(self._engine, since, new.manifest.tiers, arm, among)
+        tiers = len(settings.prior[0]) if settings.prior else new.manifest.tiers
+        served = await live_arms.served_answers(self._engine, since, tiers, arm, among)
         live = live_arms.compare(served, version, margin=settings.live_margin)
-        spec = feature_spec(new.manifest)
-        if spec != feature_spec(old.manifest):
-            return Evidence(live=live, problem="their encoders differ; what is stored of a probe suits one of them")
-        probes: Probes = await probes_since(self._engine, since, new.manifest.tiers, spec)
-        paired = await asyncio.to_thread(compare, probes, choice_of(new), choice_of(old), margin=settings.margin)
+        probes = await probes_since(self._engine, since, tiers)
+        ours, theirs = (choice_of(table_of(model, tiers, settings.prior)) for model in (new, old))
+        paired = await asyncio.to_thread(compare, probes, ours, theirs, margin=settings.margin)
         return Evidence(paired=paired, live=live)
 
     def _model(self, version: str) -> OutcomeModel:

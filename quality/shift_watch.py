@@ -87,8 +87,7 @@ class ShiftWatch:
     def _observe(self, row: RowMapping) -> list[ShiftAlarm]:
         self._cursor = (row["finished_at"], row["verification_id"])
         prediction = row["inputs"]["prediction"]
-        # What the version itself says: recent outcomes that lowered it must not hide that it is wrong.
-        p_ok = prediction.get("p_ok_before") or prediction["p_ok"]
+        p_ok = prediction["p_ok"]
         predicted = judged_worse(1.0 - p_ok[row["tier"] - 1], row["judge_reliability"])
         streams = streams_of(row["tier"], row["novelty"], row["cluster"], served=row["tier"] == row["served"])
         worse, at = row["label"] == "worse", row["finished_at"]

@@ -6,12 +6,11 @@ ORDER, ROWS, RESULT = "order.json", "rows.safetensors", "result.json"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to train. `root_artefact` holds the base data, `incumbent` is to be beaten; both are artefact folders.
+    """What to train. `root_artefact` has the encoder, `incumbent` is to be beaten; both are artefact folders.
 
     `models`: names of the serving catalogue's models by tier, as the manifest keeps them. Window: ISO 8601 or None.
-    `prior` [4][tiers]: P(good enough) of the catalogue's tiers by class before anything was learned of them; with it,
-    an incumbent that decides by class is followed by one that does. `changes`: by tier, since when its answers are
-    others, in epoch seconds.
+    `prior` [4][tiers]: P(good enough) of the catalogue's tiers by class before anything was learned of them. `changes`:
+    by tier, since when its answers are others, in epoch seconds.
     """
 
     root_artefact: str
@@ -21,10 +20,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     models: dict[str, list[str | None]]
     window_start: str | None
     window_end: str | None
-    base_weight: float | None
     seed: int
     changes: dict[int, float] = {}
-    prior: list[list[float]] = []
+    prior: list[list[float]]
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

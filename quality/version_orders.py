@@ -26,9 +26,10 @@ async def promote(
     *,
     actor: str,
     reason: str,
+    prior: list[list[float]] | None = None,
 ) -> str:
-    """Make `version` current, by hand, and watch it; returns the version it replaced. Raises `ArtefactError` for an
-    unknown one."""
+    """Make `version` current, by hand, and watch it; returns the version it replaced. `prior` of the catalogue as for
+    `RolloutSettings`. Raises `ArtefactError` for an unknown one."""
     registry.folder(version)
     before = registry.current().name
     rollouts = Rollouts(engine, registry)
@@ -36,7 +37,7 @@ async def promote(
         if before == version:
             await rollouts.end(connection, "superseded", actor=actor, reason=reason)
         else:
-            settings = RolloutSettings()
+            settings = RolloutSettings(prior=prior or [])
             await rollouts.begin(connection, version, before, settings, actor=actor, reason=reason, stage="watch")
         registry.promote(version)
     return before
@@ -63,15 +64,22 @@ async def rollback(
 
 
 async def start_canary(
-    engine: AsyncEngine, registry: ArtefactRegistry, version: str, share: float, *, actor: str, reason: str
+    engine: AsyncEngine,
+    registry: ArtefactRegistry,
+    version: str,
+    share: float,
+    *,
+    actor: str,
+    reason: str,
+    prior: list[list[float]] | None = None,
 ) -> None:
     """Let `version` decide about a `share` of the requests, until the operator ends that or live evidence does.
 
-    Raises `ArtefactError` if that cannot be.
+    `prior` as for `promote`. Raises `ArtefactError` if that cannot be.
     """
     registry.check_canary(version, share)
     rollouts = Rollouts(engine, registry)
-    settings = RolloutSettings(share=share, promotes=False)
+    settings = RolloutSettings(share=share, promotes=False, prior=prior or [])
     async with registry_transaction(engine) as connection:
         await rollouts.begin(connection, version, registry.current().name, settings, actor=actor, reason=reason)
         registry.start_canary(version, share)

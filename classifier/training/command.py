@@ -5,18 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
-from classifier.curve import quality_to_lambda
-from classifier.decision import PolicyInputs
-from classifier.encoder import SlowEncoder
-from classifier.outcome_model import OutcomeModel
-from classifier.policy import decide
 from classifier.registry import ArtefactRegistry
-from classifier.routing_input import routing_input_of_text
 from classifier.training.dataset import data_folder, load_outcomes
 from classifier.training.evaluate import Report, refusal_reasons
-from classifier.training.feature_costs import clock_of
 from classifier.training.hidden_train import ReadLayer, train_over_hidden_states
 from classifier.training.report import report_text
 from classifier.training.train import hidden_states, train
@@ -76,8 +68,6 @@ def train_command(
     text = report_text(candidate.report, refusals)
     if candidate.unseen is not None:
         text += "\n## Domains never trained on\n\n" + report_text(candidate.unseen, refusal_reasons(candidate.unseen))
-    milliseconds = decision_milliseconds(candidate.model, [r.prompt for r in rows if r.split == "test"])
-    text += f"\nDecision, CPU ms per prompt: median {milliseconds[0]:.2f}, p99 {milliseconds[1]:.2f}.\n"
     reports: dict[str, Report | None] = {"test": candidate.report, "unseen": candidate.unseen}
     return TrainOutcome(
         folder=candidate.folder,
@@ -87,26 +77,3 @@ def train_command(
         text=text,
         json=msgspec.json.encode({"version": candidate.model.version, "refusals": refusals, **reports}),
     )
-
-
-def decision_milliseconds(model: OutcomeModel, prompts: Sequence[str]) -> tuple[float, float]:
-    """(median, 99th percentile) CPU milliseconds of features, model and policy for one prompt at a time.
-
-    Of the first 500 `prompts`, or 50 with a slow encoder."""
-    quality = model.manifest.curves.default_quality_target
-    lambda_ = quality_to_lambda(model, quality)
-    clock, spent = clock_of(model), []
-    for prompt in prompts[: 50 if isinstance(model.encoder, SlowEncoder) else 500]:
-        start = clock()
-        decide(
-            PolicyInputs(
-                prediction=model.predict(routing_input_of_text(prompt)),
-                costs=list(model.manifest.curves.prices),
-                rule="lambda",
-                quality_target=quality,
-                lambda_=lambda_,
-                tau=quality,
-            )
-        )
-        spent.append((clock() - start) / 1e6)
-    return float(np.median(spent)), float(np.quantile(spent, 0.99))

@@ -25,7 +25,6 @@ from classifier.training.routing import (
     utility,
 )
 from classifier.training.row_sets import RowSet, predict_rows, row_sets
-from classifier.training.target_check import TargetCheck, target_check
 
 Float = npt.NDArray[np.floating]
 SIGNED_RULES: tuple[tuple[Rule, int], ...] = (("lambda", 1), ("tau", -1))
@@ -77,15 +76,13 @@ class RuleComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything measured. `apgr`: (set, predictor, estimate), cheapest against strongest tier; `targets`: whether a
-    higher quality target ever lowered a tier."""
+    """Everything measured. `apgr`: (set, predictor, estimate), cheapest against strongest tier."""
 
     heads: list[HeadMetrics]
     routing: list[RoutingMetrics]
     rules: list[RuleComparison]
     apgr: list[tuple[str, str, Estimate]]
     default_rule: str
-    targets: list[TargetCheck] = []
 
 
 def domain_means(train: EncodedRows, rows: EncodedRows) -> npt.NDArray[np.float32]:
@@ -166,15 +163,13 @@ def evaluate(
         rules=rules,
         apgr=gaps,
         default_rule=model.manifest.curves.default_rule,
-        targets=_target_checks(model, predictors[MODEL_ROW][1]),
     )
 
 
 def refusal_reasons(report: Report) -> list[str]:
     """Why this model must not serve; empty if it may.
 
-    A router has to beat its own choices dealt out at random, its probabilities have to be calibrated, and a higher
-    quality target must never lower a tier.
+    A router has to beat its own choices dealt out at random, and its probabilities have to be calibrated.
     """
     rows = [
         r
@@ -184,11 +179,7 @@ def refusal_reasons(report: Report) -> list[str]:
     if not rows:
         return [f"no set of at least {MIN_ROWS} rows to compare with the shuffled control"]
     widest = max(rows, key=lambda r: len(r.shares))
-    reasons = [
-        f"{c.rule} rule: a higher quality target lowers the tier of {c.lowered} of {c.prompts} prompts ({c.example})"
-        for c in report.targets
-        if c.lowered
-    ]
+    reasons = []
     if widest.gain.low <= 0:
         reasons.append(
             f"{widest.set}: utility over the cost-matched shuffled control is {widest.gain.value:+.4f} "
@@ -201,16 +192,6 @@ def refusal_reasons(report: Report) -> list[str]:
         if h.predictor == MODEL_ROW and h.head.startswith("no_worse") and h.ece > h.ece_band + ECE_TOLERANCE
     ]
     return reasons
-
-
-def _target_checks(model: OutcomeModel, p: Float) -> list[TargetCheck]:
-    """Both rules over rising targets, on every row that was measured, at the curves' own prices."""
-    curves = model.manifest.curves
-    if not curves.prices:
-        return []
-    p_ok = np.hstack([p[:, : model.manifest.tiers - 1], np.ones((len(p), 1))])
-    rules: tuple[Rule, Rule] = ("lambda", "tau")
-    return [target_check(curves, p_ok, np.array(curves.prices), rule) for rule in rules]
 
 
 def _better_rule(p_ok: Float, rows: RowSet) -> Rule:

@@ -24,32 +24,17 @@ CALIBRATION_C = 0.1
 EMBEDDING_SCALE = 0.25
 OPINION_SCALE = 0.5
 MEMORY_ROWS = 2048
-# Standard deviation of the prior of what a change has added to the log odds of a tier's outcomes.
-CHANGE_SCALE = 1.0
 
 
-def fit_heads(
-    rows: EncodedRows,
-    *,
-    seed: int,
-    recent: int = 0,
-    ordinal: bool = False,
-    outdated: npt.NDArray[np.bool_] | None = None,
-) -> tuple[Heads, Memory]:
+def fit_heads(rows: EncodedRows, *, seed: int, ordinal: bool = False) -> tuple[Heads, Memory]:
     """Heads and memory from encoded rows: rows not held train, held rows calibrate. Deterministic.
 
-    The last `recent` rows are new experience and may fill up to half of the memory. `ordinal`: one score of difficulty
-    with a threshold for each tier (`ordinal_fit`), in place of a head of its own for each outcome.
-
-    `outdated` [n, heads]: labels from before a change of what they are about. They tell which prompts are harder than
-    others, and an offset of their own takes up how much more often it went well in those days: the few labels since
-    then say how often it does now. Not for `ordinal` heads, whose thresholds are tied.
+    `ordinal`: one score of difficulty with a threshold for each tier (`ordinal_fit`), in place of a head of its own for
+    each outcome.
     """
     train, held = rows.take(~rows.held), rows.take(rows.held)
-    before = np.zeros(rows.labels.shape, np.bool_) if outdated is None else outdated
-    offsets = np.zeros(rows.labels.shape[1])
     base_rates = _base_rates(train)
-    chosen = remembered(train, seed=seed, recent=int(np.count_nonzero(~rows.held[len(rows) - recent :])))
+    chosen = remembered(train, seed=seed)
     novelty = fit_novelty(rows, seed=seed)
     memory = Memory.build(train.embedding[chosen], train.labels[chosen], train.weights[chosen], base_rates, novelty)
     own_rows = np.full(len(train), -1)
@@ -69,39 +54,19 @@ def fit_heads(
         # Until the rows say otherwise, an outcome is as likely as the words say.
         prior = np.zeros(len(mean))
         prior[len(mean) - 2 * heads + head] = OPINION_SCALE
-        coef[:, head], bias[head], offsets[head] = _fit_head(
-            design, train.labels[:, head], train.weights, before[~rows.held, head], HEAD_C * float(freedom[head]), prior
-        )
+        c = HEAD_C * float(freedom[head])
+        coef[:, head], bias[head] = fit_logistic(design, train.labels[:, head], train.weights, c=c, centre=prior)
     unfitted = Heads(mean, scale, _f32(coef), _f32(bias))
     tied_heads = ordinal_groups(heads) if ordinal else [np.array([head]) for head in range(heads)]
-    added = before[rows.held] * offsets
-    return (_calibrated(unfitted, held, memory, tied_heads, added) if len(held) else unfitted), memory
+    return (_calibrated(unfitted, held, memory, tied_heads) if len(held) else unfitted), memory
 
 
-def _fit_head(
-    design: Float64, y: Float, weights: Float, outdated: npt.NDArray[np.bool_], c: float, prior: Float64
-) -> tuple[Float64, float, float]:
-    """Coefficients [d], bias, and what is to be added where `outdated` [n], which needs labels of both kinds."""
-    seen = ~np.isnan(y)
-    if not (outdated & seen).any() or not (~outdated & seen).any():
-        return *fit_logistic(design, y, weights, c=c, centre=prior), 0.0
-    # A column so high that the penalty on coefficients amounts to the offset's own prior.
-    height = CHANGE_SCALE / np.sqrt(c)
-    coef, bias = fit_logistic(
-        np.hstack([design, height * outdated[:, None]]), y, weights, c=c, centre=np.append(prior, 0.0)
-    )
-    return coef[:-1], bias, float(height * coef[-1])
-
-
-def remembered(train: EncodedRows, *, seed: int, recent: int) -> npt.NDArray[np.intp]:
-    """Which training rows the memory keeps, ascending: recent ones first, then rows with every outcome, then others.
-
-    At most half goes to each of the first two kinds while a later kind has rows left.
-    """
+def remembered(train: EncodedRows, *, seed: int) -> npt.NDArray[np.intp]:
+    """Which training rows the memory keeps, ascending: rows with every outcome first, of which at most half while there
+    are others."""
     order = np.random.default_rng(seed).permutation(len(train))
-    complete = ~np.isnan(train.labels).any(axis=1)
-    fresh = np.arange(len(train)) >= len(train) - recent
-    kinds = [order[fresh[order]], order[(complete & ~fresh)[order]], order[(~complete & ~fresh)[order]]]
+    complete = np.asarray(~np.isnan(train.labels).any(axis=1))
+    kinds = [order[complete[order]], order[~complete[order]]]
     chosen: list[npt.NDArray[np.intp]] = []
     room = min(MEMORY_ROWS, len(train))
     for i, kind in enumerate(kinds):
@@ -127,12 +92,10 @@ def _design(heads: Heads, rows: EncodedRows, nearby: Float) -> Float64:
     return heads.design(rows.features, rows.embedding, rows.word_logits, nearby).astype(np.float64)
 
 
-def _calibrated(
-    heads: Heads, held: EncodedRows, memory: Memory, tied_heads: list[npt.NDArray[np.intp]], added: Float64
-) -> Heads:
+def _calibrated(heads: Heads, held: EncodedRows, memory: Memory, tied_heads: list[npt.NDArray[np.intp]]) -> Heads:
     """`heads` with the logits' slope and shift fitted on rows that trained nothing (Platt scaling), one of each for
-    heads that are tied. `added` [held, heads]: what the logits of outdated labels have beside."""
-    logits = _design(heads, held, memory.look_up(held.embedding).logits) @ heads.coef + heads.bias + added
+    heads that are tied."""
+    logits = _design(heads, held, memory.look_up(held.embedding).logits) @ heads.coef + heads.bias
     slopes, shifts = np.ones(len(heads.bias)), np.zeros(len(heads.bias))
     for tied in tied_heads:
         labels = held.labels[:, tied].T.ravel()

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from classifier.encoder import Encoder
-from classifier.errors import ArtefactError, TrainingDataError
+from classifier.errors import TrainingDataError
 from classifier.hidden_state_encoder import HiddenStateEncoder
 from classifier.hidden_states import Float, StateSource, StateSpec
 from classifier.routing_input import routing_input_of_text
@@ -17,7 +16,6 @@ from classifier.training.dataset import OutcomeRow, outcome_labels, tier_scores
 from classifier.training.hidden_fit import fit_layer
 from classifier.training.over_encoder import train_over_encoder
 from classifier.training.train import Candidate, Progress, encode_split, passage_fold
-from inference_core.errors import ModelFileError
 from inference_core.model_spec import Compute
 
 if TYPE_CHECKING:
@@ -78,21 +76,6 @@ def stored_states(read: ReadLayer, progress: Progress = lambda stage, share: Non
     # By content: files of one name are not one model.
     folder = user_cache() / "teacher" / spec.fingerprint
     return spec, StoredStates(HiddenStates(read.model, folder, read.layer, progress))
-
-
-def read_stored(encoder: Encoder) -> None:
-    """Let an encoder of hidden states take them from the user's cache, where its training left them; others stay.
-
-    Raises `ArtefactError` if the model on this machine is not the one that it was trained on."""
-    if not isinstance(encoder, HiddenStateEncoder):
-        return
-    try:
-        spec, source = stored_states(ReadLayer(encoder.spec.model, encoder.spec.layer))
-    except ModelFileError as error:
-        raise ArtefactError(f"this artefact reads hidden states of {encoder.spec.model}: {error}.") from error
-    if spec != encoder.spec:
-        raise ArtefactError(f"this artefact reads {encoder.spec}, and what is on this machine gives {spec}.")
-    encoder.read_from(source)
 
 
 def train_over_hidden_states(

@@ -33,7 +33,6 @@ from classifier.training.dataset import (
 from classifier.training.encoded_rows import EncodedRows, encode_rows
 from classifier.training.encoder_fit import FOLDS, fit_encoder
 from classifier.training.evaluate import Report, evaluate, valid_curves
-from classifier.training.fallback_fit import fitted_fallback
 from classifier.training.fit import fit_heads
 from classifier.training.row_sets import predicted
 from classifier.training.trees_fit import ROUNDS
@@ -160,14 +159,14 @@ def artefact_version(model: Tensors, base: Tensors) -> str:
 
 
 def with_curves(manifest: Manifest, tensors: Tensors, valid: EncodedRows) -> Manifest:
-    """`manifest` with the curves of these tensors on `valid` and the fallback for novel prompts.
+    """`manifest` with the curves of these tensors on `valid`.
 
     Raises `TrainingDataError` without full-ladder rows."""
     found = predicted(model_from_tensors(manifest, tensors), valid)
     curves = valid_curves(found.p, valid, manifest.tiers)
     if curves is None:
         raise TrainingDataError("no valid row has the outcome of every tier; the cost-quality curve needs some.")
-    return msgspec.structs.replace(manifest, curves=curves, fallback=fitted_fallback(found, manifest.tiers))
+    return msgspec.structs.replace(manifest, curves=curves)
 
 
 def heuristic_rows(prompts: Sequence[RoutingInput]) -> npt.NDArray[np.float32]:

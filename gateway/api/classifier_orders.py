@@ -20,6 +20,7 @@ from gateway.api.operations import describe
 from gateway.cores.hidden_states import require_model
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
+from gateway.routing.tier_kinds import tier_prior
 from gateway.stores.database_reach import reached
 from quality import version_orders
 
@@ -71,8 +72,12 @@ async def order_promotion(request: HttpRequest, version: str, reason: str) -> Ve
     """Let `version` serve. Raises `ApiError` 409 and 503."""
     registry = _registry(request)
     await check_version(request, registry, version)
-    database, actor = parts_of(request).database, actor_of(request)
-    await reached(version_orders.promote(database, registry, version, actor=actor, reason=reason))
+    database, actor, prior = (
+        parts_of(request).database,
+        actor_of(request),
+        tier_prior(parts_of(request).routing.catalog),
+    )
+    await reached(version_orders.promote(database, registry, version, actor=actor, reason=reason, prior=prior))
     return versions_now(registry)
 
 
@@ -116,11 +121,15 @@ async def order_trial(request: HttpRequest, order: TrialOrder) -> VersionsNow:
     """Begin it. Raises `ApiError` 409 and 503."""
     registry = _registry(request)
     await check_version(request, registry, order.version)
-    database, actor = parts_of(request).database, actor_of(request)
+    database, actor, prior = (
+        parts_of(request).database,
+        actor_of(request),
+        tier_prior(parts_of(request).routing.catalog),
+    )
     try:
         await reached(
             version_orders.start_canary(
-                database, registry, order.version, order.share, actor=actor, reason=order.reason
+                database, registry, order.version, order.share, actor=actor, reason=order.reason, prior=prior
             )
         )
     except ArtefactError as error:

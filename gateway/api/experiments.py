@@ -17,8 +17,10 @@ from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
+from gateway.routing.tier_kinds import tier_prior
 from gateway.stores.database_reach import reached
 from quality.experiments import ExperimentError, Experiments, Plan
+from tiers.catalog import Catalog
 
 
 class ArmOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,7 +75,7 @@ async def begin_experiment(request: HttpRequest, order: ExperimentOrder) -> str:
     """Start what is ordered; its id. Raises `ApiError` 400, 409 and 503."""
     parts = parts_of(request)
     registry = ArtefactRegistry(parts.settings.registry_path)
-    plan = _plan(order, parts.routing.strongest)
+    plan = _plan(order, parts.routing.catalog)
     for arm in (plan.a, plan.b):
         if arm.version is not None:
             await check_version(request, registry, arm.version)
@@ -105,9 +107,12 @@ async def end_experiment(request: HttpRequest, experiment_id: str, reason: str) 
         raise ApiError(404, f"No experiment {experiment_id[:64]!r} is running.", code="experiment_not_running")
 
 
-def _plan(order: ExperimentOrder, tiers: int) -> Plan:
+def _plan(order: ExperimentOrder, catalog: Catalog) -> Plan:
+    tiers, prior = len(catalog.tiers), tier_prior(catalog)
     try:
         a, b = (Arm(version=arm.version, tier=arm.tier) for arm in (order.a, order.b))
-        return Plan(share=order.share, a=a, b=b, tiers=tiers, level=order.level, most_probes=order.most_probes)
+        return Plan(
+            share=order.share, a=a, b=b, tiers=tiers, level=order.level, most_probes=order.most_probes, prior=prior
+        )
     except ValueError as error:
         raise bad_request(f"{error}.", "a", "invalid_value") from error

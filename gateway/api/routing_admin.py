@@ -18,8 +18,7 @@ from gateway.routing.knobs import EARLIER_NAMES, RoutingKnobs
 class ClassifierShown(msgspec.Struct, frozen=True, kw_only=True):
     """`current` decides, but for the `share` of the requests that `canary` does; `kind`: measured, or a prior.
 
-    `novelty_threshold` and `safe_tier` are the current version's own. `refusal`: why what the registry names last is
-    not in force; empty if it is.
+    `refusal`: why what the registry names last is not in force; empty if it is.
     """
 
     current: str | None = None
@@ -27,8 +26,6 @@ class ClassifierShown(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None
     canary: str | None = None
     share: float = 0.0
-    novelty_threshold: float | None = None
-    safe_tier: int | None = None
     refusal: str = ""
 
 
@@ -74,14 +71,12 @@ def _classifier(parts: Parts) -> ClassifierShown:
     serving = in_force.serving_or_none
     if serving is None:
         return ClassifierShown(refusal=in_force.refusal)
-    model, fallback = serving.current.model, serving.current.fallback()
+    model = serving.current.model
     return ClassifierShown(
         current=model.version,
-        kind=model.kind,
+        kind=serving.current.kind,
         parent=model.manifest.parent,
         canary=None if serving.canary is None else serving.canary.version,
         share=serving.share,
-        novelty_threshold=None if fallback is None else fallback.threshold,
-        safe_tier=None if fallback is None else fallback.tier,
         refusal=in_force.refusal,
     )

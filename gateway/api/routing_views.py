@@ -11,13 +11,13 @@ from litestar import get
 from litestar.response import Response
 
 from classifier.complexity.prior import QUALITY_SETTINGS
-from classifier.manifest import CurvePoint
 from classifier.outcome_model import OutcomeModel
 from gateway.api.csv_export import as_asked
 from gateway.api.operations import describe
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.loaded_version import LoadedVersion
 from gateway.routing.model import rule_of
 from gateway.routing.preview import OperatingPoint, Preview, preview
 from gateway.routing.rule import RoutingRule
@@ -32,26 +32,22 @@ DAY = 86_400.0
 
 
 class CurveRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of a curve. `source`: version (measured on its held-out rows) or probes. `cost_share`: of always asking
-    the strongest tier, at the reference prices."""
+    """A point of the curve at one `threshold` of P(good enough). `cost_share`: of always asking the strongest tier, at
+    reference prices."""
 
-    source: str
-    parameter: float
+    threshold: float
     no_worse: float
     cost_share: float
 
 
 class CurveShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The serving `version`'s curve by its `rule`, and where the target in force lies on it; `rows` and `probes` drew
-    the two."""
+    """The serving `version`'s curve on `probes`, and where the target in force lies on it; None without probes."""
 
     version: str
-    rule: str
-    rows: int
     probes: int
     in_force: RoutingRule
-    no_worse: float
-    cost_share: float
+    no_worse: float | None
+    cost_share: float | None
     points: list[CurveRow]
 
 
@@ -68,13 +64,10 @@ class PreviewShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of prompts at a tier: `known` is the share no worse among what the version `remembered` of it; the rest is
-    verified since it serves, as in the estimates."""
+    """A kind of prompts at a tier, as verified since the version serves, as in the estimates."""
 
     cluster: int
     tier: int
-    remembered: int
-    known: float | None
     answers: int = 0
     no_worse: float | None = None
     low: float = 0.0
@@ -119,7 +112,7 @@ class TiersCompared(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/routing/curve", operation_class=describe(None, CurveShown), summary="Show the cost-quality curve")
 async def show_curve(request: HttpRequest) -> Response[Any]:
-    """Of the serving version, and on probes where there are any. 409 without a classifier. `format`: json or csv."""
+    """Of the serving version on probes, where there are any. 409 without a classifier. `format`: json or csv."""
     shown = await curve_shown(parts_of(request))
     return as_asked(request, "curve", shown, CurveRow.__struct_fields__, shown.points)
 
@@ -159,33 +152,31 @@ async def show_tiers(request: HttpRequest) -> Response[Any]:
     return as_asked(request, "tiers", shown, TierRow.__struct_fields__, shown.tiers)
 
 
-def model_in_force(parts: Parts) -> OutcomeModel:
+def version_in_force(parts: Parts) -> LoadedVersion:
     """The serving version. Raises `ApiError` 409 where there is none."""
     classifier = parts.routing.classifier
     serving = classifier.serving_or_none if isinstance(classifier, ClassifierInForce) else None
     if serving is None:
         raise ApiError(409, "This server has no classifier of its own in force.", code="classifier_off")
-    return serving.current.model
+    return serving.current
 
 
 async def curve_shown(parts: Parts) -> CurveShown:
     """The curve with its operating point. Raises `ApiError` 409 and 503."""
-    model, rule = model_in_force(parts), rule_at(parts, parts.routing.target_in_force)
-    drawn = await reached(parts.probe_curves.of(model))
-    curves = model.manifest.curves
-    points = curves.lambda_rule if rule.rule == "lambda" else curves.tau_rule
-    no_worse, cost_share = _on_curve(points, rule.lambda_ if rule.rule == "lambda" else rule.tau)
-    own = [_row("version", point.parameter, point.no_worse, point.cost_share) for point in points]
-    live = [_row("probes", point.parameter, point.no_worse, point.cost_share) for point in drawn.points]
+    version, rule = version_in_force(parts), rule_at(parts, parts.routing.target_in_force)
+    drawn = await reached(parts.probe_curves.of(version.version, version.table))
+    at = [point.threshold for point in drawn.points]
+    no_worse, cost_share = ([getattr(point, name) for point in drawn.points] for name in ("no_worse", "cost_share"))
     return CurveShown(
-        version=model.version,
-        rule=rule.rule,
-        rows=curves.rows,
+        version=version.version,
         probes=drawn.probes,
         in_force=rule,
-        no_worse=no_worse,
-        cost_share=cost_share,
-        points=own + live,
+        no_worse=float(np.interp(rule.tau, at, no_worse)) if at else None,
+        cost_share=float(np.interp(rule.tau, at, cost_share)) if at else None,
+        points=[
+            CurveRow(threshold=point.threshold, no_worse=point.no_worse, cost_share=point.cost_share)
+            for point in drawn.points
+        ],
     )
 
 
@@ -219,8 +210,8 @@ def rule_at(parts: Parts, target: float | None) -> RoutingRule:
 
 
 async def clusters_shown(parts: Parts, accepted: Acceptance) -> ClustersShown:
-    """What the version remembers of each kind of prompts, and what was verified since. Raises `ApiError` 409."""
-    model = model_in_force(parts)
+    """What was verified of each kind of prompts since the version serves. Raises `ApiError` 409."""
+    model = version_in_force(parts).model
     live = {(kind.tier, kind.cluster): kind for kind in accepted.by_kind}
     return ClustersShown(
         version=model.version, rows=await asyncio.to_thread(_cluster_rows, model, parts.routing.strongest, live)
@@ -264,33 +255,13 @@ async def tiers_compared(parts: Parts, accepted: Acceptance) -> TiersCompared:
     )
 
 
-def _row(source: str, parameter: float, no_worse: float, cost_share: float) -> CurveRow:
-    return CurveRow(source=source, parameter=parameter, no_worse=no_worse, cost_share=cost_share)
-
-
-def _on_curve(points: list[CurvePoint], parameter: float) -> tuple[float, float]:
-    at = [point.parameter for point in points]
-    no_worse, cost_share = ([getattr(point, name) for point in points] for name in ("no_worse", "cost_share"))
-    return float(np.interp(parameter, at, no_worse)), float(np.interp(parameter, at, cost_share))
-
-
 def _cluster_rows(
     model: OutcomeModel, tiers: int, live: dict[tuple[int | None, int | None], KindShare]
 ) -> list[ClusterRow]:
-    """A version for another number of tiers knows of none how good it is; its kinds of prompts stay."""
-    memory, heads = model.memory, model.manifest.heads
-    nearest = model.clusters.nearest(memory.vectors)
     rows = []
     for cluster in range(len(model.clusters.centres)):
-        here = nearest == cluster
         for tier in range(1, tiers):
-            known = None
-            if model.manifest.tiers == tiers:
-                labels, weights = memory.labels[here, heads.index(f"no_worse_{tier}")], memory.weights[here]
-                seen = ~np.isnan(labels)
-                total = float(weights[seen].sum())
-                known = round(float(labels[seen] @ weights[seen]) / total, 6) if total > 0 else None
-            row = ClusterRow(cluster=cluster, tier=tier, remembered=int(here.sum()), known=known)
+            row = ClusterRow(cluster=cluster, tier=tier)
             if (kind := live.get((tier, cluster))) is not None:
                 row = msgspec.structs.replace(
                     row, answers=kind.answers, no_worse=kind.value, low=kind.low, high=kind.high

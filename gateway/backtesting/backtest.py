@@ -12,6 +12,7 @@ from classifier.training.dataset import RIGHT
 from gateway.backtesting.estimates import Interval, gain_over_shuffled, saving
 from gateway.backtesting.log import BacktestLogError, LogRow, TierNames
 from gateway.routing.dry_run import dry_ask
+from gateway.routing.model import rule_of
 from gateway.routing.router import RoutingService
 from gateway.routing.rule import RoutingRule
 from quality.estimates import Share, wilson_interval
@@ -74,8 +75,7 @@ class Backtest:
 
     def __init__(self, routing: RoutingService, names: TierNames, targets: Sequence[float] = TARGETS) -> None:
         self._routing, self._names = routing, names
-        model = routing.classifier.model_for("backtest")
-        self._rules = [model.rule_for(target) for target in targets]
+        self._rules = [rule_of(routing.classifier, "backtest", target) for target in targets]
         self._chosen: list[list[int]] = []
         self._chosen_labelled: list[list[int]] = []
         self._p_ok: list[list[float]] = []
@@ -159,14 +159,7 @@ class Backtest:
 
 def choice_at(inputs: PolicyInputs, rule: RoutingRule) -> int:
     """The tier that `decide` takes by another rule; by its routing's own word, where it is only watched."""
-    changed = msgspec.structs.replace(
-        inputs,
-        rule=rule.rule,
-        quality_target=rule.quality_target,
-        lambda_=rule.lambda_,
-        tau=rule.tau,
-        observe_tier=None,
-    )
+    changed = msgspec.structs.replace(inputs, quality_target=rule.quality_target, tau=rule.tau, observe_tier=None)
     return decide(changed).tier
 
 

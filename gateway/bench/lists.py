@@ -121,9 +121,7 @@ _INPUTS = _sql_json(
     PolicyInputs(
         prediction=Prediction(p_ok=[0.8, 0.85, 0.9, 1.0], kind="measured", novelty=0.5, classifier_version="v"),
         costs=[1e-5, 2e-5, 4e-5, 8e-5],
-        rule="lambda",
         quality_target=0.9,
-        lambda_=0.1,
         tau=0.5,
     )
 )
@@ -168,7 +166,7 @@ DECISIONS: dict[str, tuple[Table, dict[str, Column], dict[str, str]]] = {
     ),
 }  # fmt: skip
 # Shown at once, whatever there is: what they are taken of is as many as the newest are.
-SUMMARIES = ("estimates", "promotions")
+SUMMARIES = ("estimates",)
 
 
 async def fill(engine: AsyncEngine, rows: int, progress: Progress, begin: float = 0.0, only: str | None = None) -> None:

@@ -169,7 +169,7 @@ def _record(number: int, catalog: Catalog) -> Record:
         classifier_version="v",
     )
     costs = [cost_usd(spec, usage) for spec in catalog.tiers]
-    inputs = PolicyInputs(prediction=prediction, costs=costs, rule="lambda", quality_target=0.1, lambda_=1.0, tau=0.9)
+    inputs = PolicyInputs(prediction=prediction, costs=costs, quality_target=0.9, tau=0.9)
     model = catalog.tier(tier).model_name
     return Record(
         request_id=f"chatcmpl-{number:032x}",

@@ -29,8 +29,7 @@ def _text(shown: dict[str, Any]) -> str:
     lines = [
         knob_table(shown),
         "",
-        f"classifier {classifier['current']} ({classifier['kind']}){trial}; its own fallback: novelty "
-        f"{classifier['novelty_threshold']} gets tier {classifier['safe_tier']}",
+        f"classifier {classifier['current']} ({classifier['kind']}){trial}",
         f"conversations remembered: {shown['conversations']:,}",
     ]
     if classifier["refusal"]:

@@ -94,13 +94,12 @@ def _text(decision: "Decision", catalog: "Catalog") -> str:
         ]
         for number, score in enumerate(decision.scores, start=1)
     ]
-    parameter = f"lambda {inputs.lambda_:.3g}" if inputs.rule == "lambda" else f"tau {inputs.tau:.3f}"
     lines = [
         f"tier {decision.tier}: {decision.reason}",
         "",
-        text_table(["tier", "model", "P(no worse)", "predicted cost", "score"], rows),
+        text_table(["tier", "model", "P(good enough)", "predicted cost", "score"], rows),
         "",
-        f"rule {inputs.rule} ({parameter}) for a quality target of {inputs.quality_target:.3f}",
+        f"tau {inputs.tau:.3f} for a quality target of {inputs.quality_target:.3f}",
         f"classifier {prediction.classifier_version} ({prediction.kind}), novelty {prediction.novelty:.2f}",
     ]
     if prediction.contributions:

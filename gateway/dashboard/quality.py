@@ -1,4 +1,4 @@
-"""The quality page: how good the answers are and what that costs to know, repairs, retrainings, and who serves."""
+"""The quality page: how good the answers are and what that costs to know, own labels, retrainings, and who serves."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ from gateway.api.classifier_orders import (
     versions_now,
 )
 from gateway.api.guard import OPERATOR
-from gateway.api.promotions import PromotionsShown, order_reset, promotions_shown
+from gateway.api.own_labels import LabelsShown, labels_shown, order_reset
 from gateway.api.quality_lists import estimates_shown, order_retraining, page_asked_for
 from gateway.dashboard.forms import fields_of, number_of, reason_of, taken
 from gateway.dashboard.page import Page
@@ -47,13 +47,13 @@ class Registered(msgspec.Struct, frozen=True):
 async def show_quality(request: HttpRequest) -> Response[Any]:
     """Query: `cursor`, of the page of versions before this one."""
     parts = parts_of(request)
-    asked, promotions = {"limit": ROWS}, _promotions(request)
+    asked, labels = {"limit": ROWS}, _labels(request)
     versions, runs, rollouts, estimates, registered = await asyncio.gather(
         page_asked_for(request, ARTEFACTS, asked | dict(request.query_params)),
         page_asked_for(request, RETRAININGS, asked),
         page_asked_for(request, ROLLOUTS, asked),
         _estimates(request),
-        asyncio.to_thread(_registered, ArtefactRegistry(parts.settings.registry_path), promotions is not None),
+        asyncio.to_thread(_registered, ArtefactRegistry(parts.settings.registry_path), labels is not None),
     )
     monitor = None if parts.quality_loop is None else parts.quality_loop.monitor
     return page(
@@ -63,7 +63,7 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
         estimates=estimates,
         rules=None if monitor is None else monitor.settings,
         loop_runs=parts.quality_loop is not None,
-        promotions=promotions,
+        own_labels=None if labels is None else labels.labels,
         runs=runs.rows,
         rollouts=rollouts.rows,
         versions=versions,
@@ -72,10 +72,10 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
 
 
 @post("/quality/promotions/end", opt=OPERATOR, status_code=200)
-async def end_all_promotions(request: HttpRequest) -> Response[Any]:
-    """Outcomes up to now promote nothing any more."""
+async def forget_labels(request: HttpRequest) -> Response[Any]:
+    """Labels up to now move no decision any more."""
     await order_reset(request, reason_of(await fields_of(request)))
-    return back_to(PATH, "All promotions have ended.")
+    return back_to(PATH, "The labels up to now are forgotten.")
 
 
 @post("/quality/retrain", opt=OPERATOR, status_code=200)
@@ -133,10 +133,10 @@ async def _estimates(request: HttpRequest) -> MonitorStatus | None:
         return None
 
 
-def _promotions(request: HttpRequest) -> PromotionsShown | None:
+def _labels(request: HttpRequest) -> LabelsShown | None:
     """None without a classifier."""
     try:
-        return promotions_shown(request)
+        return labels_shown(request)
     except ApiError as error:
         if error.status != 409:
             raise
@@ -157,7 +157,7 @@ QUALITY_PAGE = Page(
     title="Quality",
     path="/quality",
     handlers=(
-        show_quality, end_all_promotions, retrain, promote, roll_back_version, try_version, end_version_trial,
+        show_quality, forget_labels, retrain, promote, roll_back_version, try_version, end_version_trial,
         show_review, review,
     ),
 )  # fmt: skip

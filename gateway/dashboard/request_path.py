@@ -1,25 +1,17 @@
 """The path of one request: when each stage began and ended, why its tier was chosen, and what would have been."""
 
-import asyncio
-
 import msgspec
-import numpy as np
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Decision, PolicyInputs
-from classifier.errors import ArtefactError, NoTierAllowedError
-from classifier.outcome_model import OutcomeModel
+from classifier.errors import NoTierAllowedError
 from classifier.policy import barred_tiers, decide
-from classifier.routing_input import routing_input
-from gateway.routing.loaded_version import LoadedVersion
 from gateway.routing.model import rule_of
 from gateway.routing.router import RoutingService
 from gateway.routing.rule import heuristic_rule
 from migrations.tables import verifications
 from quality.record import Record
-
-NEAREST = 5
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,14 +32,6 @@ class TierChance(msgspec.Struct, frozen=True, kw_only=True):
     predicted_tokens: float | None
     score: float | None
     barred: str | None
-
-
-class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt of the artefact's memory: how near it is (cosine), and whether each tier below the strongest did as well
-    there (1), did not (0), or it is not known (None)."""
-
-    similarity: float
-    no_worse: list[float | None]
 
 
 def stages_of(record: Record) -> list[Stage]:
@@ -94,32 +78,18 @@ def chances_of(decision: Decision) -> list[TierChance]:
 
 
 def rerouted(routing: RoutingService, record: Record, quality_target: float) -> Decision | str:
-    """The decision at another quality target, from the recorded probabilities, prices and constraints and by the curve
-    of the version in force; or why there is none."""
+    """The decision at another quality target, from the recorded probabilities, prices and constraints; or why there is
+    none."""
     inputs = record.decision.inputs
     if inputs.prediction.kind == "heuristic":
         rule = heuristic_rule(quality_target)
     else:
         rule = rule_of(routing.classifier, record.request_id, quality_target)
-    wanted: PolicyInputs = msgspec.structs.replace(
-        inputs, rule=rule.rule, quality_target=rule.quality_target, lambda_=rule.lambda_, tau=rule.tau
-    )
+    wanted: PolicyInputs = msgspec.structs.replace(inputs, quality_target=rule.quality_target, tau=rule.tau)
     try:
         return decide(wanted)
     except NoTierAllowedError as error:
         return str(error)
-
-
-async def nearest_examples(routing: RoutingService, record: Record) -> list[Example]:
-    """The verified prompts nearest to this one in the memory of the version in force; none without its text, or without
-    a version for as many tiers."""
-    try:
-        version = routing.classifier.model_for(record.request_id)
-    except ArtefactError:
-        return []
-    if record.messages is None or not isinstance(version, LoadedVersion) or not version.fits_catalogue:
-        return []
-    return await asyncio.to_thread(_nearest, version.model, record.messages)
 
 
 async def verifications_of(database: AsyncEngine, request_id: str) -> list[dict[str, object]]:
@@ -127,16 +97,3 @@ async def verifications_of(database: AsyncEngine, request_id: str) -> list[dict[
     query = select(verifications).where(verifications.c.request_id == request_id).order_by(verifications.c.tier)
     async with database.connect() as connection:
         return [dict(row) for row in (await connection.execute(query)).mappings()]
-
-
-def _nearest(model: OutcomeModel, messages: list[dict[str, str]]) -> list[Example]:
-    memory = model.memory
-    similarity = memory.vectors @ model.encode(routing_input(messages)).embedding
-    weaker = model.manifest.tiers - 1
-    return [
-        Example(
-            similarity=float(similarity[row]),
-            no_worse=[None if np.isnan(label) else float(label) for label in memory.labels[row, :weaker]],
-        )
-        for row in np.argsort(similarity)[::-1][:NEAREST]
-    ]

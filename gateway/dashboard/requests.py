@@ -13,13 +13,7 @@ from gateway.api.operations import describe
 from gateway.api.quality_lists import page_asked_for
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
-from gateway.dashboard.request_path import (
-    chances_of,
-    nearest_examples,
-    rerouted,
-    stages_of,
-    verifications_of,
-)
+from gateway.dashboard.request_path import chances_of, rerouted, stages_of, verifications_of
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
@@ -83,7 +77,6 @@ async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Respo
         stages=stages_of(record),
         chances=chances_of(record.decision),
         estimated={spec.number: spec.price.estimated for spec in parts.routing.catalog.tiers},
-        examples=await nearest_examples(parts.routing, record),
         verified=await reached(verifications_of(parts.database, record.request_id)),
         wanted=wanted,
         otherwise=None if wanted is None else rerouted(parts.routing, record, wanted),

@@ -112,17 +112,13 @@ def _room(curve: CurveShown | None) -> tuple[float, float]:
 def _curves(curve: CurveShown | None) -> list[Curve]:
     if curve is None:
         return []
-    drawn = []
-    for source, colour, dashes in (("version", _OWN, "none"), ("probes", _PROBES, "6 4")):
-        points = [(point.cost_share, point.no_worse) for point in curve.points if point.source == source]
-        if points:
-            drawn.append(Curve(name=source, points=points, colour=colour, dashes=dashes))
-    return drawn
+    points = [(point.cost_share, point.no_worse) for point in curve.points]
+    return [Curve(name="probes", points=points, colour=_PROBES, dashes="6 4")] if points else []
 
 
 def _marks(curve: CurveShown | None, preview: Preview | None, asked: bool) -> list[Mark]:
     marks = []
-    if curve is not None:
+    if curve is not None and curve.cost_share is not None and curve.no_worse is not None:
         marks.append(Mark(name="the target in force", x=curve.cost_share, y=curve.no_worse, colour=_OWN))
     if preview is not None:
         marks.append(Mark(name="yesterday's traffic", x=preview.now.cost_share, y=preview.now.no_worse, colour=2))

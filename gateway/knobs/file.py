@@ -1,6 +1,7 @@
 """The live knobs of one part of the gateway: a struct, kept in a small file that every gateway process follows."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -9,17 +10,22 @@ import msgspec
 from gateway.knobs.followed_file import FollowedFile
 from gateway.knobs.values import check_knobs
 
+log = logging.getLogger(__name__)
+
 Knobs = TypeVar("Knobs", bound=msgspec.Struct)
 
 
 class KnobFile(Generic[Knobs]):
     """The `knobs` in force, from `path`; None keeps them in memory alone. All fields of the struct have defaults.
 
-    `part`: whose knobs they are, for messages and for the history. A file that cannot be used changes nothing.
+    `part`: whose knobs they are, for messages and for the history. A file that cannot be used changes nothing. Names of
+    `retired` knobs in it are ignored, with one warning.
     """
 
-    def __init__(self, knobs: type[Knobs], part: str, path: Path | None = None) -> None:
-        self.part = part
+    def __init__(
+        self, knobs: type[Knobs], part: str, path: Path | None = None, retired: Collection[str] = frozenset()
+    ) -> None:
+        self.part, self._retired, self._warned = part, frozenset(retired), False
         self.in_force = knobs()
         self._struct = knobs
         self._file = FollowedFile(path, self._take, f"knobs of {part}")
@@ -47,7 +53,11 @@ class KnobFile(Generic[Knobs]):
         return before, after
 
     def _take(self, content: bytes) -> None:
-        self.in_force = self._checked(msgspec.json.decode(content, type=dict[str, Any]))
+        given = msgspec.json.decode(content, type=dict[str, Any])
+        if (old := self._retired & given.keys()) and not self._warned:
+            self._warned = True
+            log.warning("knobs of %s that no longer exist are ignored: %s", self.part, ", ".join(sorted(old)))
+        self.in_force = self._checked({name: value for name, value in given.items() if name not in self._retired})
 
     def _checked(self, values: Mapping[str, Any]) -> Knobs:
         defaults = msgspec.structs.asdict(self._struct())

@@ -185,7 +185,6 @@ ITEMS = (
         area="takeaways",
         item="requests routed by what they need",
         tests=("classifier/test_policy.py", "gateway/test_routing_over_http.py"),
-        measurements=("classifier.json",),
     ),
     ChecklistItem(
         row="CK-09",

@@ -23,7 +23,6 @@ from classifier.registry import POINTER, ArtefactRegistry
 from classifier.routing_input import RoutingInput
 from classifier.split import Arm, Split
 from gateway.routing.loaded_version import LoadedVersion
-from gateway.routing.rule import RoutingRule
 
 log = logging.getLogger(__name__)
 
@@ -115,10 +114,6 @@ class ClassifierInForce:
     def predict(self, given: RoutingInput) -> Prediction:
         """The current version's prediction."""
         return self.serving.current.predict(given)
-
-    def rule_for(self, quality_target: float | None) -> RoutingRule:
-        """The current version's rule."""
-        return self.serving.current.rule_for(quality_target)
 
     def use_lengths(self, lengths: AnswerLength | None) -> None:
         """Predict answers' lengths by `lengths` from now on, with whatever version serves."""
@@ -213,7 +208,7 @@ class ClassifierInForce:
         self._give_lengths(serving)
         self._serving = serving
         trial = f", {serving.canary.version} on trial for {serving.share:.1%}" if serving.canary is not None else ""
-        log.info("classifier %s (%s) is in force%s", serving.current.version, serving.current.model.kind, trial)
+        log.info("classifier %s (%s) is in force%s", serving.current.version, serving.current.kind, trial)
         self._on_change(serving)
 
     def _pointer_state(self) -> tuple[int, int] | None:

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 # Earlier names of knobs, and what they are called now; None: it does nothing any more.
 EARLIER_NAMES: dict[str, str | None] = {"stage_2": None, "stage_3": "judge_answers"}
 MAX_HOLD_TOKENS = 256
+# Knobs of earlier releases: files that name them are read as if they did not.
+RETIRED = frozenset({"novelty_threshold", "safe_tier", "novelty_fallback", "auto_promotion", "promotion_cost_share"})
 
 
 class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,22 +40,6 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
             "one: 0 to 1, economy, balanced or careful; null is AIO_QUALITY_TARGET, else the classifier's own."
         ),
     ] = None
-    novelty_threshold: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None,
-        Meta(description="Novelty from which a prompt gets the safe tier, 0 to 1; null is the classifier's own."),
-    ] = None
-    safe_tier: Annotated[
-        TierNumber | None,
-        Meta(description="The least tier of novel prompts; null is the classifier's own."),
-    ] = None
-    novelty_fallback: Annotated[bool, Meta(description="Whether novel prompts get the safe tier at all.")] = True
-    auto_promotion: Annotated[
-        bool, Meta(description="Whether bad verified outcomes nearby lower a tier's chances before any retraining.")
-    ] = True
-    promotion_cost_share: Annotated[
-        float,
-        Meta(ge=0, le=10, description="What that may add to the last day's serving cost, as a share of it."),
-    ] = 0.1
     conversations: Annotated[
         bool, Meta(description="Whether a tool loop keeps its tier and a conversation moves down only if that pays.")
     ] = True
@@ -95,11 +81,11 @@ class RoutingKnobFile(KnobFile[RoutingKnobs]):
 
     def __init__(self, path: Path | None = None, tiers: int = MAX_TIERS) -> None:
         self._tiers = tiers
-        super().__init__(RoutingKnobs, "routing", path)
+        super().__init__(RoutingKnobs, "routing", path, RETIRED)
 
     def change(self, changes: Mapping[str, Any]) -> tuple[RoutingKnobs, RoutingKnobs]:
         """See `KnobFile.change`."""
-        for name in ("observe_tier", "safe_tier", "edge_tier"):
+        for name in ("observe_tier", "edge_tier"):
             wanted = changes.get(name)
             if isinstance(wanted, int) and wanted > self._tiers:
                 raise bad_request(
@@ -112,7 +98,7 @@ class RoutingKnobFile(KnobFile[RoutingKnobs]):
         if "stage_2" in stored:
             # Written when 8 was the default of all streams; nothing says that an operator wanted it.
             stored.pop("hold_tokens", None)
-        self.in_force = self._checked(stored)
+        super()._take(msgspec.json.encode(stored))
 
     def _checked(self, values: Mapping[str, Any]) -> RoutingKnobs:
         return super()._checked(_renamed(values))

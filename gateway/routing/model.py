@@ -7,10 +7,9 @@ import numpy.typing as npt
 
 from classifier.decision import Decision, Prediction
 from classifier.errors import ArtefactError
-from classifier.manifest import NoveltyFallback
 from classifier.routing_input import RoutingInput
 from classifier.split import Split
-from gateway.routing.rule import RoutingRule, heuristic_rule
+from gateway.routing.rule import RoutingRule, class_rule, heuristic_rule
 
 
 class Reading(NamedTuple):
@@ -28,12 +27,6 @@ class RoutingModel(Protocol):
 
     def read(self, given: RoutingInput) -> Reading:
         """P(no worse) of every tier, and the prompt as a vector."""
-
-    def rule_for(self, quality_target: float | None) -> RoutingRule:
-        """The rule that meets a quality target; None is the artefact's own."""
-
-    def fallback(self) -> NoveltyFallback | None:
-        """From which novelty on a prompt gets a safe tier, and which; None: novelty does not matter."""
 
 
 @runtime_checkable
@@ -59,20 +52,19 @@ class Classifier(Protocol):
 
 
 def rule_of(classifier: Classifier, request_id: str, quality_target: float | None) -> RoutingRule:
-    """The rule of the version that decides about a request, or of the length heuristic where no version serves."""
+    """The rule by which a request is decided: that of all versions, or of the length heuristic where none serves."""
     try:
-        return classifier.model_for(request_id).rule_for(quality_target)
+        classifier.model_for(request_id)
     except ArtefactError:
         return heuristic_rule(quality_target)
+    return class_rule(quality_target)
 
 
 class Verdict(NamedTuple):
-    """What one version of the classifier, or the heuristic, says; `fallback` None: novelty does not matter. `embedding`
-    as in `Reading`."""
+    """What one version of the classifier, or the heuristic, says. `embedding` as in `Reading`."""
 
     prediction: Prediction
     rule: RoutingRule
-    fallback: NoveltyFallback | None = None
     on_trial: bool = False
     embedding: npt.NDArray[np.float32] | None = None
 

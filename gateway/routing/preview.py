@@ -15,9 +15,7 @@ class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
     `cost_share` of what the strongest tier alone would cost; `no_worse`: the share of answers expected to be no worse
     than its own."""
 
-    rule: str
     quality_target: float
-    lambda_: float
     tau: float
     split: list[float]
     cost_usd: float
@@ -71,9 +69,7 @@ def _point(
     p_ok = np.array([one.inputs.prediction.p_ok for one in sample])
     cost = float(np.average(costs[each, chosen], weights=weights))
     return OperatingPoint(
-        rule=rule.rule,
         quality_target=rule.quality_target,
-        lambda_=rule.lambda_,
         tau=rule.tau,
         split=(np.bincount(chosen, weights, minlength=costs.shape[1]) / weights.sum()).tolist(),
         cost_usd=cost,

@@ -1,19 +1,16 @@
 """Routing: from an Ask to a Decision, on the CPU alone and in well under a millisecond; nothing here waits."""
 
 import logging
-import time
 from collections.abc import Mapping
 from functools import partial
 
 import msgspec
 
-from classifier.decision import Decision, EdgePath, Exclusion, PolicyInputs, Prediction
+from classifier.decision import Decision, EdgePath, Exclusion, PolicyInputs
 from classifier.errors import ClassifierError, NoTierAllowedError
 from classifier.heuristic import heuristic_prediction
-from classifier.manifest import NoveltyFallback
-from classifier.policy import barred_tiers, decide, may_answer, promoted_from
+from classifier.policy import barred_tiers, decide, may_answer
 from classifier.quality_setting import QualitySetting, target_of
-from classifier.repair import unrepaired
 from classifier.routing_input import RoutingInput, routing_input
 from gateway.answering.ask import Ask
 from gateway.errors import ApiError, bad_request
@@ -21,10 +18,8 @@ from gateway.routing.conversations import Conversations, History, circumstances
 from gateway.routing.edge_path import edge_path, unclassified
 from gateway.routing.exclusions import count_in_doubt, exclusions, is_in_doubt
 from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.model import Classifier, EncodesAhead, Routed, RoutingModel, Verdict
-from gateway.routing.rule import heuristic_rule
-from quality.promotion_account import PromotionAccount
-from quality.record import Record
+from gateway.routing.model import Classifier, EncodesAhead, Routed, Verdict
+from gateway.routing.rule import class_rule, heuristic_rule
 from tiers.catalog import Catalog
 from tiers.pricing import cost_usd, predicted_costs
 from tiers.text_threads import TextThreads
@@ -56,7 +51,6 @@ class RoutingService:
         self.knobs = knobs or RoutingKnobFile()
         self.threads = threads or TextThreads()
         self.conversations = Conversations()
-        self.promotions = PromotionAccount()
         # Logged once per kind of failure, not once per request.
         self._classifier_failure = ""
 
@@ -194,9 +188,7 @@ class RoutingService:
             costs=predicted_costs(
                 self.catalog, given.prompt_tokens, ask.max_tokens, verdict.prediction.predicted_tokens
             ),
-            rule=rule.rule,
             quality_target=rule.quality_target,
-            lambda_=rule.lambda_,
             tau=rule.tau,
             pinned_tier=pinned,
             min_tier=ask.min_tier,
@@ -204,8 +196,6 @@ class RoutingService:
             max_cost_usd=ask.max_cost_usd,
             exclusions=barred,
             predicted_waits=[tier.load().predicted_wait_seconds for tier in self.tiers.values()],
-            novelty_threshold=None if verdict.fallback is None else verdict.fallback.threshold,
-            safe_tier=None if verdict.fallback is None else min(verdict.fallback.tier, self.strongest),
             canary=verdict.on_trial,
             observe_tier=self._observed_tier() if pinned is None else None,
             edge=edge,
@@ -255,10 +245,9 @@ class RoutingService:
         try:
             model = self.classifier.model_for(ask.request_id)
             if not classified:
-                return Verdict(unclassified(given, self.strongest), model.rule_for(target))
+                return Verdict(unclassified(given, self.strongest), class_rule(target))
             reading = model.read(given)
-            prediction, rule = self._within_budget(reading.prediction), model.rule_for(target)
-            return Verdict(prediction, rule, self._fallback(given, model), model.on_trial, reading.embedding)
+            return Verdict(reading.prediction, class_rule(target), model.on_trial, reading.embedding)
         except Exception as error:
             if str(error) != self._classifier_failure:
                 self._classifier_failure = str(error)
@@ -266,35 +255,6 @@ class RoutingService:
                 said = error if isinstance(error, ClassifierError) else type(error).__name__
                 log.error("the classifier failed, the length heuristic routes: %s", said, exc_info=error)
             return Verdict(heuristic_prediction(given, self.strongest), heuristic_rule(target))
-
-    def _within_budget(self, prediction: Prediction) -> Prediction:
-        """Without its repair by recent outcomes while that is switched off, or has cost what it may. Whether it is does
-        not depend on the request, so that of two quality targets the higher one still never gets the lower tier."""
-        if not prediction.p_ok_before:
-            return prediction
-        knobs = self.knobs.in_force
-        admitted = knobs.auto_promotion and self.promotions.admits(knobs.promotion_cost_share, time.monotonic())
-        return prediction if admitted else unrepaired(prediction)
-
-    def book(self, record: Record) -> None:
-        """Account for what a served request cost, and for what its promotion added."""
-        costs = record.decision.inputs.costs
-        before = promoted_from(record.decision) if record.is_made else None
-        extra = 0.0 if before is None else costs[record.decision.tier - 1] - costs[before - 1]
-        self.promotions.book(record.cost_usd, extra, time.monotonic())
-
-    def _fallback(self, given: RoutingInput, model: RoutingModel) -> NoveltyFallback | None:
-        """The operator's word, else the version's. In a turn without words there is nothing that could be novel."""
-        knobs = self.knobs.in_force
-        if not knobs.novelty_fallback or not given.turn.strip():
-            return None
-        own = model.fallback()
-        if own is None:
-            return None
-        return NoveltyFallback(
-            threshold=own.threshold if knobs.novelty_threshold is None else knobs.novelty_threshold,
-            tier=knobs.safe_tier or own.tier,
-        )
 
     def _history(self, ask: Ask) -> History:
         return self.conversations.history(ask) if self.knobs.in_force.conversations else History()

@@ -1,7 +1,7 @@
 """What each tier of a catalogue is like, for decisions by class while none of its outcomes are known."""
 
 from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import like_of
+from classifier.complexity.prior import adequacies, like_of
 from tiers.catalog import Catalog
 from tiers.catalog_defaults import model_billions
 from tiers.tier_spec import ChainOfThoughtSpec, TierSpec
@@ -17,6 +17,12 @@ def tier_kinds(catalog: Catalog) -> tuple[Complexity, ...]:
     return tuple(
         _kind(tier, model_billions(catalog, tier), usual) for tier, usual in zip(catalog.tiers, spread, strict=True)
     )
+
+
+def tier_prior(catalog: Catalog) -> list[list[float]]:
+    """[4][tiers]: P(good enough) of each tier by class before anything was learned of the catalogue."""
+    found: list[list[float]] = adequacies(tier_kinds(catalog)).tolist()
+    return found
 
 
 def _kind(tier: TierSpec, billions: float | None, usual: Complexity) -> Complexity:

@@ -66,8 +66,8 @@ class Metrics:
             "aio_upgrade_rate", "Share of the last 100 verified answers that need an upgrade.", ["tier"],
             registry=self.registry,
         )  # fmt: skip
-        self.promotions_in_force = Gauge(
-            "aio_promotions_in_force", "Neighbourhoods of prompts that recent outcomes promote.", registry=self.registry
+        self.own_labels = Gauge(
+            "aio_own_labels", "Labels of the catalogue that count in decisions.", registry=self.registry
         )
         self.classifier = Gauge(
             "aio_classifier_info", "1 for the version in force.", ["version"], registry=self.registry

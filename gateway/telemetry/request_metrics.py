@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from classifier.policy import promoted_from
 from gateway.answering.answer import Answer
 from gateway.telemetry.bounded_names import BoundedNames
 from gateway.telemetry.families import Bounds, CounterFamily, HistogramFamily
@@ -79,17 +78,11 @@ class RequestMetrics(Collector):
         self._answer_tokens = self._counter("aio_completion_tokens", "Generated tokens of answers.", ["tier"])
         self._cached_tokens = self._counter("aio_cached_tokens", "Prompt tokens found in the prefix cache.", ["tier"])
         self._decisions = self._counter("aio_decisions", "Decisions by tier and kind.", ["tier", "kind"])
-        self._promoted = self._counter(
-            "aio_promoted_requests", "Answers promoted by recent verified outcomes.", ["from_tier", "tier"]
-        )
         self._would_be = self._counter("aio_would_be_requests", "Tiers that observed routing would take.", ["tier"])
 
     def _declare_costs(self) -> None:
         self._cost = self._counter("aio_cost_usd", "Cost of answers in US dollars.", ["tier"])
         self._baseline = self._counter("aio_baseline_cost_usd", "What the strongest tier would have cost.", ["tier"])
-        self._promotion_cost = self._counter(
-            "aio_promotion_cost_usd", "Predicted cost that promotions added.", ["tier"]
-        )
         self._would_be_cost = self._counter("aio_would_be_cost_usd", "Predicted cost of these answers.", ["tier"])
         self._key_cost = self._counter("aio_key_cost_usd", "Cost of a key's answers; the first 100 keys.", ["key"])
         self._key_tokens = self._counter("aio_key_tokens", "Tokens of a key's answers, prompt and answer.", ["key"])
@@ -114,7 +107,6 @@ class RequestMetrics(Collector):
         self._cost_sum += record.cost_usd
         self._baseline_sum += record.baseline_cost_usd
         self._count_tokens(record, tier)
-        self._count_promotion(record)
         if decision.would_be is not None:
             self._would_be.add((str(decision.would_be),))
             self._would_be_cost.add((str(decision.would_be),), decision.inputs.costs[decision.would_be - 1])
@@ -137,14 +129,6 @@ class RequestMetrics(Collector):
         use = self.prefix_use[record.tier]
         use.prompt_tokens += record.prompt_tokens
         use.cached_tokens += record.cached_tokens
-
-    def _count_promotion(self, record: Record) -> None:
-        if not record.is_made:
-            return
-        before, tier, costs = promoted_from(record.decision), record.decision.tier, record.decision.inputs.costs
-        if before is not None:
-            self._promoted.add((str(before), str(tier)))
-            self._promotion_cost.add((str(tier),), costs[tier - 1] - costs[before - 1])
 
     def _observe_latencies(self, answer: Answer, record: Record) -> dict[int, int]:
         """Counts gaps between tokens by their bucket, which are returned, and all other latencies."""

@@ -85,53 +85,43 @@ def test_other_surface_features_than_this_programs_are_refused(copied: Path) -> 
         accepted_artefact(copied)
 
 
-def test_for_another_number_of_tiers_than_the_catalogues_it_is_a_prior_and_never_measured(
+def learn(folder: Path, fingerprint: str, table: list[list[float]]) -> None:
+    """As a retraining on the outcomes of the catalogue of that fingerprint leaves it."""
+    edit(folder, lambda manifest: manifest.update(catalogue_fingerprint=fingerprint, adequacy=table))
+
+
+TABLE = [[0.9, 0.95, 0.99], [0.5, 0.9, 0.95], [0.2, 0.5, 0.9], [0.1, 0.2, 0.6]]
+
+
+def test_what_was_learned_of_the_catalogue_is_measured_and_of_another_a_prior(copied: Path) -> None:
+    learn(copied, "ours", TABLE)
+    assert accepted_artefact(copied, "ours", tiers=4, must_be_measured=True).kind == "measured"
+    assert accepted_artefact(copied, "others").kind == "prior"
+    with pytest.raises(ArtefactError, match="a prior is not wanted here"):
+        accepted_artefact(copied, "others", must_be_measured=True)
+    with pytest.raises(ArtefactError, match="it learned of 4 tiers, the catalogue has 3"):
+        accepted_artefact(copied, "ours", tiers=3, must_be_measured=True)
+
+
+def test_heads_of_an_earlier_release_that_were_trained_for_the_catalogue_load_and_are_a_prior(
     copied: Path, tiny: Candidate
 ) -> None:
-    assert accepted_artefact(copied, "ours", tiers=3).kind == "prior"
-    with pytest.raises(ArtefactError, match="it is for 4 tiers, the catalogue has 3"):
-        accepted_artefact(copied, tiny.model.manifest.catalogue_fingerprint, tiers=3)
-
-
-def test_another_catalogues_outcomes_are_a_prior_unless_that_is_not_wanted(copied: Path, tiny: Candidate) -> None:
-    assert accepted_artefact(copied, "ours").kind == "prior"
+    fingerprint = tiny.model.manifest.catalogue_fingerprint
+    edit(copied, lambda manifest: manifest.update(fallback={"threshold": 0.9, "tier": 7}))
+    assert accepted_artefact(copied, fingerprint, tiers=4).kind == "prior"
     with pytest.raises(ArtefactError, match="a prior is not wanted here"):
-        accepted_artefact(copied, "ours", must_be_measured=True)
-    measured = tiny.model.manifest.catalogue_fingerprint
-    assert accepted_artefact(copied, measured, must_be_measured=True).kind == "measured"
-
-
-def swap_parameters(manifest: dict[str, Any]) -> None:
-    points = manifest["curves"]["lambda_rule"]
-    points[1]["parameter"], points[-1]["parameter"] = points[-1]["parameter"], points[1]["parameter"]
-
-
-def not_a_number(manifest: dict[str, Any]) -> None:
-    manifest["curves"]["tau_rule"][3]["no_worse"] = 1.5
+        accepted_artefact(copied, fingerprint, tiers=4, must_be_measured=True)
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("table", "reason"),
     [
-        (swap_parameters, "do not ascend"),
-        (not_a_number, "outside 0 to 1"),
-        (lambda manifest: manifest["curves"].update(tau_rule=[]), "no points"),
-        (lambda manifest: manifest["curves"].update(default_quality_target=1.2), "quality target"),
-        (lambda manifest: manifest.update(fallback={"threshold": 0.9, "tier": 7}), "fallback"),
-        (lambda manifest: manifest["curves"].update(prices=[4.0, 3.0, 2.0, 1.0]), "not fall with the tier"),
+        (TABLE[:3], "has 3 rows"),
+        ([*TABLE[:3], [0.5]], r"of \[1, 3\] tiers"),
+        ([[1.2, 0.5, 0.5], *TABLE[1:]], "outside 0 to 1"),
     ],
 )
-def test_a_policy_that_breaks_its_promise_is_refused(
-    copied: Path, change: Callable[[dict[str, Any]], object], reason: str
-) -> None:
-    edit(copied, change)
+def test_a_table_that_is_none_is_refused(copied: Path, table: list[list[float]], reason: str) -> None:
+    learn(copied, "ours", table)
     with pytest.raises(ArtefactError, match=reason):
-        accepted_artefact(copied)
-
-
-def test_a_rule_by_which_a_higher_target_lowers_a_tier_is_refused(
-    copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("classifier.acceptance.lambda_for", lambda points, target: target)
-    with pytest.raises(ArtefactError, match="not monotone: by lambda_rule"):
-        accepted_artefact(copied)
+        accepted_artefact(copied, "ours")

@@ -1,4 +1,4 @@
-"""What is held back: cheap tiers from novel prompts, and a conversation from tiers that would have to read it again."""
+"""What is held back: a conversation from tiers that would have to read it again."""
 
 from typing import Any
 
@@ -7,61 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classifier.artefact import default_artefact, load_artefact
-from classifier.curve import quality_to_lambda, quality_to_tau
+from classifier.complexity.class_predictor import threshold_of
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError, PolicyInputsError
-from classifier.fallback import fallback_of
-from classifier.outcome_model import OutcomeModel
 from classifier.policy import barred_tiers, decide
 from tests.examples import examples
 
 COSTS = [0.001, 0.0025, 0.01, 0.03]
 
 
-@pytest.fixture(scope="module")
-def shipped() -> OutcomeModel:
-    return load_artefact(default_artefact())
-
-
 def example(*, novelty: float = 0.1, p_ok: tuple[float, ...] = (0.99, 0.99, 0.99, 1.0), **changes: Any) -> PolicyInputs:
     base = PolicyInputs(
         prediction=Prediction(p_ok=list(p_ok), kind="measured", novelty=novelty, classifier_version="t"),
         costs=COSTS,
-        rule="lambda",
         quality_target=0.9,
-        lambda_=0.1,
         tau=0.75,
-        novelty_threshold=0.98,
-        safe_tier=3,
     )
     return msgspec.structs.replace(base, **changes)
-
-
-def test_a_prompt_far_from_experience_gets_the_safe_tier_and_the_reason_says_why() -> None:
-    known, novel = decide(example(novelty=0.97)), decide(example(novelty=0.98))
-    assert (known.tier, novel.tier) == (1, 3)
-    assert "not tier 1, 2: novelty 0.980 >= 0.980, far from verified experience: tier 3 at least" in novel.reason
-    assert novel.scores[:2] == [None, None]
-
-
-def test_a_novel_prompt_may_still_go_above_the_safe_tier() -> None:
-    assert decide(example(novelty=1.0, p_ok=(0.1, 0.1, 0.1, 1.0))).tier == 4
-
-
-def test_where_the_safe_tier_is_not_allowed_the_strongest_allowed_one_is_safe_enough() -> None:
-    down = [Exclusion(tier=3, reason="down"), Exclusion(tier=4, reason="down")]
-    assert decide(example(novelty=1.0, exclusions=down)).tier == 2
-    assert decide(example(novelty=1.0, max_cost_usd=0.001)).tier == 1
-
-
-def test_a_pinned_request_is_pinned_however_novel_it_is() -> None:
-    assert decide(example(novelty=1.0, pinned_tier=1)).tier == 1
-
-
-def test_the_heuristic_knows_no_novelty() -> None:
-    prediction = Prediction(p_ok=[0.99, 0.99, 0.99, 1.0], kind="heuristic", novelty=1.0, classifier_version="t")
-    assert decide(example(prediction=prediction)).tier == 1
 
 
 def test_a_tool_loop_keeps_its_tier_up_and_down() -> None:
@@ -101,17 +63,17 @@ def test_a_conversation_whose_tier_is_not_allowed_has_nothing_to_lose() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "named"),
-    [({"safe_tier": 5}, "safe_tier"), ({"previous_tier": 0}, "previous_tier"), ({"reuse_usd": [1.0]}, "reuse_usd")],
+    [({"previous_tier": 0}, "previous_tier"), ({"reuse_usd": [1.0]}, "reuse_usd")],
 )
 def test_circumstances_without_meaning_are_refused_by_name(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(PolicyInputsError, match=named):
         decide(example(**changes))
 
 
-def test_a_decision_recorded_before_novelty_and_conversations_still_replays() -> None:
-    old = decide(msgspec.structs.replace(example(), novelty_threshold=None, safe_tier=None))
+def test_a_decision_recorded_before_conversations_still_replays() -> None:
+    old = decide(example())
     stored = msgspec.json.decode(msgspec.json.encode(old))
-    for name in ("novelty_threshold", "safe_tier", "previous_tier", "reuse_usd", "in_tool_loop", "canary"):
+    for name in ("previous_tier", "reuse_usd", "in_tool_loop", "canary"):
         del stored["inputs"][name]
     for name in ("p_correct", "predicted_tokens"):
         del stored["inputs"]["prediction"][name]
@@ -127,15 +89,11 @@ def circumstances(draw: st.DrawFn) -> PolicyInputs:
     return PolicyInputs(
         prediction=Prediction(p_ok=p_ok, kind="prior", novelty=draw(st.floats(0, 1)), classifier_version="t"),
         costs=costs,
-        rule="lambda",
         quality_target=0.9,
-        lambda_=0.0,
         tau=1.0,
         min_tier=draw(st.none() | st.integers(1, 4)),
         max_cost_usd=draw(st.none() | st.floats(0, 40)),
         exclusions=[Exclusion(tier=t, reason="down") for t in draw(st.lists(st.integers(1, 4), unique=True))],
-        novelty_threshold=draw(st.none() | st.floats(0, 1)),
-        safe_tier=draw(st.none() | st.integers(1, 4)),
         previous_tier=draw(st.none() | st.integers(1, 4)),
         in_tool_loop=draw(st.booleans()),
         reuse_usd=draw(st.just([]) | st.lists(st.floats(0, 20), min_size=4, max_size=4)),
@@ -143,22 +101,12 @@ def circumstances(draw: st.DrawFn) -> PolicyInputs:
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(circumstances(), st.lists(st.floats(0, 1), min_size=2, max_size=5), st.sampled_from(["lambda", "tau"]))
-def test_raising_the_target_never_lowers_a_tier_by_the_shipped_curves(
-    shipped: OutcomeModel, inputs: PolicyInputs, targets: list[float], rule: str
-) -> None:
+@given(circumstances(), st.lists(st.floats(0, 1), min_size=2, max_size=5))
+def test_raising_the_target_never_lowers_a_tier(inputs: PolicyInputs, targets: list[float]) -> None:
     chosen = []
     for target in sorted(targets):
-        parameters = {"lambda_": quality_to_lambda(shipped, target), "tau": quality_to_tau(shipped, target)}
         try:
-            chosen.append(decide(msgspec.structs.replace(inputs, rule=rule, **parameters)).tier)
+            chosen.append(decide(msgspec.structs.replace(inputs, tau=threshold_of(target))).tier)
         except NoTierAllowedError:
             chosen.append(0)
     assert chosen == sorted(chosen)
-
-
-def test_an_artefact_that_does_not_say_falls_back_to_the_strongest_tier_for_the_most_novel_prompts(
-    shipped: OutcomeModel,
-) -> None:
-    manifest = msgspec.structs.replace(shipped.manifest, fallback=None)
-    assert (fallback_of(manifest).threshold, fallback_of(manifest).tier) == (0.98, 4)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from classifier.artefact import default_artefact, load_artefact
 from classifier.batch import BatchPredictor
-from classifier.decision import Decision, PolicyInputs
-from classifier.fallback import fallback_of
+from classifier.complexity.class_predictor import ClassPredictor
+from classifier.decision import Decision, PolicyInputs, Prediction
 from classifier.heuristic import heuristic_prediction
 from classifier.outcome_model import OutcomeModel
 from classifier.policy import decide
@@ -63,20 +63,14 @@ def shipped() -> OutcomeModel:
     return load_artefact(default_artefact())
 
 
+def predicted(model: OutcomeModel, text: str) -> Prediction:
+    given = routing_input_of_text(text)
+    return ClassPredictor(model).prediction(given, model.encode(given))
+
+
 def decided(model: OutcomeModel, text: str) -> Decision:
-    fallback = fallback_of(model.manifest)
-    return decide(
-        PolicyInputs(
-            prediction=model.predict(routing_input_of_text(text)),
-            costs=list(model.manifest.curves.prices),
-            rule="lambda",
-            quality_target=0.95,
-            lambda_=0.1,
-            tau=0.95,
-            novelty_threshold=fallback.threshold,
-            safe_tier=fallback.tier,
-        )
-    )
+    prediction = predicted(model, text)
+    return decide(PolicyInputs(prediction=prediction, costs=[1.0, 2.5, 10.0, 30.0], quality_target=0.95, tau=0.95))
 
 
 @pytest.mark.parametrize("name", HARD)
@@ -106,7 +100,7 @@ def test_any_text_gets_a_decision(shipped: OutcomeModel, text: str) -> None:
 def test_a_batch_of_hard_input_gets_what_each_prompt_gets_alone(shipped: OutcomeModel) -> None:
     rows = [PromptRow(name, text) for name, text in HARD.items()]
     for row, found in zip(rows, BatchPredictor(shipped).predict(rows), strict=True):
-        alone = shipped.predict(routing_input_of_text(row.prompt))
+        alone = predicted(shipped, row.prompt)
         assert found.p_ok == pytest.approx(alone.p_ok, abs=1e-4)
         assert msgspec.json.decode(msgspec.json.encode(found))["id"] == row.id
 

@@ -10,17 +10,13 @@ import pytest
 from synthetic_outcomes import EASY, HARD, generated_rows
 
 from classifier.artefact import MAX_BYTES, load_artefact
-from classifier.batch import BatchPredictor
 from classifier.errors import ArtefactError
 from classifier.hidden_state_encoder import HiddenStateEncoder
 from classifier.local_states import LocalStates, state_spec
-from classifier.prompt_file import PromptRow
+from classifier.outcome_model import encode_turns
 from classifier.routing_input import routing_input_of_text
-from classifier.training import hidden_predictor, hidden_train
-from classifier.training.dataset import HEADS
-from classifier.training.hidden_predictor import VARIABLE, from_environment
+from classifier.training import hidden_train
 from classifier.training.hidden_train import LAYER, ReadLayer, parse_read_layer, train_over_hidden_states
-from classifier.training.predictors import PredictorUnavailableError
 from classifier.training.state_speed import state_costs
 from classifier.training.teacher import HiddenStates
 from classifier.training.train import Candidate
@@ -64,9 +60,12 @@ def test_the_manifest_names_the_model_its_hash_and_the_layer(made: Candidate) ->
 
 def test_a_prompt_has_the_prediction_it_has_alone_in_any_company(made: Candidate) -> None:
     prompts = ["", "   ", "日本語", "x" * 5000, question(EASY), question(HARD), "word " * 300]
-    together = BatchPredictor(made.model).predict([PromptRow(str(i), p) for i, p in enumerate(prompts)])
-    alone = [made.model.predict(routing_input_of_text(p)).p_ok for p in prompts]
-    np.testing.assert_allclose([one.p_ok for one in together], alone, atol=3e-6)  # written with six digits
+    given = [routing_input_of_text(prompt) for prompt in prompts]
+    together = made.model.outcomes(
+        *(np.stack(part) for part in zip(*encode_turns(made.model.encoder, given), strict=True))
+    )
+    alone = [made.model.predict(one).p_ok[:-1] for one in given]
+    np.testing.assert_allclose(together.p[:, : len(alone[0])], alone, atol=3e-6)
 
 
 def test_another_model_at_the_same_place_is_refused_by_name(made: Candidate) -> None:
@@ -118,15 +117,6 @@ def test_the_option_names_a_model_and_a_layer(text: str, read: ReadLayer) -> Non
     assert parse_read_layer(text, lambda: "smallest.gguf") == read
 
 
-def test_the_row_of_the_tables_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(PredictorUnavailableError, match="AIO_HIDDEN_STATES is not set"):
-        from_environment()
-    monkeypatch.setenv(VARIABLE, "hidden::0")
-    with pytest.raises(PredictorUnavailableError, match="LAYER at least 1"):
-        from_environment()
-
-
 def test_the_cost_of_a_state_is_told_beside_that_of_a_prefill(tmp_path: Path) -> None:
     model = str(tiny_model(tmp_path / "tiny.gguf"))
     (one, two) = state_costs(model, 1, "float32", tokens=(8, 32), repeats=3)
@@ -135,24 +125,6 @@ def test_the_cost_of_a_state_is_told_beside_that_of_a_prefill(tmp_path: Path) ->
     assert one.wasted == pytest.approx(one.cpu_ms / (one.cpu_ms + one.prefill_cpu_ms))
     with pytest.raises(InvalidRequestError, match="layers 1 to 2"):
         state_costs(model, 3, "float32", tokens=(8,), repeats=1)
-
-
-def test_the_recipe_joins_the_tables_fitted_on_the_rows_that_it_is_given(
-    made: Candidate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert isinstance(made.model.encoder, HiddenStateEncoder)
-    spec = made.model.encoder.spec
-    source = LocalStates(spec, tmp_path)
-    for module in (hidden_predictor, hidden_train):
-        monkeypatch.setattr(module, "stored_states", lambda read: (spec, source))
-    rows = generated_rows(400)
-    train, valid, test = ([row for row in rows if row.split == split] for split in ("train", "valid", "test"))
-    recipe = hidden_predictor.HiddenStateRecipe(ReadLayer(spec.model, spec.layer))
-    recipe.fit(train, valid)
-    hard = np.array([any(word in row.prompt for word in HARD) for row in test])
-    p = recipe.predict(test)[:, HEADS.index("correct_1")]
-    assert p[~hard].mean() > p[hard].mean() + 0.2
-    assert recipe.novelty(test).shape == (len(test),)
 
 
 def test_models_of_one_name_have_states_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

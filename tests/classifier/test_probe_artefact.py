@@ -108,8 +108,8 @@ def test_models_fitted_on_other_evidence_are_refused(tmp_path: Path) -> None:
 
 def inputs(maximum: float | None = None) -> PolicyInputs:
     prediction = Prediction(p_ok=[0.9, 0.9, 1.0], kind="measured", novelty=0.0, classifier_version="v")
-    given = {"prediction": prediction, "costs": [1.0, 4.0, 10.0], "quality_target": 0.9, "lambda_": 0.5, "tau": 0.8}
-    return msgspec.convert({**given, "rule": "tau", "max_cost_usd": maximum}, PolicyInputs, from_attributes=True)
+    costs = [1.0, 4.0, 10.0]
+    return PolicyInputs(prediction=prediction, costs=costs, quality_target=0.9, tau=0.8, max_cost_usd=maximum)
 
 
 def test_what_does_not_reach_the_target_is_handed_to_what_is_better() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from synthetic_outcomes import DOMAINS, EASY, HARD, generated_rows
+from synthetic_outcomes import DOMAINS, generated_rows
 
 from classifier.artefact import (
     BASE,
@@ -15,7 +15,6 @@ from classifier.artefact import (
     load_artefact,
     load_base,
     load_manifest,
-    load_model_tensors,
 )
 from classifier.errors import TrainingDataError
 from classifier.heads import Heads
@@ -24,11 +23,10 @@ from classifier.registry import ArtefactRegistry
 from classifier.routing_input import routing_input_of_text
 from classifier.training.command import train_command
 from classifier.training.dataset import FILE, load_outcomes, outcome_labels, tier_scores
-from classifier.training.encoded_rows import EncodedRows, encode_rows, label_matrix
+from classifier.training.encoded_rows import EncodedRows, encode_rows
 from classifier.training.evaluate import DOMAIN_ROW, MODEL_ROW, evaluate, refusal_reasons
 from classifier.training.fit import OPINION_SCALE, fit_heads
 from classifier.training.report import report_text
-from classifier.training.retrain import retrain_from
 from classifier.training.train import Candidate, train
 from tests.shared_data import data_file
 
@@ -147,45 +145,6 @@ def test_an_outcome_that_few_rows_observed_learns_as_much_per_row_as_one_that_al
         return float(np.linalg.norm(beyond_the_words))
 
     assert learned(among_many) > 1.5 * learned(alone)
-
-
-def new_rows(candidate: Candidate, n: int, *, seed: int = 5) -> EncodedRows:
-    """Probes on another catalogue, where hard words are easy and easy words hard for the cheap tiers."""
-    rng = np.random.default_rng(seed)
-    hard = rng.random(n) < 0.5
-    prompts = [
-        routing_input_of_text("What is the " + " ".join(rng.choice(HARD if h else EASY, size=8)) + "?") for h in hard
-    ]
-    chance = np.where(hard, 0.97, 0.15)[:, None] * np.ones(3)
-    no_worse = (rng.random((n, 3)) < chance).astype(np.float32)
-    return encode_rows(candidate.model.encoder, prompts, label_matrix(no_worse))
-
-
-def test_retraining_learns_from_new_rows_without_touching_the_encoder_or_the_parent(
-    tiny: Candidate, tmp_path: Path
-) -> None:
-    before = {p.name: p.read_bytes() for p in tiny.folder.iterdir()}
-    fresh = new_rows(tiny, 2000)
-    folder = retrain_from(
-        tiny.folder, fresh, tmp_path, catalogue_fingerprint="ours", models=MODELS, window=WINDOW, base_weight=0.1
-    )
-    candidate = load_artefact(folder, "ours")
-    assert {p.name: p.read_bytes() for p in tiny.folder.iterdir()} == before
-    old, new = load_model_tensors(tiny.folder), load_model_tensors(folder)
-    assert all((old[k] == new[k]).all() for k in old if k.startswith("encoder."))
-    assert (candidate.manifest.parent, candidate.kind) == (tiny.model.version, "measured")
-    hard = routing_input_of_text("What is the tensor sheaf functor lattice adjoint measure?")
-    assert candidate.predict(hard).p_ok[0] > 0.8 > tiny.model.predict(hard).p_ok[0] + 0.2
-
-
-def test_retraining_needs_new_rows_of_the_same_shape(tiny: Candidate, tmp_path: Path) -> None:
-    rows = new_rows(tiny, 10)
-    for wrong, message in (
-        (rows.take(np.zeros(10, bool)), "no new rows"),
-        (EncodedRows(**{**vars(rows), "embedding": rows.embedding[:, :3]}), "encode them with the encoder"),
-    ):
-        with pytest.raises(TrainingDataError, match=message):
-            retrain_from(tiny.folder, wrong, tmp_path, catalogue_fingerprint="x", models=MODELS, window=WINDOW)
 
 
 def test_labels_outside_zero_to_one_are_refused(tiny: Candidate) -> None:

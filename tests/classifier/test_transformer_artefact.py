@@ -9,15 +9,12 @@ import pytest
 from synthetic_outcomes import EASY, HARD, generated_rows
 from tiny_checkpoints import tiny_checkpoint
 
-from classifier.artefact import MAX_BYTES, load_artefact, load_base
+from classifier.artefact import MAX_BYTES, load_artefact
 from classifier.checkpoint import CHECKPOINTS
 from classifier.errors import CheckpointError
-from classifier.manifest import TrainingWindow
 from classifier.registry import ArtefactRegistry
 from classifier.routing_input import routing_input_of_text
-from classifier.training.encoded_rows import encode_rows, label_matrix
 from classifier.training.fine_tune import FineTuneSettings
-from classifier.training.retrain import retrain_from
 from classifier.training.train import Candidate
 from classifier.training.transformer_train import train_over_checkpoint
 
@@ -52,26 +49,6 @@ def test_the_checkpoint_lies_beside_the_versions_and_is_none_of_them(made: Candi
     assert kept.parent.name == CHECKPOINTS
     assert (kept / "model.safetensors").is_file()
     assert sum(path.stat().st_size for path in made.folder.iterdir()) < MAX_BYTES
-
-
-def test_retraining_goes_on_over_the_same_checkpoint(made: Candidate) -> None:
-    model = load_artefact(made.folder)
-    prompts = [routing_input_of_text(question(words)) for words in (EASY, HARD) * 10]
-    new = encode_rows(
-        model.encoder, prompts, label_matrix(np.tile([[1.0, 1, 1], [0, 0, 1]], (10, 1)).astype(np.float32))
-    )
-    assert load_base(made.folder)["embedding"].shape[1] == new.embedding.shape[1] == 8
-    folder = retrain_from(
-        made.folder,
-        new,
-        made.folder.parent,
-        catalogue_fingerprint="catalogue",
-        models={"laptop": ["a", "b", "c", "d"]},
-        window=TrainingWindow(start=None, end=None, source="probes"),
-    )
-    again = load_artefact(folder, "catalogue")
-    assert again.manifest.encoder == model.manifest.encoder
-    assert again.predict(prompts[0]).kind == "measured"
 
 
 def test_a_changed_checkpoint_makes_the_artefact_unloadable_and_says_so(made: Candidate, tmp_path: Path) -> None:

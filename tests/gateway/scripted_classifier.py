@@ -6,11 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.decision import Prediction
-from classifier.manifest import NoveltyFallback
 from classifier.routing_input import RoutingInput
 from classifier.split import Split
 from gateway.routing.model import Reading
-from gateway.routing.rule import RoutingRule
 
 
 class ScriptedClassifier:
@@ -47,10 +45,3 @@ class ScriptedClassifier:
         if self.error is not None:
             raise self.error
         return Prediction(p_ok=list(self.p_ok), kind="measured", novelty=self.novelty, classifier_version=self.version)
-
-    def rule_for(self, quality_target: float | None) -> RoutingRule:
-        target = 0.95 if quality_target is None else quality_target
-        return RoutingRule(rule="lambda", quality_target=target, lambda_=1 - target, tau=target)
-
-    def fallback(self) -> NoveltyFallback:
-        return NoveltyFallback(threshold=0.98, tier=4)

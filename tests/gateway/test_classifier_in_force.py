@@ -5,20 +5,22 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from classifier.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import QUALITY_SETTINGS
-from classifier.errors import ArtefactError
+from classifier.complexity.prior import QUALITY_SETTINGS, like_of
+from classifier.errors import ArtefactError, PolicyInputsError
 from classifier.registry import ArtefactRegistry
 from classifier.routing_input import routing_input_of_text
 from classifier.split import Arm, Split
 from gateway.answering.ask import Ask
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.router import RoutingService
+from gateway.routing.rule import class_rule
 from inference_core.protocol import SamplingParams
 from tiers.catalog_file import load_catalog
 from tiers.tier import ChatMessage
@@ -64,20 +66,31 @@ def test_the_shipped_artefact_serves_while_nothing_was_promoted(tmp_path: Path, 
     assert prediction.p_ok[-1] == 1.0
 
 
-def test_a_higher_target_gives_a_stricter_rule(tmp_path: Path) -> None:
+def test_the_quality_target_is_the_threshold() -> None:
+    usual, given = class_rule(None), class_rule(0.9)
+    assert (usual.quality_target, usual.tau) == (QUALITY_SETTINGS["balanced"], usual.quality_target)
+    assert (given.quality_target, given.tau) == (0.9, 0.9)
+    with pytest.raises(PolicyInputsError, match=r"quality target is 1\.2"):
+        class_rule(1.2)
+
+
+def test_an_artefact_of_outcome_heads_for_this_very_catalogue_serves_by_class_as_a_prior(tmp_path: Path) -> None:
+    """As releases before this one trained them: with heads, memory and curves, measured on the catalogue."""
     classifier = ClassifierInForce(tmp_path, load_manifest(default_artefact()).catalogue_fingerprint)
     classifier.load()
-    low, high = classifier.rule_for(0.7), classifier.rule_for(0.99)
-    assert low.lambda_ >= high.lambda_
-    assert low.tau <= high.tau
-    assert classifier.rule_for(None).quality_target == classifier.model.manifest.curves.default_quality_target
+    prediction = classifier.predict(PROMPT)
+    assert (prediction.kind, sum(prediction.classes)) == ("prior", pytest.approx(1, abs=1e-3))
 
 
-def test_without_outcomes_of_the_catalogue_the_target_is_the_threshold(tmp_path: Path, changes: list[str]) -> None:
-    classifier = in_force(tmp_path, changes)
-    usual, given = classifier.rule_for(None), classifier.rule_for(0.9)
-    assert (usual.rule, usual.quality_target, usual.tau) == ("tau", QUALITY_SETTINGS["balanced"], usual.quality_target)
-    assert (given.rule, given.tau) == ("tau", 0.9)
+def test_a_table_of_another_number_of_tiers_than_the_catalogues_is_a_prior(tmp_path: Path) -> None:
+    registry = seeded(tmp_path)
+    descendant(registry, "v1-child", adequacy=[[0.9, 0.9]] * 4, catalogue_fingerprint="ours")
+    registry.promote("v1-child")
+    for tiers, kind in ((3, "measured"), (4, "prior"), (2, "prior")):
+        classifier = ClassifierInForce(tmp_path, "ours", like=like_of(tiers))
+        classifier.load()
+        prediction = classifier.predict(PROMPT)
+        assert (prediction.kind, len(prediction.p_ok)) == (kind, tiers)
 
 
 async def test_a_promotion_is_picked_up_while_serving(tmp_path: Path) -> None:
@@ -119,10 +132,10 @@ def test_without_any_artefact_every_call_says_why(tmp_path: Path, changes: list[
     assert changes == []
 
 
-def descendant(registry: ArtefactRegistry, version: str) -> None:
+def descendant(registry: ArtefactRegistry, version: str, **changed: Any) -> None:
     """A copy of the shipped artefact under another name, as its child."""
     shipped = default_artefact()
-    manifest = msgspec.structs.replace(load_manifest(shipped), version=version, parent=shipped.name)
+    manifest = msgspec.structs.replace(load_manifest(shipped), version=version, parent=shipped.name, **changed)
     save_artefact(registry.root, manifest, load_model_tensors(shipped), load_base(shipped))
 
 
@@ -176,31 +189,27 @@ def test_an_artefact_of_another_catalogue_is_refused_where_a_prior_is_not_wanted
 
 
 def test_swaps_under_load_show_no_error_and_no_mixed_version(tmp_path: Path) -> None:
-    """Routes from several threads while versions are promoted and rolled back: every rule belongs to its version."""
+    """Routes from several threads while versions are promoted and rolled back: every prediction is its version's."""
     registry = seeded(tmp_path)
     first = load_manifest(default_artefact()).version
     registry.promote(first)
     descendant(registry, "v1-child")
-    curves = load_manifest(default_artefact()).curves
-    stricter = msgspec.structs.replace(curves, default_quality_target=0.5)
-    other = msgspec.structs.replace(load_manifest(tmp_path / "v1-child"), version="v1-other", curves=stricter)
-    save_artefact(tmp_path, other, load_model_tensors(default_artefact()), load_base(default_artefact()))
-    classifier = ClassifierInForce(
-        tmp_path, load_manifest(default_artefact()).catalogue_fingerprint, like=tuple(Complexity)
-    )
+    descendant(registry, "v1-other", adequacy=[[0.81, 0.82, 0.83]] * 4, catalogue_fingerprint="ours")
+    classifier = ClassifierInForce(tmp_path, "ours", like=tuple(Complexity))
     classifier.load()
     service = RoutingService(CATALOG, {}, classifier, None)
-    targets = {first: curves.default_quality_target, "v1-child": curves.default_quality_target, "v1-other": 0.5}
+    usual = classifier.predict(PROMPT).p_ok
+    expected = {first: usual, "v1-child": usual, "v1-other": pytest.approx([0.81, 0.82, 0.83, 1.0], abs=1e-4)}
     stop, seen, errors = threading.Event(), {first}, list[str]()
 
     def route() -> None:
         number = 0
-        while not stop.is_set() or (number < 20_000 and len(seen) < len(targets)):
+        while not stop.is_set() or (number < 20_000 and len(seen) < len(expected)):
             decision = service.route(ask(f"{threading.get_ident()}-{number}"))
             version = decision.inputs.prediction.classifier_version
             seen.add(version)
-            if decision.inputs.quality_target != targets.get(version):
-                errors.append(f"{version} with the target {decision.inputs.quality_target}")
+            if decision.inputs.prediction.p_ok != expected.get(version):
+                errors.append(f"{version} with {decision.inputs.prediction.p_ok}")
             number += 1
 
     threads = [threading.Thread(target=route) for _ in range(2)]
@@ -215,7 +224,7 @@ def test_swaps_under_load_show_no_error_and_no_mixed_version(tmp_path: Path) -> 
     for thread in threads:
         thread.join()
     assert errors == []
-    assert seen == set(targets)
+    assert seen == set(expected)
     assert service._classifier_failure == ""
 
 

@@ -197,20 +197,6 @@ async def test_a_failing_tier_of_a_tool_loop_is_replaced_by_the_next_one_up(gate
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_novel_prompt_gets_the_safe_tier_over_http_and_the_knobs_can_say_otherwise(
-    gateway: RunningGateway,
-) -> None:
+async def test_without_its_appeal_to_the_router_nothing_is_left_of_a_prompt(gateway: RunningGateway) -> None:
     gateway.classifier.novelty = 0.99
-    prompt = turns_of(("user", "Zxqv wvut."))
-    assert await answered(gateway, prompt) == 4
-    knobs = gateway.parts.routing.knobs
-    try:
-        knobs.change({"safe_tier": 2})
-        assert await answered(gateway, prompt) == 2
-        knobs.change({"novelty_threshold": 0.995})
-        assert await answered(gateway, prompt) == 1
-        knobs.change({"novelty_threshold": 0.5, "novelty_fallback": False})
-        assert await answered(gateway, prompt) == 1
-    finally:
-        knobs.change(dict.fromkeys(("safe_tier", "novelty_threshold", "novelty_fallback")))
-    assert await answered(gateway, turns_of(("user", "Use tier 4."))) == 1, "without its appeal nothing is left"
+    assert await answered(gateway, turns_of(("user", "Use tier 4."))) == 1

@@ -105,7 +105,7 @@ def test_the_decision_says_what_was_counted_and_which_target_was_in_force() -> N
         "without the classifier"
     )
     prediction = decision.inputs.prediction
-    assert (prediction.kind, prediction.classifier_version, decision.inputs.quality_target) == ("edge", "edge", 0.95)
+    assert (prediction.kind, prediction.classifier_version, decision.inputs.quality_target) == ("edge", "edge", 0.7)
 
 
 def test_it_is_off_by_default() -> None:

@@ -137,7 +137,9 @@ def test_what_a_catalogue_of_four_tiers_stored_is_shown_by_one_of_two(tmp_path: 
                 or any(run["finished_at"] for run in runs["rows"])
             )
         )
-        assert "is for 4 tiers and the catalogue has 2" in runs["rows"][0]["reason"]
+        assert "1 newer rows; a comparison needs at least 50" in runs["rows"][0]["reason"], (
+            "four tiers' probe is left out"
+        )
 
 
 def test_a_catalogue_of_names_and_urls_serves_and_marks_its_estimated_costs(tmp_path: Path, upstream: Upstream) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 import click
 import msgspec
 
+from classifier.complexity.class_predictor import ClassPredictor
 from classifier.complexity.classes import Complexity
-from classifier.complexity.cold_start import ColdStart, decides_by_class
 from classifier.features import LEXICON, surface_features
-from classifier.manifest import NoveltyFallback
 from classifier.outcome_model import EncodedTurn
 from classifier.policy import decide
 from classifier.routing_input import CHARS_PER_TOKEN, RoutingInput
@@ -23,7 +22,6 @@ from gateway.cli.options import catalog_option, data_dir_option, echo_json, json
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.model import Reading
 from gateway.routing.router import RoutingService
-from gateway.routing.rule import RoutingRule
 from gateway.routing.tier_kinds import tier_kinds
 from inference_core.protocol import SamplingParams
 from tiers.catalog_file import load_catalog
@@ -136,15 +134,14 @@ def _time_stages(classifier: ClassifierInForce, service: RoutingService, asks: S
 
 
 class TimedClassifier:
-    """A classifier whose stages end laps of its stopwatch: what `OutcomeModel.predict` does, step by step."""
+    """A classifier whose stages end laps of its stopwatch: what `LoadedVersion.read` does, step by step."""
 
     on_trial = False
 
     def __init__(self, classifier: ClassifierInForce, like: Sequence[Complexity] = ()) -> None:
         self.watch = Stopwatch()
-        self._classifier = classifier
         self._model = classifier.model
-        self._cold = ColdStart(self._model, like) if decides_by_class(self._model) else None
+        self._predictor = ClassPredictor(self._model, like)
 
     def read(self, given: RoutingInput) -> Reading:
         """P(no worse) of every tier, and the prompt's embedding."""
@@ -157,23 +154,9 @@ class TimedClassifier:
         encoding = model.encoder.encode(given.turn, tokens, features)
         lap("encoder")
         turn = EncodedTurn(features, *encoding)
-        if self._cold is None:
-            nearby = model.memory.look_up_one(encoding.embedding)
-            lap("memory")
-            prediction = model.prediction(turn, nearby)
-            lap("heads")
-        else:
-            prediction = self._cold.prediction(given, turn)
-            lap("classes")
+        prediction = self._predictor.prediction(given, turn)
+        lap("classes")
         return Reading(prediction, encoding.embedding)
-
-    def rule_for(self, quality_target: float | None) -> RoutingRule:
-        """The rule that meets a quality target."""
-        return self._classifier.rule_for(quality_target)
-
-    def fallback(self) -> NoveltyFallback | None:
-        """The version's own."""
-        return self._classifier.serving.current.fallback()
 
     def split(self) -> None:
         """No experiment is timed."""

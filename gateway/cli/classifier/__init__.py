@@ -1,4 +1,4 @@
-"""`aio classifier`: training from public outcomes, and the evaluation of any version."""
+"""`aio classifier`: training artefacts, and the versions of the registry."""
 
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,8 @@ classifier = LazyGroup(
         "train": ("gateway.cli.classifier:train", "Train on the public outcomes, evaluate, promote unless refused."),
         "pretrain": ("gateway.cli.classifier.pretrain:pretrain", "A small DistilBERT from nothing on the prompts."),
         "complexity": ("gateway.cli.classifier.complexity:complexity", "Train or measure the complexity model."),
-        "evaluate": ("gateway.cli.classifier.evaluation:evaluate", "Measure a version beside simple predictors."),
-        "card": ("gateway.cli.classifier.evaluation:card", "Write the model card from a measurement."),
         "predict": ("gateway.cli.classifier.predict:predict", "Write what a version says of the prompts of a file."),
         "explain": ("gateway.cli.classifier.predict:explain", "Show what a version sees in a prompt."),
-        "compare": ("gateway.cli.classifier.versions:compare", "Measure two versions on the same rows."),
         "list": ("gateway.cli.classifier.versions:list_versions", "Show the versions and who serves."),
         "promote": ("gateway.cli.classifier.versions:promote", "Let a version serve."),
         "rollback": ("gateway.cli.classifier.versions:rollback", "Let the previous version serve again."),

@@ -144,14 +144,14 @@ async def _collect(
     how: "Collection",
     progress: "Progress",
 ) -> int:
-    from classifier.complexity.cold_start import ColdStart
+    from classifier.complexity.class_predictor import ClassPredictor
     from classifier.outcome_folder import OutcomeFolder
     from gateway.cores.engine import running_engine
     from gateway.routing.tier_kinds import tier_kinds
     from quality.outcome_collection import PromptModel, collect_outcomes, outcomes_manifest
 
     model = _classifier(settings, catalog)
-    prompts = PromptModel(model, ColdStart(model, tier_kinds(catalog)))
+    prompts = PromptModel(model, ClassPredictor(model, tier_kinds(catalog)))
     outcomes = OutcomeFolder.begun(folder, outcomes_manifest(catalog, numbers, model, how))
     async with running_engine(settings, catalog) as engine:
         asked = [engine.tiers[number] for number in numbers]

@@ -79,7 +79,7 @@ def predict(
 @data_dir_option
 @json_option
 def explain(prompt: str | None, source: Path | None, version: str | None, as_json: bool, **given: Any) -> None:
-    """Show what a version sees in PROMPT, what moved it, and how far from experience it is; or of a file's prompts."""
+    """Show what a version sees in PROMPT, its class, and the tier that follows; or of a file's prompts."""
     from classifier.acceptance import accepted_artefact
     from classifier.explanation import explained
     from classifier.prompt_file import PromptRow, read_prompts
@@ -100,26 +100,15 @@ def explain(prompt: str | None, source: Path | None, version: str | None, as_jso
 def _text(one: "Explanation", *, named: bool) -> str:
     from classifier.complexity.classes import Complexity
 
-    measure = "P(good enough)" if one.classes else "P(no worse)"
-    tiers = [
-        [str(k), f"{ok:.3f}", f"{one.p_correct[k - 1]:.3f}" if one.p_correct else "-"]
-        for k, ok in enumerate(one.p_ok, start=1)
-    ]
-    moved = [f"{name} {effect:+.2f}" for name, effect in one.contributions]
-    far = "far from experience" if one.novel else "near experience"
+    tiers = [[str(k), f"{ok:.3f}"] for k, ok in enumerate(one.p_ok, start=1)]
     lines = [
         *([f"{one.id}"] if named else []),
         f"tier {one.tier} for a quality target of {one.quality_target:.3f}: {one.reason}",
         "",
-        table(["tier", measure, "P(correct)"], tiers),
+        table(["tier", "P(good enough)"], tiers),
         "",
-        *(
-            ["class: " + ", ".join(f"{c.name} {p:.2f}" for c, p in zip(Complexity, one.classes, strict=True))]
-            if one.classes
-            else []
-        ),
-        f"classifier {one.version} ({one.kind}); novelty {one.novelty:.3f} of {one.novelty_threshold:.3f}: {far}",
-        *(["moved by (logit of tier 1): " + ", ".join(moved)] if moved else []),
+        "class: " + ", ".join(f"{c.name} {p:.2f}" for c, p in zip(Complexity, one.classes, strict=True)),
+        f"classifier {one.version} ({one.kind}); novelty {one.novelty:.3f}",
         "features: " + (", ".join(f"{name} {value:.3g}" for name, value in one.features.items()) or "none"),
     ]
     if one.looked_at < one.characters:

@@ -1,4 +1,4 @@
-"""`aio classifier list | promote | rollback | canary | compare`: the versions and who serves."""
+"""`aio classifier list | promote | rollback | canary`: the versions and who serves."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,8 +76,10 @@ def promote(version: str, reason: str, as_json: bool, **given: Any) -> None:
     from quality.version_orders import promote as order
 
     settings = settings_from(**given)
-    registry, name = _accepted(settings, version)
-    before = with_database(settings, lambda engine: order(engine, registry, name, actor="cli", reason=reason))
+    registry, name, prior = _accepted(settings, version)
+    before = with_database(
+        settings, lambda engine: order(engine, registry, name, actor="cli", reason=reason, prior=prior)
+    )
     if as_json:
         echo_json({"current": name, "previous": before})
     else:
@@ -127,8 +129,11 @@ def canary(version: str | None, share: float | None, stop: bool, reason: str, as
     elif version is not None:
         if share is None:
             raise click.UsageError("a trial needs --share")
-        registry, name = _accepted(settings, version)
-        with_database(settings, lambda engine: start_canary(engine, registry, name, share, actor="cli", reason=reason))
+        registry, name, prior = _accepted(settings, version)
+        with_database(
+            settings,
+            lambda engine: start_canary(engine, registry, name, share, actor="cli", reason=reason, prior=prior),
+        )
         said = f"{name} decides about {share:.1%} of the requests"
     else:
         there = registry.canary()
@@ -139,43 +144,16 @@ def canary(version: str | None, share: float | None, stop: bool, reason: str, as
         click.echo(said)
 
 
-@click.command()
-@click.argument("version_a", metavar="A")
-@click.argument("version_b", metavar="B")
-@click.option("--data", type=click.Path(exists=True, path_type=Path), help="Folder of the outcomes.  [AIO_DATA]")
-@click.option("--split", type=click.Choice(["train", "valid", "test"]), default="test", show_default=True)
-@click.option("--quality", type=click.FloatRange(0, 1), help="Quality target of both.  [each version's own]")
-@data_dir_option
-@json_option
-def compare(
-    version_a: str, version_b: str, data: Path | None, split: str, quality: float | None, as_json: bool, **given: Any
-) -> None:
-    """Compare versions A and B (names or folders) on rows of known outcomes: the differences with their intervals."""
-    from classifier.training.compare_command import compare_command
-
-    root = settings_from(**given).registry_path
-    folders = [folder_of(root, version) for version in (version_a, version_b)]
-    found = compare_command(folders[0], folders[1], data=data, split=split, quality_target=quality)
-    if as_json:
-        echo_json(found)
-        return
-    rows = [
-        [one.name, f"{one.a:.4f}", f"{one.b:.4f}", f"{one.difference:+.4f}", f"{one.low:+.4f} to {one.high:+.4f}"]
-        for one in found.measures
-    ]
-    click.echo(f"A = {found.version_a}\nB = {found.version_b}\n{found.rows:,} rows of {split}\n")
-    click.echo(table(["measure", "A", "B", "B - A", "95% interval"], rows))
-    click.echo(f"\n{found.other_tier:.1%} of the rows get another tier from B")
-
-
-def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, str]":
+def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, str, list[list[float]]]":
     """The registry with `version` in it, checked as a server would check it; an empty one gets the shipped one first.
+    With what the catalogue's tiers are taken to be before anything was learned of them.
 
     Raises `ArtefactError` with the reason of a refusal.
     """
     from classifier.acceptance import accepted_artefact
     from classifier.artefact import default_artefact
     from classifier.registry import ArtefactRegistry
+    from gateway.routing.tier_kinds import tier_prior
     from tiers.catalog_file import load_catalog
 
     catalog = load_catalog(settings.catalog)
@@ -191,4 +169,4 @@ def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, st
     if folder.name != model.version:
         raise click.UsageError(f"{folder} holds version {model.version}; its folder must have that name")
     registry.add(folder)
-    return registry, model.version
+    return registry, model.version, tier_prior(catalog)

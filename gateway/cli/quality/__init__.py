@@ -8,7 +8,6 @@ quality = LazyGroup(
     commands={
         "compare": ("gateway.cli.quality.compare:compare", "A quantised model against full precision."),
         "experiments": ("gateway.cli.quality.experiments:experiments", "Two versions or tiers, side by side."),
-        "simulate": ("gateway.cli.quality.simulate:simulate", "The closed loop on recorded outcomes, by the truth."),
         "calibrate": ("gateway.cli.quality.calibrate:calibrate", "How far each judge can be trusted here."),
     },
 )

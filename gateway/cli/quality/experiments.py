@@ -77,6 +77,7 @@ def start(
     from classifier.acceptance import accepted_artefact
     from classifier.artefact import default_artefact
     from classifier.registry import ArtefactRegistry
+    from gateway.routing.tier_kinds import tier_prior
     from quality.experiments import Experiments, Plan
     from tiers.catalog_file import load_catalog
 
@@ -85,7 +86,8 @@ def start(
     registry.seed(default_artefact())
     a, b = _arm(arm_a), _arm(arm_b)
     try:
-        plan = Plan(share=share, a=a, b=b, tiers=len(catalog.tiers), level=level, most_probes=most_probes)
+        prior = tier_prior(catalog)
+        plan = Plan(share=share, a=a, b=b, tiers=len(catalog.tiers), level=level, most_probes=most_probes, prior=prior)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     for arm in (a, b):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classifier.artefact import default_artefact, load_artefact
+from classifier.complexity.class_predictor import ClassPredictor
 from classifier.complexity.classes import Complexity
-from classifier.complexity.cold_start import ColdStart
 from classifier.complexity.model import SHIPPED, class_probabilities, load_complexity, shipped_complexity
 from classifier.complexity.ngrams import ROWS, trigram_rows, word_rows
 from classifier.complexity.prior import QUALITY_SETTINGS, adequacy, like_of
@@ -17,12 +17,12 @@ from classifier.errors import ArtefactError
 from classifier.routing_input import routing_input_of_text
 
 MODEL = load_artefact(default_artefact())
-COLD = ColdStart(MODEL)
+PREDICTOR = ClassPredictor(MODEL)
 
 
 def classes_of(text: str) -> list[float]:
     given_ = routing_input_of_text(text)
-    return COLD.classes(given_, MODEL.encode(given_))
+    return PREDICTOR.classes(given_, MODEL.encode(given_))
 
 
 @given(st.text(alphabet=st.characters(), max_size=400))

@@ -1,6 +1,7 @@
 """The quality page's changes in a browser, on answers that the monitor judged and people complained about."""
 
 import os
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -57,16 +58,14 @@ def send(page: Page, button: str, why: str) -> None:
     page.get_by_role("button", name=button).click()
 
 
-def test_a_promoted_neighbourhood_is_shown_and_its_promotion_ended(page: Page) -> None:
-    promoted = row(page, "Promoted neighbourhoods", "Tier 1")
-    reloaded_until(page, promoted)
+def test_the_labels_that_routing_follows_are_counted_and_forgotten(page: Page) -> None:
+    followed = page.get_by_text(re.compile(r"follows [1-9]\d* labels"))
+    reloaded_until(page, followed)
     assert not serious_findings(page)
-    page.get_by_role("button", name="End all promotions").click()
-    expect(form(page, "End all promotions").get_by_label("Why")).to_be_focused()  # the browser asks for what is missing
-    send(page, "End all promotions", "the complaints were a prank")
-    expect(page.get_by_role("status")).to_contain_text("All promotions have ended.")
-    expect(promoted).to_have_count(0)
-    expect(page.get_by_text("No neighbourhood of prompts is promoted")).to_be_visible()
+    page.get_by_role("button", name="Forget the labels").click()
+    expect(form(page, "Forget the labels").get_by_label("Why")).to_be_focused()  # the browser asks for what is missing
+    send(page, "Forget the labels", "the complaints were a prank")
+    expect(page.get_by_role("status")).to_contain_text("The labels up to now are forgotten.")
 
 
 def test_disagreements_are_read_and_labelled_one_after_the_other(page: Page) -> None:

@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from gateway.api.estimate_rows import estimate_rows
 from gateway.dashboard.site import PAGES
+from gateway.routing.active_labels import ActiveLabels
 from gateway.routing.classifier_in_force import ClassifierInForce
-from gateway.routing.recent_in_force import RecentInForce
 from gateway.settings import Settings
 from quality.drift import CalibrationDrift, InputDrift
 from quality.estimates import UpgradeRate, wilson_interval
@@ -30,7 +30,7 @@ EXPORTS = {
     "/": [f"{API}/overview"],
     "/requests": [],
     "/routing": [f"{API}/routing/{name}" for name in ("curve", "tiers", "clusters")],
-    "/quality": [f"{API}/{name}" for name in ("estimates", "promotions", "retrainings", "artefacts")],
+    "/quality": [f"{API}/{name}" for name in ("estimates", "retrainings", "artefacts")],
     "/quality/review": [f"{API}/reviews"],
     "/experiments": [],
     "/core": ["/v1/admin/stats", "/v1/admin/knobs", "/v1/admin/knobs/changes"],
@@ -50,7 +50,7 @@ async def admin(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx
         classifier = ClassifierInForce(settings.registry_path, parts.routing.catalog.fingerprint)
         classifier.load()
         parts.routing.classifier = classifier
-        parts.recent = RecentInForce(parts.database, classifier, parts.metrics)
+        parts.active_labels = ActiveLabels(parts.database, classifier, parts.metrics)
         assert parts.quality_loop is not None
         await parts.quality_loop.start()
         await sign_in(client)

@@ -10,7 +10,7 @@ import pytest
 from gateway.api.csv_export import cell
 from gateway.dashboard.request_path import rerouted, stages_of
 from gateway.routing.classifier_in_force import ClassifierInForce
-from gateway.routing.rule import RoutingRule
+from gateway.routing.model import RoutingModel
 from tests.gateway.dashboard.rows import insert_requests
 from tests.gateway.running_gateway import RunningGateway
 
@@ -161,10 +161,10 @@ async def test_a_request_is_shown_and_decided_anew_where_no_version_of_the_class
 async def test_a_mistake_in_a_version_is_not_taken_for_there_being_none(
     aio: RunningGateway, admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(quality_target: float | None) -> RoutingRule:
+    def broken(request_id: str) -> RoutingModel:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(aio.classifier, "rule_for", broken)
+    monkeypatch.setattr(aio.classifier, "model_for", broken)
     assert (await admin.get("/admin/routing")).status_code == 500
 
 

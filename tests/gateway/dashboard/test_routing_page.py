@@ -13,7 +13,6 @@ import pytest_asyncio
 from sqlalchemy import insert, update
 
 from classifier.decision import PolicyInputs, Prediction
-from classifier.outcome_model import OutcomeModel
 from classifier.policy import decide
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.preview import preview
@@ -45,13 +44,11 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
 
 def inputs_of(p_ok: list[float]) -> PolicyInputs:
     prediction = Prediction(p_ok=p_ok, kind="measured", novelty=0.1, classifier_version="v")
-    return PolicyInputs(
-        prediction=prediction, costs=COSTS, rule="lambda", quality_target=0.9, lambda_=0.5, tau=0.9
-    )  # fmt: skip
+    return PolicyInputs(prediction=prediction, costs=COSTS, quality_target=0.9, tau=0.9)
 
 
-def rule(lambda_: float) -> RoutingRule:
-    return RoutingRule(rule="lambda", quality_target=1 - lambda_, lambda_=lambda_, tau=0.9)
+def rule(target: float) -> RoutingRule:
+    return RoutingRule(quality_target=target, tau=target)
 
 
 async def decided(aio: RunningGateway, at: list[float], p_ok: list[float], name: str) -> None:
@@ -70,12 +67,14 @@ async def decided(aio: RunningGateway, at: list[float], p_ok: list[float], name:
         await connection.execute(insert(routing_decisions), [row | one for one in requests])
 
 
-async def test_an_empty_installation_has_its_curve_and_says_what_is_missing(admin: httpx.AsyncClient) -> None:
+async def test_an_empty_installation_says_what_is_missing(admin: httpx.AsyncClient) -> None:
     page = await admin.get(PAGE)
     assert page.status_code == 200
     for said in ("Nothing was routed in the last 24 hours.", "No answer has been verified yet.", "Not measured yet"):
         assert said in page.text
-    assert "held-out rows (532)" in page.text
+    assert "There are no probes yet" in page.text
+    curve = (await admin.get("/admin/api/routing/curve")).json()
+    assert (curve["probes"], curve["points"], curve["no_worse"], curve["cost_share"]) == (0, [], None, None)
     for wrong in ("2", "-0.1", "nan", "x"):
         assert (await admin.get(PAGE, params={"quality_target": wrong})).status_code == 400, wrong
     assert (await admin.get("/admin/api/routing/preview")).json() == {"preview": None}
@@ -84,7 +83,7 @@ async def test_an_empty_installation_has_its_curve_and_says_what_is_missing(admi
 async def test_a_preview_decides_again_and_weighs_what_a_sample_stands_for() -> None:
     sure, doubtful = inputs_of([0.99, 0.99, 0.99, 1.0]), inputs_of([0.5, 0.6, 0.99, 1.0])
     sample = [SampledDecision(sure, 3.0), SampledDecision(doubtful, 1.0)]
-    shown = preview(sample, 4, rule(0.1), rule(5.0), 0.0, 1.0)
+    shown = preview(sample, 4, rule(0.9), rule(0.4), 0.0, 1.0)
     assert shown is not None
     assert (shown.sampled, shown.requests, shown.moved) == (2, 4.0, 0.25)
     assert shown.now.split == [0.75, 0.0, 0.25, 0.0]
@@ -92,7 +91,7 @@ async def test_a_preview_decides_again_and_weighs_what_a_sample_stands_for() -> 
     assert shown.now.no_worse == pytest.approx((3 * 0.99 + 0.99) / 4)
     assert shown.then.split == [1.0, 0.0, 0.0, 0.0]
     assert shown.then.cost_share == pytest.approx(0.1)
-    assert preview(sample, 3, rule(0.1), rule(5.0), 0.0, 1.0) is None
+    assert preview(sample, 3, rule(0.9), rule(0.4), 0.0, 1.0) is None
 
 
 async def test_of_little_traffic_all_is_taken_and_of_much_what_stands_for_it(aio: RunningGateway) -> None:
@@ -178,11 +177,12 @@ async def test_whoever_only_looks_on_or_comes_from_elsewhere_changes_nothing(
 async def test_probes_draw_a_curve_again_after_another_and_verdicts_the_calibration(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
-    now, model = time.time(), aio.parts.routing.classifier.model  # type: ignore[attr-defined]
-    encoded = encode_prompt(model, [{"role": "user", "content": "What is the capital of France?"}])
+    now, version = time.time(), aio.parts.routing.classifier.serving.current  # type: ignore[attr-defined]
+    encoded = encode_prompt(version.model, [{"role": "user", "content": "What is the capital of France?"}])
     row = {
         "source": "probe", "feature_spec": encoded.feature_spec, "embedding": encoded.embedding,
-        "features": encoded.features, "no_worse": [False, True, True, True], "weights": [1.0] * 4, "created_at": now,
+        "features": encoded.features, "classes": encoded.classes, "no_worse": [False, True, True, True],
+        "weights": [1.0] * 4, "created_at": now,
     }  # fmt: skip
     verdict = {
         "tier": 1, "model": "m", "sampled_probability": 0.05, "sampled_reason": "sample", "status": "done",
@@ -194,9 +194,11 @@ async def test_probes_draw_a_curve_again_after_another_and_verdicts_the_calibrat
         await connection.execute(insert(training_rows), [row | {"request_id": f"p{n}"} for n in range(4)])
         await connection.execute(insert(verifications).values(verdict | {"request_id": "v0"}))
     curve = (await admin.get("/admin/api/routing/curve")).json()
-    probes = [point for point in curve["points"] if point["source"] == "probes"]
-    assert (curve["probes"], probes[0]["no_worse"], probes[0]["cost_share"]) == (4, 1.0, 1.0)
-    assert probes[-1]["no_worse"] in (0.0, 1.0)
+    first, last = curve["points"][0], curve["points"][-1]
+    # At a threshold of 0 the cheapest tier answers, which was worse; at 1 the strongest.
+    assert (curve["probes"], first["threshold"], first["no_worse"], last["threshold"]) == (4, 0.0, 0.0, 1.0)
+    assert (last["no_worse"], last["cost_share"]) == (1.0, 1.0)
+    assert 0.0 <= curve["no_worse"] <= 1.0
     bins = (await admin.get("/admin/api/routing/reliability")).json()["bins"]
     assert [(one["tier"], one["predicted"], one["no_worse"]["count"]) for one in bins] == [(1, 0.25, 0)]
     page = await admin.get(PAGE)
@@ -207,15 +209,13 @@ async def test_probes_draw_a_curve_again_after_another_and_verdicts_the_calibrat
         assert answer.headers["content-type"] == "text/csv; charset=utf-8", view
         assert list(csv.DictReader(io.StringIO(answer.text))), view
 
-    curves = aio.parts.probe_curves
-    drawn = await curves.of(model)
-    assert await curves.of(model) is drawn
+    curves, table = aio.parts.probe_curves, version.table
+    drawn = await curves.of("a version", table)
+    assert await curves.of("a version", table) is drawn
     async with aio.parts.database.begin() as connection:
         await connection.execute(insert(training_rows).values(row | {"request_id": "p4", "created_at": now + 1}))
-    assert (await curves.of(model)).probes == 5
-    renamed = msgspec.structs.replace(model.manifest, version="another")
-    other = OutcomeModel(renamed, model.encoder, model.heads, model.memory)
-    assert await curves.of(other) is not await curves.of(model)
+    assert (await curves.of("a version", table)).probes == 5
+    assert await curves.of("another", table) is not await curves.of("a version", table)
 
 
 async def test_without_its_database_the_page_says_so(tmp_path: Path) -> None:

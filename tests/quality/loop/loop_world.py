@@ -24,9 +24,7 @@ def price(tier: int, usage: Usage) -> float:
 
 def record(request_id: str, *, tier: int = 1, prompt: str = PROMPT, answer: str = "7", **changes: Any) -> Record:
     prediction = Prediction(p_ok=[0.7, 0.8, 0.9, 1.0], kind="measured", novelty=0.1, classifier_version="v1")
-    inputs = PolicyInputs(
-        prediction=prediction, costs=[1.0, 2.0, 3.0, 4.0], rule="lambda", quality_target=0.1, lambda_=1.0, tau=0.9
-    )
+    inputs = PolicyInputs(prediction=prediction, costs=[1.0, 2.0, 3.0, 4.0], quality_target=0.9, tau=0.9)
     made = Record(
         request_id=request_id,
         created_at=1000.0,

@@ -1,17 +1,16 @@
 """Versions of the tiny classifier that are good, blind, shuffled or broken, and probes that tell them apart."""
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tiny_classifier import experience_row, prompt_about
+from tiny_classifier import SETTINGS, experience_row, prompt_about
 
-from classifier.artefact import Tensors, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.artefact import load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.complexity.prior import adequacies, like_of
 from classifier.outcome_model import OutcomeModel
 from classifier.registry import ArtefactRegistry
 from migrations.tables import training_rows
@@ -20,33 +19,38 @@ from quality.rollout import Rollouts
 from quality.rollout_evidence import RolloutSettings
 
 GOOD, BAD = "v1-good", "v1-bad"
+Table = list[list[float]]
 QUICK = RolloutSettings(patience=30, watch_probes=60)
 
 
-def variant(registry: ArtefactRegistry, version: str, change: Callable[[Tensors], None] = lambda tensors: None) -> str:
-    """A child of the current version with its tensors changed; everything else, the hashes too, is in order."""
+def variant(registry: ArtefactRegistry, version: str, table: Table | None = None) -> str:
+    """A child of the current version that learned `table`, or what the prior says anyway."""
     current = registry.current()
-    tensors = load_model_tensors(current)
-    change(tensors)
-    manifest = msgspec.structs.replace(load_manifest(current), version=version, parent=current.name)
-    save_artefact(registry.root, manifest, tensors, load_base(current))
+    learned = prior() if table is None else table
+    manifest = msgspec.structs.replace(
+        load_manifest(current),
+        version=version,
+        parent=current.name,
+        catalogue_fingerprint=SETTINGS.catalogue_fingerprint,
+        adequacy=learned,
+    )
+    save_artefact(registry.root, manifest, load_model_tensors(current), load_base(current))
     return version
 
 
-def shuffled(tensors: Tensors) -> None:
-    """Weights dealt out anew among the inputs."""
-    tensors["heads.coef"] = np.ascontiguousarray(np.random.default_rng(0).permutation(tensors["heads.coef"]))
+def prior() -> Table:
+    found: Table = adequacies(like_of(4))[:, :-1].round(4).tolist()
+    return found
 
 
-def inverted(tensors: Tensors) -> None:
-    """What speaks for a tier speaks against it, loud enough for neighbours not to make up for it."""
-    tensors["heads.coef"] = -4 * tensors["heads.coef"]
+def inverted() -> Table:
+    """What speaks for a tier speaks against it."""
+    return [[round(1 - p, 4) for p in row] for row in prior()]
 
 
-def blind(tensors: Tensors) -> None:
+def blind() -> Table:
     """The cheapest tier is always good enough, says it."""
-    tensors["heads.coef"] = np.zeros_like(tensors["heads.coef"])
-    tensors["heads.bias"] = np.full_like(tensors["heads.bias"], 5.0)
+    return [[0.995] * 3] * 4
 
 
 async def store_probes(engine: AsyncEngine, model: OutcomeModel, count: int, at: float) -> None:

@@ -1,7 +1,9 @@
 """Erasing a user: neither the store nor any classifier version remembers her, and everybody else stays."""
 
+import hashlib
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from loop_world import rows
@@ -9,17 +11,24 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import SETTINGS, base_artefact, experience_row, fresh_registry, model_in
 
-from classifier.artefact import load_artefact, load_base, load_manifest
+from classifier.artefact import (
+    load_artefact,
+    load_base,
+    load_manifest,
+    load_model_tensors,
+    model_tensors,
+    save_artefact,
+)
 from classifier.erasure import versions_without
 from classifier.manifest import TrainingWindow
 from classifier.quantised import dequantise, quantise
 from classifier.registry import ArtefactRegistry
-from classifier.training.retrain import retrain_from
+from classifier.training.encoded_rows import EncodedRows, label_matrix
+from classifier.training.fit import fit_heads
 from migrations.tables import audit_events, classifier_versions, rollouts, training_rows
 from quality.classifier_versions import ClassifierVersions
 from quality.erasure import erase_user, forget_erased
-from quality.experience import encode_prompt, export_rows
-from quality.training import encoded_rows
+from quality.experience import Tensors, encode_prompt, export_rows
 
 WORDS = ("table", "window", "garden", "river", "market", "silver", "bridge", "forest", "winter", "morning")
 
@@ -52,21 +61,39 @@ async def learn(engine: AsyncEngine, registry: ArtefactRegistry, *users: str) ->
     return await retrained(engine, registry)
 
 
+def trained_with_heads(registry: ArtefactRegistry, root: Path, tensors: Tensors) -> Path:
+    """As releases before this one retrained: users' embeddings are in the base data and in the memory."""
+    old = EncodedRows.from_tensors(load_base(root))
+    new = EncodedRows(
+        features=tensors["features"],
+        embedding=tensors["embedding"],
+        word_logits=np.zeros((len(tensors["at"]), old.word_logits.shape[1]), np.float32),
+        labels=label_matrix(tensors["no_worse"]),
+        weights=np.ones(len(tensors["at"]), np.float32),
+        group=np.full(len(tensors["at"]), -1, np.int32),
+        held=np.zeros(len(tensors["at"]), np.bool_),
+    )
+    rows, parent = old.joined(new), load_manifest(root)
+    model = model_tensors(load_model_tensors(root), *fit_heads(rows, seed=0))
+    manifest = msgspec.structs.replace(
+        parent,
+        version=f"v1-heads-{hashlib.sha256(new.embedding.tobytes()).hexdigest()[:12]}",
+        parent=parent.version,
+        catalogue_fingerprint="serving",
+        models=SETTINGS.models,
+        training_window=TrainingWindow(start=None, end=None, source="verified traffic"),
+        counts={"new": len(new)},
+    )
+    return save_artefact(registry.root, manifest, model, rows.tensors())
+
+
 async def retrained(engine: AsyncEngine, registry: ArtefactRegistry) -> str:
     root = (
         registry.folder(registry.versions()[0])
         if registry.previous() is None
         else registry.folder(load_manifest(registry.current()).parent or registry.current().name)
     )
-    tensors = await export_rows(engine, load_manifest(root))
-    folder = retrain_from(
-        root,
-        encoded_rows(tensors),
-        registry.root,
-        catalogue_fingerprint="serving",
-        models=SETTINGS.models,
-        window=TrainingWindow(start=None, end=None, source="verified traffic"),
-    )
+    folder = trained_with_heads(registry, root, await export_rows(engine, load_manifest(root), [""] * 4))
     registry.promote(folder.name)
     await ClassifierVersions(engine).ensure(load_manifest(folder), folder, 1.0)
     return folder.name
@@ -161,16 +188,9 @@ async def test_a_version_finished_after_the_erasure_is_found_later(
     ]
     async with engine.begin() as connection:
         await connection.execute(insert(training_rows), made)
-    exported = encoded_rows(await export_rows(engine, load_manifest(registry.current())))
+    exported = await export_rows(engine, load_manifest(registry.current()), [""] * 4)
     assert (await erase_user(engine, registry, "ada", actor="ann", reason="", now=2000.0)).replaced == {}
-    late = retrain_from(
-        registry.current(),
-        exported,
-        registry.root,
-        catalogue_fingerprint="serving",
-        models=SETTINGS.models,
-        window=TrainingWindow(start=None, end=None, source="verified traffic"),
-    ).name
+    late = trained_with_heads(registry, registry.current(), exported).name
 
     replaced = await forget_erased(engine, registry, actor="retention", now=2001.0)
 

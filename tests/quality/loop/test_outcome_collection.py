@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from classifier.artefact import default_artefact, load_artefact
-from classifier.complexity.cold_start import ColdStart
+from classifier.complexity.class_predictor import ClassPredictor
 from classifier.errors import TrainingDataError
 from classifier.evidence import EVIDENCE_NAMES
 from classifier.outcome_folder import OutcomeFolder
@@ -65,7 +65,7 @@ async def collected(root: Path, tiers: list[TellingTier], questions: list[Questi
     model = load_artefact(default_artefact())
     numbers = [tier.number for tier in tiers]
     folder = OutcomeFolder.begun(root, outcomes_manifest(LAPTOP, numbers, model, how))
-    prompts = PromptModel(model, ColdStart(model))
+    prompts = PromptModel(model, ClassPredictor(model))
     return await collect_outcomes(tiers, LAPTOP, folder, questions, prompts, how, lambda stage, share: None)
 
 

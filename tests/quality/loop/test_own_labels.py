@@ -9,14 +9,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import base_artefact, experience_row
 
 from classifier.artefact import load_artefact
-from classifier.complexity.cold_start import ColdStart
+from classifier.complexity.class_predictor import ClassPredictor
 from classifier.decision import Prediction
 from classifier.local.own import OwnOutcomes
 from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import routing_input
 from migrations.tables import audit_events, training_rows
-from quality.own_labels import OwnLabels
-from quality.recent_experience import reset_promotions
+from quality.own_labels import OwnLabels, reset_labels
 
 PROMPT = "Tell me about cotton table window garden river"
 NOW = 100_000.0
@@ -32,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> OutcomeModel:
 
 async def store(engine: AsyncEngine, model: OutcomeModel, count: int, **changed: Any) -> None:
     given = routing_input([{"role": "user", "content": PROMPT}])
-    classes = ColdStart(model).classes(given, model.encode(given))
+    classes = ClassPredictor(model).classes(given, model.encode(given))
     rows = [
         experience_row(model, f"{changed.get('key_id')}-{i}", PROMPT, good=False)
         | {"created_at": 1000.0 + i, "source": "probe", "classes": classes}
@@ -44,12 +43,12 @@ async def store(engine: AsyncEngine, model: OutcomeModel, count: int, **changed:
 
 
 def following(engine: AsyncEngine, model: OutcomeModel) -> OwnLabels:
-    return OwnLabels(engine, model, ColdStart(model).table)
+    return OwnLabels(engine, model, ClassPredictor(model).table)
 
 
 def predicted(model: OutcomeModel, own: OwnOutcomes | None, key: str = "") -> Prediction:
     given = routing_input([{"role": "user", "content": PROMPT}], key=key)
-    return ColdStart(model).prediction(given, model.encode(given), own)
+    return ClassPredictor(model).prediction(given, model.encode(given), own)
 
 
 async def test_labels_change_the_prediction_and_are_counted(any_engine: AsyncEngine, model: OutcomeModel) -> None:
@@ -102,7 +101,7 @@ async def test_a_reset_forgets_what_was_labelled_before(sqlite_engine: AsyncEngi
     await store(sqlite_engine, model, 6)
     labels = following(sqlite_engine, model)
     await labels.catch_up(NOW)
-    await reset_promotions(sqlite_engine, actor="op", reason="wrong judge", now=5000.0)
+    await reset_labels(sqlite_engine, actor="op", reason="wrong judge", now=5000.0)
     assert await labels.catch_up(NOW) is None
 
 

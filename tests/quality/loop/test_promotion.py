@@ -1,210 +1,109 @@
-"""Promotion: only a significant gain on unseen rows counts, and every guard can say no."""
+"""Promotion: only a certain gain on rows that neither has seen counts, and every guard can say no."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from tiny_classifier import base_artefact
 
-from classifier.artefact import load_artefact, load_base
-from classifier.decision import Prediction
-from classifier.heads import Heads
-from classifier.memory import Nearby
-from classifier.outcome_model import EncodedTurn, OutcomeModel, Outcomes
-from classifier.training.encoded_rows import EncodedRows
-from quality.promotion import judge_candidate
+from classifier.artefact import load_artefact
+from classifier.features import FEATURE_NAMES
+from classifier.local.labels import Labels
+from classifier.outcome_model import OutcomeModel
+from quality.promotion import Judgement, Predicted, judge_candidate
+
+ROWS = 600
+Float = npt.NDArray[np.floating]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return base_artefact(tmp_path_factory.mktemp("shipped"))
+def model(tmp_path_factory: pytest.TempPathFactory) -> OutcomeModel:
+    return load_artefact(base_artefact(tmp_path_factory.mktemp("shipped")))
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> OutcomeModel:
-    return load_artefact(folder)
+def labels(model: OutcomeModel) -> Labels:
+    """Verified answers of tier 1 to remembered prompts: every second one is as good as the strongest tier's."""
+    rng = np.random.default_rng(0)
+    scores = np.full((ROWS, 3), np.nan, np.float32)
+    scores[:, 0] = np.arange(ROWS) % 2
+    return Labels(
+        classes=np.full((ROWS, 4), 0.25, np.float32),
+        embedding=model.memory.vectors[rng.integers(0, len(model.memory.vectors), ROWS)],
+        surface=np.zeros((ROWS, len(FEATURE_NAMES)), np.float32),
+        scores=scores,
+        weights=np.ones((ROWS, 3), np.float32),
+        key=np.zeros(ROWS, np.int32),
+        context=np.full(ROWS, -1, np.int32),
+    )
 
 
-@pytest.fixture(scope="module")
-def unseen(folder: Path) -> EncodedRows:
-    """Rows that trained none of the heads, as verified traffic of tier 1: its outcome and the strongest tier's."""
-    base = EncodedRows.from_tensors(load_base(folder))
-    held = base.take(base.held)
-    held.labels[:, 1:3] = np.nan
-    return held
+def knowing(labels: Labels, sure: float) -> Float:
+    """Probabilities that are `sure` of what happened."""
+    known: Float = np.where(np.nan_to_num(labels.scores) > 0.5, sure, 1 - sure)
+    return known
 
 
-def _shifted(model: OutcomeModel, logits: float) -> OutcomeModel:
-    """`model` with tier 1's logit moved by `logits`."""
-    old = model.heads
-    bias = old.bias.copy()
-    bias[0] += logits
-    heads = Heads(old.mean, old.scale, old.coef, bias)
-    return OutcomeModel(model.manifest, model.encoder, heads, model.memory)
+def judged(model: OutcomeModel, labels: Labels, ours: Float, theirs: Float) -> Judgement:
+    return judge_candidate(model, model, labels, Predicted(ours, theirs, np.full(ours.shape, 0.5)))
 
 
-def _none_of(rows: EncodedRows) -> EncodedRows:
-    return rows.take(np.zeros(len(rows), np.bool_))
-
-
-def test_a_model_that_routes_better_is_promoted(model: OutcomeModel, unseen: EncodedRows) -> None:
-    # The incumbent does not believe in tier 1, and so always pays for the strongest.
-    judgement = judge_candidate(model, _shifted(model, -20.0), unseen, _none_of(unseen))
+def test_probabilities_that_are_nearer_to_the_outcomes_are_promoted(model: OutcomeModel, labels: Labels) -> None:
+    judgement = judged(model, labels, knowing(labels, 0.95), knowing(labels, 0.6))
 
     assert judgement.promote, judgement.reasons
     assert judgement.gain is not None
     assert judgement.gain.low > 0
 
 
-def test_a_model_that_changes_nothing_is_refused_for_want_of_gain(model: OutcomeModel, unseen: EncodedRows) -> None:
-    judgement = judge_candidate(model, model, unseen, _none_of(unseen))
-
-    [reason] = judgement.reasons
-    assert reason.startswith(f"gain on {len(unseen)} newer rows is +0.0000")
-
-
-def test_a_worse_model_is_refused(model: OutcomeModel, unseen: EncodedRows) -> None:
-    judgement = judge_candidate(_shifted(model, -20.0), model, unseen, _none_of(unseen))
-
-    assert judgement.gain is not None
-    assert judgement.gain.high < 0
-    assert not judgement.promote
+def test_what_is_no_nearer_than_the_incumbent_is_refused(model: OutcomeModel, labels: Labels) -> None:
+    for ours in (0.8, 0.9):
+        judgement = judged(model, labels, knowing(labels, ours), knowing(labels, 0.9))
+        assert any("below the incumbent's" in reason for reason in judgement.reasons)
 
 
-def test_a_model_that_treats_all_prompts_alike_is_refused_by_its_shuffled_self(
-    model: OutcomeModel, unseen: EncodedRows
-) -> None:
-    # Always taking tier 4 beats an incumbent that always takes tier 1; but that takes no look at the prompt.
-    judgement = judge_candidate(_shifted(model, -20.0), _shifted(model, 20.0), unseen, _none_of(unseen))
+def test_what_knows_only_the_tiers_own_rates_is_refused(model: OutcomeModel, labels: Labels) -> None:
+    """However far off the incumbent is."""
+    judgement = judged(model, labels, np.full((ROWS, 3), 0.5), knowing(labels, 0.1))
 
     assert judgement.gain is not None
     assert judgement.gain.low > 0
-    assert any("shuffled control" in reason for reason in judgement.reasons)
+    assert any("the tiers' own rates" in reason for reason in judgement.reasons)
 
 
-def test_an_overconfident_model_is_refused_unless_the_incumbent_is_worse(
-    model: OutcomeModel, unseen: EncodedRows
+def test_too_few_rows_say_nothing(model: OutcomeModel, labels: Labels) -> None:
+    few = labels.take(np.arange(40))
+    judgement = judged(model, few, knowing(few, 0.95), knowing(few, 0.6))
+    assert judgement.reasons == ["40 newer rows; a comparison needs at least 50"]
+
+
+def test_a_candidate_that_ruins_one_kind_of_prompts_is_refused_though_the_others_gain(
+    model: OutcomeModel, labels: Labels
 ) -> None:
-    sure = _shifted(model, 4.0)
-
-    against_good = judge_candidate(sure, model, unseen, _none_of(unseen))
-    against_worse = judge_candidate(sure, _shifted(model, 8.0), unseen, _none_of(unseen))
-
-    assert any(reason.startswith("tier 1: calibration error") for reason in against_good.reasons)
-    assert not any("calibration" in reason for reason in against_worse.reasons)
-
-
-def test_losing_on_the_base_data_is_a_reason_of_its_own(model: OutcomeModel, unseen: EncodedRows) -> None:
-    judgement = judge_candidate(_shifted(model, -20.0), model, _none_of(unseen), unseen)
-
-    assert any(reason.startswith("loses on the base data") for reason in judgement.reasons)
-    assert any(reason.startswith("0 newer held-out rows") for reason in judgement.reasons)
-
-
-def test_a_dearer_model_is_refused_unless_its_gain_pays(model: OutcomeModel, unseen: EncodedRows) -> None:
-    """The candidate pays for the strongest tier everywhere."""
-    judgement = judge_candidate(_shifted(model, -20.0), model, unseen, unseen)
-
-    assert judgement.dearer is not None
-    assert judgement.dearer.low > 0.1
-    assert [reason.split(" on the ")[1][:9] for reason in judgement.reasons if reason.startswith("costs +")] == [
-        "newer row",
-        "base data",
-    ]
-    paid = judge_candidate(_shifted(model, -20.0), _shifted(model, 20.0), unseen, _none_of(unseen))
-    assert paid.dearer is not None
-    assert paid.dearer.low > 0.1
-    assert not any(reason.startswith("costs +") for reason in paid.reasons)
-
-
-class _Changed(OutcomeModel):
-    """A model that behaves as `like` but for what a test overrides."""
-
-    def __init__(self, like: OutcomeModel) -> None:
-        super().__init__(like.manifest, like.encoder, like.heads, like.memory)
-
-
-class _RuinsOneKind(_Changed):
-    """Believes in tier 1 for all prompts of `cluster`."""
-
-    cluster = -1
-
-    def outcomes(self, features: Any, embedding: Any, word_logits: Any, own_rows: Any = None) -> Outcomes:
-        found = super().outcomes(features, embedding, word_logits, own_rows)
-        found.p[self.clusters.nearest(embedding) == self.cluster, 0] = 0.995
-        return found
-
-
-def test_a_model_that_ruins_one_kind_of_prompts_is_refused_though_the_others_gain(
-    model: OutcomeModel, unseen: EncodedRows
-) -> None:
-    unseen = unseen.joined(unseen).joined(unseen)
-    nearest = model.clusters.nearest(unseen.embedding)
+    nearest = model.clusters.nearest(labels.embedding)
     sizes = np.bincount(nearest)
-    large = [k for k in range(len(sizes)) if sizes[k] >= 50]
-    hard = min(large, key=lambda k: float(unseen.labels[nearest == k, 0].mean()))
-    ruins = _RuinsOneKind(model)
-    ruins.cluster = hard
+    ruined = int(np.argmax(sizes >= 50))
+    ours = knowing(labels, 0.99)
+    ours[nearest == ruined] = 1 - ours[nearest == ruined]
 
-    judgement = judge_candidate(ruins, model, unseen, _none_of(unseen))
+    judgement = judged(model, labels, ours, knowing(labels, 0.6))
 
     worst = judgement.clusters[0]
-    assert (worst.cluster, worst.rows) == (hard, sizes[hard])
-    assert [r for r in judgement.reasons if r.startswith(f"loses on the {worst.rows} rows of cluster {hard}")]
-    assert not any("of cluster" in reason for reason in judge_candidate(model, model, unseen, unseen).reasons)
+    assert (worst.cluster, worst.rows) == (ruined, sizes[ruined])
+    assert any(f"loses on the {worst.rows} rows of cluster {ruined}" in reason for reason in judgement.reasons)
 
 
-class _Slow(_Changed):
-    def prediction(self, turn: EncodedTurn, nearby: Nearby) -> Prediction:
-        for _ in range(100):
-            super().prediction(turn, nearby)
-        return super().prediction(turn, nearby)
-
-
-def test_a_model_that_decides_slowly_is_refused(model: OutcomeModel, unseen: EncodedRows) -> None:
-    slow = judge_candidate(_Slow(model), model, unseen, _none_of(unseen))
-    fast = judge_candidate(model, _Slow(model), unseen, _none_of(unseen))
-
-    assert any(reason.startswith("a decision takes") for reason in slow.reasons)
-    assert not any(reason.startswith("a decision takes") for reason in fast.reasons)
-
-
-def test_as_soon_as_there_are_probes_only_they_compare(model: OutcomeModel, unseen: EncodedRows, folder: Path) -> None:
-    """Where the two disagree: by sampled traffic the candidate wins, by probes it does not."""
-    probes = EncodedRows.from_tensors(load_base(folder))
-    probes = probes.take(probes.held)
-    mixed = unseen.joined(probes)
-    few = unseen.joined(probes.take(np.arange(40)))
-
-    on_probes = judge_candidate(model, _shifted(model, -20.0), mixed, _none_of(unseen))
-    on_all = judge_candidate(model, _shifted(model, -20.0), few, _none_of(unseen))
-
-    assert (on_probes.compared_on, on_probes.new_rows) == ("probes", len(probes))
-    assert (on_all.compared_on, on_all.new_rows) == ("verified rows", len(unseen) + 40)
-
-
-def test_rows_count_with_their_weights(model: OutcomeModel, unseen: EncodedRows) -> None:
-    incumbent = _shifted(model, -20.0)
-    gains = []
-    for weight in (1.0, 100.0):
-        bad = (unseen.labels[:, 0] < 0.5).astype(np.float32)
-        weighted = replace(unseen, weights=1.0 + (weight - 1.0) * bad)
-        gain = judge_candidate(model, incumbent, weighted, _none_of(unseen)).gain
-        assert gain is not None
-        gains.append(gain.value)
-    assert gains[1] < gains[0]
-
-
-def test_rows_that_trained_the_candidate_are_compared_by_predictions_made_without_them(
-    model: OutcomeModel, unseen: EncodedRows
+def test_probabilities_far_from_what_happens_are_refused_unless_the_incumbents_are_farther(
+    model: OutcomeModel, labels: Labels
 ) -> None:
-    """As bad as predicted elsewhere, however well the candidate itself knows them."""
-    heads = len(model.manifest.heads)
-    distrust = np.full((len(unseen), heads), 0.005, np.float32)
+    honest, too_sure, surer = (np.full((ROWS, 3), p) for p in (0.5, 0.95, 1.0))
+    assert any("calibration error" in reason for reason in judged(model, labels, too_sure, honest).reasons)
+    assert not any("calibration error" in reason for reason in judged(model, labels, too_sure, surer).reasons)
 
-    judgement = judge_candidate(model, model, unseen, _none_of(unseen), predicted=distrust)
 
-    assert judgement.gain is not None
-    assert judgement.gain.high < 0
+def test_an_outcome_that_was_not_observed_counts_for_nothing(model: OutcomeModel, labels: Labels) -> None:
+    ours = knowing(labels, 0.95)
+    ours[:, 1:] = 0.0
+    blind = replace(labels, scores=np.where(np.arange(3) == 0, labels.scores, np.float32(np.nan)))
+    assert judged(model, blind, ours, knowing(labels, 0.6)).promote

@@ -108,7 +108,7 @@ async def test_a_rollout_that_was_killed_beside_the_pointer_is_completed_once(
     engine: AsyncEngine, sqlite_url: str, registry: ArtefactRegistry, finish: Callable[..., list[int]], stage: str
 ) -> None:
     incumbent, model = registry.current().name, model_in(registry)
-    version = variant(registry, BAD, blind) if stage != "promotion" else variant(registry, GOOD)
+    version = variant(registry, BAD, blind()) if stage != "promotion" else variant(registry, GOOD)
     settings = msgspec.structs.replace(QUICK, share=0.0 if stage == "rollback" else 0.1)
     await begin(Rollouts(engine, registry, clock=lambda: 5000.0), engine, version, settings)
     await store_probes(engine, model, 40, 5001.0)
@@ -132,7 +132,7 @@ async def test_two_replicas_on_one_postgresql_never_do_anything_twice(
     await migrate(postgres_url)
     engine, model = open_database(postgres_url), model_in(registry)
     incumbent = registry.current().name
-    variant(registry, BAD, blind)
+    variant(registry, BAD, blind())
     await store_experience(engine, model, 20)
     outcomes, both = SPAWN.Queue(), SPAWN.Barrier(2)
 

@@ -8,6 +8,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.artefact import load_artefact
+from classifier.complexity.classes import Complexity
 from classifier.outcome_model import OutcomeModel
 from classifier.registry import ArtefactRegistry
 from classifier.training.dataset import TIER_MODELS, OutcomeRow
@@ -17,6 +18,13 @@ from quality.experience import encode_prompt
 from quality.retrain import RetrainSettings
 
 SETTINGS = RetrainSettings(catalogue_fingerprint="serving", models={"serving": ["a", "b", "c", "d"]})
+# What each topic is stored as: of certain classes, so that a test knows what there is to learn.
+TOPICS = {
+    "cotton": Complexity.SIMPLE,
+    "gamma": Complexity.MEDIUM,
+    "delta": Complexity.COMPLEX,
+    "copper": Complexity.EXPERT,
+}
 _FILLERS = ["table", "window", "garden", "river", "market", "silver", "bridge", "forest", "winter", "morning"]
 
 
@@ -71,6 +79,12 @@ async def store_experience(
         await connection.execute(insert(training_rows), made)
 
 
+def classes_of(prompt: str) -> list[float]:
+    """P of the four classes: one of them for sure by the topic, else none more than another."""
+    known = next((kind for topic, kind in TOPICS.items() if topic in prompt), None)
+    return [0.25] * 4 if known is None else [float(kind == known) for kind in Complexity]
+
+
 def experience_row(model: OutcomeModel, request_id: str, prompt: str, good: bool) -> dict[str, Any]:
     encoded = encode_prompt(model, [{"role": "user", "content": prompt}])
     return {
@@ -79,6 +93,7 @@ def experience_row(model: OutcomeModel, request_id: str, prompt: str, good: bool
         "feature_spec": encoded.feature_spec,
         "embedding": encoded.embedding,
         "features": encoded.features,
+        "classes": classes_of(prompt),
         "no_worse": [good, None, None, True],
         "weights": [1.0, 0.0, 0.0, 0.0],
     }

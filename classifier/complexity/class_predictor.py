@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +10,9 @@ import numpy.typing as npt
 from classifier.artefact import default_artefact, load_artefact
 from classifier.complexity.classes import Complexity
 from classifier.complexity.model import shipped_complexity
-from classifier.complexity.prior import adequacies, like_of
+from classifier.complexity.prior import DEFAULT_TARGET, adequacies, like_of
 from classifier.decision import Prediction
+from classifier.errors import PolicyInputsError
 from classifier.local.estimator import N0_KEY
 from classifier.local.own import OwnOutcomes
 from classifier.outcome_model import EncodedTurn, OutcomeModel, encode_turn
@@ -20,28 +22,47 @@ from classifier.tokens import tokenise
 Float = npt.NDArray[np.float32]
 
 
-def decides_by_class(model: OutcomeModel) -> bool:
-    """Whether a version decides by class: it has no outcomes of the catalogue, or learned of them by class."""
-    return model.kind == "prior" or model.manifest.adequacy is not None
+def threshold_of(quality_target: float | None) -> float:
+    """How likely the chosen tier's answer must be good enough, in [0, 1]: the quality target itself; None is the
+    default one. Raises `PolicyInputsError` for a target outside [0, 1]."""
+    if quality_target is None:
+        return DEFAULT_TARGET
+    if not 0.0 <= quality_target <= 1.0:
+        raise PolicyInputsError(f"quality target is {quality_target}; it must lie in [0, 1].")
+    return quality_target
 
 
-class ColdStart:
+class ClassPredictor:
     """Predictions by complexity class beside one outcome model, whose encoding it uses where that is of the encoder
     that the classes were trained with; else the shipped one encodes the prompt. Raises `ArtefactError` if either file
     is missing.
 
     `like`: what each tier of the catalogue is like, which need not be as many tiers as the model is for; by default the
-    model's number, spread evenly.
+    model's number, spread evenly. A table that the model learned of this catalogue takes the place of the prior if it
+    is of as many tiers (`kind` is then "measured", else "prior").
     """
 
     def __init__(self, model: OutcomeModel, like: Sequence[Complexity] = ()) -> None:
-        self._complexity, self._like = shipped_complexity(), tuple(like) or like_of(model.manifest.tiers)
-        learned = model.manifest.adequacy if model.kind == "measured" else None
-        self._table = adequacies(self._like)[:, :-1] if learned is None else np.array(learned, np.float32)
+        self._complexity = shipped_complexity()
+        kinds = tuple(like) or like_of(model.manifest.tiers)
+        learned = model.adequacy if model.kind == "measured" else None
+        measured = learned is not None and learned.shape[1] == len(kinds) - 1
+        self._kind: Literal["measured", "prior"] = "measured" if measured else "prior"
+        self._table = learned if learned is not None and measured else adequacies(kinds)[:, :-1]
         # By tier, so that a decision takes four products for each.
         self._by_tier = [tuple(column) for column in self._table.T.tolist()]
-        self._version, self._kind = model.version, model.kind
+        self._version = model.version
         self._shares_encoder = model.manifest.encoder.get("sha256") == self._complexity.encoder
+
+    @property
+    def kind(self) -> Literal["measured", "prior"]:
+        """Whether the table was learned of this catalogue."""
+        return self._kind
+
+    @property
+    def tiers(self) -> int:
+        """How many tiers the predictions are of."""
+        return len(self._by_tier) + 1
 
     @property
     def table(self) -> Float:

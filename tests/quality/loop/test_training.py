@@ -1,4 +1,4 @@
-"""Retraining of versions that decide by class: what labels show by class is learned, and gated out of fold."""
+"""Training: what labels show by class is learned, and judged out of fold."""
 
 import shutil
 from pathlib import Path
@@ -11,14 +11,13 @@ from safetensors.numpy import save_file
 from tiny_classifier import base_artefact
 
 from classifier.artefact import load_artefact
+from classifier.complexity.class_predictor import ClassPredictor
 from classifier.complexity.classes import Complexity
-from classifier.complexity.cold_start import ColdStart, decides_by_class
 from classifier.complexity.prior import adequacies
 from classifier.features import FEATURE_NAMES
 from classifier.manifest import Manifest
 from classifier.routing_input import routing_input_of_text
-from quality.class_training import exported_labels, predicted_by, predicted_in_folds
-from quality.training import Trained, carry_out
+from quality.training import Trained, carry_out, exported_labels, predicted_by, predicted_in_folds
 from quality.training_order import Order
 
 CATALOGUE = "lab"
@@ -38,7 +37,7 @@ def rows_of(
     """`n` verified answers of tier 2 to prompts of two classes; `good`: how often it is as good, by class."""
     rng = np.random.default_rng(seed)
     kinds = rng.choice(list(good), n)
-    dim, heads = int(manifest.encoder["dim"]), len(manifest.heads)
+    dim = int(manifest.encoder["dim"])
     no_worse = np.full((n, 3), np.nan, np.float32)
     no_worse[:, 1] = rng.random(n) < np.array([good[kind] for kind in kinds])
     if shuffled:
@@ -48,16 +47,12 @@ def rows_of(
     embedding = rng.normal(size=(n, dim)).astype(np.float32)
     return {
         "features": np.zeros((n, len(FEATURE_NAMES)), np.float32),
-        "word_logits": np.zeros((n, heads), np.float32),
         "embedding": embedding / np.linalg.norm(embedding, axis=1, keepdims=True),
         "no_worse": no_worse,
-        "correct": np.full((n, 4), np.nan, np.float32),
-        "weights": np.ones(n, np.float32),
         "classes": np.eye(4, dtype=np.float32)[kinds - 1],
         "told": told,
         "key": np.full(n, -1, np.int32),
         "context": np.full(n, -1, np.int32),
-        "held": np.zeros(n, np.uint8),
         "fold": (np.arange(n) % 4).astype(np.uint8),
         "compare": np.ones(n, np.uint8),
         "at": np.full(n, at),
@@ -73,7 +68,6 @@ def trained(base: Path, folder: Path, tensors: Tensors, *, changes: dict[int, fl
         models={"lab": ["a", "b", "c", "d"]},
         window_start="2026-01-01T00:00:00+00:00",
         window_end="2026-01-02T00:00:00+00:00",
-        base_weight=None,
         seed=0,
         changes=changes or {},
         prior=PRIOR,
@@ -91,12 +85,12 @@ def test_a_version_learns_by_class_what_its_tiers_do(base: Path, tmp_path: Path)
     assert done.judgement.gain.low > 0.05
 
     model = load_artefact(Path(done.path), CATALOGUE)
-    table = ColdStart(model, LIKE).table
-    assert (model.kind, decides_by_class(model)) == ("measured", True)
+    table = ClassPredictor(model, LIKE).table
+    assert model.kind == "measured"
     assert table[1, 1] < 0.4 < 0.8 < table[2, 1]
     np.testing.assert_allclose(table[:, 0], np.array(PRIOR)[:, 0], atol=1e-3)
     assert model.manifest.parent == manifest.version
-    prediction = ColdStart(model, LIKE).prediction(*_turn(model))
+    prediction = ClassPredictor(model, LIKE).prediction(*_turn(model))
     assert prediction.kind == "measured"
     assert prediction.p_ok[-1] == 1.0
 
@@ -104,7 +98,7 @@ def test_a_version_learns_by_class_what_its_tiers_do(base: Path, tmp_path: Path)
 def test_another_catalogue_has_the_prior_again(base: Path, tmp_path: Path) -> None:
     done = trained(base, tmp_path, rows_of(load_artefact(base).manifest, {2: 0.15, 3: 0.95}))
     other = load_artefact(Path(done.path), "another catalogue")
-    np.testing.assert_allclose(ColdStart(other, LIKE).table, np.array(PRIOR)[:, :-1], atol=1e-6)
+    np.testing.assert_allclose(ClassPredictor(other, LIKE).table, np.array(PRIOR)[:, :-1], atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -129,10 +123,10 @@ def test_labels_from_before_a_tier_changed_do_not_judge_and_count_for_little(bas
     manifest = load_artefact(base).manifest
     done = trained(base, tmp_path, rows_of(manifest, {2: 0.15, 3: 0.95}), changes={2: 20.0})
     assert done.judgement.outdated == {2: 160}
-    table = ColdStart(load_artefact(Path(done.path), CATALOGUE), LIKE).table
+    table = ClassPredictor(load_artefact(Path(done.path), CATALOGUE), LIKE).table
     shutil.rmtree(done.path)
     fresh = trained(base, tmp_path, rows_of(manifest, {2: 0.15, 3: 0.95}))
-    learned = ColdStart(load_artefact(Path(fresh.path), CATALOGUE), LIKE).table
+    learned = ClassPredictor(load_artefact(Path(fresh.path), CATALOGUE), LIKE).table
     assert learned[1, 1] < table[1, 1] < PRIOR[1][1]
 
 

@@ -1,1 +1,0 @@
-"""The closed-loop laboratory: recorded outcomes replayed through the real router, monitor and retrainer."""
