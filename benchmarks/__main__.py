@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from benchmarks.evidence import evidence_table
 from benchmarks.replay.checks import checks
 from benchmarks.replay.demo import demo as run_demo
 from benchmarks.replay.deployment import Conditions
 from benchmarks.replay.plans import own_plans, recorded_plans
-from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers
+from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers, marked_answers
 from benchmarks.replay.report import report
 from benchmarks.replay.timeline import Life, Look, Plan, live
 from benchmarks.utility import ROUTED, read_customers, table
@@ -109,6 +110,27 @@ def utility(
     for way, labels, points in table(customers, rate, counts or (0, 100, 300), draws, seed):
         shown = f"{points.value:+6.2f} [{points.low:+6.2f}, {points.high:+6.2f}]"
         click.echo(f"{way:<14} {f'{labels} labels' if way in ROUTED else '':>10}  {shown}")
+
+
+@main.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--seed", default=0, show_default=True, help="Of the folds, the control and the bootstrap.")
+def evidence(file: Path, seed: int) -> None:
+    """How well the recorded answers of FILE (as replay_arena.jsonl.gz) are told good from bad by their text."""
+    try:
+        ladder = marked_answers(file)
+    except (OSError, KeyError, ValueError) as error:
+        raise click.ClickException(f"{file}: {type(error).__name__}: {error}") from error
+    tiers, lines = evidence_table(ladder, seed)
+    click.echo(f"{len(ladder.prompts)} prompts; AUC within a category, more than by p alone, cost of the cascade\n")
+    for one in tiers:
+        gate = "better than p alone by its standard error" if one.is_better else "no better than p alone"
+        click.echo(f"tier {one.tier} ({one.model}): {one.good:.1%} good, {one.checkable} to check; {gate}")
+    for tier, way, found, more, cost in lines:
+        name = f"tier {tier}" if tier else "mean"
+        spent = "" if cost is None else f"{cost.value:.2f} [{cost.low:.2f}, {cost.high:.2f}]"
+        shown = f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+        click.echo(f"{name:<7} {way:<42} {shown}  {more.value:+.3f} [{more.low:+.3f}, {more.high:+.3f}]  {spent}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import hashlib
 import os
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -14,19 +13,19 @@ from safetensors.numpy import load, save
 from classifier.errors import TrainingDataError
 
 MANIFEST = "manifest.json"
-SCHEMA_VERSION = 1
+# 1 had hidden states and summaries of the first tokens.
+SCHEMA_VERSION = 2
 
 Tensors = dict[str, npt.NDArray[np.generic]]
 
 
 class CollectedTier(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier whose outcomes are here. `fingerprint` is `Catalog.tier_fingerprint`; `layer`: of the hidden state, 0
-    where the tier gives none. Prices are US dollars per million tokens."""
+    """A tier whose outcomes are here. `fingerprint` is `Catalog.tier_fingerprint`. Prices are US dollars per million
+    tokens."""
 
     model: str
     policy: str
     fingerprint: str
-    layer: int
     input_usd_per_million: float
     output_usd_per_million: float
 
@@ -34,8 +33,9 @@ class CollectedTier(msgspec.Struct, frozen=True, kw_only=True):
 class OutcomesManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked to whom. Two runs with equal manifests go on where the first one stopped.
 
-    `groups`: names that the rows' `group` numbers. `classifier_version`: whose stage-1 predictions the rows hold, with
+    `groups`: names that the rows' `group` numbers. `classifier_version`: whose predictions the rows hold, with
     `encoder`, the hash of its encoder's description. `max_tokens` bounds an answer, thinking not counted.
+    `evidence_names`: of `Outcomes.evidence`.
     """
 
     schema_version: int
@@ -44,20 +44,20 @@ class OutcomesManifest(msgspec.Struct, frozen=True, kw_only=True):
     tiers: dict[str, CollectedTier]
     groups: list[str]
     seed: int
-    pooling: Literal["last", "mean"]
     max_tokens: int
     classifier_version: str
     encoder: str
     feature_names: list[str]
+    evidence_names: list[str]
 
 
 class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one tier, in the order of `row`.
 
     `row` int64 [n]: hash of the prompt, the same for all tiers; `group`, `level` int16 [n]; `p_ok` float32 [n, tiers],
-    `features` [n, f] and `embedding` [n, d] of stage 1; `state` [n, hidden] (hidden 0 without one); `opening` and
-    `whole` as `TokenSummary` gives them (not a number without token evidence); token counts int32 [n], as billed;
-    `correct` bool [n].
+    `features` [n, f] and `embedding` [n, d] of the prompt; `evidence` [n, e] of the answer, without agreement;
+    `agreement` [n] of a second sample's final answer, not a number where there is none to compare; token counts int32
+    [n], as billed, of one sample; `correct` bool [n].
     """
 
     row: npt.NDArray[np.int64]
@@ -66,9 +66,8 @@ class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
     p_ok: npt.NDArray[np.float32]
     features: npt.NDArray[np.float32]
     embedding: npt.NDArray[np.float32]
-    state: npt.NDArray[np.float32]
-    opening: npt.NDArray[np.float32]
-    whole: npt.NDArray[np.float32]
+    evidence: npt.NDArray[np.float32]
+    agreement: npt.NDArray[np.float32]
     prompt_tokens: npt.NDArray[np.int32]
     answer_tokens: npt.NDArray[np.int32]
     correct: npt.NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""The folder that probes are kept in: `probes.safetensors` and a manifest, in a registry of its own; no pickle."""
+"""The folder that evidence models are kept in: `probes.safetensors` and a manifest, in a registry of its own."""
 
 import hashlib
 import os
@@ -8,37 +8,34 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from classifier.answer_length import AnswerLength
 from classifier.errors import ArtefactError
+from classifier.evidence import EVIDENCE_NAMES
+from classifier.evidence_model import EvidenceModels, JudgedTier, Label, Tensors, model_from
 from classifier.features import FEATURE_NAMES
-from classifier.probes import Label, ProbedTier, ProbeSet, probe_from
-from classifier.token_summary import OPENING_NAMES, WHOLE_NAMES
 
 MANIFEST = "manifest.json"
 PROBES = "probes.safetensors"
-SCHEMA_VERSION = 1
-
-Tensors = dict[str, npt.NDArray[np.generic]]
+# 1 had linear probes on hidden states and summaries of the first tokens.
+SCHEMA_VERSION = 2
 
 
 class ProbeManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about probes but their numbers.
+    """Everything about evidence models but their numbers.
 
-    `classifier_version`: whose stage 1 they start from. `lengths`: tiers whose answers' lengths are predicted, with the
-    `encoder` and `feature_names` that this takes; none if empty. `length_fingerprints`: of those tiers. `rows`: prompts
-    they were fitted on. `metrics`: the report as data.
+    `classifier_version`: whose probabilities they start from. `lengths`: tiers whose answers' lengths are
+    predicted, with the `encoder` and `feature_names` that this takes; none if empty. `length_fingerprints`: of those
+    tiers. `rows`: prompts they were fitted on. `metrics`: the report as data.
     """
 
     schema_version: int
     version: str
     catalog: str
     label: Label
-    probes: list[ProbedTier]
+    models: list[JudgedTier]
     lengths: list[int]
     length_fingerprints: list[str] = []
     encoder: str
@@ -51,13 +48,12 @@ class ProbeManifest(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str = ""
 
 
-def evidence_names() -> list[str]:
-    """What this program reads of tokens, in order; probes fitted on anything else are refused."""
-    return [*OPENING_NAMES, *WHOLE_NAMES]
+class _Version(msgspec.Struct):
+    schema_version: int
 
 
-def load_probes(folder: Path) -> ProbeSet:
-    """The probes in `folder`. Raises `ArtefactError` naming the file and what is wrong with it."""
+def load_probes(folder: Path) -> EvidenceModels:
+    """The models in `folder`. Raises `ArtefactError` naming the file and what is wrong with it."""
     manifest = load_probe_manifest(folder)
     path = folder / PROBES
     try:
@@ -69,13 +65,13 @@ def load_probes(folder: Path) -> ProbeSet:
     except (OSError, SafetensorError, ValueError) as error:
         raise ArtefactError(f"{path}: {error}. Fit the probes again.") from error
     try:
-        probes = [probe_from(spec, tensors) for spec in manifest.probes]
+        models = [model_from(spec, tensors) for spec in manifest.models]
         lengths = None
         if manifest.lengths and tuple(manifest.feature_names) == FEATURE_NAMES:
             lengths = AnswerLength.from_tensors(manifest.encoder, manifest.lengths, tensors)
     except ArtefactError as error:
         raise ArtefactError(f"{path}: {error}") from error
-    return ProbeSet(manifest.version, manifest.label, probes, lengths, manifest.length_fingerprints)
+    return EvidenceModels(manifest.version, manifest.label, models, lengths, manifest.length_fingerprints)
 
 
 def save_probes(root: Path, manifest: ProbeManifest, tensors: Tensors) -> Path:
@@ -109,13 +105,18 @@ def load_probe_manifest(folder: Path) -> ProbeManifest:
     """The manifest alone. Raises `ArtefactError` if it is missing, malformed or not of this program."""
     path = folder / MANIFEST
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=ProbeManifest)
+        content = path.read_bytes()
+        found = msgspec.json.decode(content, type=_Version).schema_version
+        if found != SCHEMA_VERSION:
+            raise ArtefactError(
+                f"{path}: schema version {found}; this program reads {SCHEMA_VERSION}. Run `aio classifier collect` "
+                "into a new folder and `aio classifier probes` on it again."
+            )
+        manifest = msgspec.json.decode(content, type=ProbeManifest)
     except FileNotFoundError as error:
         raise ArtefactError(f"{path} does not exist; give the folder of fitted probes.") from error
     except (OSError, msgspec.MsgspecError) as error:
         raise ArtefactError(f"{path}: {error}. Fit the probes again.") from error
-    if manifest.schema_version != SCHEMA_VERSION:
-        raise ArtefactError(f"{path}: schema version {manifest.schema_version}; this program reads {SCHEMA_VERSION}.")
-    if manifest.evidence_names != evidence_names():
-        raise ArtefactError(f"{path}: fitted on other summaries of tokens than this program makes. Fit them again.")
+    if manifest.evidence_names != list(EVIDENCE_NAMES):
+        raise ArtefactError(f"{path}: fitted on other evidence than this program reads. Fit them again.")
     return manifest

@@ -1,29 +1,29 @@
-"""Asks tiers verifiable prompts; keeps what stages 1 to 3 see of each answer, and whether it was right; no texts."""
+"""Asks tiers verifiable prompts; keeps the evidence of each answer and whether it was right; no texts."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import msgspec
 import numpy as np
 
 from classifier.complexity.class_predictor import ClassPredictor
 from classifier.errors import TrainingDataError
+from classifier.evidence import EVIDENCE_NAMES, evidence_features
 from classifier.features import FEATURE_NAMES
 from classifier.outcome_folder import SCHEMA_VERSION, CollectedTier, OutcomeFolder, Outcomes, OutcomesManifest, row_of
 from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import routing_input
-from classifier.token_summary import OPENING_NAMES, WHOLE_NAMES, TokenSummary
-from inference_core.evidence import EvidenceRequest
 from inference_core.protocol import SamplingParams
 from quality.task_set import Kind, Task, check, tasks
 from quality.tier_accuracy import ANSWER_TOKENS, TierMeasurementError
 from tiers.catalog import Catalog
 from tiers.errors import TierError
-from tiers.final_answer import choice_letter, final_number, options
+from tiers.final_answer import agreement, checkable_answer, choice_letter, final_number, options
 from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
 from tiers.tier_spec import ChainOfThoughtSpec, TierSpec
+from tiers.uncertainty import SECOND_TEMPERATURE, asking_uncertainty, uncertainty_of
 
 Progress = Callable[[str, float], None]
 
@@ -35,6 +35,13 @@ WORD_PROBLEMS_FILE = "gsm8k_sample.jsonl"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 CHOICE = "choice"
 GROUPS = [*KINDS, WORD_PROBLEMS, CHOICE]
+
+
+class PromptModel(NamedTuple):
+    """What predicts from the prompt alone: the encoder's model, and the probabilities that serving begins with."""
+
+    model: OutcomeModel
+    predictor: ClassPredictor
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,11 +74,12 @@ class ChoiceQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collection(msgspec.Struct, frozen=True, kw_only=True):
-    """How to ask: `layer` of the hidden state (of its prompt's last token), seed of the tasks, answers in flight."""
+    """How to ask: seed of the tasks, answers in flight; `second`: whether a second sample is asked for, by which the
+    worth of agreement is learned."""
 
-    layer: int
     seed: int
     concurrency: int
+    second: bool = True
 
 
 def graded_questions(seed: int, count: int, kinds: Sequence[Kind] = KINDS) -> list[Question]:
@@ -147,14 +155,14 @@ def outcomes_manifest(
         schema_version=SCHEMA_VERSION,
         catalog=catalog.name,
         catalogue_fingerprint=catalog.fingerprint,
-        tiers={str(number): _collected(catalog, number, how.layer) for number in numbers},
+        tiers={str(number): _collected(catalog, number) for number in numbers},
         groups=GROUPS,
         seed=how.seed,
-        pooling="last",
         max_tokens=ANSWER_TOKENS,
         classifier_version=model.version,
         encoder=model.encoder_hash,
         feature_names=list(FEATURE_NAMES),
+        evidence_names=list(EVIDENCE_NAMES),
     )
 
 
@@ -163,12 +171,13 @@ async def collect_outcomes(
     catalog: Catalog,
     folder: OutcomeFolder,
     questions: Sequence[Question],
-    model: OutcomeModel,
+    prompts: PromptModel,
     how: Collection,
     progress: Progress,
 ) -> int:
     """Ask each of the started `tiers` what it was not asked yet, at temperature 0; how many answers that were.
 
+    A second sample of a checkable answer is drawn at `SECOND_TEMPERATURE`, as the gateway does.
     Rows are kept shard by shard; whoever stops this loses less than `SHARD_ROWS` answers in flight and a shard.
     Raises `TierMeasurementError` if a tier cannot answer; what it answered before is kept.
     """
@@ -180,23 +189,23 @@ async def collect_outcomes(
         for begun in range(0, len(left), SHARD_ROWS):
             some = left[begun : begun + SHARD_ROWS]
             progress(tier.name, (place + begun / len(left)) / len(tiers))
-            folder.append(tier.number, await _shard(tier, spec, some, model, how))
+            folder.append(tier.number, await _shard(tier, spec, some, prompts, how))
             asked += len(some)
     return asked
 
 
 class _Answered(msgspec.Struct):
-    """What came of one question."""
+    """What came of one question; `agreement` of the second sample."""
 
     text: str = ""
-    state: bytes = b""
-    summary: TokenSummary = msgspec.field(default_factory=TokenSummary)
+    uncertainty: list[float] = msgspec.field(default_factory=list)
     finish_reason: str | None = None
     usage: Usage | None = None
+    agreement: float | None = None
 
 
 async def _shard(
-    tier: Tier, spec: TierSpec, questions: Sequence[Question], model: OutcomeModel, how: Collection
+    tier: Tier, spec: TierSpec, questions: Sequence[Question], prompts: PromptModel, how: Collection
 ) -> Outcomes:
     answers: dict[int, _Answered] = {}
     waiting: Iterator[tuple[int, Question]] = iter(enumerate(questions))
@@ -212,29 +221,35 @@ async def _shard(
     except ExceptionGroup as failures:
         first = failures.exceptions[0]
         raise first from first.__cause__
-    return _outcomes(questions, [answers[number] for number in range(len(questions))], model)
+    return _outcomes(questions, [answers[number] for number in range(len(questions))], prompts)
 
 
 async def _answered(tier: Tier, spec: TierSpec, question: Question, how: Collection) -> _Answered:
+    found = await _sampled(tier, spec, question, 0.0)
+    if how.second and checkable_answer(question.prompt, found.text) is not None:
+        second = await _sampled(tier, spec, question, SECOND_TEMPERATURE)
+        found.agreement = agreement(question.prompt, found.text, second.text)
+    return found
+
+
+async def _sampled(tier: Tier, spec: TierSpec, question: Question, temperature: float) -> _Answered:
     local = spec.remote is None
     thinking = spec.policy.budget_tokens if isinstance(spec.policy, ChainOfThoughtSpec) else 0
+    sampling = SamplingParams(**msgspec.structs.asdict(spec.sampling) | {"temperature": temperature})
     request = GenerationRequest(
-        request_id=f"outcome-{tier.number}-{question.row}",
+        request_id=f"outcome-{tier.number}-{question.row}-{temperature:g}",
         messages=[ChatMessage(role="user", content=question.prompt)],
-        sampling=SamplingParams(**msgspec.structs.asdict(spec.sampling) | {"temperature": 0.0}),
+        sampling=sampling,
         max_tokens=ANSWER_TOKENS + thinking if local else None,
-        evidence=EvidenceRequest(layer=how.layer, tokens=True) if local else None,
+        whole=True,
     )
     found = _Answered()
     try:
-        async for delta in tier.generate(request):
+        async for delta in tier.generate(asking_uncertainty(request, tier, spec)):
             found.text += delta.text
             found.finish_reason = delta.finish_reason or found.finish_reason
             found.usage = delta.usage or found.usage
-            if delta.evidence is not None:
-                found.state = delta.evidence.state or found.state
-                for token in delta.evidence.tokens:
-                    found.summary.add(token.logprob, token.entropy, token.margin)
+            found.uncertainty += uncertainty_of(delta)
     except TierError as error:
         raise TierMeasurementError(f"{tier.name} could not answer a task of '{question.group}': {error}") from error
     if found.usage is None or found.finish_reason in (None, "error"):
@@ -242,43 +257,34 @@ async def _answered(tier: Tier, spec: TierSpec, question: Question, how: Collect
     return found
 
 
-def _outcomes(questions: Sequence[Question], answers: Sequence[_Answered], model: OutcomeModel) -> Outcomes:
+def _outcomes(questions: Sequence[Question], answers: Sequence[_Answered], prompts: PromptModel) -> Outcomes:
     inputs = [routing_input([{"role": "user", "content": question.prompt}]) for question in questions]
-    turns = [model.encode(given) for given in inputs]
-    predictor = ClassPredictor(model)
-    states = [np.frombuffer(answer.state, "<f4") for answer in answers]
-    # An answer of no tokens has evidence too: a summary of zeros. A tier without any has none.
-    unknown = np.asarray([not answer.state for answer in answers])[:, None]
-    whole = np.stack([answer.summary.whole(cut_off=answer.finish_reason == "length") for answer in answers])
-    opening = np.stack([answer.summary.opening() for answer in answers])
-    assert whole.shape[1] == len(WHOLE_NAMES)
-    assert opening.shape[1] == len(OPENING_NAMES)
+    turns = [prompts.model.encode(given) for given in inputs]
+    p_ok = [prompts.predictor.prediction(given, turn).p_ok for given, turn in zip(inputs, turns, strict=True)]
+    evidence = [evidence_features(answer.text, answer.finish_reason, answer.uncertainty) for answer in answers]
+    agreements = [np.nan if answer.agreement is None else answer.agreement for answer in answers]
     usages = [answer.usage for answer in answers if answer.usage is not None]
     return Outcomes(
         row=np.asarray([question.row for question in questions], np.int64),
         group=np.asarray([GROUPS.index(question.group) for question in questions], np.int16),
         level=np.asarray([question.level for question in questions], np.int16),
-        p_ok=np.asarray(
-            [predictor.prediction(given, turn).p_ok for given, turn in zip(inputs, turns, strict=True)], np.float32
-        ),
+        p_ok=np.asarray(p_ok, np.float32),
         features=np.stack([turn.features for turn in turns]).astype(np.float32),
         embedding=np.stack([turn.embedding for turn in turns]).astype(np.float32),
-        state=np.stack(states).astype(np.float32),
-        opening=np.where(unknown, np.nan, opening).astype(np.float32),
-        whole=np.where(unknown, np.nan, whole).astype(np.float32),
+        evidence=np.stack(evidence),
+        agreement=np.asarray(agreements, np.float32),
         prompt_tokens=np.asarray([usage.prompt_tokens for usage in usages], np.int32),
         answer_tokens=np.asarray([usage.completion_tokens for usage in usages], np.int32),
         correct=np.asarray([is_right(q, a.text) for q, a in zip(questions, answers, strict=True)], np.bool_),
     )
 
 
-def _collected(catalog: Catalog, number: int, layer: int) -> CollectedTier:
+def _collected(catalog: Catalog, number: int) -> CollectedTier:
     spec = catalog.tier(number)
     return CollectedTier(
         model=spec.model_name,
         policy=str(type(spec.policy).__struct_config__.tag),
         fingerprint=catalog.tier_fingerprint(number),
-        layer=layer if spec.remote is None else 0,
         input_usd_per_million=spec.price.input_usd_per_million,
         output_usd_per_million=spec.price.output_usd_per_million,
     )

@@ -7,15 +7,17 @@ import msgspec
 from classifier.decision import Decision
 from tiers.replica_try import ReplicaTry
 
-AttemptStatus = Literal["ok", "error", "aborted", "escalated"]
+AttemptStatus = Literal["ok", "error", "aborted", "escalated", "compared"]
 CacheUse = Literal["hit", "similar", "shared", "miss"]
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier that was tried; failed and escalated attempts are billed for what they generated.
+    """One tier that was tried; failed and escalated attempts are billed for what they generated, and so is a second
+    sample that an answer was `compared` with.
 
-    Where the answer was judged by its own evidence: the last `stage` that was, P(no worse) of this very answer by it,
-    and the `reason` why it was escalated or not. `replicas`: those that were asked, where the tier has several.
+    Where the answer was judged by its own evidence: of how much (`stage`; `prefill` in old records), P(no worse) of
+    this very answer by it, and the `reason` why it was escalated or not. `replicas`: those that were asked, where the
+    tier has several.
     """
 
     tier: int
@@ -23,7 +25,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     status: AttemptStatus
     cost_usd: float
     error: str | None = None
-    stage: Literal["prefill", "opening", "whole"] | None = None
+    stage: Literal["prefill", "opening", "whole", "agreement"] | None = None
     p_ok: float | None = None
     reason: str | None = None
     replicas: list[ReplicaTry] = []

@@ -5,6 +5,8 @@ import unicodedata
 from fractions import Fraction
 from typing import Literal
 
+import msgspec
+
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:/[1-9]\d*)?|[-+]?\.\d+"
 # The guards keep us off digits inside words, times and dates: 17:40, v2, 2024-05-01 and 3/4/24 are not one number each.
 _STANDALONE = re.compile(rf"(?<![\w.,:/])(?<![\d)]-)({_NUMBER})(?![\w:/])(?!-\d)")
@@ -42,6 +44,8 @@ _YES_NO = r"(yes|no|true|false)\b"
 _SAID_YES_NO = re.compile(rf"\banswer(?:\s+is)?\s*:?\s*[*]*{_YES_NO}", re.IGNORECASE)
 _ANY_YES_NO = re.compile(rf"\b{_YES_NO}", re.IGNORECASE)
 SHORT_WORDS = 25
+SHORT_JSON_CHARS = 500
+CHECKABLE_CHARS = 6000  # of prompt and answer; reading more would hold up other requests
 MAX_NUMBER_CHARS = 100  # nobody reads longer ones, and Python refuses to write some thousand digits down
 
 
@@ -141,6 +145,36 @@ def yes_or_no(text: str) -> Literal["yes", "no"] | None:
     if found is None:
         return None
     return "yes" if found.group(1).lower() in ("yes", "true") else "no"
+
+
+def checkable_answer(prompt: str, text: str) -> str | None:
+    """The final answer of `text` in a form in which equal ones are equal, where `prompt` has one right answer: an
+    option, a number, or short JSON. None for other prompts, for long texts, and where `text` gives no clear answer."""
+    if len(prompt) + len(text) > CHECKABLE_CHARS:
+        return None
+    if offered := options(prompt):
+        letter = choice_letter(text, offered)
+        return None if letter is None else f"option {letter}"
+    if asks_for_number(prompt):
+        number = final_number(text)
+        return None if number is None else f"number {number}"
+    return _short_json(text)
+
+
+def agreement(prompt: str, text: str, other: str) -> float | None:
+    """1 if two answers to `prompt` come to the same final answer, else 0; None where `text` has none to check."""
+    own = checkable_answer(prompt, text)
+    return None if own is None else float(checkable_answer(prompt, other) == own)
+
+
+def _short_json(text: str) -> str | None:
+    stripped = text.strip()
+    if len(stripped) > SHORT_JSON_CHARS or not stripped.startswith(("{", "[")):
+        return None
+    try:
+        return msgspec.json.encode(msgspec.json.decode(stripped), order="sorted").decode()
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
 
 
 def _continues(rest: str, option: str) -> bool:

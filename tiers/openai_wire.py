@@ -61,6 +61,7 @@ class VllmWire(OpenAIWire):
     """vLLM, whose names for what OpenAI's API lacks are those of `openai_format`."""
 
     health_path = "../health"
+    tells_logprobs = True
     queue = QueueMetric("../metrics", ("vllm:num_requests_running", "vllm:num_requests_waiting"))
 
 
@@ -68,6 +69,7 @@ class SglangWire(OpenAIWire):
     """SGLang. Its queue's metrics need `--enable-metrics`."""
 
     health_path = "../health"
+    tells_logprobs = True
     queue = QueueMetric("../metrics", ("sglang:num_running_reqs", "sglang:num_queue_reqs"))
 
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:

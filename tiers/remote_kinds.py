@@ -21,3 +21,8 @@ def wire_of(spec: TierSpec) -> RemoteWire:
     """The wire to the server of `spec`, which has a `remote` table."""
     assert spec.remote is not None
     return WIRES[spec.remote.kind](spec.remote)
+
+
+def tells_logprobs(spec: TierSpec) -> bool:
+    """Whether the server of `spec`, which has a `remote` table, is of a kind that gives log-probabilities."""
+    return wire_of(spec).tells_logprobs

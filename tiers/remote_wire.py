@@ -29,10 +29,12 @@ class RemoteWire(ABC):
 
     Stateless: what is known of an answer under way is in its `Tally`. The order of deltas is that of `Delta`.
     `health_path`: relative to `base_url`, answers a GET when the server can be asked. `queue`: where it tells how many
-    requests it has, if it does. `model_path`: where it describes the model, if it does.
+    requests it has, if it does. `model_path`: where it describes the model, if it does. `tells_logprobs`: whether every
+    model of such a server gives log-probabilities; some of OpenAI's refuse a request that asks for them.
     """
 
     health_path: str
+    tells_logprobs: bool = False
     queue: QueueMetric | None = None
     model_path: str | None = None
 

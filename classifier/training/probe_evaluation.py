@@ -1,53 +1,41 @@
-"""What stages 2 and 3 add to stage 1, on outcomes that no head was fitted on: AUC within tasks, cascades, lengths."""
-
-from typing import Any
+"""What evidence adds to the prompt's probability, on prompts that no judge was fitted on: AUC, cascades, lengths."""
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from classifier.evidence_model import Label
 from classifier.outcome_folder import OutcomeFolder, Outcomes
-from classifier.probes import Label
-from classifier.training.cascade import CascadeCurve, Stage, cascade_curves, pair_of
+from classifier.training.cascade import CascadeCurve, Floats, Way, cascade_curves, pair_of
 from classifier.training.length_fit import fit_lengths
 from classifier.training.metrics import auc, brier, calibration_band, calibration_error, interval, resamples
 from classifier.training.probe_fit import (
-    fit_head,
-    fit_stages,
+    Examples,
+    examples_of,
     folds_of,
     judged_by,
     labels_of,
-    logits_of,
-    stage_1_logits,
+    unseen_logits,
 )
 
-Float = npt.NDArray[np.float32]
-Floats = npt.NDArray[np.floating]
+Ints = npt.NDArray[np.integer]
 
 OUTER_FOLDS = 5
 TIMES = 1000
 LEVELS = 100
-# As in `AnswerLength`: embeddings are of unit length, standardised features of unit variance each.
-EMBEDDING_SCALE = 4.0
-STAGES = ("shipped", "stage 1", "stages 1+2", "stages 1+2+3, opening", "stages 1+2+3, whole")
-WHEN: dict[str, Stage] = {
-    "shipped": "prompt",
-    "stage 1": "prompt",
-    "stages 1+2": "state",
-    "stages 1+2+3, opening": "opening",
-    "stages 1+2+3, whole": "whole",
-}
+ALONE, FITTED = "p alone", "p and the prompt's features, fitted here"
+EVIDENCE, AGREEMENT, SHUFFLED = "p and evidence", "p, evidence and agreement", "p and shuffled evidence"
 
 
-class StageScore(msgspec.Struct, frozen=True, kw_only=True):
-    """How well one stage tells good answers from bad ones; brackets are 95% bootstrap intervals.
+class WayScore(msgspec.Struct, frozen=True, kw_only=True):
+    """How well one way to judge tells good answers from bad ones; intervals are 95% bootstrap intervals.
 
     `auc_in_task` counts pairs of prompts of one task only, `auc_in_level` of one task and level; `more_in_task` and
-    `more_in_level`: how much that is above `stage 1` alone, paired. `ece_band`: the most that a perfect model would
+    `more_in_level`: how much that is above `p alone`, paired. `ece_band`: the most that a perfect model would
     show.
     """
 
-    stage: str
+    way: str
     auc: float
     auc_interval: tuple[float, float]
     auc_in_task: float
@@ -64,14 +52,14 @@ class StageScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierScores(msgspec.Struct, frozen=True, kw_only=True):
-    """The stages of one tier on its outcomes: `rate` of them are good by `label`."""
+    """The ways to judge one tier's answers: `rate` of them are good by `label`."""
 
     tier: int
     model: str
     label: Label
     rows: int
     rate: float
-    stages: list[StageScore]
+    ways: list[WayScore]
 
 
 class Cascade(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,35 +93,44 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
     catalog: str
     classifier_version: str
     seed: int
-    layers: dict[str, int]
+    in_use: list[int]
     accuracies: dict[str, dict[str, tuple[int, int]]]
     tiers: list[TierScores]
     cascades: list[Cascade]
     lengths: list[LengthScore]
 
 
-def evaluate_outcomes(folder: OutcomeFolder, strongest: int, seed: int) -> ProbeReport:
-    """Measure every tier with a hidden state, for both labels where the strongest tier was asked, and every pair."""
+def evaluate_outcomes(folder: OutcomeFolder, strongest: int, in_use: list[int], seed: int) -> ProbeReport:
+    """Measure every tier, for both labels where the strongest tier was asked, and every pair."""
     common = folder.load_common()
-    probed = [k for k, outcomes in common.items() if outcomes.state.shape[1]]
     labels: list[Label] = ["correct", "no_worse"] if strongest in common else ["correct"]
     tiers, cascades = [], []
-    for k in probed:
+    for k, outcomes in common.items():
         for label in labels:
             if label == "no_worse" and k == strongest:
                 continue
             judged = judged_by(k, common, label, strongest)
             y = np.stack([labels_of(common, label, strongest)[j] for j in judged], axis=1)
-            unseen = _unseen_logits(common[k], y, judged, seed)
-            model = folder.manifest.tiers[str(k)].model
-            tiers.append(_scores(k, model, label, common[k], y[:, 0], {s: z[:, 0] for s, z in unseen.items()}, seed))
+            examples = examples_of(outcomes, y, judged)
+            unseen = _unseen_by_way(outcomes, examples, seed)
+            first = {way: z[:, 0] for way, z in unseen.items()}
+            tiers.append(
+                TierScores(
+                    tier=k,
+                    model=folder.manifest.tiers[str(k)].model,
+                    label=label,
+                    rows=len(outcomes),
+                    rate=float(y[:, 0].mean()),
+                    ways=way_scores(y[:, 0], first, outcomes.group.astype(int), outcomes.level, seed),
+                )
+            )
             if label == "correct":
                 cascades += [_cascade(folder, common, k, j, judged, unseen, seed) for j in judged[1:]]
     return ProbeReport(
         catalog=folder.manifest.catalog,
         classifier_version=folder.manifest.classifier_version,
         seed=seed,
-        layers={k: tier.layer for k, tier in folder.manifest.tiers.items()},
+        in_use=in_use,
         accuracies={str(k): _accuracies(outcomes, folder.manifest.groups) for k, outcomes in common.items()},
         tiers=tiers,
         cascades=cascades,
@@ -141,42 +138,41 @@ def evaluate_outcomes(folder: OutcomeFolder, strongest: int, seed: int) -> Probe
     )
 
 
-def _unseen_logits(outcomes: Outcomes, y: Floats, judged: list[int], seed: int) -> dict[str, Float]:
-    """Logits [n, judged] of every stage, each row's by heads that were fitted without its fold."""
-    shipped = stage_1_logits(outcomes, judged)
-    unseen = {stage: shipped.copy() for stage in STAGES}
-    outer = folds_of(outcomes.row, seed + 1, OUTER_FOLDS)
-    seen_before = np.concatenate([outcomes.features, outcomes.embedding * EMBEDDING_SCALE], axis=1)
-    for number in np.unique(outer):
-        own = np.flatnonzero(outer == number)
-        others = np.flatnonzero(outer != number)
-        train = outcomes.take(others)
-        # Stage 1 at its best: fitted on the same outcomes, so that the later stages are not flattered.
-        prompt, _ = fit_head(seen_before[others], shipped[others], y[others], train.row, seed)
-        unseen["stage 1"][own] = prompt.logits(seen_before[own], shipped[own])
-        logits = logits_of(fit_stages(train, y[others], judged, seed), outcomes.take(own), judged)
-        for stage, values in zip(STAGES[2:], (logits.state, logits.opening, logits.whole), strict=True):
-            unseen[stage][own] = values
+def _unseen_by_way(outcomes: Outcomes, examples: Examples, seed: int) -> dict[str, Floats]:
+    """Logits [n, judged] by every way, each row's by what was fitted without its fold."""
+    n = len(outcomes)
+    known = np.flatnonzero(~np.isnan(outcomes.agreement))
+    once = examples.take(np.arange(n))
+    shuffled = once._replace(evidence=np.random.default_rng(seed).permutation(once.evidence))
+    unseen: dict[str, Floats] = {
+        # As it is served: a bias of its own in each fold would only disturb its order.
+        ALONE: once.prompt,
+        FITTED: unseen_logits(once._replace(evidence=outcomes.features), seed),
+        SHUFFLED: unseen_logits(shuffled, seed),
+    }
+    seen = unseen_logits(examples, seed)
+    unseen[EVIDENCE] = seen[:n]
+    if len(known):
+        unseen[AGREEMENT] = seen[:n].copy()
+        unseen[AGREEMENT][known] = seen[n:]
     return unseen
 
 
-def _scores(
-    tier: int, model: str, label: Label, outcomes: Outcomes, y: Floats, logits: dict[str, Float], seed: int
-) -> TierScores:
+def way_scores(y: Floats, logits: dict[str, Floats], task: Ints, level: Ints, seed: int) -> list[WayScore]:
+    """The scores of all ways by their `logits` [n] of labels `y` [n], beside `ALONE`; `task`, `level` group pairs."""
     n = len(y)
     weights = np.concatenate([np.ones((1, n), np.float32), resamples(n, TIMES, seed)])
-    tasks = outcomes.group
-    groups = {"": None, "task": tasks, "level": tasks.astype(int) * LEVELS + outcomes.level}
-    drawn = {s: {g: auc(y, z, member, weights) for g, member in groups.items()} for s, z in logits.items()}
-    base = drawn["stage 1"]
-    stages = []
-    for stage, z in logits.items():
+    groups = {"": None, "task": task, "level": task * LEVELS + level}
+    drawn = {way: {g: auc(y, z, member, weights) for g, member in groups.items()} for way, z in logits.items()}
+    base = drawn[ALONE]
+    scores = []
+    for way, z in logits.items():
         p = (1 / (1 + np.exp(-z.astype(np.float64)))).clip(1e-6, 1 - 1e-6)
-        of = drawn[stage]
+        of = drawn[way]
         more = {g: of[g] - base[g] for g in groups}
-        stages.append(
-            StageScore(
-                stage=stage,
+        scores.append(
+            WayScore(
+                way=way,
                 auc=float(of[""][0]),
                 auc_interval=interval(of[""][1:]),
                 auc_in_task=float(of["task"][0]),
@@ -192,7 +188,7 @@ def _scores(
                 ece_band=calibration_band(p, seed),
             )
         )
-    return TierScores(tier=tier, model=model, label=label, rows=n, rate=float(y.mean()), stages=stages)
+    return scores
 
 
 def _cascade(
@@ -201,27 +197,28 @@ def _cascade(
     weak: int,
     strong: int,
     judged: list[int],
-    unseen: dict[str, Float],
+    unseen: dict[str, Floats],
     seed: int,
 ) -> Cascade:
     prices = [folder.manifest.tiers[str(k)] for k in (weak, strong)]
     cheap, dear = ((t.input_usd_per_million, t.output_usd_per_million) for t in prices)
     pair = pair_of(common[weak], common[strong], cheap, dear)
-    place = judged.index(strong)
-    ways: dict[str, tuple[Stage, Floats]] = {
-        stage: (WHEN[stage], _sigmoid(z[:, place]) - _sigmoid(z[:, 0])) for stage, z in unseen.items()
-    }
-    ways["by chance"] = ("prompt", np.random.default_rng(seed).random(len(pair.weak_right)))
+    place, n = judged.index(strong), len(pair.weak_right)
+    samples = {way: np.full(n, 0.0 if way in (ALONE, FITTED) else 1.0) for way in unseen}
+    if AGREEMENT in samples:
+        samples[AGREEMENT] += ~np.isnan(common[weak].agreement)
+    ways = {way: Way(_sigmoid(z[:, place]) - _sigmoid(z[:, 0]), samples[way]) for way, z in unseen.items()}
+    ways["by chance"] = Way(np.random.default_rng(seed).random(n), np.zeros(n))
     return Cascade(
         weak=weak,
         strong=strong,
-        rows=len(pair.weak_right),
+        rows=n,
         weak_accuracy=float(pair.weak_right.mean()),
         strong_accuracy=float(pair.strong_right.mean()),
         either_accuracy=float(np.maximum(pair.weak_right, pair.strong_right).mean()),
         weak_cost_usd=float(pair.weak_cost.mean()),
         strong_cost_usd=float(pair.strong_cost.mean()),
-        curves=cascade_curves(pair, ways, "stage 1", seed),
+        curves=cascade_curves(pair, ways, ALONE, seed),
     )
 
 
@@ -260,5 +257,5 @@ def _accuracies(outcomes: Outcomes, groups: list[str]) -> dict[str, tuple[int, i
     return found
 
 
-def _sigmoid(logits: Any) -> Floats:
+def _sigmoid(logits: Floats) -> Floats:
     return 1 / (1 + np.exp(-np.asarray(logits, np.float64)))

@@ -1,50 +1,62 @@
-"""Fits stages 2 and 3 on collected outcomes: regularised logistic heads, each over the one before, calibrated apart."""
+"""Fits what judges answers by their evidence: a ridge-penalised logistic, kept where it beats the prompt alone.
+
+Deterministic: Newton's method, folds by hashes of prompts.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from classifier.evidence import EVIDENCE_NAMES, Float, with_agreement
+from classifier.evidence_model import EvidenceHead, Label, logit, standardised
 from classifier.outcome_folder import Outcomes
-from classifier.probes import Label, StageHead, logit, standardised
 
-Float = npt.NDArray[np.float32]
-Floats = npt.NDArray[np.floating]
+Float64 = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Folds = npt.NDArray[np.intp]
 
 FOLDS = 5
-CALIBRATION_FOLD = 0
-# Variances of the weights' prior; which of them is best is found by cross-validation within the rows at hand.
-STRENGTHS = (1e-3, 1e-2, 1e-1)
-# The earlier stage's logit enters larger than it is, so that its weight is hardly drawn to anything.
-EARLIER_SCALE = 10.0
+# Of the other folds, within which a strength is chosen.
+INNER_FOLDS = 3
+# Variances of the prior of the weights of standardised evidence; cross-validation chooses among them.
+STRENGTHS = (3e-3, 3e-2, 3e-1)
+# Precision of the prior of the prompt's weight around 1: its order is trusted unless some hundred rows say otherwise.
+PROMPT_PRECISION = 10.0
+# Of the bias around 0: hardly any, because the prompt's probability is of adequacy and may be far off for a tier.
+BIAS_PRECISION = 1e-2
 MIN_SCALE = 1e-4
-# Wide evidence is fitted along its directions of greatest variance, which some hundred rows can tell apart; the
-# weights are turned back, so that a probe stays one vector per outcome.
-MOST_COMPONENTS = 64
-NEWTON_STEPS = 25
+NEWTON_STEPS = 40
 
 
-class FittedStages(NamedTuple):
-    """The three heads of one tier's probe."""
+class Examples(NamedTuple):
+    """What one tier's judge learns from: `evidence` [n, e], the logits of the prompt's own probabilities and the labels
+    of the judged tiers [n, t], the hash of the prompt `row` [n], and weights [n].
 
-    state: StageHead
-    opening: StageHead
-    whole: StageHead
+    A prompt whose answer has a second sample is there twice, without its agreement and with it, of half the weight.
+    """
+
+    evidence: Float
+    prompt: Float
+    labels: Float64
+    row: npt.NDArray[np.int64]
+    weight: Float64
+
+    def take(self, index: npt.NDArray[np.integer] | Flags) -> "Examples":
+        """The examples of these positions."""
+        return Examples._make(part[index] for part in self)
+
+    def column(self, place: int) -> "Examples":
+        """The same of one judged tier."""
+        return self._replace(prompt=self.prompt[:, place : place + 1], labels=self.labels[:, place : place + 1])
+
+    def without_evidence(self) -> "Examples":
+        """The same where the prompt is all that is known."""
+        return self._replace(evidence=self.evidence[:, :0])
 
 
-class StageLogits(NamedTuple):
-    """Logits [n, judged] of rows after each stage, float32; `before` are those of stage 1."""
-
-    before: Float
-    state: Float
-    opening: Float
-    whole: Float
-
-
-def labels_of(common: dict[int, Outcomes], label: Label, strongest: int) -> dict[int, npt.NDArray[np.float64]]:
-    """What is learnt by tier, 0 or 1 [n]; `no_worse_k = correct_k or not correct_strongest` (DESIGN §4)."""
+def labels_of(common: dict[int, Outcomes], label: Label, strongest: int) -> dict[int, Float64]:
+    """What is learned by tier, 0 or 1 [n]; `no_worse_k = correct_k or not correct_strongest` (DESIGN §4)."""
     if label == "correct":
         return {k: outcomes.correct.astype(np.float64) for k, outcomes in common.items()}
     failed = ~common[strongest].correct
@@ -64,133 +76,126 @@ def folds_of(rows: npt.NDArray[np.int64], seed: int, count: int = FOLDS) -> Fold
     return ((mixed >> np.uint64(33)) % np.uint64(count)).astype(np.intp)
 
 
-def stage_1_logits(outcomes: Outcomes, judged: list[int]) -> Float:
-    """Logits [n, judged] of the stored predictions."""
+def examples_of(outcomes: Outcomes, labels: Float64, judged: list[int]) -> Examples:
+    """The examples of one tier's outcomes, `labels` [n, t] of the `judged` tiers: the outcomes' rows in their order,
+    and after them those with a second sample once more."""
     columns = [[logit(float(p)) for p in outcomes.p_ok[:, tier - 1]] for tier in judged]
-    return np.asarray(columns, np.float32).T
+    twice = np.flatnonzero(~np.isnan(outcomes.agreement))
+    weight = np.ones(len(outcomes))
+    weight[twice] = 0.5
+    once = Examples(outcomes.evidence, np.asarray(columns, np.float32).T, labels, outcomes.row, weight)
+    again = once.take(twice)._replace(evidence=with_agreement(outcomes.evidence[twice], outcomes.agreement[twice]))
+    return Examples._make(np.concatenate([getattr(once, name), getattr(again, name)]) for name in Examples._fields)
 
 
-def fit_stages(outcomes: Outcomes, labels: Floats, judged: list[int], seed: int) -> FittedStages:
-    """The heads of one tier's probe; `labels` [n, judged].
-
-    Four fifths of the rows fit the heads, the rest calibrates them (Platt 1999). A later stage is fitted on what the
-    earlier one says of rows that it was not fitted on, for else it would trust it too much.
-    """
-    before = stage_1_logits(outcomes, judged)
-    state, unseen = fit_head(outcomes.state, before, labels, outcomes.row, seed)
-    opening, _ = fit_head(outcomes.opening, unseen, labels, outcomes.row, seed)
-    whole, _ = fit_head(outcomes.whole, unseen, labels, outcomes.row, seed)
-    return FittedStages(state, opening, whole)
+def fit_head(examples: Examples, seed: int) -> EvidenceHead:
+    """The judge of a tier: one logistic per judged tier, drawn towards the prompt's own probability."""
+    mean, scale = _moments(examples.evidence)
+    columns = [_fitted(examples.column(place), seed) for place in range(examples.labels.shape[1])]
+    coef, before, bias = (np.stack(parts, axis=-1) for parts in zip(*columns, strict=True))
+    return EvidenceHead(*(part.astype(np.float32) for part in (mean, scale, coef, before, bias)))
 
 
-def logits_of(stages: FittedStages, outcomes: Outcomes, judged: list[int]) -> StageLogits:
-    """What the stages say of `outcomes`."""
-    before = stage_1_logits(outcomes, judged)
-    state = stages.state.logits(outcomes.state, before)
-    opening, whole = stages.opening.logits(outcomes.opening, state), stages.whole.logits(outcomes.whole, state)
-    return StageLogits(before, state, opening, whole)
+def fit_judge(examples: Examples, seed: int) -> EvidenceHead | None:
+    """`fit_head`, as far as the evidence is worth something (`is_better`): of the tiers above, columns where it is not
+    have the prompt alone; None where it is not for the tier's own answers."""
+    tiers = examples.labels.shape[1]
+    better = [is_better(examples.column(place), seed) for place in range(tiers)]
+    if not better[0]:
+        return None
+    head, alone = fit_head(examples, seed), fit_head(examples.without_evidence(), seed)
+    known = np.asarray(better)
+    return head._replace(
+        coef=np.where(known, head.coef, 0.0).astype(np.float32),
+        before=np.where(known, head.before, alone.before),
+        bias=np.where(known, head.bias, alone.bias),
+    )
 
 
-def fit_head(
-    evidence: Float, before: Float, labels: Floats, rows: npt.NDArray[np.int64], seed: int
-) -> tuple[StageHead, Float]:
-    """The head over `evidence` [n, e] and `before` [n, t], and its logits [n, t] by heads fitted without each row."""
-    fold = folds_of(rows, seed)
-    held = fold == CALIBRATION_FOLD
-    strengths = [_best_strength(evidence, before[:, j], labels[:, j], fold, held) for j in range(labels.shape[1])]
-    head = _calibrated(evidence, before, labels, ~held, held, strengths)
-    unseen = head.logits(evidence, before)
-    for number in np.unique(fold[~held]):
-        own, others = fold == number, ~held & (fold != number)
-        without = _calibrated(evidence, before, labels, others, held, strengths)
-        unseen[own] = without.logits(evidence[own], before[own])
-    return head, unseen
+def is_better(examples: Examples, seed: int) -> bool:
+    """Whether the log loss of the first judged tier on prompts that were not fitted on is lower with evidence than by
+    the prompt alone, by more than the standard error of the difference. Agreement has no part in it, because most
+    answers have none."""
+    known = examples.evidence[:, EVIDENCE_NAMES.index("agreement_known")] > 0
+    first = examples.take(~known).column(0)
+    losses = [
+        _log_loss(unseen_logits(given, seed)[:, 0], first.labels[:, 0]) for given in (first.without_evidence(), first)
+    ]
+    gain = losses[0] - losses[1]
+    return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
 
 
-def _calibrated(
-    evidence: Float, before: Float, labels: Floats, used: Flags, held: Flags, strengths: list[float]
-) -> StageHead:
-    mean, scale = _moments(evidence[used])
-    x = standardised(evidence, mean, scale)
-    axes = _axes(x[used])
-    turned = x @ axes
-    weights, earlier, biases = [], [], []
-    for j, strength in enumerate(strengths):
-        design = _design(turned, before[:, j])
-        coef, bias = _fit(design[used], labels[used, j], strength)
-        slope, shift = _platt(design[held] @ coef + bias, labels[held, j])
-        weights.append(slope * (axes @ coef[:-1]))
-        earlier.append(slope * coef[-1] * EARLIER_SCALE)
-        biases.append(slope * bias + shift)
-    parts = (mean, scale, np.stack(weights, axis=1), np.asarray(earlier), np.asarray(biases))
-    return StageHead(*(part.astype(np.float32) for part in parts))
+def unseen_logits(examples: Examples, seed: int) -> Float64:
+    """Logits [n, t] of every example by heads that were fitted without its prompt's fold; strengths are chosen within
+    the other folds."""
+    unseen = np.empty(examples.labels.shape)
+    fold = _even_folds(examples, seed + 1)
+    for number in np.unique(fold):
+        own = fold == number
+        head = fit_head(examples.take(~own), seed)
+        unseen[own] = head.logits(examples.evidence[own], examples.prompt[own])
+    return unseen
 
 
-def _best_strength(evidence: Float, before: Floats, label: Floats, fold: Folds, held: Flags) -> float:
-    """The strength of the least cross-validated loss among the rows that are not held out."""
-    used = np.flatnonzero(~held)
-    x = standardised(evidence, *_moments(evidence[used]))
-    design = _design(x @ _axes(x[used]), before)
-    losses = []
-    for strength in STRENGTHS:
-        loss = 0.0
-        for number in np.unique(fold[used]):
-            train, test = used[fold[used] != number], used[fold[used] == number]
-            coef, bias = _fit(design[train], label[train], strength)
-            z = design[test] @ coef + bias
-            loss += float((np.logaddexp(0.0, z) - label[test] * z).sum())
-        losses.append(loss)
-    return STRENGTHS[int(np.argmin(losses))]
+def _even_folds(examples: Examples, seed: int) -> Folds:
+    """Folds of equal shares of good answers by the first judged tier. With unequal ones a fold's own base rate, which
+    it is not fitted on, would turn the order of rows of different folds round."""
+    rows, first, of = np.unique(examples.row, return_index=True, return_inverse=True)
+    drawn = np.random.default_rng(seed).permutation(len(rows))
+    order = np.lexsort((drawn, examples.labels[first, 0]))
+    fold = np.empty(len(rows), np.intp)
+    fold[order] = np.arange(len(rows)) % FOLDS
+    return fold[of]
+
+
+def _fitted(examples: Examples, seed: int) -> tuple[Float64, float, float]:
+    """Weights of the evidence and of the prompt, and the bias, of one judged tier."""
+    if not examples.evidence.shape[1]:
+        theta = _logistic(_inputs(examples, examples.evidence), examples, STRENGTHS[0])
+        return theta[:-2], float(theta[-2]), float(theta[-1])
+    fold = folds_of(examples.row, seed, INNER_FOLDS)
+    losses = dict.fromkeys(STRENGTHS, 0.0)
+    for number in np.unique(fold):
+        train, test = examples.take(fold != number), examples.take(fold == number)
+        inputs, seen = _inputs(train, train.evidence), _inputs(train, test.evidence, test.prompt)
+        found: Float64 | None = None
+        for strength in STRENGTHS:
+            found = _logistic(inputs, train, strength, found)
+            losses[strength] += float(test.weight @ _log_loss(seen @ found, test.labels[:, 0]))
+    theta = _logistic(_inputs(examples, examples.evidence), examples, min(STRENGTHS, key=losses.__getitem__))
+    return theta[:-2], float(theta[-2]), float(theta[-1])
+
+
+def _inputs(train: Examples, evidence: Float, prompt: Float | None = None) -> Float64:
+    """Inputs [n, e + 2]: `evidence` standardised as that of `train`, the prompt's logit and 1."""
+    x = standardised(evidence, *_moments(train.evidence))
+    return np.column_stack([x, train.prompt if prompt is None else prompt, np.ones(len(x))]).astype(np.float64)
+
+
+def _logistic(inputs: Float64, examples: Examples, strength: float, start: Float64 | None = None) -> Float64:
+    """Coefficients [e + 2] that minimise the weighted cross-entropy of `examples` plus `|coef|^2 / (2 strength)`, found
+    from `start` on."""
+    label, weight = examples.labels[:, 0], examples.weight
+    penalty = np.append(np.full(inputs.shape[1] - 2, 1 / strength), (PROMPT_PRECISION, BIAS_PRECISION))
+    prior = np.zeros(inputs.shape[1])
+    prior[-2] = 1.0
+    theta = (prior if start is None else start).copy()
+    for _ in range(NEWTON_STEPS):
+        p = 1 / (1 + np.exp(-np.clip(inputs @ theta, -30, 30)))
+        gradient = inputs.T @ (weight * (p - label)) + penalty * (theta - prior)
+        hessian = (inputs.T * (weight * p * (1 - p))) @ inputs + np.diag(penalty)
+        step = np.linalg.solve(hessian, gradient)
+        # Far from the optimum a full step may overshoot.
+        theta -= step / max(1.0, float(np.abs(step).max()))
+        if np.abs(step).max() < 1e-6:
+            break
+    return theta
 
 
 def _moments(evidence: Float) -> tuple[Float, Float]:
     return evidence.mean(axis=0), np.maximum(evidence.std(axis=0), MIN_SCALE)
 
 
-def _axes(x: Float) -> npt.NDArray[np.float64]:
-    """Directions [e, c] to fit along: all of narrow evidence, the principal ones of wide evidence."""
-    if x.shape[1] <= MOST_COMPONENTS:
-        return np.eye(x.shape[1])
-    _, axes = np.linalg.eigh(x.T.astype(np.float64) @ x)
-    return axes[:, ::-1][:, :MOST_COMPONENTS]
-
-
-def _design(x: Floats, before: Floats) -> npt.NDArray[np.float64]:
-    return np.column_stack([x, before * EARLIER_SCALE]).astype(np.float64)
-
-
-def _fit(design: Floats, label: Floats, strength: float) -> tuple[npt.NDArray[np.float64], float]:
-    """Without evidence the stage before stands."""
-    centre = np.zeros(design.shape[1])
-    centre[-1] = 1 / EARLIER_SCALE
-    return _logistic(design, label, strength, centre)
-
-
-def _platt(logits: Floats, label: Floats) -> tuple[float, float]:
-    """Slope and shift that calibrate `logits`, drawn towards changing nothing by few rows; the order never turns."""
-    coef, bias = _logistic(np.asarray(logits, np.float64)[:, None], label, 1.0, np.ones(1))
-    return max(float(coef[0]), 1e-3), bias
-
-
-def _logistic(
-    x: Floats, label: Floats, strength: float, centre: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[np.float64], float]:
-    """(coef, bias) that minimise `cross-entropy + |coef - centre|^2 / (2 strength)`, by Newton's method.
-
-    Some thousand small fits make one report, and each takes a few steps here.
-    """
-    inputs = np.column_stack([x, np.ones(len(x))])
-    # The bias is as good as free, and still finite where all labels are alike.
-    penalty = np.append(np.full(len(centre), 1 / strength), 1e-2)
-    prior = np.append(centre, 0.0)
-    theta = prior.copy()
-    for _ in range(NEWTON_STEPS):
-        p = 1 / (1 + np.exp(-np.clip(inputs @ theta, -30, 30)))
-        gradient = inputs.T @ (p - label) + penalty * (theta - prior)
-        hessian = (inputs.T * (p * (1 - p))) @ inputs + np.diag(penalty)
-        step = np.linalg.solve(hessian, gradient)
-        # Far from the optimum a full step may overshoot.
-        theta -= step / max(1.0, float(np.abs(step).max()))
-        if np.abs(step).max() < 1e-6:
-            break
-    return theta[:-1], float(theta[-1])
+def _log_loss(z: Float64, label: Float64) -> Float64:
+    loss: Float64 = np.logaddexp(0.0, z) - label * z
+    return loss

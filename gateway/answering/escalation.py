@@ -1,30 +1,26 @@
 """An Escalation: one tier's answer, judged by its own evidence while nothing of it has reached the caller (RT-11)."""
 
-import logging
 import time
 from typing import Literal, Protocol
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from classifier.decision import Decision
-from classifier.escalation_rule import weigh_escalation
-from classifier.probes import TierProbe
-from classifier.token_summary import TokenSummary
+from classifier.escalation_rule import EscalationChoice, weigh_escalation
+from classifier.evidence import Float, evidence_features, with_agreement
+from classifier.evidence_model import EvidenceModel
 from gateway.answering.ask import Ask
 from gateway.routing.knobs import RoutingKnobs
-from inference_core.evidence import Evidence, EvidenceRequest
-from tiers.tier import Delta, Tier
+from tiers.final_answer import agreement, checkable_answer
+from tiers.tier import Delta, GenerationRequest, Tier, UsageMeter
 from tiers.tier_spec import TierSpec
+from tiers.uncertainty import SECOND_TEMPERATURE, uncertainty_of
 
-log = logging.getLogger(__name__)
-
-Stage = Literal["prefill", "opening", "whole"]
+Stage = Literal["opening", "whole", "agreement"]
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stage made of an answer. `p_ok` by tier, that of the answering one of this very answer."""
+    """What was made of an answer. `p_ok` by tier, that of the answering one of this very answer."""
 
     stage: Stage
     p_ok: list[float]
@@ -33,87 +29,113 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ladder(Protocol):
-    """Who knows the next tier."""
+    """Knows the next tier."""
 
     def next_up(self, decision: Decision, tier: int) -> Tier | None:
         """The next allowed tier above `tier`, if there is one."""
 
 
 class Escalation:
-    """Judges the answer of the tier of `spec` to `ask` as its deltas come; whoever owns the answer acts on it.
+    """Judges the answer of the tier of `spec` to `ask` as its deltas come; what follows is up to the answer's owner.
 
-    Stage 2 speaks with the first delta. Stage 3 speaks once: when a stream has drawn `hold_tokens` tokens or ended
-    before, and when a whole answer has ended. `holding`: whether what has come must be kept from the caller, because
-    its fate is not decided.
+    It speaks once: when a whole answer has ended, and of a stream when `hold_tokens` tokens of it are held, or it ended
+    before. `holding`: whether what has come must be kept from the caller, because its fate is not decided.
+    Where a second sample of the same tier is likely to save the next tier's price, `second_sample` says what to ask and
+    `compared` judges again.
     """
 
     def __init__(
-        self, probe: TierProbe, knobs: RoutingKnobs, ask: Ask, decision: Decision, spec: TierSpec, ladder: Ladder
+        self, model: EvidenceModel, knobs: RoutingKnobs, ask: Ask, decision: Decision, spec: TierSpec, ladder: Ladder
     ) -> None:
-        self.request = EvidenceRequest(layer=probe.spec.layer, pooling=probe.spec.pooling, tokens=knobs.stage_3)
         self.verdict: Verdict | None = None
         self.holding = ask.stream
-        self._probe, self._knobs, self._ask, self._decision, self._ladder = probe, knobs, ask, decision, ladder
-        self._tier = spec.number
-        self._price = spec.price.output_usd_per_million / 1e6
-        self._expected = _expected_tokens(ask, decision, spec)
-        self._hold = knobs.hold_tokens if knobs.stage_3 else 0
-        self._summary = TokenSummary()
-        self._logits: npt.NDArray[np.float32] | None = None
+        self._model, self._ask, self._decision, self._spec, self._ladder = model, ask, decision, spec, ladder
+        self._hold = knobs.hold_tokens
+        self._texts: list[str] = []
+        self._finish_reason: str | None = None
+        self._uncertainty: list[float] = []
         self._drawn = 0
-        self._cut_off = False
 
     def take(self, delta: Delta) -> Verdict | None:
-        """Look at the next delta; a verdict if a stage has spoken. After one that escalates nothing more is taken."""
-        verdict = None
-        if delta.evidence is not None and delta.evidence.state:
-            verdict = self._after_prefill(delta.evidence)
-        if verdict is None or not verdict.escalate:
-            verdict = self._follow(delta) or verdict
-        self.verdict = verdict or self.verdict
-        return verdict
-
-    def _after_prefill(self, evidence: Evidence) -> Verdict | None:
-        state = np.frombuffer(evidence.state, "<f4")
-        if len(state) != self._probe.hidden:
-            log.error(
-                "tier %d: a hidden state of %d numbers came and its probe reads %d; nothing is judged by it",
-                self._tier, len(state), self._probe.hidden,
-            )  # fmt: skip
+        """Look at the next delta; a verdict when there is one. After one that escalates nothing more is taken."""
+        if self.verdict is not None or (self._ask.stream and not self.holding):
             return None
-        self._logits = self._probe.after_prefill(state, self._decision.inputs.prediction.p_ok)
-        return self._judge("prefill", self._logits) if self._knobs.stage_2 else None
-
-    def _follow(self, delta: Delta) -> Verdict | None:
-        tokens = delta.evidence.tokens if delta.evidence is not None else []
-        for token in tokens:
-            self._summary.add(token.logprob, token.entropy, token.margin)
-        self._drawn += max(len(delta.token_ids), len(tokens), bool(delta.text or delta.reasoning))
-        self._cut_off |= delta.finish_reason == "length"
         ended = delta.usage is not None
-        if not ended and (self._drawn < self._hold or not self._ask.stream):
+        self._texts.append(delta.text)
+        self._uncertainty += uncertainty_of(delta)
+        self._drawn += max(len(delta.token_ids), bool(delta.text or delta.reasoning))
+        self._finish_reason = delta.finish_reason or self._finish_reason
+        if not (ended or (self.holding and self._drawn >= self._hold)):
             return None
-        judged = self._ask.stream and not self.holding
         self.holding = False
-        if judged or self._logits is None or not self._knobs.stage_3 or not len(self._summary):
-            return None
-        if ended:
-            summary = self._summary.whole(cut_off=self._cut_off)
-            return self._judge("whole", self._probe.after_answer(summary, self._logits))
-        if not self._hold:
-            return None
-        return self._judge("opening", self._probe.after_opening(self._summary.opening(), self._logits))
+        if not ended and not self._text:
+            return None  # a chain of thought that is streamed: nothing of the answer has come
+        self.verdict = self._judge("whole" if ended else "opening", self._evidence())
+        return self.verdict
 
-    def _judge(self, stage: Stage, logits: npt.NDArray[np.float32]) -> Verdict:
-        p_ok = self._probe.p_ok(logits, self._decision.inputs.prediction.p_ok)
-        left = 0.0 if stage == "whole" else self._price * max(self._expected - self._drawn, 0.0)
-        higher = self._ladder.next_up(self._decision, self._tier)
+    def second_sample(self, request: GenerationRequest) -> GenerationRequest | None:
+        """What to ask the same tier once more, instead of `request`, before the answer is handed over; None where that
+        would not pay.
+
+        Only for a whole answer whose result can be checked, where agreement would keep it, and where the chance of that
+        times the next tier's price is above the price of the sample.
+        """
+        verdict, tier, inputs = self.verdict, self._spec.number, self._decision.inputs
+        higher = self._ladder.next_up(self._decision, tier)
+        if verdict is None or not verdict.escalate or higher is None or not self._model.spec.reads_agreement:
+            return None
+        if self._ask.stream or self._ask.deadline_seconds is not None or inputs.max_cost_usd is not None:
+            return None
+        if checkable_answer(self._question, self._text) is None:
+            return None
+        disagreed, agreed = self._model.p_ok_by_agreement(self._evidence(), inputs.prediction.p_ok)
+        low, high = disagreed[tier - 1], agreed[tier - 1]
+        if high <= low or self._weigh(higher, agreed, 0.0).advantage > 0:
+            return None
+        # P(good) is the mean over both outcomes, which gives the chance of each.
+        chance = min(max((verdict.p_ok[tier - 1] - low) / (high - low), 0.0), 1.0)
+        if chance * inputs.costs[higher.number - 1] <= inputs.costs[tier - 1]:
+            return None
+        again = msgspec.structs.replace(
+            request, request_id=f"{request.request_id}-second", evidence=None, whole=True, meter=UsageMeter()
+        )
+        drawn = msgspec.structs.replace(request.sampling, temperature=SECOND_TEMPERATURE, seed=None, logprobs=None)
+        return msgspec.structs.replace(again, sampling=drawn)
+
+    def compared(self, text: str) -> Verdict:
+        """The verdict with the second sample `text`."""
+        agreed = agreement(self._question, self._text, text)
+        self.verdict = self._judge("agreement", with_agreement(self._evidence(), agreed or 0.0))
+        return self.verdict
+
+    @property
+    def _text(self) -> str:
+        return "".join(self._texts)
+
+    @property
+    def _question(self) -> str:
+        return self._ask.messages[-1].content if self._ask.messages else ""
+
+    def _evidence(self) -> Float:
+        return evidence_features(self._text, self._finish_reason, self._uncertainty)
+
+    def _judge(self, stage: Stage, evidence: Float) -> Verdict:
+        p_ok = self._model.p_ok(evidence, self._decision.inputs.prediction.p_ok)
+        higher = self._ladder.next_up(self._decision, self._spec.number)
         if higher is None:
             return Verdict(stage=stage, p_ok=p_ok, escalate=False, reason="no tier above may take over")
-        choice = weigh_escalation(self._decision.inputs, self._tier, higher.number, p_ok, left)
+        choice = self._weigh(higher, p_ok, self._left_usd() if stage == "opening" else 0.0)
         problem = self._lateness(higher) if choice.advantage > 0 else None
         reason = f"{_STAGE_NAMES[stage]}: {choice.reason}" + (f"; but {problem}" if problem else "")
         return Verdict(stage=stage, p_ok=p_ok, escalate=choice.advantage > 0 and problem is None, reason=reason)
+
+    def _weigh(self, higher: Tier, p_ok: list[float], left_usd: float) -> EscalationChoice:
+        return weigh_escalation(self._decision.inputs, self._spec.number, higher.number, p_ok, left_usd)
+
+    def _left_usd(self) -> float:
+        """What the rest of the answer is predicted to cost."""
+        left = max(_expected_tokens(self._ask, self._decision, self._spec) - self._drawn, 0.0)
+        return left * self._spec.price.output_usd_per_million / 1e6
 
     def _lateness(self, higher: Tier) -> str | None:
         """Why the dearer tier cannot begin in time."""
@@ -129,17 +151,19 @@ class Escalation:
 
 
 _STAGE_NAMES: dict[Stage, str] = {
-    "prefill": "stage 2, after prefill",
-    "opening": "stage 3, after the opening",
-    "whole": "stage 3, on the whole answer",
+    "opening": "judged by its beginning",
+    "whole": "judged by the whole answer",
+    "agreement": "judged by the whole answer and a second sample",
 }
 
 
-def may_escalate(ask: Ask, decision: Decision) -> bool:
-    """Whether probes apply at all: to one free chat answer, of a tier that neither caller nor operator named."""
+def may_escalate(ask: Ask, decision: Decision, hold_tokens: int) -> bool:
+    """Whether an answer is judged at all: one free chat answer, of a tier that neither caller nor operator named; a
+    stream only where some of it is held."""
     single = ask.choices == 1 and ask.best_of in (None, 1)
     named = decision.inputs.pinned_tier is not None or decision.would_be is not None or decision.by_edge
-    return ask.messages is not None and single and not ask.is_bound and not named
+    seen = not ask.stream or hold_tokens > 0
+    return seen and ask.messages is not None and single and not ask.is_bound and not named
 
 
 def _expected_tokens(ask: Ask, decision: Decision, spec: TierSpec) -> float:

@@ -4,9 +4,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Protocol
-
-import msgspec
 
 from classifier.decision import Decision
 from gateway.answering.ask import Ask
@@ -18,8 +17,9 @@ from quality.record import Attempt, AttemptStatus, CacheUse
 from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
 from tiers.pricing import cost_usd
 from tiers.replica_try import ReplicaTry
-from tiers.tier import Delta, Tier, Usage
+from tiers.tier import Delta, GenerationRequest, Tier, Usage
 from tiers.tier_spec import TierSpec
+from tiers.uncertainty import asking_uncertainty
 
 log = logging.getLogger(__name__)
 
@@ -75,9 +75,10 @@ class Generation:
         self._escalation = ladder.escalation(ask, decision, tier.number)
         self._spec = ladder.spec(tier.number)
         self._requests = ask.generations(self._spec)
+        # What only the judge asks for is not the caller's.
+        self._hides_logprobs = self._escalation is not None and ask.sampling.logprobs is None
         if self._escalation is not None:
-            evidence = self._escalation.request
-            self._requests = [msgspec.structs.replace(one, evidence=evidence) for one in self._requests]
+            self._requests = [asking_uncertainty(one, tier, self._spec) for one in self._requests]
         self._deltas: AsyncGenerator[Delta, None] = tier_deltas(tier, self._requests, ask.n)
         self._held: deque[Delta] = deque()
         self._let_go = False
@@ -116,7 +117,7 @@ class Generation:
 
     @property
     def p_ok(self) -> float:
-        """P(the answer is no worse than the strongest tier's), by the last stage that looked at it."""
+        """P(the answer is no worse than the strongest tier's), with its own evidence where that was judged."""
         verdict = self.verdict
         p_ok = self.decision.inputs.prediction.p_ok if verdict is None else verdict.p_ok
         return p_ok[self.tier.number - 1]
@@ -138,9 +139,10 @@ class Generation:
                     raise TierError(f"tier {self.tier.number} ended a choice with an error")
                 self.usage = delta.usage or self.usage
                 self._replicas += delta.tries
-                verdict = None if self._escalation is None else self._escalation.take(delta)
-                if verdict is not None and verdict.escalate and await self._escalate(verdict):
+                if await self._is_handed_over(delta):
                     continue
+                if self._hides_logprobs:
+                    delta.logprobs = None
                 self._held.append(delta)
             except StopAsyncIteration:
                 if not self._held:
@@ -154,6 +156,44 @@ class Generation:
     @property
     def _is_holding(self) -> bool:
         return self._escalation is not None and self._escalation.holding
+
+    async def _is_handed_over(self, delta: Delta) -> bool:
+        """Whether the answer's evidence says so, now that `delta` has come; the next tier then answers."""
+        verdict = None if self._escalation is None else self._escalation.take(delta)
+        if self._escalation is None or verdict is None or not verdict.escalate:
+            return False
+        again = self._escalation.second_sample(self._requests[0])
+        if again is not None and self._ladder.affords(self.ask, self.tier):
+            text = await self._second_sample(again)
+            verdict = verdict if text is None else self._escalation.compared(text)
+        return verdict.escalate and await self._escalate(verdict)
+
+    async def _second_sample(self, request: GenerationRequest) -> str | None:
+        """Another answer of the same tier, to be compared with the first; None if it fails. It is billed as an attempt
+        of its own, also where the caller leaves before its end."""
+        texts: list[str] = []
+        usage, failed, tries = None, None, []
+        try:
+            async with aclosing(tier_deltas(self.tier, [request], 1)) as deltas:
+                async for delta in deltas:
+                    texts.append(delta.text)
+                    usage = delta.usage or usage
+                    tries += delta.tries
+        except TierError as error:
+            failed = error
+            tries += error.tries
+        finally:
+            self.attempts.append(
+                Attempt(
+                    tier=self.tier.number,
+                    model=self.tier.model,
+                    status="compared",
+                    cost_usd=cost_usd(self._spec, usage or request.meter.usage()),
+                    error=None if failed is None else f"{type(failed).__name__}: {failed}",
+                    replicas=tries,
+                )
+            )
+        return None if failed is not None else "".join(texts)
 
     async def _escalate(self, verdict: Verdict) -> bool:
         """Hand the answer to the next tier up, if there still is one."""
@@ -210,7 +250,7 @@ class Generation:
 
     def _go_on_with(self, tier: Tier) -> None:
         """Begin anew with `tier`, whose answer nothing judges any more."""
-        self.tier, self._escalation = tier, None
+        self.tier, self._escalation, self._hides_logprobs = tier, None, False
         self.attempted = time.monotonic()
         self._held.clear()
         self.usage, self._replicas = None, []

@@ -1,7 +1,7 @@
 """What the endpoints of live knobs share: the body of a PATCH, and the change itself, written down with its author."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -54,8 +54,11 @@ class KnobPatch:
     Values are checked by whoever owns the knobs, so that a refusal names the knob and is written down.
     """
 
-    def __init__(self, name: str, knobs: type[msgspec.Struct], *more: tuple[str, Any, Any]) -> None:
-        self._names = knobs.__struct_fields__
+    def __init__(
+        self, name: str, knobs: type[msgspec.Struct], *more: tuple[str, Any, Any], retired: Iterable[str] = ()
+    ) -> None:
+        """`retired`: earlier names that are still taken."""
+        self._names = (*knobs.__struct_fields__, *retired)
         fields: list[Any] = [(knob, Any | UnsetType, UNSET) for knob in self._names]
         struct = msgspec.defstruct(
             name, [*fields, *more, ("reason", str | None, None)], kw_only=True, forbid_unknown_fields=True

@@ -12,7 +12,7 @@ from gateway.api.operations import describe
 from gateway.knobs.values import knob_schemas
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.routing.classifier_in_force import ClassifierInForce
-from gateway.routing.knobs import RoutingKnobs
+from gateway.routing.knobs import EARLIER_NAMES, RoutingKnobs
 
 
 class ClassifierShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class RoutingShown(FileKnobs[RoutingKnobs], frozen=True, kw_only=True):
     conversations: int
 
 
-_patch = KnobPatch("RoutingPatch", RoutingKnobs)
+_patch = KnobPatch("RoutingPatch", RoutingKnobs, retired=EARLIER_NAMES)
 
 
 @get("/routing", operation_class=describe(None, RoutingShown), summary="Show the knobs of routing and who serves")

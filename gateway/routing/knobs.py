@@ -1,5 +1,6 @@
 """The live knobs of routing."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -7,12 +8,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from classifier.opening import FIRST_TOKENS
 from classifier.quality_setting import QualitySetting
 from gateway.errors import bad_request
 from gateway.knobs.file import KnobFile
 from tiers.tier_spec import MAX_TIERS, TierNumber
 
+log = logging.getLogger(__name__)
+
+# Earlier names of knobs, and what they are called now; None: it does nothing any more.
+EARLIER_NAMES: dict[str, str | None] = {"stage_2": None, "stage_3": "judge_answers"}
+MAX_HOLD_TOKENS = 256
 # Knobs of earlier releases: files that name them are read as if they did not.
 RETIRED = frozenset({"novelty_threshold", "safe_tier", "novelty_fallback", "auto_promotion", "promotion_cost_share"})
 
@@ -41,12 +46,8 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
     conversation_seconds: Annotated[
         float, Meta(ge=1, le=86_400, description="Seconds for which a conversation's tier is remembered.")
     ] = 3600.0
-    stage_2: Annotated[
-        bool,
-        Meta(description="Whether the prompt's hidden state may hand an answer to the next tier."),
-    ] = True
-    stage_3: Annotated[
-        bool, Meta(description="Whether the tokens of an answer may: a stream's opening, a whole answer's all.")
+    judge_answers: Annotated[
+        bool, Meta(description="Whether an answer's own evidence may hand it to the next tier before anything is sent.")
     ] = True
     edge_max_prompt_tokens: Annotated[
         int,
@@ -62,8 +63,13 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, le=MAX_TIERS, description="The tier of the fast path; only one that runs in process.")
     ] = 1
     hold_tokens: Annotated[
-        int, Meta(ge=0, le=FIRST_TOKENS, description="Tokens of a stream held until stage 3 has spoken; 0 never holds.")
-    ] = FIRST_TOKENS
+        int,
+        Meta(
+            ge=0,
+            le=MAX_HOLD_TOKENS,
+            description="Tokens of a stream held back to be judged by; 0 never holds, and streams are not judged.",
+        ),
+    ] = 0
 
 
 class RoutingKnobFile(KnobFile[RoutingKnobs]):
@@ -86,3 +92,24 @@ class RoutingKnobFile(KnobFile[RoutingKnobs]):
                     f"Invalid {name}: {wanted}; the catalogue has tiers 1 to {self._tiers}.", name, "invalid_value"
                 )
         return super().change(changes)
+
+    def _take(self, content: bytes) -> None:
+        stored = msgspec.json.decode(content, type=dict[str, Any])
+        if "stage_2" in stored:
+            # Written when 8 was the default of all streams; nothing says that an operator wanted it.
+            stored.pop("hold_tokens", None)
+        super()._take(msgspec.json.encode(stored))
+
+    def _checked(self, values: Mapping[str, Any]) -> RoutingKnobs:
+        return super()._checked(_renamed(values))
+
+
+def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` by the names that knobs have now."""
+    found = {name: value for name, value in values.items() if name not in EARLIER_NAMES}
+    for name, now in EARLIER_NAMES.items():
+        if name in values:
+            log.warning("knob %s of routing %s", name, "does nothing any more" if now is None else f"is now {now}")
+            if now is not None:
+                found[now] = values[name]
+    return found

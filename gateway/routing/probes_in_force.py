@@ -1,4 +1,4 @@
-"""The probes in force: loaded at start and whenever others are promoted, refused where they belong to other models."""
+"""The evidence models that judge answers: loaded at start and when others are promoted, refused for other models."""
 
 import asyncio
 import logging
@@ -8,8 +8,8 @@ from pathlib import Path
 from classifier.answer_length import AnswerLength
 from classifier.decision import Decision
 from classifier.errors import ArtefactError
+from classifier.evidence_model import EvidenceModel, EvidenceModels
 from classifier.probe_artefact import load_probes
-from classifier.probes import ProbeSet, TierProbe
 from classifier.registry import POINTER, ArtefactRegistry
 from gateway.answering.ask import Ask
 from gateway.answering.escalation import Escalation, Ladder, may_escalate
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class ProbesInForce:
-    """Serves the current version of the registry at `root`; without one nothing is escalated.
+    """Serves the current version of the registry at `root`; without one nothing is judged.
 
-    A version that cannot be loaded changes nothing, and the log says why. Of `knobs` the stages and `hold_tokens`
-    are read for each answer that begins. `on_lengths` is told the predictor of answers' lengths, or that there is none.
+    A version that cannot be loaded changes nothing, and the log says why. `knobs` are read for each answer that begins.
+    `on_lengths` is told the predictor of answers' lengths, or that there is none.
     """
 
     def __init__(
@@ -35,18 +35,18 @@ class ProbesInForce:
     ) -> None:
         self._registry = ArtefactRegistry(root)
         self._catalog, self._knobs, self._on_lengths = catalog, knobs, on_lengths
-        self._probes: dict[int, TierProbe] = {}
+        self._models: dict[int, EvidenceModel] = {}
         self._seen: tuple[int, int] | None = None
 
     def escalation(self, ask: Ask, decision: Decision, tier: int, ladder: Ladder) -> Escalation | None:
         """What will judge the answer of `tier` to `ask`; None where nothing can or may."""
-        probe = self._probes.get(tier)
+        model = self._models.get(tier)
         knobs = self._knobs.in_force
-        if probe is None or not (knobs.stage_2 or knobs.stage_3) or not may_escalate(ask, decision):
+        if model is None or not knobs.judge_answers or not may_escalate(ask, decision, knobs.hold_tokens):
             return None
         if ladder.next_up(decision, tier) is None:
             return None
-        return Escalation(probe, knobs, ask, decision, self._catalog.tier(tier), ladder)
+        return Escalation(model, knobs, ask, decision, self._catalog.tier(tier), ladder)
 
     def load(self) -> None:
         """Load what is current now; never raises."""
@@ -58,25 +58,25 @@ class ProbesInForce:
         except (ArtefactError, OSError) as error:
             log.error("probes are not used: %s", error)
 
-    def use(self, found: ProbeSet) -> None:
+    def use(self, found: EvidenceModels) -> None:
         """Put `found` in force, as far as it belongs to this catalogue's tiers."""
-        probes: dict[int, TierProbe] = {}
+        models: dict[int, EvidenceModel] = {}
         for tier in found.tiers:
             if tier > len(self._catalog.tiers):
                 continue
             try:
-                probe = found.probe(tier, self._catalog.tier_fingerprint(tier))
+                model = found.model(tier, self._catalog.tier_fingerprint(tier))
             except ArtefactError as error:
                 log.error("%s", error)
             else:
-                if probe is not None:
-                    probes[tier] = probe
-        self._probes = probes
+                if model is not None:
+                    models[tier] = model
+        self._models = models
         catalog = self._catalog
         self._on_lengths(
             found.lengths_for({spec.number: catalog.tier_fingerprint(spec.number) for spec in catalog.tiers})
         )
-        log.info("%s judge the answers of tiers %s", found.version, ", ".join(map(str, probes)) or "none")
+        log.info("%s judge the answers of tiers %s", found.version, ", ".join(map(str, models)) or "none")
 
     async def follow(self, seconds: float) -> None:
         """Look at the registry's pointer every `seconds` and load what it names when it has changed."""

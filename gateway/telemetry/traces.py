@@ -171,8 +171,9 @@ def _stages(answer: Answer, record: Record) -> list[Stage]:
     first = stamps.first_delta
     if not record.is_made:
         return stages
-    if len(record.attempts) > 1:
-        failed = {"aio.tier": record.attempts[0].tier, "aio.status": record.attempts[0].status}
+    earlier = [attempt for attempt in record.attempts[:-1] if attempt.status != "compared"]
+    if earlier:
+        failed = {"aio.tier": earlier[0].tier, "aio.status": earlier[0].status}
         stages.append(("earlier attempt", stamps.routed, stamps.attempted, failed))
     if first is None:
         return [*stages, ("generate", stamps.attempted, stamps.finished, {})]

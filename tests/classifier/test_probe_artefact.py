@@ -1,4 +1,4 @@
-"""Probes: what they make of evidence, and what is refused before it can judge anything."""
+"""Evidence models: what they make of evidence, and what is refused before it can judge anything."""
 
 from pathlib import Path
 
@@ -10,36 +10,30 @@ from safetensors.numpy import load, save
 from classifier.decision import PolicyInputs, Prediction
 from classifier.errors import ArtefactError
 from classifier.escalation_rule import weigh_escalation
+from classifier.evidence import EVIDENCE_NAMES
+from classifier.evidence_model import EvidenceHead, JudgedTier, Tensors, head_tensors
 from classifier.features import FEATURE_NAMES
-from classifier.probe_artefact import PROBES, SCHEMA_VERSION, ProbeManifest, evidence_names, load_probes, save_probes
-from classifier.probes import ProbedTier, StageHead, Tensors, head_tensors
-from classifier.token_summary import OPENING_NAMES, WHOLE_NAMES, TokenSummary
-
-HIDDEN = 3
+from classifier.probe_artefact import PROBES, SCHEMA_VERSION, ProbeManifest, load_probes, save_probes
 
 
 def tensors(value: float = 0.5) -> Tensors:
-    found: Tensors = {}
-    for stage, size in (("state", HIDDEN), ("opening", len(OPENING_NAMES)), ("whole", len(WHOLE_NAMES))):
-        column = np.full((size, 2), value, np.float32)
-        zero = np.zeros(size, np.float32)
-        head = StageHead(zero, zero + 2, column, np.ones(2, np.float32), np.zeros(2, np.float32))
-        found |= head_tensors(f"tier_1.{stage}", head)
-    return found
+    size = len(EVIDENCE_NAMES)
+    zero = np.zeros(size, np.float32)
+    column = np.full((size, 2), value, np.float32)
+    return head_tensors(1, EvidenceHead(zero, zero + 2, column, np.ones(2, np.float32), np.zeros(2, np.float32)))
 
 
 def manifest() -> ProbeManifest:
-    spec = ProbedTier(tier=1, model="small", fingerprint="abc", layer=4, pooling="last", judges=[1, 2])
     return ProbeManifest(
         schema_version=SCHEMA_VERSION,
         version="probes-1",
         catalog="laptop",
         label="no_worse",
-        probes=[spec],
+        models=[JudgedTier(tier=1, model="small", fingerprint="abc", judges=[1, 2])],
         lengths=[],
         encoder="",
         feature_names=list(FEATURE_NAMES),
-        evidence_names=evidence_names(),
+        evidence_names=list(EVIDENCE_NAMES),
         classifier_version="v1",
         rows=10,
         seed=0,
@@ -47,34 +41,32 @@ def manifest() -> ProbeManifest:
     )
 
 
-def test_stages_build_on_one_another_and_leave_other_tiers_as_they_were(tmp_path: Path) -> None:
-    probe = load_probes(save_probes(tmp_path, manifest(), tensors())).probe(1, "abc")
-    assert probe is not None
-    prior = [0.5, 0.8, 0.7, 1.0]
-    after = probe.after_prefill(np.asarray([2.0, 2.0, 0.0], np.float32), prior)
+def test_evidence_moves_the_judged_tiers_and_leaves_the_others_as_they_were(tmp_path: Path) -> None:
+    model = load_probes(save_probes(tmp_path, manifest(), tensors())).model(1, "abc")
+    assert model is not None
+    evidence = np.zeros(len(EVIDENCE_NAMES), np.float32)
+    evidence[:2] = 2.0
     # Two numbers of one standard deviation each at a weight of 0.5, over the logits of 0.5 and 0.8.
-    assert after == pytest.approx([1.0, 1.0 + np.log(4)], abs=1e-5)
-    p = probe.p_ok(after, prior)
+    p = model.p_ok(evidence, [0.5, 0.8, 0.7, 1.0])
     assert p[2:] == [0.7, 1.0]
     assert p[0] == pytest.approx(1 / (1 + np.exp(-1.0)), abs=1e-5)
-    opening = np.zeros(len(OPENING_NAMES), np.float32)
-    assert probe.after_opening(opening, after) == pytest.approx(after)
+    assert p[1] == pytest.approx(1 / (1 + np.exp(-1.0) / 4), abs=1e-5)
 
 
-def test_a_probe_of_another_model_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
-    probes = load_probes(save_probes(tmp_path, manifest(), tensors()))
+def test_a_model_of_another_tier_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
+    models = load_probes(save_probes(tmp_path, manifest(), tensors()))
     with pytest.raises(ArtefactError, match=r"fitted on 'small'.*Collect outcomes and fit them again"):
-        probes.probe(1, "xyz")
-    assert probes.probe(2, "xyz") is None
+        models.model(1, "xyz")
+    assert models.model(2, "xyz") is None
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("tier_1.state.coef", np.full((HIDDEN, 2), np.nan, np.float32), "not finite"),
-        ("tier_1.state.coef", np.ones((HIDDEN, 3), np.float32), "expected"),
-        ("tier_1.whole.scale", np.zeros(len(WHOLE_NAMES), np.float32), "scales not above 0"),
-        ("tier_1.opening.bias", None, "missing"),
+        ("tier_1.coef", np.full((len(EVIDENCE_NAMES), 2), np.nan, np.float32), "not finite"),
+        ("tier_1.coef", np.ones((len(EVIDENCE_NAMES), 3), np.float32), "expected"),
+        ("tier_1.scale", np.zeros(len(EVIDENCE_NAMES), np.float32), "scales not above 0"),
+        ("tier_1.bias", None, "missing"),
     ],
 )
 def test_broken_parameters_are_refused(
@@ -89,10 +81,18 @@ def test_broken_parameters_are_refused(
         load_probes(save_probes(tmp_path, manifest(), broken))
 
 
+def test_an_artefact_of_an_earlier_schema_is_skipped_with_what_to_run(tmp_path: Path) -> None:
+    folder = tmp_path / "probes-old"
+    folder.mkdir()
+    (folder / "manifest.json").write_text('{"schema_version": 1, "version": "probes-old", "probes": []}')
+    with pytest.raises(ArtefactError, match=r"schema version 1; this program reads 2\. .*`aio classifier probes`"):
+        load_probes(folder)
+
+
 def test_a_file_that_was_changed_or_cut_is_refused(tmp_path: Path) -> None:
     folder = save_probes(tmp_path, manifest(), tensors())
     blob = (folder / PROBES).read_bytes()
-    (folder / PROBES).write_bytes(save(dict(load(blob)) | {"tier_1.state.bias": np.ones(2, np.float32)}))
+    (folder / PROBES).write_bytes(save(dict(load(blob)) | {"tier_1.bias": np.ones(2, np.float32)}))
     with pytest.raises(ArtefactError, match="SHA-256"):
         load_probes(folder)
     (folder / PROBES).unlink()
@@ -100,38 +100,26 @@ def test_a_file_that_was_changed_or_cut_is_refused(tmp_path: Path) -> None:
         load_probes(folder)
 
 
-def test_probes_fitted_on_other_summaries_are_refused(tmp_path: Path) -> None:
+def test_models_fitted_on_other_evidence_are_refused(tmp_path: Path) -> None:
     other = msgspec.structs.replace(manifest(), evidence_names=["something"])
-    with pytest.raises(ArtefactError, match="other summaries"):
+    with pytest.raises(ArtefactError, match="other evidence"):
         load_probes(save_probes(tmp_path, other, tensors()))
 
 
-def test_an_opening_is_of_eight_tokens_and_the_whole_of_all() -> None:
-    summary = TokenSummary()
-    for place in range(10):
-        summary.add(-1.0 if place < 8 else -11.0, float(place), 2.0)
-    opening = dict(zip(OPENING_NAMES, summary.opening().tolist(), strict=True))
-    whole = dict(zip(WHOLE_NAMES, summary.whole(cut_off=True).tolist(), strict=True))
-    assert (opening["opening_mean_logprob"], opening["opening_most_entropy"]) == (-1.0, 7.0)
-    assert (whole["mean_logprob"], whole["least_logprob"], whole["most_entropy"]) == (-3.0, -11.0, 9.0)
-    assert (whole["cut_off"], round(whole["log_tokens"], 4)) == (1.0, round(float(np.log(11)), 4))
-    assert not TokenSummary().opening().any()
-
-
-def inputs(costs: list[float], maximum: float | None = None) -> PolicyInputs:
+def inputs(maximum: float | None = None) -> PolicyInputs:
     prediction = Prediction(p_ok=[0.9, 0.9, 1.0], kind="measured", novelty=0.0, classifier_version="v")
+    costs = [1.0, 4.0, 10.0]
     return PolicyInputs(prediction=prediction, costs=costs, quality_target=0.9, tau=0.8, max_cost_usd=maximum)
 
 
-def test_the_rule_hands_over_what_is_not_good_enough_to_what_is_better() -> None:
-    given = inputs([1.0, 4.0, 10.0])
-    assert weigh_escalation(given, 1, 2, [0.7, 0.9, 1.0], 0.0).advantage > 0
-    assert weigh_escalation(given, 1, 2, [0.85, 0.9, 1.0], 0.0).advantage <= 0
-    assert weigh_escalation(given, 1, 2, [0.7, 0.6, 1.0], 0.0).advantage <= 0
+def test_what_does_not_reach_the_target_is_handed_to_what_is_better() -> None:
+    assert weigh_escalation(inputs(), 1, 2, [0.7, 0.9, 1.0], 0.0).advantage > 0
+    assert weigh_escalation(inputs(), 1, 2, [0.85, 0.9, 1.0], 0.0).advantage <= 0
+    assert weigh_escalation(inputs(), 1, 2, [0.7, 0.6, 1.0], 0.0).advantage <= 0
 
 
 def test_what_is_spent_counts_towards_the_maximum() -> None:
-    assert weigh_escalation(inputs([1.0, 4.0, 10.0], 4.5), 1, 2, [0.1, 0.9, 1.0], 0.5).advantage > 0
-    choice = weigh_escalation(inputs([1.0, 4.0, 10.0], 4.4), 1, 2, [0.1, 0.9, 1.0], 0.5)
+    assert weigh_escalation(inputs(4.5), 1, 2, [0.1, 0.9, 1.0], 0.5).advantage > 0
+    choice = weigh_escalation(inputs(4.4), 1, 2, [0.1, 0.9, 1.0], 0.5)
     assert choice.advantage == 0.0
     assert "above the maximum" in choice.reason

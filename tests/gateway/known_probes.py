@@ -1,40 +1,30 @@
-"""Probes whose judgement a test can read off the state and the log-probabilities."""
+"""Evidence models whose judgement a test can read off the tokens' log-probabilities and the text."""
 
 import numpy as np
 
-from classifier.probes import Float, ProbedTier, ProbeSet, StageHead, TierProbe
-from classifier.token_summary import OPENING_NAMES, WHOLE_NAMES
+from classifier.evidence import EVIDENCE_NAMES, Float
+from classifier.evidence_model import EvidenceHead, EvidenceModel, EvidenceModels, JudgedTier
 from tiers.catalog import Catalog
 
-HIDDEN = 2
-GOOD_STATE, BAD_STATE = (1.0, 0.0), (-1.0, 0.0)
+# Of the logit: 4 if sure; 4 less for a 90th percentile of 1.7 nats, and refusals and second samples as they are.
+WEIGHTS = {"uncertainty_p90": -4.0, "refusal": -8.0, "agreement_known": -3.0, "agreement": 8.0}
+BIAS = 4.0
 
 
-def known_probe(catalog: Catalog, tier: int = 1, fingerprint: str | None = None) -> TierProbe:
-    """Stage 2's logit is 4 x the state's first number, stage 3's 4 + 4 x the mean log-probability; both ignore what
-    was known before."""
-    spec = ProbedTier(
+def known_probe(catalog: Catalog, tier: int = 1, fingerprint: str | None = None) -> EvidenceModel:
+    """A model that ignores what the prompt said and judges `tier` alone."""
+    spec = JudgedTier(
         tier=tier,
         model=str(catalog.tier(tier).model),
         fingerprint=catalog.tier_fingerprint(tier) if fingerprint is None else fingerprint,
-        layer=20,
-        pooling="last",
         judges=[tier],
+        reads_agreement=True,
     )
-    opening = OPENING_NAMES.index("opening_mean_logprob")
-    whole = WHOLE_NAMES.index("mean_logprob")
-    return TierProbe(
-        spec, _head(HIDDEN, 0, 0.0), _head(len(OPENING_NAMES), opening, 4.0), _head(len(WHOLE_NAMES), whole, 4.0)
-    )
+    coef = np.asarray([[WEIGHTS.get(name, 0.0)] for name in EVIDENCE_NAMES], np.float32)
+    zero: Float = np.zeros(len(EVIDENCE_NAMES), np.float32)
+    return EvidenceModel(spec, EvidenceHead(zero, zero + 1, coef, zero[:1], np.asarray([BIAS], np.float32)))
 
 
-def known_probes(catalog: Catalog, *, fingerprint: str | None = None) -> ProbeSet:
-    """A set with the probe of tier 1."""
-    return ProbeSet("known", "no_worse", [known_probe(catalog, fingerprint=fingerprint)], None)
-
-
-def _head(evidence: int, place: int, bias: float) -> StageHead:
-    coef = np.zeros((evidence, 1), np.float32)
-    coef[place] = 4.0
-    zero: Float = np.zeros(evidence, np.float32)
-    return StageHead(zero, zero + 1, coef, np.zeros(1, np.float32), np.asarray([bias], np.float32))
+def known_probes(catalog: Catalog, *, fingerprint: str | None = None) -> EvidenceModels:
+    """A set with the model of tier 1."""
+    return EvidenceModels("known", "no_worse", [known_probe(catalog, fingerprint=fingerprint)], None)

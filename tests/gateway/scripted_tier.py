@@ -1,7 +1,6 @@
 """A tier that says what a test tells it to, one delta per word, and remembers what happened to it."""
 
 import asyncio
-import struct
 from collections.abc import AsyncGenerator, Callable
 
 from inference_core.evidence import Evidence, TokenEvidence
@@ -17,9 +16,10 @@ class ScriptedTier(Tier):
     """Answers with `words`, and `calls` if there are any; `fail_at` raises `error` instead of the word of that number.
 
     A word in bytes is a token that is no text by itself. `likelihoods`: choice i says `#i` at its end, with that
-    log-probability of every word. `state` and `sureness` (a log-probability per word, the last one for all further
-    words) are its evidence, for requests that ask for any.
+    log-probability of every word. `sureness` (a log-probability per word, the last one for all further words) is its
+    evidence, for requests that ask for any. `later_words`: what it answers to all requests but the first, if set.
 
+    `num_layers`: as of a tier that tells evidence.
     `vocabulary`: the tokeniser that it has, as a tier in this process would.
     `tells_token_ids`: as a tier in this process does and a remote one does not; what was drawn is metered either way.
     `hold_at`: waits before that word until `go` is set; `holding` is set when it gets there. `slow_close`: closing a
@@ -36,7 +36,7 @@ class ScriptedTier(Tier):
         """Back to the first script, with nothing remembered."""
         self.words: tuple[str | bytes, ...] = WORDS
         self.likelihoods: tuple[float, ...] = ()
-        self.state: tuple[float, ...] = ()
+        self.later_words: tuple[str | bytes, ...] | None = None
         self.sureness: tuple[float, ...] = (-0.1,)
         self.reasoning: tuple[str, ...] = ()
         self.calls: tuple[ToolCallDelta, ...] = ()
@@ -53,6 +53,7 @@ class ScriptedTier(Tier):
         self.health = TierLoad()
         self.vocabulary: Tokenizer | None = None
         self.tells_token_ids = True
+        self.num_layers = 30
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -74,6 +75,7 @@ class ScriptedTier(Tier):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         self.requests.append(request)
+        words = self.words if len(self.requests) == 1 or self.later_words is None else self.later_words
         drawn: list[Delta] = []
         prompt = self.count_prompt_tokens(request)
         request.meter.add(lambda: _used(prompt, drawn))
@@ -81,7 +83,7 @@ class ScriptedTier(Tier):
             for delta in self._reasoning(request):
                 drawn.append(delta)
                 yield delta
-            for place, word in enumerate(self.words):
+            for place, word in enumerate(words):
                 await asyncio.sleep(0)  # an engine's step takes at least one turn of the loop
                 if self.hold_at == place:
                     self.holding.set()
@@ -89,14 +91,14 @@ class ScriptedTier(Tier):
                 if self.fail_at == place:
                     raise self.error
                 for index in range(request.n):
-                    drawn.append(self._said(request, index, place, word))
+                    drawn.append(self._said(request, index, place, word, last=place + 1 == len(words)))
                     yield drawn[-1]
             for call in self.calls:
                 for index in range(request.n):
                     yield Delta(index=index, tool_calls=[call])
             for index in range(request.n):
                 yield Delta(index=index, finish_reason="tool_calls" if self.calls else "stop")
-            yield Delta(usage=self.usage(request), queue_seconds=0.001, preemptions=1)
+            yield Delta(usage=self.usage(request, len(words)), queue_seconds=0.001, preemptions=1)
         except (asyncio.CancelledError, GeneratorExit):
             self.closed_early += 1
             if self.slow_close is not None:
@@ -106,8 +108,9 @@ class ScriptedTier(Tier):
         finally:
             self.ended.set()
 
-    def usage(self, request: GenerationRequest) -> Usage:
-        words = (len(self.words) + len(self.reasoning)) * request.n
+    def usage(self, request: GenerationRequest, num_words: int | None = None) -> Usage:
+        said = len(self.words) if num_words is None else num_words
+        words = (said + len(self.reasoning)) * request.n
         return Usage(
             prompt_tokens=self.count_prompt_tokens(request),
             completion_tokens=words,
@@ -115,12 +118,12 @@ class ScriptedTier(Tier):
             reasoning_tokens=len(self.reasoning) * request.n,
         )
 
-    def _said(self, request: GenerationRequest, index: int, place: int, word: str | bytes) -> Delta:
+    def _said(self, request: GenerationRequest, index: int, place: int, word: str | bytes, *, last: bool) -> Delta:
         raw = word if isinstance(word, bytes) else word.encode()
         text = raw.decode("utf-8", errors="replace")
         logprob = self.likelihoods[index] if self.likelihoods else -0.25
         logprobs = _logprobs(request, text, raw, logprob)
-        mark = f"#{index}" if self.likelihoods and place + 1 == len(self.words) else ""
+        mark = f"#{index}" if self.likelihoods and last else ""
         evidence = self._evidence(request, place)
         token_ids = [place] if self.tells_token_ids else []
         return Delta(index=index, text=text + mark, token_ids=token_ids, logprobs=logprobs, evidence=evidence)
@@ -128,10 +131,9 @@ class ScriptedTier(Tier):
     def _evidence(self, request: GenerationRequest, place: int) -> Evidence | None:
         if request.evidence is None:
             return None
-        state = struct.pack(f"<{len(self.state)}f", *self.state) if place == 0 else b""
         logprob = self.sureness[min(place, len(self.sureness) - 1)]
         tokens = [TokenEvidence(logprob, -logprob, 1.0)] if request.evidence.tokens else []
-        return Evidence(state=state, tokens=tokens)
+        return Evidence(tokens=tokens)
 
     def _reasoning(self, request: GenerationRequest) -> list[Delta]:
         thoughts = [(index, thought) for index in range(request.n) for thought in self.reasoning]

@@ -9,8 +9,8 @@ import pytest
 
 from classifier.answer_length import AnswerLength
 from classifier.decision import Decision
+from classifier.evidence_model import EvidenceModels
 from classifier.features import FEATURE_NAMES
-from classifier.probes import ProbeSet
 from gateway.answering.ask import Ask
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.knobs import RoutingKnobFile
@@ -40,7 +40,7 @@ def probes(tmp_path: Path, classifier: ClassifierInForce) -> ProbesInForce:
 
 def measured(
     classifier: ClassifierInForce, per_tier: list[float], *, fingerprints: list[str] = FINGERPRINTS
-) -> ProbeSet:
+) -> EvidenceModels:
     """Answers of `per_tier` tokens each, twice as many for every doubling of the prompt's characters."""
     model, features = classifier.model, len(FEATURE_NAMES)
     coef = np.zeros((features + model.encoder.dim, len(TIERS)), np.float32)
@@ -56,7 +56,7 @@ def measured(
         smear=np.ones(len(TIERS), np.float32),
         bounds=np.asarray([[0.0] * len(TIERS), [1e6] * len(TIERS)], np.float32),
     )
-    return ProbeSet("known", "no_worse", [], lengths, fingerprints)
+    return EvidenceModels("known", "no_worse", [], lengths, fingerprints)
 
 
 def decision(classifier: ClassifierInForce, text: str = "Why is the sky blue?") -> Decision:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from classifier.registry import ArtefactRegistry
 from gateway.answering.answer import Answer
 from gateway.answering.ask import Ask
 from gateway.answering.service import Service
@@ -19,7 +20,7 @@ from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from quality.record import Record
 from tests.examples import examples
-from tests.gateway.known_probes import BAD_STATE, GOOD_STATE, known_probes
+from tests.gateway.known_probes import known_probes
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tiers.catalog_file import load_catalog
@@ -29,6 +30,7 @@ from tiers.tier import ChatMessage, Delta, TierLoad
 CATALOG = load_catalog("laptop")
 UNSURE, SURE = -4.0, -0.1
 LONG = tuple(f" w{i}" for i in range(12))
+SECOND = "Hello there, how are you?"  # of tier 2
 
 
 class World:
@@ -36,7 +38,7 @@ class World:
 
     def __init__(self, **knobs: object) -> None:
         self.tiers = scripted_tiers()
-        self.tiers[0].words, self.tiers[0].state = LONG, GOOD_STATE
+        self.tiers[0].words = LONG
         self.classifier = ScriptedClassifier()
         self.classifier.p_ok = (0.999, 0.9, 0.9, 1.0)
         routing = RoutingService(CATALOG, {tier.number: tier for tier in self.tiers}, self.classifier, None)
@@ -66,24 +68,21 @@ class World:
         return [(attempt.tier, attempt.status, attempt.stage) for attempt in self.records[-1].attempts]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_state_that_promises_nothing_escalates_right_after_prefill(stream: bool) -> None:
+async def test_streams_are_not_held_and_nothing_is_asked_of_the_tier_by_default() -> None:
     world = World()
-    world.tiers[0].state = BAD_STATE
-    answer = await world.answer(stream=stream)
-    said = "".join([delta.text async for delta in answer]) if stream else answer.choices[0].text
-    assert said == "Hello there, how are you?"
-    assert world.attempts() == [(1, "escalated", "prefill"), (2, "ok", None)]
-    # One word was drawn with the state, and none after it.
-    assert world.tiers[0].closed_early == 1
-    assert "stage 2, after prefill: P(no worse) of this answer is 0.018" in str(world.records[0].attempts[0].reason)
-    assert answer.escalated_from is not None
+    world.tiers[0].sureness, world.tiers[0].hold_at = (UNSURE,), 1
+    answer = await world.answer()  # returns although the second word has not been drawn
+    assert not world.tiers[0].go.is_set()
+    world.tiers[0].go.set()
+    assert "".join([delta.text async for delta in answer]) == "".join(LONG)
+    assert world.attempts() == [(1, "ok", None)]
+    assert world.tiers[0].requests[0].evidence is None
 
 
-async def test_an_unsure_opening_escalates_a_stream_and_nothing_of_it_is_seen() -> None:
-    world = World()
+async def test_an_unsure_opening_escalates_a_stream_that_may_wait_and_nothing_of_it_is_seen() -> None:
+    world = World(hold_tokens=8)
     world.tiers[0].sureness = (UNSURE,)
-    assert await world.streamed() == "Hello there, how are you?"
+    assert await world.streamed() == SECOND
     assert world.attempts() == [(1, "escalated", "opening"), (2, "ok", None)]
     record = world.records[0]
     # 2 words of the caller and 4 of the template, and the 8 tokens held; then 6 and 5 at tier 2's prices.
@@ -100,7 +99,7 @@ async def test_a_sure_stream_is_held_for_no_more_than_hold_tokens_and_delivered_
     world.tiers[0].go.set()
     assert "".join([delta.text async for delta in answer]) == "".join(LONG)
     assert world.attempts() == [(1, "ok", "opening")]
-    assert answer.p_ok == pytest.approx(1 / (1 + 2.718281828**-3.6), abs=1e-3)
+    assert answer.p_ok == pytest.approx(1 / (1 + 2.718281828**-3.62), abs=1e-3)
 
 
 async def test_a_stream_is_not_let_go_before_its_opening_is_judged() -> None:
@@ -116,16 +115,44 @@ async def test_a_stream_is_not_let_go_before_its_opening_is_judged() -> None:
 
 async def test_a_whole_answer_is_judged_whole() -> None:
     world = World()
-    world.tiers[0].sureness = (*[SURE] * 8, *[-12.0] * 4)
+    world.tiers[0].sureness = (*[SURE] * 10, *[-12.0] * 2)  # a fifth of the tokens
     answer = await world.answer(stream=False)
-    assert answer.choices[0].text == "Hello there, how are you?"
+    assert answer.choices[0].text == SECOND
     assert world.attempts() == [(1, "escalated", "whole"), (2, "ok", None)]
     # The whole first answer is billed: 6 tokens in, 12 out.
     assert world.records[0].attempts[0].cost_usd == 0.000005
+    assert "judged by the whole answer: P(no worse) of this answer is 0.0" in str(world.records[0].attempts[0].reason)
+    assert answer.escalated_from is not None
+
+
+async def test_no_hidden_state_is_asked_for() -> None:
+    world = World()
+    await (await world.answer(stream=False)).aclose()
+    evidence = world.tiers[0].requests[0].evidence
+    assert evidence is not None
+    assert (evidence.layer, evidence.tokens) == (None, True)
+
+
+async def test_a_tier_that_tells_no_evidence_is_asked_for_logprobs_which_the_caller_does_not_see() -> None:
+    world = World()
+    world.tiers[0].num_layers = 0
+    answer = await world.answer(stream=False)
+    request = world.tiers[0].requests[0]
+    assert (request.evidence, request.sampling.logprobs) == (None, 0)
+    assert answer.p_ok == pytest.approx(1 / (1 + 2.718281828 ** -(4 - 4 * 0.2231)), abs=1e-3)  # all of -0.25
+    assert not answer.choices[0].logprobs
+
+
+async def test_an_answer_is_judged_by_its_text_where_the_tier_tells_no_uncertainty() -> None:
+    world = World()
+    world.tiers[0].words = ("I am sorry,", " as an AI model I cannot", " do that.")
+    answer = await world.answer(stream=False)
+    assert answer.choices[0].text == SECOND
+    assert world.attempts() == [(1, "escalated", "whole"), (2, "ok", None)]
 
 
 async def test_a_stream_that_is_handed_over_is_billed_for_what_was_held_even_if_no_tokens_were_told() -> None:
-    world = World()
+    world = World(hold_tokens=8)
     world.tiers[0].sureness = (UNSURE,)
     world.tiers[0].tells_token_ids = False
     await world.streamed()
@@ -135,31 +162,20 @@ async def test_a_stream_that_is_handed_over_is_billed_for_what_was_held_even_if_
 
 
 async def test_a_stream_that_ends_while_it_is_held_is_judged_whole() -> None:
-    world = World()
+    world = World(hold_tokens=8)
     world.tiers[0].words = ("a", "b")
     world.tiers[0].sureness = (UNSURE,)
-    assert await world.streamed() == "Hello there, how are you?"
+    assert await world.streamed() == SECOND
     assert world.attempts()[0] == (1, "escalated", "whole")
 
 
-@pytest.mark.parametrize(
-    "knobs", [{"stage_2": False, "stage_3": False}, {"stage_2": False, "hold_tokens": 0}, {"stage_3": False}]
-)
-async def test_a_stage_that_is_switched_off_escalates_nothing(knobs: dict[str, object]) -> None:
-    world = World(**knobs)
-    world.tiers[0].state = BAD_STATE if not knobs.get("stage_2", True) else GOOD_STATE
-    world.tiers[0].sureness = (UNSURE,)
-    assert await world.streamed() == "".join(LONG)
-    assert [attempt[:2] for attempt in world.attempts()] == [(1, "ok")]
-
-
 async def test_knobs_change_while_serving() -> None:
-    world = World(stage_2=False, stage_3=False)
-    world.tiers[0].state = BAD_STATE
-    assert await world.streamed() == "".join(LONG)
-    assert world.tiers[0].requests[-1].evidence is None  # what nobody looks at is not asked for
-    world.knobs.change({"stage_2": True})
-    assert await world.streamed() == "Hello there, how are you?"
+    world = World(judge_answers=False)
+    world.tiers[0].sureness = (UNSURE,)
+    assert (await world.answer(stream=False)).choices[0].text == "".join(LONG)
+    assert world.tiers[0].requests[-1].evidence is None  # what is not looked at is not asked for
+    world.knobs.change({"judge_answers": True})
+    assert (await world.answer(stream=False)).choices[0].text == SECOND
 
 
 @pytest.mark.parametrize(
@@ -167,14 +183,109 @@ async def test_knobs_change_while_serving() -> None:
 )
 async def test_requests_that_leave_no_choice_are_not_judged(fields: dict[str, object]) -> None:
     world = World()
-    world.tiers[0].state, world.tiers[0].sureness = BAD_STATE, (UNSURE,)
+    world.tiers[0].sureness = (UNSURE,)
     await (await world.answer(stream=False, **fields)).aclose()
     assert world.attempts() == [(1, "ok", None)]
     assert world.tiers[0].requests[0].evidence is None
 
 
+class CheckableWorld(World):
+    """Tier 1 says with a P of 0.5 that there are 36 legs, and `second` when it is asked again."""
+
+    def __init__(self, second: str, **knobs: object) -> None:
+        super().__init__(**knobs)
+        first = self.tiers[0]
+        first.words, first.later_words, first.sureness = ("There are 36.",), (second,), (-1.718,)
+
+    async def asked(self, **fields: Any) -> Answer:
+        return await self.answer(stream=False, **{"messages": [QUESTION]} | fields)
+
+
+QUESTION = ChatMessage(role="user", content="How many legs do nine dogs have?")
+
+
+async def test_a_second_sample_that_agrees_keeps_a_checkable_answer_and_both_are_billed() -> None:
+    world = CheckableWorld("So it is 36 legs.")
+    answer = await world.asked()
+    assert answer.choices[0].text == "There are 36."
+    assert world.attempts() == [(1, "compared", None), (1, "ok", "agreement")]
+    assert not world.tiers[1].requests
+    second = world.tiers[0].requests[1]
+    assert (second.sampling.temperature, second.sampling.seed) == (0.8, None)
+    record = world.records[0]
+    # The prompt's 11 tokens and one of the answer, twice; usage is that of the answer that was given.
+    assert record.attempts[0].cost_usd == record.attempts[1].cost_usd > 0
+    assert record.cost_usd == pytest.approx(2 * record.attempts[1].cost_usd)
+    assert record.completion_tokens == 1
+    assert answer.p_ok > 0.99
+
+
+async def test_a_second_sample_that_differs_escalates() -> None:
+    world = CheckableWorld("It is 32.")
+    answer = await world.asked()
+    assert answer.choices[0].text == SECOND
+    assert world.attempts() == [(1, "compared", None), (1, "escalated", "agreement"), (2, "ok", None)]
+    assert world.records[0].cost_usd == pytest.approx(sum(one.cost_usd for one in world.records[0].attempts))
+
+
+async def test_a_second_sample_that_fails_leaves_the_first_verdict_and_the_fall_over() -> None:
+    world = CheckableWorld("It is 36.")
+    world.tiers[1].fail_at = 0
+    first = world.tiers[0]
+    generate = first.generate
+
+    def failing(request: Any) -> Any:
+        if first.requests:
+            first.fail_at = 0
+        return generate(request)
+
+    first.generate = failing  # type: ignore[method-assign]
+    answer = await world.asked()
+    assert answer.tier.number == 3
+    assert [attempt.status for attempt in world.records[0].attempts] == ["compared", "escalated", "error", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sureness"),
+    [
+        ({"messages": [ChatMessage(role="user", content="Say hello.")]}, -1.718),  # nothing to check
+        ({}, -6.0),  # agreement is too unlikely to pay for the sample
+        ({"deadline_seconds": 30.0}, -1.718),  # no time for another answer
+        ({"max_cost_usd": 0.01}, -1.718),
+    ],
+)
+async def test_no_second_sample_is_drawn_where_it_does_not_pay(fields: dict[str, Any], sureness: float) -> None:
+    world = CheckableWorld("There are 36.")
+    world.tiers[0].sureness = (sureness,)
+    await world.asked(**fields)
+    assert [attempt[:2] for attempt in world.attempts()] == [(1, "escalated"), (2, "ok")]
+    assert len(world.tiers[0].requests) == 1
+
+
+async def test_a_caller_who_leaves_during_a_second_sample_is_billed_for_it() -> None:
+    world = CheckableWorld("There are 36.")
+    first = world.tiers[0]
+    generate = first.generate
+
+    def holding(request: Any) -> Any:
+        if first.requests:
+            first.later_words, first.hold_at = ("There", " are"), 1
+        return generate(request)
+
+    first.generate = holding  # type: ignore[method-assign]
+    asking = asyncio.create_task(world.asked())
+    await first.holding.wait()
+    asking.cancel()
+    with suppress(asyncio.CancelledError):
+        await asking
+    assert [attempt.status for attempt in world.records[0].attempts] == ["compared", "aborted"]
+    assert all(attempt.cost_usd > 0 for attempt in world.records[0].attempts)
+    assert first.ended.is_set()
+    assert world.service.in_flight == 0
+
+
 async def test_a_deadline_that_the_next_tier_cannot_keep_keeps_the_answer() -> None:
-    world = World()
+    world = World(hold_tokens=8)
     world.tiers[0].sureness, world.tiers[0].hold_at = (UNSURE,), 2
     reading = asyncio.create_task(world.streamed(deadline_seconds=5.0))
     await world.tiers[0].holding.wait()
@@ -194,24 +305,33 @@ async def test_two_answers_that_cost_more_than_the_maximum_are_not_bought() -> N
     assert "above the maximum" in str(world.records[0].attempts[0].reason)
 
 
+async def test_an_answer_is_kept_if_the_next_tiers_would_be_no_better() -> None:
+    world = World()
+    world.tiers[0].sureness = (UNSURE,)  # 0.08
+    world.classifier.p_ok = (0.99, 0.05, 0.05, 1.0)
+    assert (await world.answer(stream=False)).choices[0].text == "".join(LONG)
+    world.classifier.p_ok = (0.99, 0.2, 0.2, 1.0)
+    assert (await world.answer(stream=False)).choices[0].text == SECOND
+
+
 async def test_the_second_answer_is_not_judged_again() -> None:
     world = World()
-    world.tiers[0].state = BAD_STATE
-    await world.streamed()
+    world.tiers[0].sureness = (UNSURE,)
+    await world.answer(stream=False)
     assert world.tiers[1].requests[0].evidence is None
     assert not world.tiers[2].requests
 
 
 async def test_a_tier_that_fails_after_an_escalation_is_still_replaced_once() -> None:
     world = World()
-    world.tiers[0].state = BAD_STATE
+    world.tiers[0].sureness = (UNSURE,)
     world.tiers[1].fail_at = 0
-    assert await world.streamed() == "Hello there, how are you?"
-    assert world.attempts() == [(1, "escalated", "prefill"), (2, "error", None), (3, "ok", None)]
+    assert (await world.answer(stream=False)).choices[0].text == SECOND
+    assert world.attempts() == [(1, "escalated", "whole"), (2, "error", None), (3, "ok", None)]
 
 
 async def test_a_caller_who_leaves_while_the_stream_is_held_frees_the_work_and_is_billed_for_it() -> None:
-    world = World()
+    world = World(hold_tokens=8)
     world.tiers[0].hold_at = 3
     opening = asyncio.create_task(world.answer())
     await world.tiers[0].holding.wait()
@@ -224,19 +344,27 @@ async def test_a_caller_who_leaves_while_the_stream_is_held_frees_the_work_and_i
     assert world.service.in_flight == 0
 
 
-async def test_a_state_of_another_model_judges_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
-    world.tiers[0].state = (-1.0, 0.0, 0.0)
-    assert await world.streamed() == "".join(LONG)
-    assert "a hidden state of 3 numbers came and its probe reads 2" in caplog.text
-
-
-async def test_probes_of_another_model_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+async def test_models_fitted_on_another_tier_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.probes.use(known_probes(CATALOG, fingerprint="another"))
-    world.tiers[0].state = BAD_STATE
-    assert await world.streamed() == "".join(LONG)
+    world.tiers[0].sureness = (UNSURE,)
+    assert (await world.answer(stream=False)).choices[0].text == "".join(LONG)
     assert "is not what answers there now" in caplog.text
+
+
+async def test_an_artefact_of_an_earlier_version_is_skipped_with_one_line_that_says_what_to_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "probes-old").mkdir()
+    (tmp_path / "probes-old" / "manifest.json").write_text('{"schema_version": 1, "version": "probes-old"}')
+    ArtefactRegistry(tmp_path).promote("probes-old")
+    world = World()
+    world.service.probes = probes = ProbesInForce(tmp_path, CATALOG, world.knobs)
+    probes.load()
+    (line,) = [one.getMessage() for one in caplog.records if one.name.startswith("gateway.routing")]
+    assert "Run `aio classifier collect` into a new folder and `aio classifier probes`" in line
+    world.tiers[0].sureness = (UNSURE,)
+    assert (await world.answer(stream=False)).choices[0].text == "".join(LONG)
 
 
 @settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -244,7 +372,6 @@ async def test_probes_of_another_model_are_refused(caplog: pytest.LogCaptureFixt
     stream=st.booleans(),
     hold=st.integers(0, 8),
     words=st.lists(st.text("ab ", min_size=1, max_size=3), max_size=14),
-    state=st.sampled_from([(), GOOD_STATE, BAD_STATE]),
     sureness=st.lists(st.sampled_from([SURE, UNSURE]), min_size=1, max_size=10),
     fail_at=st.none() | st.integers(0, 12),
     read=st.integers(0, 30),
@@ -253,14 +380,13 @@ async def test_what_is_heard_is_one_tiers_answer_from_its_beginning_and_in_order
     stream: bool,
     hold: int,
     words: list[str],
-    state: tuple[float, ...],
     sureness: list[float],
     fail_at: int | None,
     read: int,
 ) -> None:
     world = World(hold_tokens=hold)
     first = world.tiers[0]
-    first.words, first.state, first.sureness, first.fail_at = tuple(words), state, tuple(sureness), fail_at
+    first.words, first.sureness, first.fail_at = tuple(words), tuple(sureness), fail_at
     heard: list[Delta] = []
     answer: Answer | None = None
     with suppress(TierError):
@@ -272,7 +398,7 @@ async def test_what_is_heard_is_one_tiers_answer_from_its_beginning_and_in_order
     assert world.service.in_flight == 0
     (record,) = world.records
     text = "".join(delta.text for delta in heard) if stream else (record.answer or "")
-    own = "".join(words) if record.tier == 1 else "Hello there, how are you?"
+    own = "".join(words) if record.tier == 1 else SECOND
     assert own.startswith(text)
     if record.status == "ok":
         assert text == own or (stream and len(heard) == read)

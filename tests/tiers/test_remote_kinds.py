@@ -17,6 +17,7 @@ from tiers.queue_page import sum_of_samples
 from tiers.remote import RemoteTier
 from tiers.replica_set import ReplicaSet
 from tiers.replica_spec import BalancingSpec
+from tiers.uncertainty import asking_uncertainty
 
 VLLM_PAGE = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -174,3 +175,13 @@ def test_a_triton_models_name_is_no_path() -> None:
     remote = msgspec.structs.replace(remote, model="../../v2/repository")
     catalog.tiers[0] = msgspec.structs.replace(catalog.tier(1), model=None, remote=remote)
     assert any("Triton's repository" in problem for problem in check_rules(catalog))
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("vllm", 0), ("sglang", 0), ("openai", None), ("tensorrt-llm", None)])
+def test_logprobs_are_asked_only_of_kinds_of_servers_that_all_give_them(kind: str, asked: int | None) -> None:
+    spec = remote_spec(base_url="http://127.0.0.1:9/v1", kind=kind)
+    tier = RemoteTier(spec)
+    request = asking_uncertainty(chat("hello"), tier, spec)
+    assert (request.sampling.logprobs, request.evidence) == (asked, None)
+    wanted = msgspec.structs.replace(chat("hello"), sampling=SamplingParams(logprobs=3))
+    assert asking_uncertainty(wanted, tier, spec).sampling.logprobs == 3

@@ -1,4 +1,4 @@
-"""`aio classifier collect` and `probes`: outcomes of this catalogue's own tiers, and the probes fitted on them."""
+"""`aio classifier collect` and `probes`: outcomes of this catalogue's own tiers, and evidence models fitted on them."""
 
 import asyncio
 import sys
@@ -46,7 +46,12 @@ if TYPE_CHECKING:
     help="Multiple-choice questions of your own, a line of JSON each: prompt with its options, answer with the letter.",
 )
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Public data.  [AIO_DATA]")
-@click.option("--layer", type=click.IntRange(min=1), default=20, show_default=True, help="Of the hidden state.")
+@click.option(
+    "--second/--no-second",
+    default=True,
+    show_default=True,
+    help="Ask again where the answer can be checked by agreement.",
+)
 @click.option("--seed", default=11, show_default=True, help="Of the generated tasks.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=8, show_default=True, help="Answers in flight.")
 @catalog_option
@@ -60,7 +65,7 @@ def collect(
     word_problems: int,
     choices: Path | None,
     data: Path | None,
-    layer: int,
+    second: bool,
     seed: int,
     concurrency: int,
     **given: Any,
@@ -80,7 +85,7 @@ def collect(
     settings = settings_from(role="all", **given)
     catalog = load_catalog(settings.catalog)
     numbers = _numbers(tiers, len(catalog.tiers))
-    how = Collection(layer=layer, seed=seed, concurrency=concurrency)
+    how = Collection(seed=seed, concurrency=concurrency, second=second)
     try:
         questions = graded_questions(seed, tasks, kinds or KINDS)
         if word_problems:
@@ -91,7 +96,7 @@ def collect(
             asked = asyncio.run(_collect(settings, catalog, folder, numbers, questions, how, progress))
     except (ClassifierError, TierMeasurementError) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"{asked} answers were added to {folder}; aio classifier probes {folder} fits the probes")
+    click.echo(f"{asked} answers were added to {folder}; aio classifier probes {folder} fits on them")
 
 
 @click.command()
@@ -108,7 +113,7 @@ def collect(
 def probes(
     folder: Path, registry: Path | None, promote: bool, seed: int, report: Path | None, as_json: bool, **given: Any
 ) -> None:
-    """Fit and measure probes (stages 2 and 3) and answer lengths on the outcomes in FOLDER."""
+    """Fit and measure what judges answers by their evidence, and answer lengths, on the outcomes in FOLDER."""
     from classifier.errors import ClassifierError
     from classifier.training.probe_command import make_probes
     from tiers.catalog_file import load_catalog
@@ -139,18 +144,21 @@ async def _collect(
     how: "Collection",
     progress: "Progress",
 ) -> int:
+    from classifier.complexity.class_predictor import ClassPredictor
     from classifier.outcome_folder import OutcomeFolder
     from gateway.cores.engine import running_engine
-    from quality.outcome_collection import collect_outcomes, outcomes_manifest
+    from gateway.routing.tier_kinds import tier_kinds
+    from quality.outcome_collection import PromptModel, collect_outcomes, outcomes_manifest
 
-    model = _stage_1(settings, catalog)
+    model = _classifier(settings, catalog)
+    prompts = PromptModel(model, ClassPredictor(model, tier_kinds(catalog)))
     outcomes = OutcomeFolder.begun(folder, outcomes_manifest(catalog, numbers, model, how))
     async with running_engine(settings, catalog) as engine:
         asked = [engine.tiers[number] for number in numbers]
-        return await collect_outcomes(asked, catalog, outcomes, questions, model, how, progress)
+        return await collect_outcomes(asked, catalog, outcomes, questions, prompts, how, progress)
 
 
-def _stage_1(settings: "Settings", catalog: "Catalog") -> "OutcomeModel":
+def _classifier(settings: "Settings", catalog: "Catalog") -> "OutcomeModel":
     from classifier.artefact import default_artefact, load_artefact
     from classifier.registry import POINTER, ArtefactRegistry
 
@@ -178,7 +186,7 @@ def _shown(report: "ProbeReport") -> str:
     for tier in report.tiers:
         rows = [
             [
-                score.stage,
+                score.way,
                 _figure(score.auc, score.auc_interval),
                 _figure(score.auc_in_task, score.auc_in_task_interval),
                 _figure(score.more_in_task, score.more_in_task_interval, sign="+"),
@@ -187,10 +195,20 @@ def _shown(report: "ProbeReport") -> str:
                 f"{score.brier:.3f}",
                 f"{score.ece:.3f} ({score.ece_band:.3f})",
             ]
-            for score in tier.stages
+            for score in tier.ways
         ]
-        head = ["stages", "AUC", "AUC in task", "more", "AUC in task and level", "more", "Brier", "ECE (perfect: 95%)"]
-        title = f"\ntier {tier.tier} ({tier.model}): {tier.label}, {tier.rate:.1%} of {tier.rows}"
+        head = [
+            "judged by",
+            "AUC",
+            "AUC in task",
+            "more",
+            "AUC in task and level",
+            "more",
+            "Brier",
+            "ECE (perfect: 95%)",
+        ]
+        kept = "in use" if tier.tier in report.in_use else "not in use, because it is not better by its standard error"
+        title = f"\ntier {tier.tier} ({tier.model}): {tier.label}, {tier.rate:.1%} of {tier.rows}; evidence {kept}"
         parts.append(f"{title}\n{table(head, rows)}")
     parts += [_cascade(cascade) for cascade in report.cascades]
     head = ["tier", "mean tokens", "mean absolute error", "error of the mean", "R2 of log"]
@@ -232,7 +250,7 @@ def _cascade(cascade: Any) -> str:
         f"tier {cascade.weak} right {cascade.weak_accuracy:.1%} at ${cascade.weak_cost_usd:.3g}, tier {cascade.strong} "
         f"{cascade.strong_accuracy:.1%} at ${cascade.strong_cost_usd:.3g}, either {cascade.either_accuracy:.1%}"
     )
-    head = ["way", "mean accuracy over budgets", "more than stage 1", "cost at the dearer's accuracy", "saved"]
+    head = ["chosen by", "mean accuracy over budgets", "more than by p", "cost at 95% of the dearer's", "saved"]
     return f"\ntiers {cascade.weak} and {cascade.strong}: {alone}\n{table(head, rows)}"
 
 

@@ -1,6 +1,5 @@
 """Collecting outcomes: everyone is asked what is missing, evidence lies beside the outcome, and no text is kept."""
 
-import struct
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
@@ -9,13 +8,16 @@ import numpy as np
 import pytest
 
 from classifier.artefact import default_artefact, load_artefact
+from classifier.complexity.class_predictor import ClassPredictor
 from classifier.errors import TrainingDataError
+from classifier.evidence import EVIDENCE_NAMES
 from classifier.outcome_folder import OutcomeFolder
 from inference_core.evidence import Evidence, TokenEvidence
 from quality.outcome_collection import (
     GROUPS,
     SHARD_ROWS,
     Collection,
+    PromptModel,
     Question,
     choice_questions,
     collect_outcomes,
@@ -32,27 +34,30 @@ from tiers.errors import TierUnavailableError
 from tiers.tier import Delta, GenerationRequest
 
 LAPTOP = load_catalog("laptop")
-HOW = Collection(layer=20, seed=3, concurrency=4)
+HOW = Collection(seed=3, concurrency=4)
 SOME = graded_questions(3, SHARD_ROWS + 8)
 
 
 class TellingTier(KnowingTier):
-    """A knowing tier that tells how sure it is: of every token, and [prompt length, 1] as its state."""
+    """A knowing tier that tells how sure it is of every token, if it `tells`; a second sample of it says `second`."""
 
     def __init__(self, number: int, knows: Callable[[Task], bool], *, tells: bool = True) -> None:
         super().__init__(number, knows, seed=3, per_level=24)
         self._tells = tells
+        self.num_layers = 30 if tells else 0
+        self.second: str | None = None
         self.fails_after: int | None = None
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         assert request.messages is not None
-        if self.fails_after is not None and len(self.requests) >= self.fails_after:
+        answered = sum(not one.sampling.temperature for one in self.requests)
+        if self.fails_after is not None and answered >= self.fails_after and not request.sampling.temperature:
             raise TierUnavailableError("full")
-        state = struct.pack("<2f", len(request.messages[0].content), 1.0)
         async for delta in super().generate(request):
             if self._tells and delta.text:
-                delta.evidence = Evidence(state=state, tokens=[TokenEvidence(-0.5, 0.5, 1.0)])
-                state = b""
+                delta.evidence = Evidence(tokens=[TokenEvidence(-0.5, 0.5, 1.0)])
+            if self.second is not None and request.sampling.temperature and delta.text:
+                delta.text = self.second
             yield delta
 
 
@@ -60,7 +65,8 @@ async def collected(root: Path, tiers: list[TellingTier], questions: list[Questi
     model = load_artefact(default_artefact())
     numbers = [tier.number for tier in tiers]
     folder = OutcomeFolder.begun(root, outcomes_manifest(LAPTOP, numbers, model, how))
-    return await collect_outcomes(tiers, LAPTOP, folder, questions, model, how, lambda stage, share: None)
+    prompts = PromptModel(model, ClassPredictor(model))
+    return await collect_outcomes(tiers, LAPTOP, folder, questions, prompts, how, lambda stage, share: None)
 
 
 async def test_outcomes_and_evidence_of_all_tiers_stand_side_by_side(tmp_path: Path) -> None:
@@ -73,15 +79,38 @@ async def test_outcomes_and_evidence_of_all_tiers_stand_side_by_side(tmp_path: P
     assert common[1].row.tolist() == common[4].row.tolist()
     assert common[1].correct.tolist() == [question.level <= 2 for question in questions]
     assert common[4].correct.all()
-    assert common[1].state.tolist() == [[len(question.prompt), 1.0] for question in questions]
     assert [GROUPS[group] for group in common[1].group] == [question.group for question in questions]
-    assert (common[1].opening[:, 0] == -0.5).all()
-    assert common[4].state.shape == (len(SOME), 0)
-    assert np.isnan(common[4].whole).all()
+    place = EVIDENCE_NAMES.index("uncertainty_p50")
+    assert common[1].evidence[:, place] == pytest.approx(np.log1p(0.5))
+    assert not common[4].evidence[:, :5].any()  # a tier that tells no uncertainty is known by its texts alone
+    assert common[4].evidence[:, EVIDENCE_NAMES.index("log_length")].all()
     assert (common[1].answer_tokens == 20).all()
     request = first.requests[0]
     assert request.evidence is not None
-    assert (request.evidence.layer, request.evidence.tokens, request.sampling.temperature) == (20, True, 0.0)
+    assert (request.evidence.layer, request.evidence.tokens, request.sampling.temperature) == (None, True, 0.0)
+
+
+@pytest.mark.parametrize(("second", "agrees"), [(None, 1.0), ("no idea", 0.0)])
+async def test_a_second_sample_of_a_checkable_answer_tells_whether_it_agrees(
+    tmp_path: Path, second: str | None, agrees: float
+) -> None:
+    tier = TellingTier(1, lambda task: True)
+    tier.second = second
+    questions = graded_questions(3, 30, ["arithmetic", "spell"])
+    await collected(tmp_path, [tier], questions)
+    outcomes = OutcomeFolder.opened(tmp_path).load(1)
+    checkable = outcomes.group == GROUPS.index("arithmetic")
+    assert (outcomes.agreement[checkable] == agrees).all()
+    assert np.isnan(outcomes.agreement[~checkable]).all()
+    assert len(tier.requests) == len(questions) + checkable.sum()
+    assert sum(request.sampling.temperature > 0 for request in tier.requests) == checkable.sum()
+
+
+async def test_no_second_sample_is_drawn_where_none_is_wanted(tmp_path: Path) -> None:
+    tier = TellingTier(1, lambda task: True)
+    await collected(tmp_path, [tier], SOME, Collection(seed=3, concurrency=4, second=False))
+    assert len(tier.requests) == len(SOME)
+    assert np.isnan(OutcomeFolder.opened(tmp_path).load(1).agreement).all()
 
 
 async def test_who_was_stopped_goes_on_and_asks_nothing_twice(tmp_path: Path) -> None:
@@ -103,10 +132,10 @@ async def test_no_text_is_kept(tmp_path: Path) -> None:
     assert not any(question.prompt.encode() in kept for question in SOME)
 
 
-async def test_another_layer_is_another_collection(tmp_path: Path) -> None:
+async def test_another_seed_is_another_collection(tmp_path: Path) -> None:
     await collected(tmp_path, [TellingTier(1, lambda task: True)], SOME[:4])
     with pytest.raises(TrainingDataError, match="another collection"):
-        await collected(tmp_path, [TellingTier(1, lambda task: True)], SOME, Collection(layer=9, seed=3, concurrency=1))
+        await collected(tmp_path, [TellingTier(1, lambda task: True)], SOME, Collection(seed=4, concurrency=1))
 
 
 def test_kinds_are_asked_for_by_name_and_answers_checked_by_their_rules(tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""Final answers that can be checked, and whether two answers agree on theirs."""
+
+import pytest
+
+from tiers.final_answer import agreement, checkable_answer
+
+NUMBER, OPEN = "How many legs do nine dogs have?", "Tell me about dogs."
+CHOICE = "Which planet is nearest to the Sun?\nA. Venus\nB. Mercury"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "one", "other", "expected"),
+    [
+        (NUMBER, "They have 36 legs.", "9 * 4 = 36", 1.0),
+        (NUMBER, "They have 36 legs.", "That makes 32.", 0.0),
+        (NUMBER, "They have 36 legs.", "No idea.", 0.0),
+        (NUMBER, "Some.", "36", None),
+        (CHOICE, "B", "The answer is (B).", 1.0),
+        (CHOICE, "Mercury", "A", 0.0),
+        (OPEN, '{"a": 1, "b": [2]}', '{ "b": [2], "a": 1 }', 1.0),
+        (OPEN, '{"a": 1}', '{"a": 2}', 0.0),
+        (OPEN, "Dogs bark.", "Dogs bark.", None),
+        (OPEN, "[" * 500, "[]", None),
+        (NUMBER, "They have 36 legs. " * 1000, "36", None),  # too long to be read on the way
+        (OPEN, '{"a": "\ud800"}', "{}", None),
+    ],
+)
+def test_answers_agree_if_their_checkable_results_are_equal(
+    prompt: str, one: str, other: str, expected: float | None
+) -> None:
+    assert agreement(prompt, one, other) == expected
+    assert (checkable_answer(prompt, one) is None) is (expected is None)
