@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.clusters import Clusters
-from classifier.training.evaluate import MIN_ROWS
+from classifier.training.estimates import MIN_ROWS
 
 Float = npt.NDArray[np.floating]
 

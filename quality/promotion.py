@@ -14,8 +14,7 @@ import numpy.typing as npt
 from classifier.local.labels import Labels
 from classifier.outcome_model import OutcomeModel
 from classifier.training import metrics
-from classifier.training.evaluate import ECE_TOLERANCE, MIN_ROWS, RESAMPLES
-from classifier.training.routing import Estimate, estimate
+from classifier.training.estimates import ECE_TOLERANCE, MIN_ROWS, RESAMPLES, Estimate, estimate
 from quality.guards import ClusterGain, cluster_gains, cluster_reasons
 
 Float = npt.NDArray[np.floating]

@@ -1,1 +1,1 @@
-"""Training, retraining and evaluation of the outcome model; scikit-learn and scipy are imported only here."""
+"""Training and retraining of artefacts; scikit-learn and scipy are imported only here."""

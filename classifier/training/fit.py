@@ -8,7 +8,6 @@ from classifier.memory import Memory
 from classifier.training.encoded_rows import EncodedRows
 from classifier.training.logistic import fit_logistic
 from classifier.training.novelty_fit import fit_novelty
-from classifier.training.ordinal_fit import fit_tied, ordinal_groups
 
 Float = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -26,12 +25,8 @@ OPINION_SCALE = 0.5
 MEMORY_ROWS = 2048
 
 
-def fit_heads(rows: EncodedRows, *, seed: int, ordinal: bool = False) -> tuple[Heads, Memory]:
-    """Heads and memory from encoded rows: rows not held train, held rows calibrate. Deterministic.
-
-    `ordinal`: one score of difficulty with a threshold for each tier (`ordinal_fit`), in place of a head of its own for
-    each outcome.
-    """
+def fit_heads(rows: EncodedRows, *, seed: int) -> tuple[Heads, Memory]:
+    """Heads and memory from encoded rows: rows not held train, held rows calibrate. Deterministic."""
     train, held = rows.take(~rows.held), rows.take(rows.held)
     base_rates = _base_rates(train)
     chosen = remembered(train, seed=seed)
@@ -45,20 +40,14 @@ def fit_heads(rows: EncodedRows, *, seed: int, ordinal: bool = False) -> tuple[H
     coef, bias = np.zeros((len(mean), heads)), np.zeros(heads)
     design = _design(Heads(mean, scale, _f32(coef), _f32(bias)), train, nearby)
     freedom = _freedom(train)
-    for tied in ordinal_groups(heads) if ordinal else []:
-        prior = np.zeros(len(mean))
-        prior[len(mean) - 2 * heads + tied] = OPINION_SCALE / len(tied)
-        c = HEAD_C * float(freedom[tied].min())
-        coef[:, tied], bias[tied] = fit_tied(design, train.labels[:, tied], train.weights, c=c, centre=prior)
-    for head in range(0 if ordinal else heads):
+    for head in range(heads):
         # Until the rows say otherwise, an outcome is as likely as the words say.
         prior = np.zeros(len(mean))
         prior[len(mean) - 2 * heads + head] = OPINION_SCALE
         c = HEAD_C * float(freedom[head])
         coef[:, head], bias[head] = fit_logistic(design, train.labels[:, head], train.weights, c=c, centre=prior)
     unfitted = Heads(mean, scale, _f32(coef), _f32(bias))
-    tied_heads = ordinal_groups(heads) if ordinal else [np.array([head]) for head in range(heads)]
-    return (_calibrated(unfitted, held, memory, tied_heads) if len(held) else unfitted), memory
+    return (_calibrated(unfitted, held, memory) if len(held) else unfitted), memory
 
 
 def remembered(train: EncodedRows, *, seed: int) -> npt.NDArray[np.intp]:
@@ -92,18 +81,18 @@ def _design(heads: Heads, rows: EncodedRows, nearby: Float) -> Float64:
     return heads.design(rows.features, rows.embedding, rows.word_logits, nearby).astype(np.float64)
 
 
-def _calibrated(heads: Heads, held: EncodedRows, memory: Memory, tied_heads: list[npt.NDArray[np.intp]]) -> Heads:
-    """`heads` with the logits' slope and shift fitted on rows that trained nothing (Platt scaling), one of each for
-    heads that are tied."""
+def _calibrated(heads: Heads, held: EncodedRows, memory: Memory) -> Heads:
+    """`heads` with each logit's slope and shift fitted on rows that trained nothing (Platt scaling)."""
     logits = _design(heads, held, memory.look_up(held.embedding).logits) @ heads.coef + heads.bias
     slopes, shifts = np.ones(len(heads.bias)), np.zeros(len(heads.bias))
-    for tied in tied_heads:
-        labels = held.labels[:, tied].T.ravel()
+    for head in range(len(heads.bias)):
+        labels = held.labels[:, head]
         # Without any label here the fitted shift would be a made-up rate.
         if not np.isnan(labels).all():
-            given, weights = logits[:, tied].T.reshape(-1, 1), np.tile(held.weights, len(tied))
-            slope, shifts[tied] = fit_logistic(given, labels, weights, c=CALIBRATION_C, centre=np.ones(1))
-            slopes[tied] = max(float(slope[0]), 0.0)
+            slope, shifts[head] = fit_logistic(
+                logits[:, head, None], labels, held.weights, c=CALIBRATION_C, centre=np.ones(1)
+            )
+            slopes[head] = max(float(slope[0]), 0.0)
     return Heads(heads.mean, heads.scale, _f32(heads.coef * slopes), _f32(heads.bias * slopes + shifts))
 
 

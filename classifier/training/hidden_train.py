@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from classifier.errors import TrainingDataError
 from classifier.hidden_state_encoder import HiddenStateEncoder
 from classifier.hidden_states import Float, StateSource, StateSpec
 from classifier.routing_input import routing_input_of_text
 from classifier.training.dataset import OutcomeRow, outcome_labels, tier_scores
 from classifier.training.hidden_fit import fit_layer
-from classifier.training.over_encoder import train_over_encoder
-from classifier.training.train import Candidate, Progress, encode_split, passage_fold
+from classifier.training.train import (
+    Candidate,
+    Progress,
+    domains_of,
+    encode_split,
+    passage_fold,
+    rows_by_split,
+    train_over_encoder,
+)
 from inference_core.model_spec import Compute
 
 if TYPE_CHECKING:
@@ -84,24 +90,16 @@ def train_over_hidden_states(
     read: ReadLayer,
     *,
     states: tuple[StateSpec, StateSource] | None = None,
-    hold: Sequence[str] = (),
     dim: int = EMBEDDING_DIM,
     seed: int = 0,
     progress: Progress = lambda stage, share: None,
 ) -> Candidate:
-    """Train on the rows' own splits and write `root/<version>/`. Rows of domains in `hold` train nothing.
+    """Train on the rows' own splits and write `root/<version>/`.
 
     `states`: whose states to train on, by default `stored_states` of `read`. Raises `ModelFileError` if the model is
     not on this machine, `TrainingDataError` if a split is empty.
     """
-    used = [row for row in rows if row.domain not in hold]
-    groups = sorted({row.domain for row in rows})
-    parts = {split: [row for row in used if row.split == split] for split in ("train", "valid", "test")}
-    for split, members in parts.items():
-        if not members:
-            raise TrainingDataError(f"no row of split {split!r} is left to train with.")
-    if held_out := [row for row in rows if row.domain in hold]:
-        parts["unseen"] = held_out
+    parts, groups = rows_by_split(rows), domains_of(rows)
     prompts = {name: [routing_input_of_text(row.prompt) for row in members] for name, members in parts.items()}
     progress("reading hidden states", 0.0)
     spec, source = states or stored_states(read, progress)
@@ -118,4 +116,6 @@ def train_over_hidden_states(
     encoded = {name: encode_split(encoder, members, prompts[name], groups) for name, members in parts.items()}
     # Encoded as new prompts are: by layers that did not see them.
     encoded["train"] = replace(encoded["train"], embedding=fitted.embedding, word_logits=fitted.logits).stored()
-    return train_over_encoder(encoder, encoded, prompts, root, used=used, groups=groups, seed=seed, progress=progress)
+    return train_over_encoder(
+        encoder, encoded["train"], encoded["valid"], root, rows=rows, seed=seed, progress=progress
+    )

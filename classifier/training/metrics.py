@@ -75,13 +75,3 @@ def calibration_slope(y: Array, p: Array) -> float:
     logit = np.log(p / (1 - p)).astype(np.float64)
     coef, _ = fit_logistic(logit[:, None], y.astype(np.float64), np.ones(len(y)), c=1e6)
     return float(coef[0])
-
-
-def apgr(weak: Array, strong: Array, need: Array) -> float:
-    """Average performance gap recovered: the mean over all shares of strong calls of (quality - weak) / (strong -
-    weak) when the prompts of greatest `need` go to the strong model; 0.5 is random (RouteLLM, Ong et al. 2024)."""
-    gap = float(strong.mean() - weak.mean())
-    if gap == 0:
-        return float("nan")
-    gained = np.cumsum((strong - weak)[np.argsort(-need, kind="stable")]) / len(need)
-    return float(np.append(0.0, gained).mean() / gap)

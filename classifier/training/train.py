@@ -1,10 +1,10 @@
-"""Training an artefact from the public outcomes, encoder to manifest; the same rows give the same artefact."""
+"""Training an artefact from known outcomes, encoder to manifest; the same rows give the same artefact."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -15,8 +15,7 @@ from classifier.artefact import Tensors, model_from_tensors, model_tensors, save
 from classifier.encoder import Encoder, StoredEncoder, encoder_fingerprint
 from classifier.errors import TrainingDataError
 from classifier.features import FEATURE_NAMES, surface_features
-from classifier.heuristic import heuristic_prediction
-from classifier.manifest import SCHEMA_VERSION, Curves, Manifest, TrainingWindow
+from classifier.manifest import SCHEMA_VERSION, Manifest, TrainingWindow
 from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import RoutingInput, routing_input_of_text
 from classifier.tokens import tokenise
@@ -32,9 +31,7 @@ from classifier.training.dataset import (
 )
 from classifier.training.encoded_rows import EncodedRows, encode_rows
 from classifier.training.encoder_fit import FOLDS, fit_encoder
-from classifier.training.evaluate import Report, evaluate, valid_curves
 from classifier.training.fit import fit_heads
-from classifier.training.row_sets import predicted
 from classifier.training.trees_fit import ROUNDS
 
 Progress = Callable[[str, float], None]
@@ -54,39 +51,29 @@ class Teacher(Protocol):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A trained artefact on disk, the model in it, and what was measured; `unseen` are domains held out whole."""
+    """A trained artefact on disk, and the model in it."""
 
     folder: Path
     model: OutcomeModel
-    report: Report
-    unseen: Report | None
 
 
 def train(
     rows: Sequence[OutcomeRow],
     root: Path,
     *,
-    hold: Sequence[str] = (),
     teacher: Teacher | None = None,
     dim: int = EMBEDDING_DIM,
     max_terms: int = MAX_TERMS,
     rounds: int = ROUNDS,
-    ordinal: bool = False,
     seed: int = 0,
     progress: Progress = lambda stage, share: None,
 ) -> Candidate:
-    """Train on the rows' own splits and write `root/<version>/`. Rows of domains in `hold` train nothing.
+    """Train on the rows' own splits and write `root/<version>/`.
 
     `teacher` gives the vectors that the encoder is distilled from, `dim`, `max_terms` and `rounds` (of boosting) its
-    size; `ordinal` as for `fit_heads`.
-    Raises `TrainingDataError` if a split is empty or no valid row has every tier observed.
+    size. Raises `TrainingDataError` if a split is empty.
     """
-    used = [r for r in rows if r.domain not in hold]
-    groups = sorted({r.domain for r in rows})
-    parts = {split: [r for r in used if r.split == split] for split in ("train", "valid", "test")}
-    for split, members in parts.items():
-        if not members:
-            raise TrainingDataError(f"no row of split {split!r} is left to train with.")
+    parts, groups = rows_by_split(rows), domains_of(rows)
     progress("reading the prompts", 0.0)
     prompts = {split: [routing_input_of_text(r.prompt) for r in members] for split, members in parts.items()}
     progress("fitting the encoder", 0.05)
@@ -104,32 +91,65 @@ def train(
         seed=seed,
     )
     encoder = fitted.encoder
-    progress("encoding", 0.35)
+    progress("encoding", 0.5)
     encoded = {split: encode_split(encoder, members, prompts[split], groups) for split, members in parts.items()}
     # Encoded as new prompts are: by encoders that did not see them.
     encoded["train"] = replace(encoded["train"], embedding=fitted.embedding, word_logits=fitted.word_logits).stored()
-    progress("fitting the heads", 0.5)
-    base = encoded["train"].joined(encoded["valid"])
-    heads, memory = fit_heads(base, seed=seed, ordinal=ordinal)
+    return train_over_encoder(
+        encoder,
+        encoded["train"],
+        encoded["valid"],
+        root,
+        rows=rows,
+        described={"teacher": teacher.name if teacher else ""},
+        seed=seed,
+        progress=progress,
+    )
+
+
+def train_over_encoder(
+    encoder: StoredEncoder,
+    fitting: EncodedRows,
+    valid: EncodedRows,
+    root: Path,
+    *,
+    rows: Sequence[OutcomeRow],
+    described: Mapping[str, Any] | None = None,
+    counts: Mapping[str, int] | None = None,
+    seed: int = 0,
+    progress: Progress = lambda stage, share: None,
+) -> Candidate:
+    """The artefact `root/<version>/` over a frozen `encoder`: heads and memory of the rows `fitting`, calibrated on
+    `valid`.
+
+    `rows` are those whose hash the manifest keeps, `described` is what it says of the encoder besides, and `counts`
+    what else it counts.
+    """
+    progress("fitting the heads", 0.85)
+    base = fitting.joined(valid)
+    heads, memory = fit_heads(base, seed=seed)
     tensors = model_tensors(encoder.tensors(), heads, memory)
-    manifest = first_manifest(encoder, tensors, base, groups, list(used), seed)
-    taught = {**manifest.encoder, "teacher": teacher.name if teacher else ""}
-    manifest = msgspec.structs.replace(manifest, encoder=taught, ordinal=ordinal)
-    progress("drawing the cost-quality curve", 0.7)
-    manifest = with_curves(manifest, tensors, encoded["valid"])
-    model = model_from_tensors(manifest, tensors)
-    progress("evaluating", 0.75)
-    report = report_on(model, encoded, prompts, "test")
-    unseen = None
-    held_out = [r for r in rows if r.domain in hold]
-    if held_out:
-        prompts["unseen"] = [routing_input_of_text(r.prompt) for r in held_out]
-        encoded["unseen"] = encode_split(encoder, held_out, prompts["unseen"], groups)
-        unseen = report_on(model, encoded, prompts, "unseen")
-    manifest = msgspec.structs.replace(manifest, metrics=msgspec.to_builtins(report))
+    manifest = first_manifest(encoder, tensors, base, rows, seed)
+    manifest = msgspec.structs.replace(
+        manifest, encoder={**manifest.encoder, **(described or {})}, counts={**manifest.counts, **(counts or {})}
+    )
     folder = save_artefact(root, manifest, tensors, base.tensors())
     progress("done", 1.0)
-    return Candidate(folder, model_from_tensors(manifest, tensors), report, unseen)
+    return Candidate(folder, model_from_tensors(manifest, tensors, registry=root))
+
+
+def rows_by_split(rows: Sequence[OutcomeRow]) -> dict[str, list[OutcomeRow]]:
+    """The rows that train and those that calibrate. Raises `TrainingDataError` if there are none of either."""
+    parts = {split: [row for row in rows if row.split == split] for split in ("train", "valid")}
+    for split, members in parts.items():
+        if not members:
+            raise TrainingDataError(f"no row of split {split!r} is left to train with.")
+    return parts
+
+
+def domains_of(rows: Sequence[OutcomeRow]) -> list[str]:
+    """The domains of `rows`, in the order of the numbers that encoded rows have for them."""
+    return sorted({row.domain for row in rows})
 
 
 def hidden_states(model: str, progress: Progress = lambda stage, share: None) -> Teacher | None:
@@ -158,37 +178,6 @@ def artefact_version(model: Tensors, base: Tensors) -> str:
     return f"v{SCHEMA_VERSION}-{digest.hexdigest()[:12]}"
 
 
-def with_curves(manifest: Manifest, tensors: Tensors, valid: EncodedRows) -> Manifest:
-    """`manifest` with the curves of these tensors on `valid`.
-
-    Raises `TrainingDataError` without full-ladder rows."""
-    found = predicted(model_from_tensors(manifest, tensors), valid)
-    curves = valid_curves(found.p, valid, manifest.tiers)
-    if curves is None:
-        raise TrainingDataError("no valid row has the outcome of every tier; the cost-quality curve needs some.")
-    return msgspec.structs.replace(manifest, curves=curves)
-
-
-def heuristic_rows(prompts: Sequence[RoutingInput]) -> npt.NDArray[np.float32]:
-    """The heuristic's p_ok of the tiers below the strongest, [n, tiers - 1]: a baseline row."""
-    return np.array([heuristic_prediction(p, TIERS).p_ok[:-1] for p in prompts], np.float32)
-
-
-def report_on(
-    model: OutcomeModel, encoded: dict[str, EncodedRows], prompts: dict[str, list[RoutingInput]], split: str
-) -> Report:
-    """The model measured on a split of `encoded`, beside the heuristic; `encoded` and `prompts` by split."""
-    baselines = {"length heuristic": (heuristic_rows(prompts["valid"]), heuristic_rows(prompts[split]))}
-    return evaluate(
-        model,
-        train=encoded["train"],
-        valid=encoded["valid"],
-        test=encoded[split],
-        baselines=baselines,
-        prefix="unseen domains, " if split == "unseen" else "",
-    )
-
-
 def encode_split(
     encoder: Encoder, rows: Sequence[OutcomeRow], prompts: Sequence[RoutingInput], groups: Sequence[str]
 ) -> EncodedRows:
@@ -204,9 +193,9 @@ def encode_split(
 
 
 def first_manifest(
-    encoder: StoredEncoder, tensors: Tensors, base: EncodedRows, groups: list[str], rows: list[OutcomeRow], seed: int
+    encoder: StoredEncoder, tensors: Tensors, base: EncodedRows, rows: Sequence[OutcomeRow], seed: int
 ) -> Manifest:
-    """The manifest of a first version that `rows` trained: everything but curves and metrics."""
+    """The manifest of a first version that `rows` trained: everything but the files."""
     models = models_of(rows)
     observed = {f"train_{h}": int(n) for h, n in zip(HEADS, (~np.isnan(base.labels[~base.held])).sum(0), strict=True)}
     return Manifest(
@@ -221,12 +210,9 @@ def first_manifest(
         models=models,
         training_window=TrainingWindow(start=None, end=None, source=origin_of(rows)),
         counts={"train": int((~base.held).sum()), "valid": int(base.held.sum()), **observed},
-        data_sha256=data_hash(rows),
+        data_sha256=data_hash(list(rows)),
         seed=seed,
-        groups=groups,
-        curves=Curves(
-            rows=0, prices=[], lambda_rule=[], tau_rule=[], default_rule="lambda", default_quality_target=1.0
-        ),
+        groups=domains_of(rows),
         metrics={},
         files={},
     )

@@ -7,9 +7,15 @@ from classifier.errors import TrainingDataError
 from classifier.routing_input import routing_input_of_text
 from classifier.training.dataset import OutcomeRow
 from classifier.training.fine_tune import FineTuneSettings
-from classifier.training.over_encoder import train_over_encoder
 from classifier.training.resumable_loop import Progress as Descent
-from classifier.training.train import Candidate, Progress, encode_split
+from classifier.training.train import (
+    Candidate,
+    Progress,
+    domains_of,
+    encode_split,
+    rows_by_split,
+    train_over_encoder,
+)
 from classifier.training.transformer_fit import EMBEDDING_DIM, fit_transformer, unseen_by_fine_tuning
 
 # Under the registry, until the artefact is written: what an interrupted fine-tuning goes on with.
@@ -22,7 +28,6 @@ def train_over_checkpoint(
     checkpoint: Path,
     *,
     settings: FineTuneSettings | None = None,
-    hold: Sequence[str] = (),
     dim: int = EMBEDDING_DIM,
     seed: int = 0,
     progress: Progress = lambda stage, share: None,
@@ -31,49 +36,42 @@ def train_over_checkpoint(
 
     Four fifths of the train split fine-tune; heads and memory are fitted on the fifth that fine-tuning did not see, so
     that they learn what the encoder is worth on new prompts; the valid split stops fine-tuning early and calibrates.
-    Rows of domains in `hold` train nothing. An interrupted run goes on where it was.
+    An interrupted run goes on where it was.
 
     Raises `CheckpointError` for a checkpoint that cannot be read, `TrainingDataError` if a part has no rows.
     """
     settings = settings or FineTuneSettings(seed=seed)
-    used = [row for row in rows if row.domain not in hold]
-    groups = sorted({row.domain for row in rows})
-    splits = {split: [row for row in used if row.split == split] for split in ("train", "valid", "test")}
+    splits = rows_by_split(rows)
     unseen = unseen_by_fine_tuning(splits["train"])
-    parts = {
-        "tuned": [row for row, kept in zip(splits["train"], unseen, strict=True) if not kept],
+    tuned = [row for row, kept in zip(splits["train"], unseen, strict=True) if not kept]
+    above = {
         "heads": [row for row, kept in zip(splits["train"], unseen, strict=True) if kept],
-        **splits,
+        "valid": splits["valid"],
     }
-    for name, members in parts.items():
+    for name, members in {"tuned": tuned, **above}.items():
         if not members:
-            raise TrainingDataError(f"no row is left for {name!r}; fine-tuning needs all of {', '.join(parts)}.")
-    if held_out := [row for row in rows if row.domain in hold]:
-        parts["unseen"] = held_out
+            raise TrainingDataError(f"no row is left for {name!r}; fine-tuning needs rows of every part.")
 
     def report(now: Descent, steps: int) -> None:
         progress(f"fine-tuning, valid loss {now.losses[-1][1]:.4f}", 0.7 * now.step / steps)
 
     progress("fine-tuning", 0.0)
     encoder = fit_transformer(
-        checkpoint, root, parts["tuned"], parts["valid"], settings, dim=dim, work=root / WORK, report=report
+        checkpoint, root, tuned, above["valid"], settings, dim=dim, work=root / WORK, report=report
     )
     progress("encoding", 0.7)
-    prompts = {name: [routing_input_of_text(row.prompt) for row in members] for name, members in parts.items()}
+    groups = domains_of(rows)
     encoded = {
-        name: encode_split(encoder, members, prompts[name], groups)
-        for name, members in parts.items()
-        if name != "tuned"
+        name: encode_split(encoder, members, [routing_input_of_text(row.prompt) for row in members], groups)
+        for name, members in above.items()
     }
     return train_over_encoder(
         encoder,
-        encoded,
-        prompts,
+        encoded["heads"],
+        encoded["valid"],
         root,
-        used=used,
-        groups=groups,
-        fit_on="heads",
-        counts={"fine_tuned": len(parts["tuned"])},
+        rows=rows,
+        counts={"fine_tuned": len(tuned)},
         seed=seed,
         progress=progress,
     )

