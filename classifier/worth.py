@@ -1,12 +1,9 @@
 """The yardstick of all comparisons of routers: what an answer is worth, and what a router would choose by it."""
 
-from typing import Literal
-
 import numpy as np
 import numpy.typing as npt
 
 Float = npt.NDArray[np.floating]
-Rule = Literal["lambda", "tau"]
 
 # Reference prices of the four tiers, and what a point of quality is worth in the yardstick of all comparisons.
 PRICES = (1.0, 2.5, 10.0, 30.0)
@@ -23,16 +20,11 @@ def reference_prices(tiers: int) -> Float:
     return spread
 
 
-def choose(p_ok: Float, prices: Float, rule: Rule, parameter: float) -> npt.NDArray[np.intp]:
-    """Column [n] that `decide` would pick from `p_ok` [n, tiers] at `prices` [tiers], without constraints."""
-    share = prices / prices[-1]
-    picked: npt.NDArray[np.intp]
-    if rule == "lambda":
-        picked = np.argmin((1 - p_ok) + parameter * share, axis=1)
-        return picked
-    reached = p_ok >= parameter
+def cheapest_reaching(p_ok: Float, threshold: float) -> npt.NDArray[np.intp]:
+    """Column [n] that `decide` picks from `p_ok` [n, tiers] without constraints."""
+    reached = p_ok >= threshold
     reached[:, -1] = True
-    picked = np.argmax(reached, axis=1)
+    picked: npt.NDArray[np.intp] = np.argmax(reached, axis=1)
     return picked
 
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.worth import choose, reference_prices
+from classifier.worth import cheapest_reaching, reference_prices
 from migrations.tables import training_rows
 from quality.paired_probes import p_ok_of, probes_since
 
@@ -71,7 +71,7 @@ async def _curve_of(engine: AsyncEngine, table: Float) -> ProbeCurve:
 def _drawn(p_ok: Float, no_worse: Float, prices: Float) -> list[ProbePoint]:
     each, points = np.arange(len(p_ok)), []
     for threshold in THRESHOLDS:
-        chosen = choose(p_ok, prices, "tau", threshold)
+        chosen = cheapest_reaching(p_ok, threshold)
         points.append(
             ProbePoint(
                 threshold=threshold,

@@ -89,14 +89,6 @@ class EncodedRows:
             raise TrainingDataError(f"base rows have no tensor {error}.") from error
 
 
-def label_matrix(no_worse: Float, correct: Float | None = None) -> Float:
-    """Labels [n, 2 tiers - 1] in the heads' order from `no_worse` [n, tiers - 1] and, for verifiable prompts,
-    `correct` [n, tiers]; NaN marks what was not observed."""
-    if correct is None:
-        correct = np.full((len(no_worse), no_worse.shape[1] + 1), np.nan, np.float32)
-    return np.hstack([no_worse, correct]).astype(np.float32)
-
-
 def encode_rows(
     encoder: Encoder,
     prompts: Sequence[RoutingInput],
@@ -108,7 +100,7 @@ def encode_rows(
 ) -> EncodedRows:
     """Encode prompts with a frozen encoder (`OutcomeModel.encoder`), rounded as storage rounds them.
 
-    `labels` [n, heads] as `label_matrix` gives. Without `held`, every fifth row calibrates; without `group`, all are
+    `labels` [n, heads] with NaN unobserved. Without `held`, every fifth row calibrates; without `group`, all are
     one new cluster (-1).
     """
     n = len(prompts)

@@ -15,11 +15,10 @@ from classifier.artefact import Tensors, model_from_tensors, model_tensors, save
 from classifier.encoder import Encoder, StoredEncoder, encoder_fingerprint
 from classifier.errors import TrainingDataError
 from classifier.features import FEATURE_NAMES, surface_features
-from classifier.manifest import SCHEMA_VERSION, Curves, Manifest, TrainingWindow
+from classifier.manifest import SCHEMA_VERSION, Manifest, TrainingWindow
 from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import RoutingInput, routing_input_of_text
 from classifier.tokens import tokenise
-from classifier.training.curves import valid_curves
 from classifier.training.dataset import (
     HEADS,
     TIERS,
@@ -33,7 +32,6 @@ from classifier.training.dataset import (
 from classifier.training.encoded_rows import EncodedRows, encode_rows
 from classifier.training.encoder_fit import FOLDS, fit_encoder
 from classifier.training.fit import fit_heads
-from classifier.training.row_sets import predicted
 from classifier.training.trees_fit import ROUNDS
 
 Progress = Callable[[str, float], None]
@@ -73,7 +71,7 @@ def train(
     """Train on the rows' own splits and write `root/<version>/`.
 
     `teacher` gives the vectors that the encoder is distilled from, `dim`, `max_terms` and `rounds` (of boosting) its
-    size. Raises `TrainingDataError` if a split is empty or no valid row has every tier observed.
+    size. Raises `TrainingDataError` if a split is empty.
     """
     parts, groups = rows_by_split(rows), domains_of(rows)
     progress("reading the prompts", 0.0)
@@ -122,10 +120,10 @@ def train_over_encoder(
     progress: Progress = lambda stage, share: None,
 ) -> Candidate:
     """The artefact `root/<version>/` over a frozen `encoder`: heads and memory of the rows `fitting`, calibrated on
-    `valid`, which gives the curves too.
+    `valid`.
 
     `rows` are those whose hash the manifest keeps, `described` is what it says of the encoder besides, and `counts`
-    what else it counts. Raises `TrainingDataError` if no valid row has every tier observed.
+    what else it counts.
     """
     progress("fitting the heads", 0.85)
     base = fitting.joined(valid)
@@ -135,8 +133,6 @@ def train_over_encoder(
     manifest = msgspec.structs.replace(
         manifest, encoder={**manifest.encoder, **(described or {})}, counts={**manifest.counts, **(counts or {})}
     )
-    progress("drawing the cost-quality curve", 0.95)
-    manifest = with_curves(manifest, tensors, valid)
     folder = save_artefact(root, manifest, tensors, base.tensors())
     progress("done", 1.0)
     return Candidate(folder, model_from_tensors(manifest, tensors, registry=root))
@@ -182,17 +178,6 @@ def artefact_version(model: Tensors, base: Tensors) -> str:
     return f"v{SCHEMA_VERSION}-{digest.hexdigest()[:12]}"
 
 
-def with_curves(manifest: Manifest, tensors: Tensors, valid: EncodedRows) -> Manifest:
-    """`manifest` with the curves of these tensors on `valid`.
-
-    Raises `TrainingDataError` without full-ladder rows."""
-    found = predicted(model_from_tensors(manifest, tensors), valid)
-    curves = valid_curves(found.p, valid, manifest.tiers)
-    if curves is None:
-        raise TrainingDataError("no valid row has the outcome of every tier; the cost-quality curve needs some.")
-    return msgspec.structs.replace(manifest, curves=curves)
-
-
 def encode_split(
     encoder: Encoder, rows: Sequence[OutcomeRow], prompts: Sequence[RoutingInput], groups: Sequence[str]
 ) -> EncodedRows:
@@ -210,7 +195,7 @@ def encode_split(
 def first_manifest(
     encoder: StoredEncoder, tensors: Tensors, base: EncodedRows, rows: Sequence[OutcomeRow], seed: int
 ) -> Manifest:
-    """The manifest of a first version that `rows` trained: everything but the curves."""
+    """The manifest of a first version that `rows` trained: everything but the files."""
     models = models_of(rows)
     observed = {f"train_{h}": int(n) for h, n in zip(HEADS, (~np.isnan(base.labels[~base.held])).sum(0), strict=True)}
     return Manifest(
@@ -228,9 +213,6 @@ def first_manifest(
         data_sha256=data_hash(list(rows)),
         seed=seed,
         groups=domains_of(rows),
-        curves=Curves(
-            rows=0, prices=[], lambda_rule=[], tau_rule=[], default_rule="lambda", default_quality_target=1.0
-        ),
         metrics={},
         files={},
     )

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy import decide
 from classifier.training import metrics
-from classifier.training.curves import best_parameter
 from classifier.training.logistic import fit_logistic
-from classifier.worth import PRICES, choose
+from classifier.worth import PRICES, cheapest_reaching, most_worth
 
 
 def sample(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -84,15 +83,14 @@ def test_the_evaluated_choice_is_the_served_choice(p: list[float], threshold: fl
         quality_target=0.9,
         tau=round(threshold, 3),
     )
-    column = choose(np.array([p_ok]), np.array(PRICES), "tau", round(threshold, 3))[0]
+    column = cheapest_reaching(np.array([p_ok]), round(threshold, 3))[0]
     assert decide(inputs).tier == column + 1
 
 
-def test_the_best_lambda_of_perfect_probabilities_separates_right_from_wrong() -> None:
+def test_perfect_probabilities_are_worth_most_at_the_cheapest_tier_that_is_right() -> None:
     rng = np.random.default_rng(0)
     score = np.hstack([(rng.random((300, 3)) < 0.5), np.ones((300, 1))]).astype(float)
-    chosen = best_parameter(score, score, np.array(PRICES), "lambda")
-    picks = choose(score, np.array(PRICES), "lambda", chosen)
+    picks = most_worth(score, np.array(PRICES))
     assert score[np.arange(300), picks].mean() == 1.0
     assert (picks == score.argmax(1)).all()
 

@@ -23,7 +23,7 @@ from classifier.erasure import versions_without
 from classifier.manifest import TrainingWindow
 from classifier.quantised import dequantise, quantise
 from classifier.registry import ArtefactRegistry
-from classifier.training.encoded_rows import EncodedRows, label_matrix
+from classifier.training.encoded_rows import EncodedRows
 from classifier.training.fit import fit_heads
 from migrations.tables import audit_events, classifier_versions, rollouts, training_rows
 from quality.classifier_versions import ClassifierVersions
@@ -68,7 +68,7 @@ def trained_with_heads(registry: ArtefactRegistry, root: Path, tensors: Tensors)
         features=tensors["features"],
         embedding=tensors["embedding"],
         word_logits=np.zeros((len(tensors["at"]), old.word_logits.shape[1]), np.float32),
-        labels=label_matrix(tensors["no_worse"]),
+        labels=np.hstack([tensors["no_worse"], np.full((len(tensors["at"]), 4), np.nan, np.float32)]),
         weights=np.ones(len(tensors["at"]), np.float32),
         group=np.full(len(tensors["at"]), -1, np.int32),
         held=np.zeros(len(tensors["at"]), np.bool_),
