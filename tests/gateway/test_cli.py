@@ -60,7 +60,7 @@ def test_route_shows_tier_probabilities_prices_and_reason(tmp_path: Path) -> Non
     shown = aio("route", "Why is the sky blue?", "--data-dir", str(tmp_path))
     assert shown.exit_code == 0
     assert shown.output.startswith("tier ")
-    for part in ("P(no worse)", "predicted cost", "smollm2-int4", "quality target", "CPU time"):
+    for part in ("P(good enough)", "predicted cost", "smollm2-int4", "quality target", "CPU time"):
         assert part in shown.output
 
 
