@@ -42,6 +42,10 @@ class ArtefactRegistry:
             raise ArtefactError(f"{self.root / POINTER} names no current version; promote one.")
         return self.folder(version)
 
+    def current_or(self, shipped: Path) -> Path:
+        """As `current`; `shipped` while none was promoted."""
+        return shipped if self._pointer().get("current") is None else self.current()
+
     def previous(self) -> str | None:
         """The version that `rollback` would restore."""
         version: str | None = self._pointer().get("previous")
@@ -127,7 +131,8 @@ class ArtefactRegistry:
 
         Without it the first promotion would have nothing to roll back to.
         """
-        if (self.root / POINTER).is_file():
+        # An experiment that began before may have written the pointer.
+        if self._pointer().get("current") is not None:
             return self.current()
         self.add(shipped)
         return self.promote(shipped.name)

@@ -156,7 +156,7 @@ class LearningRecord:
 
 def in_words(one: Learned, tau: float) -> str:
     """A paragraph that says what is known of one key."""
-    sentences = [f"{one.name}: {labels_in_words(one.labels)}."]
+    sentences = [f"{one.name}: {labels_in_words(one)}."]
     if one.traffic is not None:
         sentences += [*traffic_in_words(one.traffic), expected_in_words(one.traffic, one.labels)]
     if one.curve is not None:
@@ -164,11 +164,13 @@ def in_words(one: Learned, tau: float) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def labels_in_words(labels: int) -> str:
-    """How far a key is from a model of its own."""
-    if labels >= ENOUGH_LABELS:
-        return f"{labels:,} labels, so that the key has its own model"
-    return f"{labels} of {ENOUGH_LABELS} labels; from about {ENOUGH_LABELS} on, the key has its own model"
+def labels_in_words(one: Learned) -> str:
+    """How many labels there are, and how far a key is from a model of its own."""
+    if one.key_id is None:
+        return "1 label" if one.labels == 1 else f"{one.labels:,} labels"
+    if one.labels >= ENOUGH_LABELS:
+        return f"{one.labels:,} labels, so that the key has its own model"
+    return f"{one.labels} of {ENOUGH_LABELS} labels; from about {ENOUGH_LABELS} on, the key has its own model"
 
 
 def curve_in_words(curve: LearningCurve, tau: float) -> list[str]:
@@ -189,7 +191,9 @@ def curve_in_words(curve: LearningCurve, tau: float) -> list[str]:
             f"{_measured(last.saving)} with {_measured(last.no_worse)} of the answers as good; utility "
             f"{last.utility.value:.3f} [{last.utility.low:.3f}, {last.utility.high:.3f}]"
         )
-        if last.of_oracle is not None:
+        if last.of_oracle is not None and last.of_oracle.value < 0:
+            text += ", which is less than the strongest tier alone would have"
+        elif last.of_oracle is not None:
             text += f", {_measured(last.of_oracle)} of what the best possible choice gains"
         found.append(text + ".")
     return found

@@ -165,7 +165,7 @@ class ClassifierInForce:
         problems: list[str] = []
         current = self._serving.current if self._serving is not None else None
         try:
-            folder = self._registry.current() if self._pointer_state() else default_artefact()
+            folder = self._registry.current_or(default_artefact())
             current = LoadedVersion(self._accepted(folder), prior=self._prior)
         except (ArtefactError, OSError) as error:
             problems.append(f"the classifier stays {current.version if current else 'missing'}: {error}")

@@ -29,5 +29,5 @@ def stored_label_source(settings: Settings) -> LabelSource:
     """Of the version that the registry has in force, for the catalogue of `settings`. Raises `ArtefactError` and
     `CatalogError`."""
     catalog, registry = load_catalog(settings.catalog), ArtefactRegistry(settings.registry_path)
-    folder = registry.current() if registry.versions() else default_artefact()
+    folder = registry.current_or(default_artefact())
     return label_source(load_artefact(folder, catalog.fingerprint), catalog, settings.data_path, None)

@@ -10,6 +10,7 @@ from classifier.artefact import load_base, load_manifest, load_model_tensors, sa
 from classifier.errors import ArtefactError
 from classifier.lineage import lineage
 from classifier.registry import ArtefactRegistry, Canary
+from classifier.split import Arm, Split
 from classifier.training.train import Candidate
 
 
@@ -106,3 +107,14 @@ def test_versions_that_are_each_others_parents_are_no_endless_line(tiny: Candida
     line = lineage(ArtefactRegistry(tmp_path), "a")
     assert [one.version for one in line] == ["a", "b", "a"]
     assert "its own ancestor" in (line[-1].problem or "")
+
+
+def test_an_experiment_that_began_first_leaves_room_for_the_shipped_version(tiny: Candidate, tmp_path: Path) -> None:
+    shipped = tiny.folder
+    registry = ArtefactRegistry(tmp_path / "registry")
+    split = Split(experiment_id="e", share=0.5, a=Arm(tier=1), b=Arm(tier=2))
+    registry.set_experiment(split)
+    assert registry.current_or(shipped) == shipped
+    seeded = registry.seed(shipped)
+    assert seeded == registry.current() == registry.current_or(shipped) != shipped
+    assert registry.experiment() == split

@@ -147,11 +147,11 @@ async def _collect(
     from classifier.complexity.class_predictor import ClassPredictor
     from classifier.outcome_folder import OutcomeFolder
     from gateway.cores.engine import running_engine
-    from gateway.routing.tier_kinds import tier_kinds
+    from gateway.routing.class_prior import class_prior
     from quality.outcome_collection import PromptModel, collect_outcomes, outcomes_manifest
 
     model = _classifier(settings, catalog)
-    prompts = PromptModel(model, ClassPredictor(model, tier_kinds(catalog)))
+    prompts = PromptModel(model, ClassPredictor(model, class_prior(catalog, settings.data_path)))
     outcomes = OutcomeFolder.begun(folder, outcomes_manifest(catalog, numbers, model, how))
     async with running_engine(settings, catalog) as engine:
         asked = [engine.tiers[number] for number in numbers]

@@ -56,7 +56,8 @@ def import_labels(data: Path, count: int) -> None:
     file = data / "outcomes.jsonl"
     file.write_text("\n".join(lines), encoding="utf-8")
     command = [sys.executable, "-c", "from gateway.cli import main; main()", "outcomes", "import", str(file)]
-    subprocess.run([*command, "--data-dir", str(data)], check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run([*command, "--data-dir", str(data)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @contextmanager

@@ -105,7 +105,7 @@ def test_pages_say_in_words_what_is_asked_what_it_saves_and_what_was_learned(des
         )
     page.goto("/admin/quality")
     learned = card(page, "What was learned")
-    reloaded_until(page, learned.get_by_text(f"requests without a key: {LABELS} of 100 labels"))
+    reloaded_until(page, learned.get_by_text(f"requests without a key: {LABELS} labels"))
     expect(learned.locator("figure.chart svg[role=img]")).to_have_count(2)
     for name in ("Labels by key", "Learning curve"):
         expect(learned.get_by_role("region", name=name).locator("tbody tr").first).to_be_visible()
