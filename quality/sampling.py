@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.decision import LEARNED_KINDS
 from quality.record import Record
 
 _PERSON = b"aio-sampling-v1"
@@ -181,10 +180,11 @@ def doubt(p: Number, novelty: Number) -> Number:
 
 
 def cold_start_share(record: Record, spending: Spending, bound_usd: float, settings: SamplingSettings) -> float:
-    """The probability with which an answer is drawn because little is known of such prompts: less with every label of
-    them, and with what the window's cold start has spent already, so that it lasts."""
+    """The probability with which an answer is drawn because nothing of the catalogue was measured yet and little is
+    known of such prompts: less with every label of them, and with what the window's cold start has spent already, so
+    that it lasts."""
     prediction = record.decision.inputs.prediction
-    if not settings.cold_start_usd or prediction.kind not in LEARNED_KINDS:
+    if not settings.cold_start_usd or prediction.kind != "prior":
         return 0.0
     purpose = settings.purpose(record.tier)
     if not admits(spending, bound_usd, purpose, settings):

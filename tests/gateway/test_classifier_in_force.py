@@ -88,7 +88,7 @@ def test_a_table_of_another_number_of_tiers_than_the_catalogues_is_a_prior(tmp_p
     descendant(registry, "v1-child", adequacy=[[0.9, 0.9]] * 4, catalogue_fingerprint="ours")
     registry.promote("v1-child")
     for tiers, kind in ((3, "measured"), (4, "prior"), (2, "prior")):
-        classifier = ClassifierInForce(tmp_path, "ours", like=like_of(tiers))
+        classifier = ClassifierInForce(tmp_path, "ours", prior=prior_table(like_of(tiers)))
         classifier.load()
         prediction = classifier.predict(PROMPT)
         assert (prediction.kind, len(prediction.p_ok)) == (kind, tiers)

@@ -24,6 +24,7 @@ from tiny_classifier import (
 
 from classifier.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.complexity.class_predictor import ClassPredictor
+from classifier.complexity.class_table import prior_table
 from classifier.complexity.prior import like_of
 from classifier.manifest import TrainingWindow
 from classifier.registry import ArtefactRegistry, Canary
@@ -374,10 +375,10 @@ async def test_catalogues_of_other_numbers_of_tiers_than_the_shipped_version_are
 
     assert result.outcome == "canary", result.reason
     candidate = load_artefact(registry.folder(str(result.candidate)), "serving")
-    predictor = ClassPredictor(candidate, like_of(tiers))
+    predictor = ClassPredictor(candidate, prior_table(like_of(tiers)))
     assert (predictor.kind, predictor.tiers, candidate.manifest.tiers) == ("measured", tiers, tiers)
     assert predictor.table[1, -1] < 0.5 < 0.9 < predictor.table[2, -1]
-    other = ClassPredictor(candidate, like_of(tiers + 1))
+    other = ClassPredictor(candidate, prior_table(like_of(tiers + 1)))
     assert (other.kind, other.tiers) == ("prior", tiers + 1), "of another number of tiers it knows nothing"
 
 

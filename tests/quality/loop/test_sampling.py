@@ -30,7 +30,7 @@ def certain(request_id: str, p_ok: float, novelty: float = 0.0, **changes: Any) 
     """A request whose tier was predicted to do with probability `p_ok`."""
     served = record(request_id, **changes)
     prediction = msgspec.structs.replace(
-        served.decision.inputs.prediction, p_ok=[p_ok, p_ok, p_ok, 1.0], novelty=novelty
+        served.decision.inputs.prediction, p_ok=[p_ok, p_ok, p_ok, 1.0], novelty=novelty, kind="prior"
     )
     inputs = msgspec.structs.replace(served.decision.inputs, prediction=prediction)
     return msgspec.structs.replace(served, decision=msgspec.structs.replace(served.decision, inputs=inputs))
@@ -240,3 +240,9 @@ def test_a_cold_start_never_spends_more_than_its_dollars_and_the_budget() -> Non
 def test_a_switched_off_sampling_stays_off_in_a_cold_start() -> None:
     assert sampling_of(4, 0.0, 0.05, 1.0).cold_start_rate == sampling_of(4, 0.05, 0.0, 1.0).cold_start_usd == 0.0
     assert sampling_of(4, 0.05, 0.05, 1.0).cold_start_rate > 0.05
+
+
+def test_a_catalogue_of_which_something_was_measured_is_in_no_cold_start() -> None:
+    measured = record("req-1")
+    assert measured.decision.inputs.prediction.kind == "measured"
+    assert draw(measured, Spending(serving_usd=0.01, answered={1: 10}), 0.01, COLD).probability < 0.05
