@@ -60,8 +60,8 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     `costs[k-1]`: predicted US dollars of answering with tier k, never falling in k.
     `predicted_waits[k-1]`: seconds that tier k's queue was predicted to take; too long a wait is an exclusion.
-    `tau`: the least `p_ok` of a tier that is good enough. `quality_target` is what the caller asked for, for the
-    record. `min_tier`: the least tier that the request asks for; `key_min_tier`: the least that its key does.
+    `tau`: the least `p_ok` of the tier that answers. `quality_target` is what the caller asked for, for the record.
+    `min_tier`: the least tier that the request asks for; `key_min_tier`: the least that its key does.
 
     `previous_tier` gave the conversation's last answer; `reuse_usd[k-1]` is what tier k saves of its cost by
     having read the conversation's beginning already; `in_tool_loop`: the turn brings results of calls that the

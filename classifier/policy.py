@@ -1,11 +1,9 @@
 """Which tier answers: pure functions from calibrated probabilities, predicted costs and constraints to a Decision.
 
-Of the allowed tiers with `p_ok >= tau` the one with the least `known (1 - p_ok) + (1 - tau) cost / strongest's cost`
-answers, else the strongest allowed (DESIGN §4, RT-05). `known` is 1 - novelty: while nothing is known of such prompts
-this is the cheapest tier; the more labels there are, the more counts what a tier is better than good enough for its
-price. Costs never fall with the tier; ties go to the lower number. Constraints rule tiers out; `classifier.caution`
-then holds some of the rest back. Neither looks at tau, so that a higher quality target chooses among the same tiers
-and never lowers one. The fast path's tier, if it may answer, is chosen before the rule.
+The cheapest allowed tier with `p_ok >= tau` answers, else the strongest allowed (DESIGN §4, RT-05). Costs never fall
+with the tier; ties go to the lower number. Constraints rule tiers out; `classifier.caution` then holds some of the rest
+back. Neither looks at tau, so that a higher quality target chooses among the same tiers and never lowers one. The fast
+path's tier, if it may answer, is chosen before the rule.
 """
 
 import math
@@ -15,9 +13,6 @@ from classifier.caution import held_back
 from classifier.complexity.classes import Complexity
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError, PolicyInputsError
-
-# Scores are compared as integers on this grid: floating point would let rounding lower a tier when the target rises.
-SCALE = 10**9
 
 
 def decide(inputs: PolicyInputs) -> Decision:
@@ -33,8 +28,7 @@ def decide(inputs: PolicyInputs) -> Decision:
         raise NoTierAllowedError([Exclusion(tier=k, reason=barred[k]) for k in sorted(barred)])
     held = held_back(inputs, allowed)
     open_tiers = [k for k in allowed if k not in held]
-    good = [k for k in open_tiers if inputs.prediction.p_ok[k - 1] >= inputs.tau]
-    tier = min(good, key=lambda k: (_loss(inputs, k), k)) if good else open_tiers[-1]
+    tier = next((k for k in open_tiers if inputs.prediction.p_ok[k - 1] >= inputs.tau), open_tiers[-1])
     if inputs.arm_tier is not None and inputs.arm_tier in allowed:
         tier = inputs.arm_tier
     if inputs.edge is not None and inputs.edge.tier in open_tiers:
@@ -72,18 +66,9 @@ def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
     return barred
 
 
-def _loss(inputs: PolicyInputs, tier: int) -> int:
-    """What is expected to be lost with a tier that is good enough, in units of SCALE**-2."""
-    prediction = inputs.prediction
-    known = round((1.0 - min(max(prediction.novelty, 0.0), 1.0)) * SCALE) if prediction.classes else 0
-    share = round(inputs.costs[tier - 1] / inputs.costs[-1] * SCALE)
-    return known * (SCALE - round(prediction.p_ok[tier - 1] * SCALE)) + (SCALE - round(inputs.tau * SCALE)) * share
-
-
 def _score(inputs: PolicyInputs, tier: int) -> float:
-    if inputs.prediction.p_ok[tier - 1] >= inputs.tau:
-        return _loss(inputs, tier) / SCALE**2
-    return 2.0 - inputs.costs[tier - 1] / inputs.costs[-1]
+    share = inputs.costs[tier - 1] / inputs.costs[-1]
+    return share if inputs.prediction.p_ok[tier - 1] >= inputs.tau else 2.0 - share
 
 
 def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[int, str]) -> str:
@@ -101,7 +86,7 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
     if held and len(barred) + len(held) == len(inputs.costs) - 1:
         why = f"tier {tier} is the only one left, with P(no worse) {p_ok:.3f}"
     elif inputs.prediction.classes:
-        why = _by_class(inputs, tier, [k for k in range(1, tier) if k not in barred and k not in held])
+        why = _by_class(inputs, tier)
     elif p_ok >= inputs.tau:
         why = f"tier {tier} is the cheapest with P(no worse) {p_ok:.3f} >= tau {inputs.tau:.3f}"
     else:
@@ -117,18 +102,11 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
     return f"{why}{source}{canary}{arm}{ruled_out}"
 
 
-def _by_class(inputs: PolicyInputs, tier: int, cheaper: list[int]) -> str:
-    """`cheaper`: the tiers below that might have answered."""
+def _by_class(inputs: PolicyInputs, tier: int) -> str:
     classes = inputs.prediction.classes
     likeliest = classes.index(max(classes))
     p_ok, costs = inputs.prediction.p_ok[tier - 1], inputs.costs
-    good = [k for k in cheaper if inputs.prediction.p_ok[k - 1] >= inputs.tau]
-    if good and p_ok >= inputs.tau:
-        why = (
-            f"tier {tier} is worth its price: good enough with P {p_ok:.2f}, tier {good[0]} with "
-            f"{inputs.prediction.p_ok[good[0] - 1]:.2f} for ${costs[tier - 1] - costs[good[0] - 1]:.6f} less"
-        )
-    elif p_ok >= inputs.tau:
+    if p_ok >= inputs.tau:
         why = f"tier {tier} is the cheapest whose answer is good enough with P {p_ok:.2f} >= {inputs.tau:.2f}"
     else:
         why = f"no allowed tier reaches P(good enough) {inputs.tau:.2f}, and tier {tier} is the strongest allowed"

@@ -28,16 +28,6 @@ def cheapest_reaching(p_ok: Float, threshold: float) -> npt.NDArray[np.intp]:
     return picked
 
 
-def routed(p_ok: Float, prices: Float, tau: float, known: Float) -> npt.NDArray[np.intp]:
-    """Column [n] that `decide` would pick from `p_ok` [n, tiers] for the target `tau`, without constraints; `known`
-    [n] is 1 less each prompt's novelty."""
-    loss = known[:, None] * (1 - p_ok) + (1 - tau) * prices / prices[-1]
-    reached = p_ok >= tau
-    reached[:, -1] = True
-    picked: npt.NDArray[np.intp] = np.where(reached, loss, np.inf).argmin(axis=1)
-    return picked
-
-
 def most_worth(p_ok: Float, prices: Float) -> npt.NDArray[np.intp]:
     """Column [n] with the greatest expected utility, by `p_ok` [n, tiers] at `prices` [tiers]; of equal ones the
     cheapest."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from classifier.local.estimator import LocalEstimator, learned_table
 from classifier.local.labels import Labels
 from classifier.local.own import LabelledRow, as_labels
-from classifier.worth import COST_WEIGHT, routed
+from classifier.worth import COST_WEIGHT
 
 Float = npt.NDArray[np.floating]
 
@@ -67,8 +67,8 @@ class LearningCurve(msgspec.Struct, frozen=True, kw_only=True):
 
 def learning_curves(rows: Sequence[LabelledRow], table: Float, tau: float, prices: Float) -> list[LearningCurve]:
     """Of all labels together, then of the keys with most labels. `rows` oldest first; `table` [4, tiers - 1]: what is
-    known without labels, by class; `tau`: the least P(as good) of a tier that may answer; `prices` [tiers]: of an
-    answer. Pure; takes some seconds of one core at most."""
+    known without labels, by class; `tau`: the cheapest tier with at least that P(as good) answers; `prices` [tiers]: of
+    an answer. Pure; takes some seconds of one core at most."""
     if len(rows) < LEAST_LABELS:
         return []
     labels, keys = as_labels(rows)
@@ -98,12 +98,11 @@ def _curve(
     draws = np.random.default_rng(_SEED).multinomial(len(test), even, _RESAMPLES).astype(np.float64)
     points = []
     for count in checkpoints(known):
-        predicted, novelty = _predicted(labels.take(np.arange(own[count])), test, table)
+        predicted = _predicted(labels.take(np.arange(own[count])), test, table)
         errors = told * (predicted - scores) ** 2
         point = CurvePoint(labels=count, error=_ratio(errors.sum(axis=1), told.sum(axis=1), draws))
         if ladders.sum() >= LEAST_LADDERS:
-            given = predicted[ladders], 1 - novelty[ladders], scores[ladders]
-            point = _worth(point, *given, tau, prices, draws[:, ladders])
+            point = _worth(point, predicted[ladders], scores[ladders], tau, prices, draws[:, ladders])
         points.append(point)
     return LearningCurve(
         key=key,
@@ -114,32 +113,29 @@ def _curve(
     )
 
 
-def _predicted(known: Labels, test: Labels, table: Float) -> tuple[Float, Float]:
-    """P(as good) [n, tiers - 1] and novelty [n] of the prompts of `test`, as served with the labels `known`."""
+def _predicted(known: Labels, test: Labels, table: Float) -> Float:
+    """P(as good) [n, tiers - 1] of the prompts of `test`, as it was served with the labels `known`."""
     table = learned_table(known, table.astype(np.float32))
-    found, novelty = np.zeros(test.scores.shape), np.ones(len(test))
+    found = np.zeros(test.scores.shape)
     for key in np.unique(test.key):
         mine = known.take(known.key == key)
         # The table has learned of all keys already; what is fitted here is the key's part.
         estimator = LocalEstimator(mine, table, len(mine))
-        novelty[test.key == key] = estimator.novelty(test.classes[test.key == key], int(key))
         for context in np.unique(test.context[test.key == key]):
             at = (test.key == key) & (test.context == context)
             found[at] = estimator.score(
                 test.classes[at], test.embedding[at], test.surface[at], int(key) if len(mine) else -1, int(context)
             )
-    return np.clip(found, 0.0, 1.0), novelty
+    return np.clip(found, 0.0, 1.0)
 
 
-def _worth(
-    point: CurvePoint, p_ok: Float, known: Float, scores: Float, tau: float, prices: Float, draws: Float
-) -> CurvePoint:
+def _worth(point: CurvePoint, p_ok: Float, scores: Float, tau: float, prices: Float, draws: Float) -> CurvePoint:
     """`point` with what the default rule would have come to on prompts whose tiers all have labels."""
     each, ones = np.arange(len(p_ok)), np.ones(len(p_ok))
     quality = np.column_stack((scores, ones))
     share = prices / prices[-1]
     worth = quality - COST_WEIGHT * share
-    chosen = routed(np.column_stack((p_ok, ones)), prices, tau, known)
+    chosen = np.argmax(np.column_stack((p_ok, ones)) >= tau, axis=1)
     gained = worth[each, chosen] - worth[:, -1]
     possible = worth.max(axis=1) - worth[:, -1]
     return msgspec.structs.replace(

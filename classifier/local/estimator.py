@@ -69,13 +69,6 @@ class LocalEstimator:
         score = self.score(classes, embedding, surface, key, context)
         return Estimate(np.minimum(np.maximum(score, 0.0), 1.0), classes @ stages.seen, classes @ stages.good)
 
-    def novelty(self, classes: Float, key: int) -> Float:
-        """[...]: the share that what is known above the key's own labels has in the estimates for prompts of `classes`
-        [..., 4]: 1 without labels of such prompts."""
-        stages = self._keys.get(key, self._catalogue)
-        found: Float = N0_KEY / (N0_KEY + (classes @ stages.seen).max(axis=-1))
-        return found
-
     def labels_of(self, key: int) -> int:
         """How many labels there are of `key`; below 0: of none."""
         return int(self._labels[key]) if 0 <= key < len(self._labels) else 0

@@ -1,15 +1,13 @@
 """The policy: what is chosen, what never is, and that a decision replays."""
 
 import msgspec
-import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from classifier.decision import Decision, EdgePath, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 from classifier.policy import barred_tiers, decide, may_answer
-from classifier.worth import routed
 
 probability = st.floats(0, 1, allow_nan=False)
 
@@ -22,13 +20,7 @@ def policy_inputs(draw: st.DrawFn, constrained: bool = True) -> PolicyInputs:
     p_ok = [*draw(st.lists(probability, min_size=3, max_size=3)), 1.0]
     barred = draw(st.lists(st.integers(1, 4), unique=True)) if constrained else []
     return PolicyInputs(
-        prediction=Prediction(
-            p_ok=p_ok,
-            classes=draw(st.just([]) | st.just([0.7, 0.2, 0.05, 0.05])),
-            kind="prior",
-            novelty=draw(probability),
-            classifier_version="t",
-        ),
+        prediction=Prediction(p_ok=p_ok, kind="prior", novelty=0.1, classifier_version="t"),
         costs=costs,
         quality_target=0.9,
         tau=draw(probability),
@@ -83,11 +75,9 @@ def test_a_tier_that_a_constraint_rules_out_is_never_chosen(inputs: PolicyInputs
 
 
 @given(policy_inputs(constrained=False))
-def test_the_tier_that_answers_is_good_enough_and_has_the_least_score(inputs: PolicyInputs) -> None:
+def test_the_cheapest_tier_that_is_good_enough_answers_and_has_the_least_score(inputs: PolicyInputs) -> None:
     decision = decide(inputs)
-    assert inputs.prediction.p_ok[decision.tier - 1] >= inputs.tau
-    if not inputs.prediction.classes:
-        assert decision.tier == next(k for k in range(1, 5) if inputs.prediction.p_ok[k - 1] >= inputs.tau)
+    assert decision.tier == next(k for k in range(1, 5) if inputs.prediction.p_ok[k - 1] >= inputs.tau)
     scores = [score for score in decision.scores if score is not None]
     assert scores[decision.tier - 1] == min(scores)
 
@@ -99,35 +89,6 @@ def test_a_recorded_decision_replays_to_the_same_decision(inputs: PolicyInputs) 
         return
     stored = msgspec.json.decode(msgspec.json.encode(decision), type=Decision)
     assert decide(stored.inputs) == decision
-
-
-def labelled(novelty: float, *p_ok: float) -> PolicyInputs:
-    classes = [0.1, 0.8, 0.1, 0.0]
-    prediction = Prediction(p_ok=[*p_ok, 1.0], classes=classes, kind="prior", novelty=novelty, classifier_version="t")
-    return example(prediction=prediction, tau=0.7)
-
-
-def test_the_cheapest_good_enough_tier_answers_while_nothing_is_known_of_such_prompts() -> None:
-    assert decide(labelled(1.0, 0.71, 0.95, 0.96)).tier == 1
-
-
-def test_with_labels_a_tier_that_is_much_better_for_little_money_answers() -> None:
-    decision = decide(labelled(0.1, 0.71, 0.95, 0.96))
-    assert decision.tier == 2
-    assert "tier 2 is worth its price: good enough with P 0.95, tier 1 with 0.71 for $0.001500 less" in decision.reason
-    assert decide(labelled(0.1, 0.94, 0.95, 0.96)).tier == 1
-
-
-@given(policy_inputs(constrained=False))
-def test_many_prompts_are_routed_as_each_alone(inputs: PolicyInputs) -> None:
-    """Figures about routing are made by `routed`; both compare on grids, so that near ties are left out."""
-    prediction, prices = inputs.prediction, np.array(inputs.costs)
-    known = 1 - prediction.novelty if prediction.classes else 0.0
-    loss = known * (1 - np.array(prediction.p_ok)) + (1 - inputs.tau) * prices / prices[-1]
-    good = np.sort(loss[np.array(prediction.p_ok) >= inputs.tau])
-    assume(len(good) == 1 or good[1] - good[0] > 1e-6)
-    [column] = routed(np.array([prediction.p_ok]), prices, inputs.tau, np.array([known]))
-    assert decide(inputs).tier == column + 1
 
 
 def test_a_prompt_that_every_tier_answers_alike_goes_to_the_cheapest() -> None:
