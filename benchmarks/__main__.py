@@ -14,7 +14,7 @@ from benchmarks.replay.plans import own_plans, recorded_plans
 from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers, marked_answers
 from benchmarks.replay.report import report
 from benchmarks.replay.timeline import Life, Look, Plan, live
-from benchmarks.utility import ROUTED, read_customers, table
+from benchmarks.utility import ERROR, ROUTED, read_customers, table
 from classifier.training.dataset import data_folder
 
 
@@ -109,7 +109,7 @@ def utility(
     click.echo(f"{len(customers)} customers, {sum(map(len, customers.values()))} rows; points of 100, 95% intervals")
     for way, labels, points in table(customers, rate, counts or (0, 100, 300), draws, seed):
         shown = f"{points.value:+6.2f} [{points.low:+6.2f}, {points.high:+6.2f}]"
-        click.echo(f"{way:<14} {f'{labels} labels' if way in ROUTED else '':>10}  {shown}")
+        click.echo(f"{way:<14} {f'{labels} labels' if way in (*ROUTED, ERROR) else '':>10}  {shown}")
 
 
 @main.command()

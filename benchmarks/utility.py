@@ -34,6 +34,8 @@ RESAMPLES = 2000
 OTHERS = 300
 # Ways to route that depend on the number of labels.
 ROUTED = ("aio", "shuffled", "own rate")
+# Mean squared error of the estimate less that of the customer's own rate, times 100: below 0 is better than the rate.
+ERROR = "error - rate's"
 # Labels of the base rate that a customer's own rate begins with.
 _RATE_N0 = 20.0
 
@@ -104,7 +106,7 @@ def table(
                 _ways(rows, asked, others, rng.choice(pool, count, replace=False), rate, rng) for _ in range(draws)
             ]
             for way in drawn[0]:
-                points[way, count].append([_utility(rows, asked, one[way], rate) for one in drawn])
+                points[way, count].append([one[way] for one in drawn])
     return [Outcome(way, count, _interval(found, rng)) for (way, count), found in points.items()]
 
 
@@ -150,8 +152,9 @@ def _ways(
     own: npt.NDArray[np.intp],
     rate: float,
     rng: np.random.Generator,
-) -> dict[str, npt.NDArray[np.bool_]]:
-    """Which prompts go up: by the product's estimate, by the same choices shuffled, and by the customer's own rate."""
+) -> dict[str, float]:
+    """The utility of sending up by the product's estimate, by the same choices shuffled, and by the customer's own
+    rate; and the estimate's error."""
     labels, known = rows.labels, np.concatenate([others, own])
     prior = adequacies((Complexity.MEDIUM, Complexity.COMPLEX))[:, :-1]
     asked_of = labels.take(asked)
@@ -165,7 +168,10 @@ def _ways(
     gain = rows.strong - rows.weak
     base = float(gain[others].mean()) if len(others) else rate
     mean = (float(gain[own].sum()) + _RATE_N0 * base) / (len(own) + _RATE_N0)
-    return {"aio": up, "shuffled": rng.permutation(up), "own rate": np.full(len(asked), mean > rate)}
+    ways = {"aio": up, "shuffled": rng.permutation(up), "own rate": np.full(len(asked), mean > rate)}
+    errors = [np.square(asked_of.scores[:, 0] - expected).mean() for expected in (score[:, 0], 1 - mean)]
+    utilities = {way: _utility(rows, asked, chosen, rate) for way, chosen in ways.items()}
+    return utilities | {ERROR: 100 * float(errors[0] - errors[1])}
 
 
 def _utility(rows: _Encoded, asked: npt.NDArray[np.intp], up: npt.NDArray[np.bool_], rate: float) -> float:
