@@ -12,6 +12,7 @@ from tiny_classifier import base_artefact
 
 from classifier.artefact import load_artefact
 from classifier.complexity.class_predictor import ClassPredictor
+from classifier.complexity.class_table import prior_table
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import adequacies
 from classifier.features import FEATURE_NAMES
@@ -85,12 +86,12 @@ def test_a_version_learns_by_class_what_its_tiers_do(base: Path, tmp_path: Path)
     assert done.judgement.gain.low > 0.05
 
     model = load_artefact(Path(done.path), CATALOGUE)
-    table = ClassPredictor(model, LIKE).table
+    table = ClassPredictor(model, prior_table(LIKE)).table
     assert model.kind == "measured"
     assert table[1, 1] < 0.4 < 0.8 < table[2, 1]
     np.testing.assert_allclose(table[:, 0], np.array(PRIOR)[:, 0], atol=1e-3)
     assert model.manifest.parent == manifest.version
-    prediction = ClassPredictor(model, LIKE).prediction(*_turn(model))
+    prediction = ClassPredictor(model, prior_table(LIKE)).prediction(*_turn(model))
     assert prediction.kind == "measured"
     assert prediction.p_ok[-1] == 1.0
 
@@ -98,7 +99,7 @@ def test_a_version_learns_by_class_what_its_tiers_do(base: Path, tmp_path: Path)
 def test_another_catalogue_has_the_prior_again(base: Path, tmp_path: Path) -> None:
     done = trained(base, tmp_path, rows_of(load_artefact(base).manifest, {2: 0.15, 3: 0.95}))
     other = load_artefact(Path(done.path), "another catalogue")
-    np.testing.assert_allclose(ClassPredictor(other, LIKE).table, np.array(PRIOR)[:, :-1], atol=1e-6)
+    np.testing.assert_allclose(ClassPredictor(other, prior_table(LIKE)).table, np.array(PRIOR)[:, :-1], atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -123,10 +124,10 @@ def test_labels_from_before_a_tier_changed_do_not_judge_and_count_for_little(bas
     manifest = load_artefact(base).manifest
     done = trained(base, tmp_path, rows_of(manifest, {2: 0.15, 3: 0.95}), changes={2: 20.0})
     assert done.judgement.outdated == {2: 160}
-    table = ClassPredictor(load_artefact(Path(done.path), CATALOGUE), LIKE).table
+    table = ClassPredictor(load_artefact(Path(done.path), CATALOGUE), prior_table(LIKE)).table
     shutil.rmtree(done.path)
     fresh = trained(base, tmp_path, rows_of(manifest, {2: 0.15, 3: 0.95}))
-    learned = ClassPredictor(load_artefact(Path(fresh.path), CATALOGUE), LIKE).table
+    learned = ClassPredictor(load_artefact(Path(fresh.path), CATALOGUE), prior_table(LIKE)).table
     assert learned[1, 1] < table[1, 1] < PRIOR[1][1]
 
 
