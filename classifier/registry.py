@@ -28,8 +28,8 @@ class ArtefactRegistry:
     "canary": {"version": …, "share": …} or null, "experiment": a `classifier.split.Split` or null}.
 
     The pointer is swapped atomically; readers see the old state or the new one. One writer at a time
-    (`quality.registry_transaction`). A promotion or a rollback ends a canary: it was on trial against what served
-    before. An experiment goes on.
+    (`quality.rollout.registry_transaction`). A promotion or a rollback ends a canary: it was on trial against what
+    served before. An experiment goes on.
     """
 
     def __init__(self, root: Path) -> None:

@@ -59,16 +59,16 @@ from gateway.telemetry.request_log import log_request
 from gateway.telemetry.traces import Traces, look_up_collector, span_exporter
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
 from inference_core.client import CoreClient
-from quality.database import migrate, open_database
-from quality.experience import Encode, encoder_of
-from quality.feedback import FeedbackDesk
-from quality.kind_names import KindNames
-from quality.learning import LearningRecord
-from quality.ledger import Ledger
-from quality.probe_curve import ProbeCurves
-from quality.redaction import load_redaction
-from quality.redaction_process import RedactionProcess
-from quality.tier_worth import ReportFileError, stored_report, warnings_of
+from quality.comparison.cost_quality_curve import ProbeCurves
+from quality.evaluation.tier_value import ReportFileError, stored_report, warnings_of
+from quality.learning.kind_names import KindNames
+from quality.learning.learning import LearningRecord
+from quality.ledger.ledger import Ledger
+from quality.records.redaction import load_redaction
+from quality.records.redaction_process import RedactionProcess
+from quality.store.database import migrate, open_database
+from quality.verification.feedback import FeedbackDesk
+from quality.verification.training_rows import Encode, encoder_of
 from tiers.catalog_file import load_catalog
 from tiers.text_threads import TextThreads
 from tiers.tier import Tier

@@ -15,7 +15,7 @@ from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.model import Classifier
 from gateway.routing.router import RoutingService
 from gateway.settings import Settings
-from quality.store import record_audit
+from quality.store.queries import record_audit
 from tiers.build import build_remote
 from tiers.catalog import Catalog
 from tiers.catalog_file import load_catalog

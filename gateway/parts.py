@@ -27,11 +27,11 @@ from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.tenancy import Tenancy
-from quality.feedback import FeedbackDesk
-from quality.kind_names import KindNames
-from quality.learning import LearningRecord
-from quality.probe_curve import ProbeCurves
-from quality.recorded import Recorded
+from quality.comparison.cost_quality_curve import ProbeCurves
+from quality.learning.kind_names import KindNames
+from quality.learning.learning import LearningRecord
+from quality.records.any_record import Recorded
+from quality.verification.feedback import FeedbackDesk
 
 HttpRequest = Request[Any, Any, State]
 PARTS = "parts"

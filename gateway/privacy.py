@@ -12,10 +12,10 @@ from classifier.errors import ArtefactError
 from classifier.registry import ArtefactRegistry
 from gateway.quality_loop import QualityLoop
 from gateway.settings import Settings
-from quality.erasure import erase_user, forget_erased
-from quality.ledger import Ledger
-from quality.retention import Retention, RetentionLimits
-from quality.store import ErasedRows
+from quality.ledger.ledger import Ledger
+from quality.privacy.erase_user import erase_user, forget_erased
+from quality.privacy.retention import Retention, RetentionLimits
+from quality.store.queries import ErasedRows
 
 log = logging.getLogger(__name__)
 

@@ -15,25 +15,25 @@ from gateway.routing.class_prior import tier_prior
 from gateway.settings import Settings
 from gateway.stores.retries import background, until_it_works
 from gateway.telemetry.metrics import Metrics
-from quality.estimates import UpgradeRate
-from quality.experience import Encode, text_embedder
-from quality.experiments import Experiments
-from quality.job import RetrainJob
+from quality.estimates.upgrade_rate import UpgradeRate
+from quality.judges.default_panel import standing_panel
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
-from quality.judges.standing import standing_panel
-from quality.monitor import Monitor, MonitorSettings
-from quality.record import Record
-from quality.redaction import Redact
-from quality.retrain import RetrainResult, RetrainSettings, Trigger, retrain
-from quality.retrain_runs import RetrainRuns
-from quality.rollout import Rollouts
-from quality.rollout_evidence import RolloutSettings
-from quality.sampling import SamplingSettings, sampling_of
-from quality.shift_detector import ShiftAlarm
-from quality.store import record_audit
-from quality.training_subprocess import OnProgress, Train, run_training_process
-from quality.work_loop import WorkLoop
+from quality.monitor.background_loop import WorkLoop
+from quality.monitor.e_detector import ShiftAlarm
+from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.records.record import Record
+from quality.records.redaction import Redact
+from quality.retraining.retrain import RetrainResult, RetrainSettings, Trigger, retrain
+from quality.retraining.runs import RetrainRuns
+from quality.retraining.schedule import RetrainJob
+from quality.retraining.subprocess import OnProgress, Train, run_training_process
+from quality.rollout.evidence import RolloutSettings
+from quality.rollout.experiments import Experiments
+from quality.rollout.rollout import Rollouts
+from quality.store.queries import record_audit
+from quality.verification.sampling import SamplingSettings, sampling_of
+from quality.verification.training_rows import Encode, text_embedder
 from tiers.catalog import Catalog
 from tiers.pricing import cost_usd
 from tiers.tier import Tier, Usage

@@ -58,9 +58,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `store_texts`: whether messages and answers are recorded (a request may still opt out with `store: false`).
     `private_keys`: comma-separated names of `api_keys` whose owners' texts are neither stored nor sampled.
     `redaction`: `module:function` or a file of regular expressions, applied to texts before anything stores them.
-    `text_days`, `retain_days`, `retain_rows`, `training_days`, `training_rows`: see `quality.retention`; "null": all.
-    `file_limit`, `files_quota`: bytes of an uploaded file, and of all files of a tenant together. `file_days`: how long
-    files are kept whose owner said nothing; "null": for ever.
+    `text_days`, `retain_days`, `retain_rows`, `training_days`, `training_rows`: see `quality.privacy.retention`;
+    "null": all. `file_limit`, `files_quota`: bytes of an uploaded file, and of all files of a tenant together.
+    `file_days`: how long files are kept whose owner said nothing; "null": for ever.
     `batch_concurrency`: lines of batches that this process answers at once; 0 leaves them to `aio worker`.
     `batch_lease_seconds`: after which the lines of a worker that died are another's.
     `request_seconds`: how long a request may take to arrive. `max_connections`: per process, by default as many as its

@@ -15,7 +15,7 @@ from gateway.cores.reading import read_cores
 from gateway.parts import Parts
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisAwayError
-from quality.database import head_revision
+from quality.store.database import head_revision
 
 State = Literal["ok", "away", "not used"]
 PATIENCE_SECONDS = 2.0

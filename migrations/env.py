@@ -4,7 +4,7 @@ from alembic import context
 
 from migrations.tables import metadata
 
-# `quality.database` opens the connection and takes the lock; there is no alembic.ini and no offline mode.
+# `quality.store.database` opens the connection and takes the lock; there is no alembic.ini and no offline mode.
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,

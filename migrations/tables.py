@@ -72,7 +72,7 @@ requests = Table(
     Column("error", FreeText),
     Column("tier", Integer),  # NULL: of an embedding, which has no routing decision either
     Column("model", FreeText, nullable=False),
-    Column("attempts", Json, nullable=False),  # list of quality.record.Attempt
+    Column("attempts", Json, nullable=False),  # list of quality.records.record.Attempt
     Column("messages", Json),  # NULL without consent and after a while, as are the three below
     Column("answer", FreeText),
     Column("reasoning", FreeText),
@@ -292,8 +292,8 @@ rollouts = Table(
     Column("stage", String(16), nullable=False),  # canary | watch
     Column("status", String(16), nullable=False),  # running | kept | rolled_back | superseded | stopped
     Column("share", Double, nullable=False),  # of the requests, while it is a canary; 0: promoted at once
-    Column("settings", Json, nullable=False),  # quality.rollout.RolloutSettings in force
-    Column("evidence", Json),  # quality.rollout.Evidence of the last look
+    Column("settings", Json, nullable=False),  # quality.rollout.rollout.RolloutSettings in force
+    Column("evidence", Json),  # quality.rollout.rollout.Evidence of the last look
     Column("reason", FreeText, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("promoted_at", Double),

@@ -9,7 +9,7 @@ from benchmarks.replay.figures import COST_WEIGHT, Float, Tiers, chosen
 from benchmarks.replay.ladder import Ladder, Prompt
 from classifier.artefact import default_artefact, load_artefact
 from classifier.routing_input import routing_input
-from quality.experience import outcomes_of, vector_of
+from quality.verification.training_rows import outcomes_of, vector_of
 
 _NEIGHBOURS = 10
 # So many labels of the tier's overall rate count beside a prompt's own neighbours.

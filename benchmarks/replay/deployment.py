@@ -21,10 +21,10 @@ from benchmarks.replay.upstream import ReplayUpstream, running_upstream
 from gateway.processes.server_process import running_server
 from gateway.settings import Settings
 from migrations.tables import audit_events, requests, retrain_runs, training_rows, verifications
-from quality.database import migrate, open_database
 from quality.judges.calibration import GradedPair, calibrate
+from quality.judges.default_panel import store_calibration
 from quality.judges.pairwise import PairwiseJudge
-from quality.judges.standing import store_calibration
+from quality.store.database import migrate, open_database
 from tiers.catalog_file import load_catalog
 from tiers.remote import RemoteTier
 

@@ -11,7 +11,7 @@ from benchmarks.replay.baselines import Experience
 from benchmarks.replay.deployment import Alarm, Conditions, Deployment, Retraining, Spent, deployed
 from benchmarks.replay.figures import Float, chosen
 from benchmarks.replay.ladder import Ladder, Prompt
-from quality.sampling import SamplingSettings
+from quality.verification.sampling import SamplingSettings
 
 COLD, LEARNING, RETRAINED, WORSE, REPAIRED, NEW_KIND = (
     "cold start", "learning", "retrained", "a tier is worse", "repaired", "a new kind",

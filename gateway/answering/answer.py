@@ -9,7 +9,7 @@ from gateway.answering.bill import Bill
 from gateway.answering.choice import Choice
 from gateway.answering.stamps import Stamps
 from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
-from quality.record import Attempt, CacheUse, Record, Timings
+from quality.records.record import Attempt, CacheUse, Record, Timings
 from tiers.tier import ChatMessage, Delta, Tier, Usage
 
 Status = Literal["ok", "error", "aborted"]

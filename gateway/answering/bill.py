@@ -2,7 +2,7 @@
 
 import msgspec
 
-from quality.record import Attempt
+from quality.records.record import Attempt
 from tiers.tier import Usage
 
 

@@ -13,7 +13,7 @@ from gateway.answering.bill import Bill
 from gateway.answering.escalation import Escalation, Verdict
 from gateway.answering.tier_deltas import tier_deltas
 from gateway.telemetry.logs import FIELDS
-from quality.record import Attempt, AttemptStatus, CacheUse
+from quality.records.record import Attempt, AttemptStatus, CacheUse
 from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
 from tiers.pricing import cost_usd
 from tiers.replica_try import ReplicaTry

@@ -21,9 +21,9 @@ from gateway.routing.router import RoutingService
 from gateway.tenancy.admission import Admission
 from gateway.tenancy.cost_bound import most_usd
 from gateway.tenancy.tenancy import Tenancy
-from quality.record import Record
-from quality.redaction import Redact, redacted, without_texts
-from quality.redaction_process import LONG_CHARS, RedactionProcess, num_chars
+from quality.records.record import Record
+from quality.records.redaction import Redact, redacted, without_texts
+from quality.records.redaction_process import LONG_CHARS, RedactionProcess, num_chars
 from tiers.tier import Tier, Usage
 from tiers.tier_spec import TierSpec
 

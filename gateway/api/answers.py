@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from gateway.answering.answer import Answer
 from gateway.answering.choice import Choice
 from gateway.api.logprobs import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
-from quality.record import CacheUse
+from quality.records.record import CacheUse
 from tiers.tier import Usage
 
 

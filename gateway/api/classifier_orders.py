@@ -22,7 +22,7 @@ from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
 from gateway.routing.class_prior import tier_prior
 from gateway.stores.database_reach import reached
-from quality import version_orders
+from quality.rollout import operator_commands as version_orders
 
 Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
 

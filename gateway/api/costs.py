@@ -15,7 +15,7 @@ from gateway.api.operations import describe
 from gateway.errors import bad_request
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
-from quality.costs import CostReport, Part, Spent, cost_report
+from quality.estimates.costs import CostReport, Part, Spent, cost_report
 
 _DAYS_SHOWN = 30.0
 _TAG = re.compile(r"[A-Za-z0-9._:-]{1,64}\Z")

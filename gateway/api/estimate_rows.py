@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from quality.estimates import Share
-from quality.kind_names import plain_name
-from quality.kinds import ALL
-from quality.monitor import MonitorStatus
+from quality.estimates.kinds import ALL
+from quality.estimates.upgrade_rate import Share
+from quality.learning.kind_names import plain_name
+from quality.monitor.monitor import MonitorStatus
 
 
 class EstimateRow(msgspec.Struct, frozen=True, kw_only=True):

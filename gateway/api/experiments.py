@@ -20,7 +20,7 @@ from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
 from gateway.routing.class_prior import tier_prior
 from gateway.stores.database_reach import reached
-from quality.experiments import ExperimentError, Experiments, Plan
+from quality.rollout.experiments import ExperimentError, Experiments, Plan
 from tiers.catalog import Catalog
 
 

@@ -13,8 +13,8 @@ from gateway.api.records import record_of_caller
 from gateway.errors import bad_request
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
-from quality.embedding_record import EmbeddingRecord
-from quality.feedback import Feedback, FeedbackTaken
+from quality.records.embedding_record import EmbeddingRecord
+from quality.verification.feedback import Feedback, FeedbackTaken
 
 _RATINGS = {"up": 1.0, "down": 0.0}
 

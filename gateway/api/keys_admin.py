@@ -24,7 +24,7 @@ from gateway.tenancy.key_orders import IssuedKey, change_key, create_key, create
 from gateway.tenancy.key_terms import KeyTerms
 from gateway.tenancy.listings import KEYS, TEAMS
 from gateway.tenancy.orders import Order
-from quality.pages import Page
+from quality.store.pages import Page
 
 T = TypeVar("T")
 # Names are shown in logs and lists; ids begin with key_ and team_.

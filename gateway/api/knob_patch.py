@@ -13,7 +13,7 @@ from gateway.api.guard import actor_of
 from gateway.errors import ApiError
 from gateway.knobs.file import KnobFile
 from gateway.parts import HttpRequest, parts_of
-from quality.knob_log import KnobChange
+from quality.store.knob_log import KnobChange
 
 K = TypeVar("K", bound=msgspec.Struct)
 

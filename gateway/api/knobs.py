@@ -19,7 +19,7 @@ from gateway.parts import HttpRequest, parts_of
 from inference_core.live_knobs import KNOB_NAMES, knob_schemas
 from inference_core.preferred_sizes import suggest_preferred_sizes
 from inference_core.protocol import Knobs, KnobValue, ModelStats, Tuning
-from quality.knob_log import KnobChange
+from quality.store.knob_log import KnobChange
 
 MOST_CHANGES = 1000
 COMMON_SIZES = 64

@@ -13,8 +13,8 @@ from gateway.api.routing_views import rule_at, version_in_force
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.routing.label_source import label_source
 from gateway.stores.database_reach import reached
-from quality.learning import LabelSource, Learned, Learning
-from quality.learning_curve import Measured
+from quality.learning.curve import Measured
+from quality.learning.learning import LabelSource, Learned, Learning
 
 
 class LearningRow(msgspec.Struct, frozen=True, kw_only=True):

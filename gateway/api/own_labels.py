@@ -15,7 +15,7 @@ from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
 from gateway.routing.active_labels import ActiveLabels
 from gateway.stores.database_reach import reached
-from quality.own_labels import reset_labels
+from quality.learning.own_labels import reset_labels
 
 
 class LabelsShown(msgspec.Struct, frozen=True, kw_only=True):

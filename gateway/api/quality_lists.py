@@ -17,8 +17,9 @@ from gateway.api.operations import describe
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
-from quality.database import MOST_INTEGER
-from quality.listings import (
+from quality.monitor.monitor import MonitorStatus
+from quality.store.database import MOST_INTEGER
+from quality.store.listings import (
     ARTEFACTS,
     BATCHES,
     EXPERIMENTS,
@@ -28,8 +29,7 @@ from quality.listings import (
     TRANSITIONS,
     VERIFICATIONS,
 )
-from quality.monitor import MonitorStatus
-from quality.pages import MOST, Listing, Page, PageError
+from quality.store.pages import MOST, Listing, Page, PageError
 
 _BOUNDS: dict[str, type[float] | type[int] | type[str]] = {"since": float, "until": float, "cursor": str, "limit": int}
 

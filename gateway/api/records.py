@@ -11,9 +11,9 @@ from gateway.api.operations import describe
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
-from quality.embedding_record import EmbeddingRecord
-from quality.record import Record
-from quality.recorded import Recorded
+from quality.records.any_record import Recorded
+from quality.records.embedding_record import EmbeddingRecord
+from quality.records.record import Record
 
 
 @get(

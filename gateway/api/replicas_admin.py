@@ -11,7 +11,7 @@ from gateway.api.knob_patch import KnobPatch, PartChange
 from gateway.api.operations import describe
 from gateway.knobs.values import knob_schemas
 from gateway.parts import HttpRequest, parts_of
-from quality.knob_log import KnobChange
+from quality.store.knob_log import KnobChange
 from tiers.replica_spec import BalancingSpec
 from tiers.replica_try import ReplicaStatus
 

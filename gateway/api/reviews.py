@@ -15,12 +15,12 @@ from gateway.api.operations import describe
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.stores.database_reach import reached
-from quality.database import MOST_INTEGER
-from quality.feedback import JUDGE, Feedback, FeedbackTaken
-from quality.listings import VERIFICATIONS
-from quality.pages import Page, PageError
-from quality.record import Record
-from quality.reviewing import reviewable
+from quality.records.record import Record
+from quality.store.database import MOST_INTEGER
+from quality.store.listings import VERIFICATIONS
+from quality.store.pages import Page, PageError
+from quality.verification.feedback import JUDGE, Feedback, FeedbackTaken
+from quality.verification.review_queue import reviewable
 
 Verdict = Literal["no_worse", "tie", "worse"]
 _SCORES: dict[Verdict, float] = {"no_worse": 1.0, "tie": 0.5, "worse": 0.0}

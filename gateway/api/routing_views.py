@@ -23,13 +23,10 @@ from gateway.routing.model import rule_of
 from gateway.routing.preview import OperatingPoint, Preview, preview
 from gateway.routing.rule import RoutingRule
 from gateway.stores.database_reach import reached
-from quality.estimates import Share
-from quality.kind_names import plain_name
-from quality.kinds import Acceptance, Kind, KindShare, acceptance
-from quality.recent_decisions import sample_decisions
-from quality.reliability import ReliabilityBin, reliability
-from quality.tier_worth import ReportFileError, compare_tiers, mean_cost_usd, stored_report, worthless_tiers
-from quality.traffic import (
+from quality.estimates.decision_sample import sample_decisions
+from quality.estimates.kinds import Acceptance, Kind, KindShare, acceptance
+from quality.estimates.reliability import ReliabilityBin, reliability
+from quality.estimates.traffic import (
     ClassTraffic,
     Traffic,
     expected_in_words,
@@ -38,6 +35,9 @@ from quality.traffic import (
     stored_labels,
     traffic,
 )
+from quality.estimates.upgrade_rate import Share
+from quality.evaluation.tier_value import ReportFileError, compare_tiers, mean_cost_usd, stored_report, worthless_tiers
+from quality.learning.kind_names import plain_name
 
 DAY = 86_400.0
 # Of the kinds by application, those with most verified answers are shown.

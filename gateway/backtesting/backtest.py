@@ -15,7 +15,7 @@ from gateway.routing.dry_run import dry_ask
 from gateway.routing.model import rule_of
 from gateway.routing.router import RoutingService
 from gateway.routing.rule import RoutingRule
-from quality.estimates import Share, wilson_interval
+from quality.estimates.upgrade_rate import Share, wilson_interval
 from tiers.pricing import request_cost_usd
 from tiers.tier import ChatMessage
 

@@ -15,7 +15,7 @@ from gateway.settings import Settings
 from gateway.stores.redis_store import open_redis
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.database_time import DatabaseTime
-from quality.database import migrate, open_database
+from quality.store.database import migrate, open_database
 
 ENDPOINT = "/v1/chat/completions"
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 10

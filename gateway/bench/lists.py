@@ -31,9 +31,9 @@ from migrations.tables import (
     training_rows,
     verifications,
 )
-from quality.database import migrate, open_database
-from quality.experience import feature_spec
-from quality.experiments import Plan
+from quality.rollout.experiments import Plan
+from quality.store.database import migrate, open_database
+from quality.verification.training_rows import feature_spec
 
 Progress = Callable[[str, float], None]
 

@@ -11,14 +11,14 @@ import msgspec
 from classifier.decision import Decision, PolicyInputs, Prediction
 from gateway.routing.class_prior import class_prior
 from gateway.routing.classifier_in_force import ClassifierInForce
-from quality.database import migrate, open_database
-from quality.experience import encoder_of
-from quality.feedback import Feedback, FeedbackDesk
 from quality.judges.panel import Panel
-from quality.monitor import Monitor, MonitorSettings
-from quality.record import Attempt, Record, Timings
-from quality.redaction import patterns_redaction, redacted
-from quality.store import insert_records
+from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.records.record import Attempt, Record, Timings
+from quality.records.redaction import patterns_redaction, redacted
+from quality.store.database import migrate, open_database
+from quality.store.queries import insert_records
+from quality.verification.feedback import Feedback, FeedbackDesk
+from quality.verification.training_rows import encoder_of
 from tiers.catalog import Catalog
 from tiers.pricing import cost_usd
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, Usage

@@ -8,7 +8,7 @@ import msgspec
 from classifier.decision import Decision
 from gateway.answering.bill import Bill
 from gateway.answering.generation import Generation
-from quality.record import Attempt, CacheUse
+from quality.records.record import Attempt, CacheUse
 from tiers.errors import TierRequestError
 from tiers.tier import Delta, Tier
 

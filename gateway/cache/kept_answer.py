@@ -9,7 +9,7 @@ import msgspec
 from classifier.decision import Decision
 from gateway.answering.bill import Bill
 from gateway.answering.generation import Generation
-from quality.record import Attempt, CacheUse
+from quality.records.record import Attempt, CacheUse
 from tiers.tier import Delta, Tier, Usage
 
 # A replay waits for nobody, so that a long one lets others go on in between.

@@ -18,7 +18,7 @@ from gateway.cache.similar_prompts import Embedding, SimilarPrompts, Wording, wo
 from gateway.cache.stores import AnswerStore
 from gateway.knobs.file import KnobFile
 from gateway.routing.router import RoutingService
-from quality.record import CacheUse
+from quality.records.record import CacheUse
 
 log = logging.getLogger(__name__)
 

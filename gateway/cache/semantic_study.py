@@ -15,7 +15,7 @@ from classifier.routing_input import routing_input_of_text
 from gateway.cache.gist import gist
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.prompt_edits import EDITS, PromptEdit, words_of
-from quality.estimates import Share, wilson_interval
+from quality.estimates.upgrade_rate import Share, wilson_interval
 
 THRESHOLDS = (0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995)
 Vectors = npt.NDArray[np.float32]

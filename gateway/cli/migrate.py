@@ -21,8 +21,8 @@ def migrate(to: str | None, as_json: bool, **given: Any) -> None:
     An earlier version of AIO refuses a schema that is newer than itself. To go back to one, stop the servers and take
     the schema back with the later version: its tables and columns are dropped with all that is in them.
     """
-    from quality.database import current_revision, downgrade
-    from quality.database import migrate as migrate_database
+    from quality.store.database import current_revision, downgrade
+    from quality.store.database import migrate as migrate_database
 
     async def run(url: str) -> tuple[str | None, str | None]:
         before = await current_revision(url)

@@ -32,7 +32,7 @@ def models(as_json: bool, **given: Any) -> None:
 
     Warns of tiers that `aio bench tiers` has found no better than cheaper ones.
     """
-    from quality.tier_worth import stored_report, warnings_of
+    from quality.evaluation.tier_value import stored_report, warnings_of
     from tiers.catalog_file import load_catalog
 
     settings = settings_from(**given)

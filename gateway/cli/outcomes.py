@@ -36,7 +36,7 @@ def import_(file: Path, key_id: str | None, margin: float, weight: float, as_jso
     """
     from classifier.artefact import default_artefact, load_artefact
     from classifier.registry import ArtefactRegistry
-    from quality.outcome_import import OutcomeFileError, import_outcomes, read_outcomes
+    from quality.learning.outcome_import import OutcomeFileError, import_outcomes, read_outcomes
     from tiers.catalog_file import load_catalog
 
     settings = settings_from(**given)

@@ -64,7 +64,7 @@ def learning(days: float, as_json: bool, **given: Any) -> None:
     """Show what was learned of each key: labels, classes of prompts, saving, quality, and the learning curve."""
     from gateway.cli.stored_order import with_database
     from gateway.routing.label_source import stored_label_source
-    from quality.learning import LearningRecord, in_words
+    from quality.learning.learning import LearningRecord, in_words
 
     settings, since = settings_from(**given), time.time() - days * 86_400
     source = stored_label_source(settings)

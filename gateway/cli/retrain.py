@@ -18,8 +18,8 @@ from gateway.cli.stored_order import with_database
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
-    from quality.retrain import RetrainResult
-    from quality.training_subprocess import OnProgress, Train
+    from quality.retraining.retrain import RetrainResult
+    from quality.retraining.subprocess import OnProgress, Train
 
 
 @click.command()
@@ -50,7 +50,7 @@ def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **g
 
 def _retrain(settings: "Settings", show: "OnProgress", address: str | None) -> "RetrainResult":
     from gateway.quality_loop import run_retraining
-    from quality.training_subprocess import run_training_process
+    from quality.retraining.subprocess import run_training_process
     from tiers.catalog_file import load_catalog
 
     catalog = load_catalog(settings.catalog)
@@ -63,7 +63,7 @@ def _retrain(settings: "Settings", show: "OnProgress", address: str | None) -> "
 
 def _rollback(settings: "Settings", reason: str) -> str:
     from classifier.registry import ArtefactRegistry
-    from quality.version_orders import rollback
+    from quality.rollout.operator_commands import rollback
 
     registry = ArtefactRegistry(settings.registry_path)
     return with_database(settings, lambda engine: rollback(engine, registry, actor="cli", reason=reason))

@@ -21,7 +21,7 @@ from gateway.cli.options import table as text_table
 if TYPE_CHECKING:
     from classifier.decision import Decision
     from gateway.settings import Settings
-    from quality.recorded import Recorded
+    from quality.records.any_record import Recorded
     from tiers.catalog import Catalog
 
 
@@ -110,7 +110,7 @@ def _text(decision: "Decision", catalog: "Catalog") -> str:
 
 def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
     from classifier.policy import decide
-    from quality.record import Record
+    from quality.records.record import Record
     from tiers.catalog_file import load_catalog
 
     record = asyncio.run(_find(settings, request_id))
@@ -130,8 +130,8 @@ def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
 
 
 async def _find(settings: "Settings", request_id: str) -> "Recorded | None":
-    from quality.database import open_database
-    from quality.store import get_request
+    from quality.store.database import open_database
+    from quality.store.queries import get_request
 
     engine = open_database(settings.database)
     try:

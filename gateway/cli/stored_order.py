@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 def with_database(settings: "Settings", order: "Callable[[AsyncEngine], Awaitable[Result]]") -> Result:
     """What `order` gives. The data folder is made if it is not there."""
-    from quality.database import migrate, open_database
+    from quality.store.database import migrate, open_database
 
     async def carry_out() -> Result:
         settings.data_path.mkdir(parents=True, exist_ok=True)

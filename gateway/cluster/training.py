@@ -9,8 +9,8 @@ import msgspec
 import ray
 
 from gateway.cluster.shipped_folder import Files, files_of, write_files
-from quality.training_order import ORDER, RESULT, Order
-from quality.training_subprocess import OnProgress, TrainingProcessError, run_training_process
+from quality.retraining.messages import ORDER, RESULT, Order
+from quality.retraining.subprocess import OnProgress, TrainingProcessError, run_training_process
 
 ATTEMPTS_MORE = 1
 """How often it is begun again when its node was lost."""
@@ -26,7 +26,7 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 async def train_on_cluster(folder: Path, on_progress: OnProgress, *, timeout_seconds: float) -> None:
-    """A `quality.training_subprocess.Train` on any node of the cluster that this process has joined."""
+    """A `quality.retraining.subprocess.Train` on any node of the cluster that this process has joined."""
     order = msgspec.json.decode((folder / ORDER).read_bytes(), type=Order)
     task: Any = ray.remote(_train).options(num_cpus=1, max_retries=ATTEMPTS_MORE)
     sent = await asyncio.to_thread(

@@ -13,7 +13,7 @@ from gateway.errors import ApiError, bad_request
 from inference_core.client import CoreClient
 from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.protocol import AdapterInfo
-from quality.knob_log import KnobChange
+from quality.store.knob_log import KnobChange
 
 KNOB = "adapter"
 """What the audit trail calls loads and unloads."""

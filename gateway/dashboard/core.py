@@ -19,7 +19,7 @@ from gateway.parts import HttpRequest, parts_of
 from inference_core.live_knobs import COMMON_KNOBS, KNOB_NAMES, knob_schemas
 from inference_core.protocol import CoreStats
 from inference_core.step_statistics import STEP_SECONDS
-from quality.knob_log import KnobChange
+from quality.store.knob_log import KnobChange
 
 CHANGES = 30
 _PATH = "/admin/core"

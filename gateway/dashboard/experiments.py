@@ -17,8 +17,8 @@ from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import bad_request
 from gateway.parts import HttpRequest, parts_of
-from quality.experiments import Plan, Results
-from quality.listings import EXPERIMENTS
+from quality.rollout.experiments import Plan, Results
+from quality.store.listings import EXPERIMENTS
 
 PATH = "/admin/experiments"
 ROWS = 20

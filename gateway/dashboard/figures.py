@@ -9,7 +9,7 @@ from gateway.telemetry.alerts import Figures as AlertFigures
 from gateway.telemetry.service_levels import Figures, TierFigures
 from gateway.telemetry.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
 from inference_core.protocol import CoreStats, ModelStats
-from quality.estimates import UpgradeRate
+from quality.estimates.upgrade_rate import UpgradeRate
 from tiers.tier import Tier
 
 

@@ -15,7 +15,7 @@ from gateway.telemetry.levels_of_all import levels_of_all
 from gateway.telemetry.metrics import Metrics
 from inference_core.client import CoreClient
 from inference_core.protocol import CoreStats
-from quality.estimates import UpgradeRate
+from quality.estimates.upgrade_rate import UpgradeRate
 
 log = logging.getLogger(__name__)
 

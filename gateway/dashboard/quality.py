@@ -31,9 +31,9 @@ from gateway.dashboard.review import review, show_review
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.stores.database_reach import reached
-from quality.learning import Learned, Learning, in_words
-from quality.listings import ARTEFACTS, RETRAININGS, ROLLOUTS
-from quality.monitor import MonitorStatus
+from quality.learning.learning import Learned, Learning, in_words
+from quality.monitor.monitor import MonitorStatus
+from quality.store.listings import ARTEFACTS, RETRAININGS, ROLLOUTS
 
 PATH = "/admin/quality"
 ROWS = "10"

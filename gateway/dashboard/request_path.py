@@ -11,7 +11,7 @@ from gateway.routing.model import rule_of
 from gateway.routing.router import RoutingService
 from gateway.routing.rule import heuristic_rule
 from migrations.tables import verifications
-from quality.record import Record
+from quality.records.record import Record
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):

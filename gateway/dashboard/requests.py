@@ -17,11 +17,11 @@ from gateway.dashboard.request_path import chances_of, rerouted, stages_of, veri
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
-from quality.embedding_record import EmbeddingRecord
-from quality.listings import REQUESTS
-from quality.record import Record
-from quality.record_rows import request_row
-from quality.recorded import Recorded
+from quality.records.any_record import Recorded
+from quality.records.embedding_record import EmbeddingRecord
+from quality.records.record import Record
+from quality.records.rows import request_row
+from quality.store.listings import REQUESTS
 
 ROWS = 50
 

@@ -32,8 +32,8 @@ from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.routing.preview import Preview
 from gateway.stores.database_reach import reached
-from quality.kinds import acceptance
-from quality.reliability import ReliabilityBin, reliability
+from quality.estimates.kinds import acceptance
+from quality.estimates.reliability import ReliabilityBin, reliability
 
 T = TypeVar("T")
 PATH = "/admin/routing"

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.tenancy.errors import TenancyError, UnknownSubjectError
 from gateway.tenancy.orders import Order, write_down
 from migrations.tables import dashboard_sessions, dashboard_users
-from quality.pages import Listing
+from quality.store.pages import Listing
 
 Role = Literal["viewer", "operator", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")

@@ -18,7 +18,7 @@ from gateway.dashboard.rendering import back_to, page
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.stores.database_reach import reached
 from migrations.tables import dashboard_sessions
-from quality.pages import Page as Rows
+from quality.store.pages import Page as Rows
 
 ROWS = 50
 PATH = "/admin/users"

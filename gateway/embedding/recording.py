@@ -5,7 +5,7 @@ from typing import Literal
 
 from gateway.answering.ask import Ask
 from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
-from quality.embedding_record import EmbeddingRecord
+from quality.records.embedding_record import EmbeddingRecord
 
 
 def embedding_record(

@@ -3,8 +3,8 @@
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.processes.peers import Peers
-from quality.ledger import Ledger
-from quality.recorded import Recorded, decoded, encoded
+from quality.ledger.ledger import Ledger
+from quality.records.any_record import Recorded, decoded, encoded
 
 
 class PeerRecords:

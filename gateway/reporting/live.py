@@ -4,8 +4,8 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.reporting.stages import Stage, recorded_stages
-from quality.answer_timings import AnswerTimings, answer_timings
-from quality.costs import CostReport, Part, cost_report
+from quality.estimates.costs import CostReport, Part, cost_report
+from quality.estimates.stage_timings import AnswerTimings, answer_timings
 from tiers.catalog import Catalog
 from tiers.pricing import cost_usd
 

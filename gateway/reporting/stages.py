@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from quality.answer_timings import AnswerTimings
+from quality.estimates.stage_timings import AnswerTimings
 
 TOKENS = 100
 _BUDGET_MS = {"route": 2.0, "schedule": 3.0, "prefill": 25.0, "decode": 65.0, "stream": 5.0}

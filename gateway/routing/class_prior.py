@@ -5,7 +5,7 @@ from pathlib import Path
 from classifier.complexity.class_table import ClassTable, prior_table, whole_table
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import like_of
-from quality.measured_outcomes import OWN_FOLDER, with_measured
+from quality.evaluation.measured_outcomes import OWN_FOLDER, with_measured
 from tiers.catalog import Catalog
 from tiers.catalog_defaults import model_billions
 from tiers.tier_spec import ChainOfThoughtSpec, TierSpec

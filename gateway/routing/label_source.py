@@ -10,7 +10,7 @@ from classifier.outcome_model import OutcomeModel
 from classifier.registry import ArtefactRegistry
 from gateway.routing.class_prior import class_prior
 from gateway.settings import Settings
-from quality.learning import LabelSource
+from quality.learning.learning import LabelSource
 from tiers.catalog import Catalog
 from tiers.catalog_file import load_catalog
 

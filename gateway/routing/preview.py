@@ -7,7 +7,7 @@ import numpy as np
 
 from gateway.backtesting.backtest import choice_at
 from gateway.routing.rule import RoutingRule
-from quality.recent_decisions import SampledDecision
+from quality.estimates.decision_sample import SampledDecision
 
 
 class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):

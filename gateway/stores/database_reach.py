@@ -6,7 +6,7 @@ from typing import TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.errors import ApiError, bad_request
-from quality.database import blames_data
+from quality.store.database import blames_data
 
 T = TypeVar("T")
 

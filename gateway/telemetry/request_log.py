@@ -4,7 +4,7 @@ import logging
 
 from gateway.answering.answer import Answer
 from gateway.telemetry.logs import FIELDS
-from quality.record import Record
+from quality.records.record import Record
 
 log = logging.getLogger("aio.requests")
 

@@ -13,7 +13,7 @@ from gateway.telemetry.bounded_names import BoundedNames
 from gateway.telemetry.families import Bounds, CounterFamily, HistogramFamily
 from gateway.telemetry.gen_ai import operation_name
 from gateway.telemetry.service_levels import ServiceLevels
-from quality.record import Record
+from quality.records.record import Record
 
 SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,

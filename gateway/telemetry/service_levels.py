@@ -10,7 +10,7 @@ import msgspec
 from gateway.answering.answer import Answer
 from gateway.answering.slo_class import slo_class
 from gateway.telemetry.sketch import Sketch
-from quality.record import Record
+from quality.records.record import Record
 
 Stage = Literal["route", "schedule", "prefill", "decode", "stream"]
 STAGES: tuple[Stage, ...] = ("route", "schedule", "prefill", "decode", "stream")

@@ -23,7 +23,7 @@ from gateway.answering.trace_context import TraceContext, new_span_id
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.gen_ai import operation_name
 from gateway.telemetry.told_url import refuse_metadata_behind, told_url
-from quality.record import Record
+from quality.records.record import Record
 
 Attributes = dict[str, Any]
 # Name, begin and end in monotonic seconds, attributes.

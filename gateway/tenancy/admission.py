@@ -12,7 +12,7 @@ from gateway.stores.redis_store import RedisAwayError
 from gateway.tenancy.periods import microusd, microusd_at_least, period_bounds, period_key
 from gateway.tenancy.purse import BudgetExceededError, BudgetsAwayError, Hold, Purse
 from gateway.tenancy.windows import Entry, Room, Windows
-from quality.record import Record
+from quality.records.record import Record
 
 # A prompt's tokens are counted only when it is read; until then a token is taken for this many bytes.
 BYTES_PER_TOKEN = 4

@@ -2,7 +2,7 @@
 
 from gateway.tenancy.key_orders import UNSHOWN
 from migrations.tables import api_keys, budgets, teams
-from quality.pages import Listing
+from quality.store.pages import Listing
 
 KEYS = Listing(api_keys, "key_id", ("team_id",), hidden=UNSHOWN)
 TEAMS = Listing(teams, "team_id", ())

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from quality.estimates import wilson_interval
+from quality.estimates.upgrade_rate import wilson_interval
 from quality.judges.judge import Judge
 
 

@@ -14,7 +14,7 @@ from gateway.answering.service import Service
 from gateway.errors import ApiError
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
-from quality.record import Record
+from quality.records.record import Record
 from tests.examples import examples
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier

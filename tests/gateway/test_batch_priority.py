@@ -13,10 +13,10 @@ from inference_core.fake_runner import hash_core
 from inference_core.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import AddRequest, Knobs, SequenceOutput
 from migrations.tables import verifications
-from quality.sampling import Draw, SamplingSettings
-from quality.store import insert_records
-from quality.verification import BATCH_PRIORITY
-from quality.verification_queue import VerificationQueue
+from quality.store.queries import insert_records
+from quality.verification.queue import VerificationQueue
+from quality.verification.sampling import Draw, SamplingSettings
+from quality.verification.verifier import BATCH_PRIORITY
 from tests.gateway.running_gateway import running_gateway
 from tests.quality.store.records import make_record
 

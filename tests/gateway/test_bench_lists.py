@@ -11,8 +11,8 @@ from gateway.bench.monitor import bench_monitor
 from gateway.dashboard.site import PAGES
 from gateway.settings import Settings
 from migrations.tables import verifications
-from quality.database import migrate, open_database
-from quality.listings import ARTEFACTS, EXPERIMENTS, REQUESTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
+from quality.store.database import migrate, open_database
+from quality.store.listings import ARTEFACTS, EXPERIMENTS, REQUESTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
 from tiers.catalog_file import load_catalog
 
 

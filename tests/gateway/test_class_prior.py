@@ -15,8 +15,8 @@ from classifier.decision import PolicyInputs
 from classifier.policy import decide
 from classifier.routing_input import routing_input_of_text
 from gateway.routing.class_prior import class_prior, tier_kinds
-from quality.everyday_outcomes import read_outcomes, write_outcomes
-from quality.measured_outcomes import OWN_FOLDER, SHIPPED
+from quality.evaluation.everyday_outcomes import read_outcomes, write_outcomes
+from quality.evaluation.measured_outcomes import OWN_FOLDER, SHIPPED
 from tiers import catalogs
 from tiers.catalog_file import load_catalog, parse_catalog
 

@@ -11,7 +11,7 @@ import pytest_asyncio
 from classifier.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry import ArtefactRegistry
 from gateway.settings import Settings
-from quality.database import open_database
+from quality.store.database import open_database
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

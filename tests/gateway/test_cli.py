@@ -16,9 +16,9 @@ from gateway.cli import main
 from gateway.cli.bench.route import TimedClassifier
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.settings import Settings
-from quality.database import migrate, open_database
-from quality.record import Record, Timings
-from quality.store import insert_records
+from quality.records.record import Record, Timings
+from quality.store.database import migrate, open_database
+from quality.store.queries import insert_records
 from tests.quality.store.records import make_embedding
 
 

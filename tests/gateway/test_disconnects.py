@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quality.record import Record
+from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

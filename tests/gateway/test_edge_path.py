@@ -25,7 +25,7 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.loading import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
-from quality.record import Record
+from quality.records.record import Record
 from tests.gateway.known_probes import known_probes
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier

@@ -11,7 +11,7 @@ import pytest_asyncio
 from sqlalchemy import func, select
 
 from migrations.tables import requests, routing_decisions
-from quality.embedding_record import EmbeddingRecord
+from quality.records.embedding_record import EmbeddingRecord
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.embedding_catalog import TOKEN_USD, embedding_settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway

@@ -18,7 +18,7 @@ from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
-from quality.record import Record
+from quality.records.record import Record
 from tests.examples import examples
 from tests.gateway.known_probes import known_probes
 from tests.gateway.running_gateway import scripted_tiers

@@ -7,7 +7,7 @@ import pytest
 from classifier.policy import decide
 from classifier.registry import ArtefactRegistry
 from classifier.split import Arm, Split
-from quality.record import Record
+from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

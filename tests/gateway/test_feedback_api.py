@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from gateway.settings import Settings
 from migrations.tables import verifications
-from quality.database import open_database
+from quality.store.database import open_database
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.test_disconnects import only_record
 

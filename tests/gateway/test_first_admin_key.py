@@ -17,7 +17,7 @@ from gateway.tenancy.key_orders import create_first_admin_key, create_key, revok
 from gateway.tenancy.key_terms import KeyTerms
 from gateway.tenancy.orders import Order
 from migrations.tables import api_keys, audit_events
-from quality.database import migrate, open_database
+from quality.store.database import migrate, open_database
 from tests.conftest import PostgresServer
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.remote_catalog import write_remote_catalog

@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from gateway.settings import Settings
-from quality.record import Record
+from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.scripted_tier import ScriptedTier
 from tests.gateway.served_process import UNCACHED

@@ -27,7 +27,7 @@ from gateway.routing.router import RoutingService
 from inference_core.core_loop import ThreadCoreClient
 from inference_core.loading import load_core
 from inference_core.protocol import SamplingParams
-from quality.experience import encoder_of
+from quality.verification.training_rows import encoder_of
 from tests.classifier.synthetic_outcomes import EASY, generated_rows
 from tests.classifier.tiny_model import COMPUTE, tiny_model, tiny_spec
 from tiers.catalog import Catalog

@@ -18,7 +18,7 @@ from gateway.cores.knobs import CoreKnobs, KnobOrder
 from gateway.keys import new_key
 from gateway.settings import Settings
 from inference_core.protocol import Knobs
-from quality.database import migrate, open_database
+from quality.store.database import migrate, open_database
 from tests.gateway.administrator import ADMIN_KEY, ADMIN_NAME
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 

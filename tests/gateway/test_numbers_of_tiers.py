@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from classifier.artefact import default_artefact, load_artefact
-from quality.experience import encode_prompt
+from quality.verification.training_rows import encode_prompt
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.dashboard.browsing import forms_of
 from tests.gateway.dashboard.real_traffic import WATCHED

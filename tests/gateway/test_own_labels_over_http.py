@@ -15,7 +15,7 @@ from gateway.routing.active_labels import ActiveLabels
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.settings import Settings
 from migrations.tables import audit_events, training_rows
-from quality.experience import encode_prompt
+from quality.verification.training_rows import encode_prompt
 from tests.gateway.dashboard.browsing import forms_of, submit, with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

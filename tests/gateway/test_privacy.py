@@ -13,7 +13,7 @@ from gateway.keys import ApiKeys
 from gateway.quality_loop import QualityLoop
 from gateway.settings import Settings, SettingsError
 from migrations.tables import audit_events, requests
-from quality.record import Record
+from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 

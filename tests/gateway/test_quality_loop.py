@@ -14,11 +14,11 @@ from classifier.split import Arm, Split
 from gateway.quality_loop import QualityLoop
 from gateway.settings import Settings
 from migrations.tables import audit_events
-from quality.database import migrate, open_database
 from quality.judges.calibration import Calibration
-from quality.judges.standing import store_calibration
-from quality.retrain import RetrainResult
-from quality.shift_detector import ShiftAlarm
+from quality.judges.default_panel import store_calibration
+from quality.monitor.e_detector import ShiftAlarm
+from quality.retraining.retrain import RetrainResult
+from quality.store.database import migrate, open_database
 from tests.gateway.running_gateway import running_gateway, scripted_tiers
 from tiers.catalog import Catalog
 from tiers.catalog_file import load_catalog

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from classifier.policy import decide
-from quality.record import Record
+from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.test_disconnects import only_record
 

@@ -9,7 +9,7 @@ from gateway.answering.ask import Ask
 from gateway.answering.service import Service
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
-from quality.record import Record
+from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway, scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.tiers.loopback_server import Call, LoopbackServer

@@ -19,7 +19,7 @@ from gateway.telemetry.request_metrics import SECONDS
 from gateway.telemetry.service_levels import Figures, ServiceLevels, TierFigures, merged
 from gateway.telemetry.sketch import Sketch
 from gateway.telemetry.slo import SPEED, SPREAD, TTFT, bucket_quantile, slo_report, tier_level
-from quality.record import Record, Timings
+from quality.records.record import Record, Timings
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.test_disconnects import only_record
 from tests.quality.store.records import make_record

@@ -12,7 +12,7 @@ import gateway.cores.engine
 from gateway.cli import main
 from gateway.cores.engine import Engine
 from gateway.settings import Settings
-from quality.tier_worth import REPORT_FILE
+from quality.evaluation.tier_value import REPORT_FILE
 from tests.gateway.running_gateway import running_gateway
 from tests.quality.loop.knowing_tier import KnowingTier
 

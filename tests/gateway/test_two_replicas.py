@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import select
 
 from migrations.tables import requests
-from quality.database import open_database
+from quality.store.database import open_database
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream, running_upstream

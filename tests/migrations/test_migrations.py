@@ -11,7 +11,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 
 from migrations.tables import metadata, requests
-from quality.database import (
+from quality.store.database import (
     DatabaseUrlError,
     SchemaError,
     current_revision,
@@ -20,7 +20,7 @@ from quality.database import (
     migrate,
     open_database,
 )
-from quality.store import get_request, insert_records
+from quality.store.queries import get_request, insert_records
 from tests.quality.store.records import make_embedding, make_record
 
 
@@ -125,7 +125,7 @@ async def test_tasks_of_one_process_may_migrate_at_once(database_url: str) -> No
 
 
 def test_processes_may_migrate_at_once(database_url: str) -> None:
-    script = "import asyncio, sys; from quality.database import migrate; print(asyncio.run(migrate(sys.argv[1])))"
+    script = "import asyncio, sys; from quality.store.database import migrate; print(asyncio.run(migrate(sys.argv[1])))"
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", script, database_url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -142,7 +142,7 @@ async def test_sqlite_is_not_touched_before_the_lock_file_is_held(
 ) -> None:
     database = tmp_path / "store.db"
     existed: list[bool] = []
-    monkeypatch.setattr("quality.database.fcntl.flock", lambda *_: existed.append(database.exists()))
+    monkeypatch.setattr("quality.store.database.fcntl.flock", lambda *_: existed.append(database.exists()))
 
     await migrate(f"sqlite:///{database}")
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.database import migrate, open_database
+from quality.store.database import migrate, open_database
 
 
 @pytest.fixture

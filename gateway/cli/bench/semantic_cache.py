@@ -13,7 +13,7 @@ from gateway.cli.options import data_dir_option, echo_json, json_option, setting
 if TYPE_CHECKING:
     from gateway.cache.lookup_cost import LookupCost
     from gateway.cache.semantic_study import SemanticStudy
-    from quality.estimates import Share
+    from quality.estimates.upgrade_rate import Share
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

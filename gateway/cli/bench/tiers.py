@@ -20,9 +20,9 @@ from gateway.cli.options import (
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
-    from quality.estimates import Share
-    from quality.tier_accuracy import AccuracyReport, Progress
-    from quality.tier_worth import TierComparison
+    from quality.estimates.upgrade_rate import Share
+    from quality.evaluation.tier_accuracy import AccuracyReport, Progress
+    from quality.evaluation.tier_value import TierComparison
     from tiers.catalog import Catalog
 
 
@@ -44,8 +44,8 @@ def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **given: A
     Shows how often each tier is right, what it costs, and whether the dearer tiers are measurably better than the
     cheaper ones. The result is kept in the data folder; `aio serve` and `aio models` warn by it.
     """
-    from quality.task_set import tasks
-    from quality.tier_worth import compare_tiers, store_report, warnings_of
+    from quality.evaluation.task_set import tasks
+    from quality.evaluation.tier_value import compare_tiers, store_report, warnings_of
     from tiers.catalog_file import load_catalog
 
     settings = settings_from(role="all", **given)
@@ -77,7 +77,7 @@ async def _measure(
     settings: "Settings", catalog: "Catalog", seed: int, per_level: int, concurrency: int, progress: "Progress"
 ) -> "AccuracyReport":
     from gateway.cores.engine import running_engine
-    from quality.tier_accuracy import measure_tiers
+    from quality.evaluation.tier_accuracy import measure_tiers
 
     async with running_engine(settings, catalog) as engine:
         return await measure_tiers(
@@ -91,8 +91,8 @@ async def _measure(
 
 
 def _accuracies(report: "AccuracyReport", catalog: "Catalog") -> str:
-    from quality.task_set import Kind
-    from quality.tier_worth import mean_cost_usd
+    from quality.evaluation.task_set import Kind
+    from quality.evaluation.tier_value import mean_cost_usd
 
     kinds = get_args(Kind)
     rows = []

@@ -17,7 +17,7 @@ from gateway.cli.options import (
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
-    from quality.everyday_outcomes import EverydayOutcomes, Progress
+    from quality.evaluation.everyday_outcomes import EverydayOutcomes, Progress
     from tiers.catalog import Catalog
 
 
@@ -41,9 +41,9 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **gi
     programs print, lists and reasoning. FILE is written after each tier; tiers that it has are not asked again.
     """
     from inference_core.native import cpu
-    from quality.everyday_outcomes import EverydayOutcomesError, begun_outcomes, read_outcomes
-    from quality.measured_outcomes import OWN_FOLDER
-    from quality.tier_accuracy import TierMeasurementError
+    from quality.evaluation.everyday_outcomes import EverydayOutcomesError, begun_outcomes, read_outcomes
+    from quality.evaluation.measured_outcomes import OWN_FOLDER
+    from quality.evaluation.tier_accuracy import TierMeasurementError
     from tiers.catalog_file import load_catalog
 
     settings = settings_from(role="all", **given)
@@ -66,7 +66,7 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **gi
 
 def _same(before: "EverydayOutcomes", wanted: "EverydayOutcomes", file: Path) -> "EverydayOutcomes":
     """The results to go on with. Raises EverydayOutcomesError where they are of another measurement."""
-    from quality.everyday_outcomes import EverydayOutcomesError
+    from quality.evaluation.everyday_outcomes import EverydayOutcomesError
 
     names = [n for n in wanted.__struct_fields__ if n not in ("measured_at", "tiers")]
     other = [name for name in names if getattr(before, name) != getattr(wanted, name)]
@@ -86,7 +86,7 @@ async def _measure(
     import msgspec
 
     from gateway.cores.engine import running_engine
-    from quality.everyday_outcomes import measured_tier, write_outcomes
+    from quality.evaluation.everyday_outcomes import measured_tier, write_outcomes
 
     tasks = outcomes.tasks()
     async with running_engine(settings, catalog) as engine:

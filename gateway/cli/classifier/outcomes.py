@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from classifier.outcome_model import OutcomeModel
     from classifier.training.probe_evaluation import ProbeReport
     from gateway.settings import Settings
-    from quality.outcome_collection import Collection, Progress, Question
-    from quality.task_set import Kind
+    from quality.evaluation.collect_outcomes import Collection, Progress, Question
+    from quality.evaluation.task_set import Kind
     from tiers.catalog import Catalog
 
 
@@ -77,9 +77,9 @@ def collect(
     """
     from classifier.errors import ClassifierError
     from classifier.training.dataset import data_folder
-    from quality.outcome_collection import KINDS, Collection, choice_questions, graded_questions
-    from quality.outcome_collection import word_problems as public_problems
-    from quality.tier_accuracy import TierMeasurementError
+    from quality.evaluation.collect_outcomes import KINDS, Collection, choice_questions, graded_questions
+    from quality.evaluation.collect_outcomes import word_problems as public_problems
+    from quality.evaluation.tier_accuracy import TierMeasurementError
     from tiers.catalog_file import load_catalog
 
     settings = settings_from(role="all", **given)
@@ -148,7 +148,7 @@ async def _collect(
     from classifier.outcome_folder import OutcomeFolder
     from gateway.cores.engine import running_engine
     from gateway.routing.class_prior import class_prior
-    from quality.outcome_collection import PromptModel, collect_outcomes, outcomes_manifest
+    from quality.evaluation.collect_outcomes import PromptModel, collect_outcomes, outcomes_manifest
 
     model = _classifier(settings, catalog)
     prompts = PromptModel(model, ClassPredictor(model, class_prior(catalog, settings.data_path)))

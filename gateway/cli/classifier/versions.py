@@ -73,7 +73,7 @@ def list_versions(as_json: bool, **given: Any) -> None:
 @json_option
 def promote(version: str, reason: str, as_json: bool, **given: Any) -> None:
     """Let VERSION serve from now on, after the checks that a server makes; running servers follow by themselves."""
-    from quality.version_orders import promote as order
+    from quality.rollout.operator_commands import promote as order
 
     settings = settings_from(**given)
     registry, name, prior = _accepted(settings, version)
@@ -94,7 +94,7 @@ def promote(version: str, reason: str, as_json: bool, **given: Any) -> None:
 def rollback(reason: str, as_json: bool, **given: Any) -> None:
     """Let the previous version serve again; doing so twice changes nothing."""
     from classifier.registry import ArtefactRegistry
-    from quality.version_orders import rollback as order
+    from quality.rollout.operator_commands import rollback as order
 
     settings = settings_from(**given)
     registry = ArtefactRegistry(settings.registry_path)
@@ -117,7 +117,7 @@ def rollback(reason: str, as_json: bool, **given: Any) -> None:
 def canary(version: str | None, share: float | None, stop: bool, reason: str, as_json: bool, **given: Any) -> None:
     """Put VERSION on trial for a share of the requests, or show who is on it."""
     from classifier.registry import ArtefactRegistry
-    from quality.version_orders import start_canary, stop_canary
+    from quality.rollout.operator_commands import start_canary, stop_canary
 
     settings = settings_from(**given)
     registry = ArtefactRegistry(settings.registry_path)

@@ -23,9 +23,9 @@ from gateway.cli.options import (
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
+    from quality.evaluation.collect_outcomes import Question
     from quality.judges.calibration import Calibration, GradedPair
-    from quality.judges.known_outcomes import Progress
-    from quality.outcome_collection import Question
+    from quality.judges.catalogue_pairs import Progress
     from tiers.catalog import Catalog
 
 
@@ -60,9 +60,9 @@ def calibrate(
     """
     from classifier.errors import ClassifierError
     from classifier.training.dataset import data_folder
-    from quality.outcome_collection import graded_questions
-    from quality.outcome_collection import word_problems as public_problems
-    from quality.tier_accuracy import TierMeasurementError
+    from quality.evaluation.collect_outcomes import graded_questions
+    from quality.evaluation.collect_outcomes import word_problems as public_problems
+    from quality.evaluation.tier_accuracy import TierMeasurementError
     from tiers.catalog_file import load_catalog
 
     settings = settings_from(role="all", **given)
@@ -96,10 +96,10 @@ async def _measure(
     progress: "Progress",
 ) -> "tuple[list[Calibration], list[GradedPair]]":
     from gateway.cores.engine import running_engine
-    from quality.database import migrate, open_database
-    from quality.judges.known_outcomes import answered_pairs
+    from quality.judges.catalogue_pairs import answered_pairs
+    from quality.judges.default_panel import measure, rule_based_judges, store_calibration
     from quality.judges.pairwise import PairwiseJudge
-    from quality.judges.standing import measure, rule_based_judges, store_calibration
+    from quality.store.database import migrate, open_database
 
     settings.data_path.mkdir(parents=True, exist_ok=True)
     await migrate(settings.database)

@@ -71,7 +71,7 @@ def compare(
     from inference_core.bench.comparison import Side
     from inference_core.bench.quality import Variant
     from inference_core.quality_report import write_report
-    from quality.model_comparison import ComparisonError, Effort, compare_models, read_questions
+    from quality.evaluation.quantised_model import ComparisonError, Effort, compare_models, read_questions
 
     limits = _limits(changed)
     settings = settings_from(cache_dir=cache_dir)

@@ -34,7 +34,7 @@ def experiments() -> None:
 @json_option
 def list_experiments(limit: int, as_json: bool, **given: Any) -> None:
     """Show experiments, newest first, with what has been found."""
-    from quality.listings import EXPERIMENTS
+    from quality.store.listings import EXPERIMENTS
 
     found = with_database(settings_from(**given), lambda engine: EXPERIMENTS.page(engine, {}, limit=limit))
     if as_json:
@@ -78,7 +78,7 @@ def start(
     from classifier.artefact import default_artefact
     from classifier.registry import ArtefactRegistry
     from gateway.routing.class_prior import tier_prior
-    from quality.experiments import Experiments, Plan
+    from quality.rollout.experiments import Experiments, Plan
     from tiers.catalog_file import load_catalog
 
     settings = settings_from(**given)
@@ -113,7 +113,7 @@ def start(
 def stop(experiment_id: str, reason: str, as_json: bool, **given: Any) -> None:
     """End one without a verdict."""
     from classifier.registry import ArtefactRegistry
-    from quality.experiments import Experiments
+    from quality.rollout.experiments import Experiments
 
     settings = settings_from(**given)
     registry = ArtefactRegistry(settings.registry_path)

@@ -4,7 +4,7 @@ import gzip
 import json
 
 from classifier.training.dataset import FILE, data_folder
-from quality.task_set import tasks
+from quality.evaluation.task_set import tasks
 
 LONGEST_CHOICE = 500
 

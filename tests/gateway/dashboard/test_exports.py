@@ -14,13 +14,13 @@ from gateway.dashboard.site import PAGES
 from gateway.routing.active_labels import ActiveLabels
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.settings import Settings
-from quality.drift import CalibrationDrift, InputDrift
-from quality.estimates import UpgradeRate, wilson_interval
+from quality.estimates.kinds import Kind, KindShare
+from quality.estimates.upgrade_rate import UpgradeRate, wilson_interval
 from quality.judges.calibration import Calibration
-from quality.kinds import Kind, KindShare
-from quality.monitor import MonitorStatus
-from quality.sampling import Spending
-from quality.verification_queue import Depth
+from quality.monitor.drift import CalibrationDrift, InputDrift
+from quality.monitor.monitor import MonitorStatus
+from quality.verification.queue import Depth
+from quality.verification.sampling import Spending
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import laptop_hash_core, running_gateway
 

@@ -18,7 +18,7 @@ from gateway.api.routing_views import version_in_force
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.settings import Settings
 from migrations.tables import api_keys, routing_decisions, training_rows, verifications
-from quality.experience import encode_prompt
+from quality.verification.training_rows import encode_prompt
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.dashboard.rows import insert_requests
 from tests.gateway.running_gateway import RunningGateway, running_gateway

@@ -11,7 +11,7 @@ import pytest
 from gateway.dashboard.figures import over_limit
 from gateway.settings import Settings
 from gateway.telemetry.alert_rules import RULES
-from quality.estimates import UpgradeRate, UpgradeSettings, upgrade_rate
+from quality.estimates.upgrade_rate import UpgradeRate, UpgradeSettings, upgrade_rate
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 

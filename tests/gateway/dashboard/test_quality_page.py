@@ -12,7 +12,7 @@ from classifier.artefact import default_artefact, load_base, load_manifest, load
 from classifier.registry import ArtefactRegistry
 from gateway.settings import Settings
 from migrations.tables import classifier_versions, retrain_runs
-from quality.database import open_database
+from quality.store.database import open_database
 from tests.gateway.dashboard.browsing import forms_of, submit, with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

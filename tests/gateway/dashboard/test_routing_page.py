@@ -19,8 +19,8 @@ from gateway.routing.preview import preview
 from gateway.routing.rule import RoutingRule
 from gateway.settings import Settings
 from migrations.tables import routing_decisions, training_rows, verifications
-from quality.experience import encode_prompt
-from quality.recent_decisions import PER_SLOT, SLOTS, SampledDecision, sample_decisions
+from quality.estimates.decision_sample import PER_SLOT, SLOTS, SampledDecision, sample_decisions
+from quality.verification.training_rows import encode_prompt
 from tests.gateway.dashboard.browsing import browser, forms_of, sign_in, submit, with_user
 from tests.gateway.dashboard.rows import insert_requests
 from tests.gateway.running_gateway import RunningGateway, running_gateway

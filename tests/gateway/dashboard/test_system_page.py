@@ -8,7 +8,7 @@ import pytest_asyncio
 from sqlalchemy import text
 
 from gateway.settings import Settings
-from quality.database import head_revision
+from quality.store.database import head_revision
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 

@@ -16,7 +16,7 @@ from gateway.jobs.line_book import LineAnswer, LineBook
 from gateway.jobs.redis_queue import RedisQueue
 from gateway.stores.redis_store import RedisStore
 from gateway.tenancy.database_time import DatabaseTime
-from quality.database import migrate, open_database
+from quality.store.database import migrate, open_database
 from tests.conftest import RedisServer
 from tests.polling import eventually
 

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli import main
-from quality.database import migrate, open_database
-from quality.record import Timings
-from quality.store import insert_records
+from quality.records.record import Timings
+from quality.store.database import migrate, open_database
+from quality.store.queries import insert_records
 from tests.quality.store.records import make_embedding, make_record
 
 

@@ -17,8 +17,8 @@ from gateway.tenancy.listings import BUDGETS
 from gateway.tenancy.orders import Order
 from gateway.tenancy.periods import MICRO, period_bounds, period_key
 from gateway.tenancy.purse import BudgetExceededError, BudgetsAwayError, Hold, Purse
-from quality.database import migrate, open_database
-from quality.store import insert_records
+from quality.store.database import migrate, open_database
+from quality.store.queries import insert_records
 from tests.polling import eventually
 from tests.quality.store.records import make_record
 
@@ -254,7 +254,7 @@ from gateway.answering.caller import BudgetRef
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.lease_book import LeaseBook
 from gateway.tenancy.purse import Purse
-from quality.database import open_database
+from quality.store.database import open_database
 
 async def main():
     clock = DatabaseTime()

@@ -21,8 +21,8 @@ from gateway.tenancy.orders import Order
 from gateway.tenancy.periods import MICRO, period_bounds
 from gateway.tenancy.purse import BudgetExceededError, Hold, Purse
 from migrations.tables import budget_leases
-from quality.database import migrate, open_database
-from quality.store import insert_records
+from quality.store.database import migrate, open_database
+from quality.store.queries import insert_records
 from tests.examples import examples
 from tests.quality.store.records import make_record
 

@@ -17,7 +17,7 @@ from gateway.tenancy.key_orders import change_key, create_key, create_team, revo
 from gateway.tenancy.key_terms import KeyTerms
 from gateway.tenancy.orders import Order
 from migrations.tables import api_keys, tenancy_state
-from quality.database import migrate, open_database
+from quality.store.database import migrate, open_database
 from tiers.catalog import Catalog
 from tiers.catalog_file import load_catalog
 

@@ -14,7 +14,7 @@ from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.key_orders import revoke_key
 from gateway.tenancy.orders import Order
 from migrations.tables import api_keys, audit_events
-from quality.database import migrate, open_database
+from quality.store.database import migrate, open_database
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -23,7 +23,14 @@ from inference_core.quality_report import (
 from inference_core.quantization.calibration import CalibrationText
 from inference_core.quantization.quantize_model import quantize_model
 from inference_core.quantization.smoothquant import SmoothQuant
-from quality.model_comparison import ComparisonError, Effort, Question, compare_models, read_questions, short_questions
+from quality.evaluation.quantised_model import (
+    ComparisonError,
+    Effort,
+    Question,
+    compare_models,
+    read_questions,
+    short_questions,
+)
 from tests.inference_core.quantization.tiny_model import TEXT, write_tiny_model
 
 EFFORT = Effort(text_tokens=192, window=96, first_tokens=8, generations=2, generation_tokens=6, answer_tokens=6)

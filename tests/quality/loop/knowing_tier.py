@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 
-from quality.task_set import Task, tasks
+from quality.evaluation.task_set import Task, tasks
 from tiers.tier import Delta, FinishReason, GenerationRequest, Tier, TierLoad, Usage
 
 

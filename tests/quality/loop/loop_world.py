@@ -9,8 +9,8 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Decision, PolicyInputs, Prediction
-from quality.record import Attempt, Record, Timings
-from quality.store import insert_records
+from quality.records.record import Attempt, Record, Timings
+from quality.store.queries import insert_records
 from tiers.errors import TierUnavailableError
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, Usage
 

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from classifier.registry import ArtefactRegistry
-from quality.database import open_database
-from quality.retrain import RetrainResult, RetrainSettings, retrain
-from quality.retrain_runs import RetrainRuns
-from quality.rollout import Rollouts, Verdict
-from quality.training_order import RESULT
+from quality.retraining.messages import RESULT
+from quality.retraining.retrain import RetrainResult, RetrainSettings, retrain
+from quality.retraining.runs import RetrainRuns
+from quality.rollout.rollout import Rollouts, Verdict
+from quality.store.database import open_database
 
 SETTINGS = RetrainSettings(catalogue_fingerprint="serving", models={"serving": ["a", "b", "c", "d"]})
 

@@ -14,9 +14,9 @@ from classifier.complexity.prior import adequacies, like_of
 from classifier.outcome_model import OutcomeModel
 from classifier.registry import ArtefactRegistry
 from migrations.tables import training_rows
-from quality.registry_transaction import registry_transaction
-from quality.rollout import Rollouts
-from quality.rollout_evidence import RolloutSettings
+from quality.rollout.evidence import RolloutSettings
+from quality.rollout.registry_transaction import registry_transaction
+from quality.rollout.rollout import Rollouts
 
 GOOD, BAD = "v1-good", "v1-bad"
 Table = list[list[float]]

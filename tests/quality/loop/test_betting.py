@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from quality.betting import evidence, wealth
-from quality.paired_probes import MOST
-from quality.rollout_evidence import RolloutSettings
+from quality.comparison.paired_probes import MOST
+from quality.rollout.evidence import RolloutSettings
+from quality.statistics.betting import evidence, wealth
 
 
 def test_gains_that_are_none_are_seldom_taken_for_some_at_whatever_look() -> None:

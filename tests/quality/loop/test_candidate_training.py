@@ -18,8 +18,8 @@ from classifier.complexity.prior import adequacies
 from classifier.features import FEATURE_NAMES
 from classifier.manifest import Manifest
 from classifier.routing_input import routing_input_of_text
-from quality.training import Trained, carry_out, exported_labels, predicted_by, predicted_in_folds
-from quality.training_order import Order
+from quality.retraining.messages import Order
+from quality.retraining.train_candidate import Trained, carry_out, exported_labels, predicted_by, predicted_in_folds
 
 CATALOGUE = "lab"
 LIKE = tuple(Complexity)

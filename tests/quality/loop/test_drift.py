@@ -7,7 +7,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import training_rows, verifications
-from quality.drift import InputWatch, calibration_drift, embedding_drift, held_against, novelty_drift
+from quality.monitor.drift import InputWatch, calibration_drift, embedding_drift, held_against, novelty_drift
 
 
 def unit(rng: np.random.Generator, n: int, towards: int = 0, share: float = 0.0) -> np.ndarray:

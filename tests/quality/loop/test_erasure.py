@@ -26,9 +26,9 @@ from classifier.registry import ArtefactRegistry
 from classifier.training.encoded_rows import EncodedRows
 from classifier.training.fit import fit_heads
 from migrations.tables import audit_events, classifier_versions, rollouts, training_rows
-from quality.classifier_versions import ClassifierVersions
-from quality.erasure import erase_user, forget_erased
-from quality.experience import Tensors, encode_prompt, export_rows
+from quality.privacy.erase_user import erase_user, forget_erased
+from quality.rollout.classifier_versions import ClassifierVersions
+from quality.verification.training_rows import Tensors, encode_prompt, export_rows
 
 WORDS = ("table", "window", "garden", "river", "market", "silver", "bridge", "forest", "winter", "morning")
 

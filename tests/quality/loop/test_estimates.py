@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.drift import InputWatch, calibration_drift, verified_vectors
-from quality.estimates import UpgradeSettings, recent_verdicts, upgrade_rate, wilson_interval
-from quality.sampling import SamplingSettings
-from quality.verification_queue import VerificationQueue
+from quality.estimates.upgrade_rate import UpgradeSettings, recent_verdicts, upgrade_rate, wilson_interval
+from quality.monitor.drift import InputWatch, calibration_drift, verified_vectors
+from quality.verification.queue import VerificationQueue
+from quality.verification.sampling import SamplingSettings
 
 
 def _labels(worse: int, total: int) -> list[bool]:

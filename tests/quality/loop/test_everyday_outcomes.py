@@ -6,14 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quality.everyday_outcomes import (
+from quality.evaluation.everyday_outcomes import (
     EverydayOutcomesError,
     begun_outcomes,
     measured_tier,
     read_outcomes,
     write_outcomes,
 )
-from quality.everyday_tasks import LEVELS, EverydayTask, everyday_tasks, is_right
+from quality.evaluation.everyday_tasks import LEVELS, EverydayTask, everyday_tasks, is_right
 from tests.quality.loop.knowing_tier import KnowingTier
 from tiers.catalog_file import load_catalog
 from tiers.tier import Delta, GenerationRequest, Usage

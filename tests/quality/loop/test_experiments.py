@@ -14,8 +14,8 @@ from classifier.errors import ArtefactError
 from classifier.registry import ArtefactRegistry
 from classifier.split import Arm, Split
 from migrations.tables import audit_events, experiments
-from quality.experiments import ExperimentError, Experiments, Plan
-from quality.store import insert_records
+from quality.rollout.experiments import ExperimentError, Experiments, Plan
+from quality.store.queries import insert_records
 
 ANN = {"actor": "ann", "reason": "which is better?"}
 

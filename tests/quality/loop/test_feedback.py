@@ -7,11 +7,11 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import training_rows, verifications
-from quality.feedback import Feedback, FeedbackDesk
-from quality.kinds import acceptance
-from quality.sampling import Draw, SamplingSettings
-from quality.verification import EncodedPrompt
-from quality.verification_queue import VerificationQueue
+from quality.estimates.kinds import acceptance
+from quality.verification.feedback import Feedback, FeedbackDesk
+from quality.verification.queue import VerificationQueue
+from quality.verification.sampling import Draw, SamplingSettings
+from quality.verification.verifier import EncodedPrompt
 
 DRAWN = Draw(sampled=True, probability=0.05, reason="drawn")
 

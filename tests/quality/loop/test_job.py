@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from quality.job import CronError, RetrainJob, cron_trigger, missed
+from quality.retraining.schedule import CronError, RetrainJob, cron_trigger, missed
 
 MONDAY = datetime(2024, 1, 1, 12, 0, tzinfo=UTC)
 

@@ -7,18 +7,18 @@ from loop_world import ScriptedTier, unavailable
 from numpy.typing import NDArray
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from quality.evaluation.collect_outcomes import graded_questions
 from quality.judges.calibration import Calibration, calibrate
+from quality.judges.catalogue_pairs import answered_pairs
 from quality.judges.code import CodeJudge
+from quality.judges.default_panel import ENOUGH, measure, rule_based_judges, standing_panel, store_calibration
 from quality.judges.exact import ExactJudge
-from quality.judges.graded import graded_pairs
 from quality.judges.json_validity import JsonValidityJudge
 from quality.judges.judge import Judge, Verdict
-from quality.judges.known_outcomes import answered_pairs
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.similarity import SimilarityJudge
-from quality.judges.standing import ENOUGH, measure, rule_based_judges, standing_panel, store_calibration
-from quality.outcome_collection import graded_questions
+from quality.judges.synthetic_pairs import graded_pairs
 from tiers.catalog_file import load_catalog
 from tiers.errors import TierUnavailableError
 from tiers.tier import GenerationRequest

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.complexity.classes import Complexity
 from classifier.features import FEATURE_NAMES, surface_features_of_text
 from migrations.tables import training_rows
-from quality.kind_names import LEAST_PROMPTS, KindNames, kind_names, look_of, plain_name, words_of
-from quality.kinds import ALL, Kind
+from quality.estimates.kinds import ALL, Kind
+from quality.learning.kind_names import LEAST_PROMPTS, KindNames, kind_names, look_of, plain_name, words_of
 
 SIMPLE, EXPERT = (Kind(by="class", complexity=one) for one in (Complexity.SIMPLE, Complexity.EXPERT))
 ALICE = Kind(by="application", key_id="alice")

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import Complexity
 from migrations.tables import training_rows, verifications
-from quality.kinds import ALL, Kind, Tally, acceptance, kind_share, sampling_weights
+from quality.estimates.kinds import ALL, Kind, Tally, acceptance, kind_share, sampling_weights
 
 BLANK = {
     "model": "m", "status": "done", "judge": "exact", "judge_reliability": 1.0, "cost_usd": 0.0, "reserved_usd": 0.0,

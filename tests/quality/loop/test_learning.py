@@ -15,12 +15,12 @@ from classifier.decision import Prediction
 from classifier.outcome_model import OutcomeModel
 from gateway.cli import main
 from migrations.tables import api_keys, training_rows
-from quality.experience import encode_prompt
-from quality.kinds import Tally, kind_share
-from quality.learning import LabelSource, Learning, LearningRecord, in_words
-from quality.record import Record
-from quality.traffic import NEWEST, expected_in_words, newest_requests, traffic
-from quality.traffic import in_words as traffic_in_words
+from quality.estimates.kinds import Tally, kind_share
+from quality.estimates.traffic import NEWEST, expected_in_words, newest_requests, traffic
+from quality.estimates.traffic import in_words as traffic_in_words
+from quality.learning.learning import LabelSource, Learning, LearningRecord, in_words
+from quality.records.record import Record
+from quality.verification.training_rows import encode_prompt
 
 NOW = 100_000.0
 

@@ -6,8 +6,8 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import routing_decisions, verifications
-from quality.live_arms import served_answers
-from quality.store import insert_records
+from quality.comparison.live_arms import served_answers
+from quality.store.queries import insert_records
 
 
 async def test_what_was_answered_while_routing_was_only_watched_is_no_arms_answer(engine: AsyncEngine) -> None:

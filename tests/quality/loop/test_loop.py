@@ -9,13 +9,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import SETTINGS, base_artefact, fresh_registry, model_in
 
 from migrations.tables import audit_events, classifier_versions, requests, retrain_runs, training_rows, verifications
-from quality.experience import encoder_of
-from quality.judges.standing import standing_panel
-from quality.ledger import Ledger
-from quality.monitor import Monitor, MonitorSettings
-from quality.retrain import retrain
-from quality.sampling import SamplingSettings
-from quality.task_set import check, tasks
+from quality.evaluation.task_set import check, tasks
+from quality.judges.default_panel import standing_panel
+from quality.ledger.ledger import Ledger
+from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.retraining.retrain import retrain
+from quality.verification.sampling import SamplingSettings
+from quality.verification.training_rows import encoder_of
 
 EVERYTHING = MonitorSettings(
     sampling=SamplingSettings(rates=(1.0,) * 4, least_attention=1.0, probe_rate=0.0, budget_share=1e6)
@@ -73,7 +73,8 @@ async def test_from_served_requests_to_a_decided_candidate(engine: AsyncEngine, 
 
 def test_the_serving_side_of_the_loop_imports_no_training_library() -> None:
     program = (
-        "import sys, quality.monitor, quality.retrain, quality.job, quality.experience, quality.judges.standing\n"
+        "import sys, quality.monitor.monitor, quality.retraining.retrain, quality.retraining.schedule, "
+        "quality.verification.training_rows, quality.judges.default_panel\n"
         "print([name for name in ('torch', 'sklearn', 'scipy', 'transformers') if name in sys.modules])"
     )
 

@@ -13,22 +13,22 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import Complexity
 from migrations.tables import audit_events, classifier_versions, training_rows, verifications
-from quality.experience import Encode
+from quality.estimates.kinds import acceptance
 from quality.judges.calibration import calibrate
 from quality.judges.exact import ExactJudge
-from quality.judges.graded import graded_pairs
 from quality.judges.judge import Judge
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.similarity import SimilarityJudge
-from quality.kinds import acceptance
-from quality.monitor import Monitor, MonitorSettings
-from quality.record import Record
-from quality.sampling import Draw, SamplingSettings
-from quality.shift_detector import ShiftAlarm, ShiftSettings
-from quality.shift_watch import ShiftWatch
-from quality.verification import EncodedPrompt
-from quality.verification_queue import VerificationQueue
+from quality.judges.synthetic_pairs import graded_pairs
+from quality.monitor.e_detector import ShiftAlarm, ShiftSettings
+from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.monitor.shift_watch import ShiftWatch
+from quality.records.record import Record
+from quality.verification.queue import VerificationQueue
+from quality.verification.sampling import Draw, SamplingSettings
+from quality.verification.training_rows import Encode
+from quality.verification.verifier import EncodedPrompt
 from tiers.tier import Tier
 
 EVERY = SamplingSettings(rates=(1.0,) * 4, least_attention=1.0, probe_rate=0.0, budget_share=1e6)

@@ -8,9 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import SETTINGS, base_artefact, fresh_registry, model_in, store_experience
 
 from classifier.artefact import load_artefact
-from quality.retrain import retrain
-from quality.training_order import ORDER
-from quality.training_subprocess import TrainingProcessError
+from quality.retraining.messages import ORDER
+from quality.retraining.retrain import retrain
+from quality.retraining.subprocess import TrainingProcessError
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 pytest.importorskip("ray", reason="the extra `ray` is not installed")

@@ -13,7 +13,7 @@ from classifier.errors import TrainingDataError
 from classifier.evidence import EVIDENCE_NAMES
 from classifier.outcome_folder import OutcomeFolder
 from inference_core.evidence import Evidence, TokenEvidence
-from quality.outcome_collection import (
+from quality.evaluation.collect_outcomes import (
     GROUPS,
     SHARD_ROWS,
     Collection,
@@ -26,8 +26,8 @@ from quality.outcome_collection import (
     outcomes_manifest,
     word_problems,
 )
-from quality.task_set import Task
-from quality.tier_accuracy import TierMeasurementError
+from quality.evaluation.task_set import Task
+from quality.evaluation.tier_accuracy import TierMeasurementError
 from tests.quality.loop.knowing_tier import KnowingTier
 from tiers.catalog_file import load_catalog
 from tiers.errors import TierUnavailableError

@@ -14,7 +14,7 @@ from classifier.artefact import load_artefact
 from classifier.outcome_model import OutcomeModel
 from gateway.cli import main
 from migrations.tables import training_rows
-from quality.outcome_import import OutcomeFileError, import_outcomes, read_outcomes
+from quality.learning.outcome_import import OutcomeFileError, import_outcomes, read_outcomes
 
 TIERS = ("a", "b", "c")
 PROMPT = "Translate 'good morning' to Spanish"

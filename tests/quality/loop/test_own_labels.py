@@ -15,7 +15,7 @@ from classifier.local.own import OwnOutcomes
 from classifier.outcome_model import OutcomeModel
 from classifier.routing_input import routing_input
 from migrations.tables import audit_events, training_rows
-from quality.own_labels import OwnLabels, reset_labels
+from quality.learning.own_labels import OwnLabels, reset_labels
 
 PROMPT = "Tell me about cotton table window garden river"
 NOW = 100_000.0

@@ -11,7 +11,7 @@ from classifier.artefact import load_artefact
 from classifier.features import FEATURE_NAMES
 from classifier.local.labels import Labels
 from classifier.outcome_model import OutcomeModel
-from quality.promotion import Judgement, Predicted, judge_candidate
+from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate
 
 ROWS = 600
 Float = npt.NDArray[np.floating]

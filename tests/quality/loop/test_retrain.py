@@ -29,11 +29,11 @@ from classifier.complexity.prior import like_of
 from classifier.manifest import TrainingWindow
 from classifier.registry import ArtefactRegistry, Canary
 from migrations.tables import audit_events, classifier_versions, retrain_runs, training_rows
-from quality.experience import TRAINED_ON, data_hash, export_rows
-from quality.retrain import RetrainResult, retrain
-from quality.retrain_runs import Busy, LeaseLostError, RetrainRuns, Run
-from quality.shift_watch import tier_changes
-from quality.training_subprocess import TrainingProcessError
+from quality.monitor.shift_watch import tier_changes
+from quality.retraining.retrain import RetrainResult, retrain
+from quality.retraining.runs import Busy, LeaseLostError, RetrainRuns, Run
+from quality.retraining.subprocess import TrainingProcessError
+from quality.verification.training_rows import TRAINED_ON, data_hash, export_rows
 
 # Tiers whose fingerprints are not known.
 FOUR = [""] * 4

@@ -28,11 +28,11 @@ from tiny_classifier import SETTINGS, base_artefact, fresh_registry, model_in, s
 from classifier.errors import ArtefactError
 from classifier.registry import ArtefactRegistry, Canary
 from migrations.tables import audit_events, classifier_versions, rollouts, verifications
-from quality import version_orders
-from quality.retrain import retrain
-from quality.rollout import Rollouts
-from quality.rollout_evidence import RolloutSettings
-from quality.store import insert_records
+from quality.retraining.retrain import retrain
+from quality.rollout import operator_commands as version_orders
+from quality.rollout.evidence import RolloutSettings
+from quality.rollout.rollout import Rollouts
+from quality.store.queries import insert_records
 
 
 @pytest.fixture(scope="module")

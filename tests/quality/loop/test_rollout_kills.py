@@ -25,11 +25,11 @@ from tiny_classifier import base_artefact, fresh_registry, model_in, store_exper
 
 from classifier.registry import ArtefactRegistry, Canary
 from migrations.tables import audit_events, classifier_versions, retrain_runs, rollouts
-from quality.database import migrate, open_database
-from quality.rollout import Rollouts
+from quality.rollout.rollout import Rollouts
+from quality.store.database import migrate, open_database
 
 SPAWN: ForkServerContext = multiprocessing.get_context("forkserver")
-SPAWN.set_forkserver_preload(["quality.retrain", "quality.database"])
+SPAWN.set_forkserver_preload(["quality.retraining.retrain", "quality.store.database"])
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loop_world import record
 
-from quality.estimates import wilson_interval
-from quality.record import Record
-from quality.sampling import (
+from quality.estimates.upgrade_rate import wilson_interval
+from quality.records.record import Record
+from quality.verification.sampling import (
     SamplingSettings,
     Spending,
     admits,

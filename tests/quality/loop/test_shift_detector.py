@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quality.shift_detector import EDetector, ShiftDetector, ShiftSettings, likelihood_ratio
+from quality.monitor.e_detector import EDetector, ShiftDetector, ShiftSettings, likelihood_ratio
 
 probability = st.floats(0.001, 0.999)
 

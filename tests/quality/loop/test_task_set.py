@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from quality.task_set import LEVELS, Task, check, tasks
+from quality.evaluation.task_set import LEVELS, Task, check, tasks
 
 
 def test_the_same_seed_gives_the_same_tasks_and_another_seed_others() -> None:

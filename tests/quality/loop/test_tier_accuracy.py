@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from quality.task_set import Task, tasks
-from quality.tier_accuracy import ANSWER_TOKENS, AccuracyReport, TierMeasurementError, measure_tiers
+from quality.evaluation.task_set import Task, tasks
+from quality.evaluation.tier_accuracy import ANSWER_TOKENS, AccuracyReport, TierMeasurementError, measure_tiers
 from tests.quality.loop.knowing_tier import KnowingTier
 from tiers.catalog_file import load_catalog
 from tiers.errors import TierUnavailableError

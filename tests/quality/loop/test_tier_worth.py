@@ -6,10 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quality.estimates import wilson_interval
-from quality.mcnemar import better_p_value
-from quality.tier_accuracy import AccuracyReport, TierAccuracy
-from quality.tier_worth import (
+from quality.estimates.upgrade_rate import wilson_interval
+from quality.evaluation.tier_accuracy import AccuracyReport, TierAccuracy
+from quality.evaluation.tier_value import (
     REPORT_FILE,
     ReportFileError,
     compare_tiers,
@@ -19,6 +18,7 @@ from quality.tier_worth import (
     warnings_of,
     worthless_tiers,
 )
+from quality.statistics.mcnemar import better_p_value
 from tiers.catalog import Catalog
 from tiers.catalog_file import load_catalog
 from tiers.tier_spec import Price

@@ -13,11 +13,11 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import erasures, training_rows, verifications
-from quality.database import migrate, open_database
-from quality.feedback import Feedback, FeedbackDesk
-from quality.sampling import Draw, SamplingSettings
-from quality.store import insert_records
-from quality.verification_queue import Job, Ruling, VerificationQueue
+from quality.store.database import migrate, open_database
+from quality.store.queries import insert_records
+from quality.verification.feedback import Feedback, FeedbackDesk
+from quality.verification.queue import Job, Ruling, VerificationQueue
+from quality.verification.sampling import Draw, SamplingSettings
 from tests.examples import examples
 from tests.quality.store.records import make_embedding
 

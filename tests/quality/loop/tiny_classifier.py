@@ -14,8 +14,8 @@ from classifier.registry import ArtefactRegistry
 from classifier.training.dataset import TIER_MODELS, OutcomeRow
 from classifier.training.train import train
 from migrations.tables import training_rows
-from quality.experience import encode_prompt
-from quality.retrain import RetrainSettings
+from quality.retraining.retrain import RetrainSettings
+from quality.verification.training_rows import encode_prompt
 
 SETTINGS = RetrainSettings(catalogue_fingerprint="serving", models={"serving": ["a", "b", "c", "d"]})
 # What each topic is stored as: of certain classes, so that a test knows what there is to learn.

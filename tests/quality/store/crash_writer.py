@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from quality.database import open_database
-from quality.ledger import Ledger
+from quality.ledger.ledger import Ledger
+from quality.store.database import open_database
 from tests.quality.store.records import make_record
 
 

@@ -5,9 +5,9 @@ import pytest
 from records import make_record
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.answer_timings import answer_timings
-from quality.record import Record, Timings
-from quality.store import insert_records
+from quality.estimates.stage_timings import answer_timings
+from quality.records.record import Record, Timings
+from quality.store.queries import insert_records
 
 
 def answered(number: int, *, tier: int = 1, decode_ms: float | None = 900.0, **changes: object) -> Record:

@@ -9,10 +9,10 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import verifications
-from quality.costs import CostReport, cost_report
-from quality.record import Record
-from quality.recorded import Recorded
-from quality.store import insert_records
+from quality.estimates.costs import CostReport, cost_report
+from quality.records.any_record import Recorded
+from quality.records.record import Record
+from quality.store.queries import insert_records
 from tiers.catalog_file import load_catalog
 from tiers.pricing import cost_usd
 from tiers.tier import Usage

@@ -5,8 +5,8 @@ import asyncio
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.database import downgrade, migrate, open_database
-from quality.knob_log import KnobChange, list_knob_changes, record_knob_changes
+from quality.store.database import downgrade, migrate, open_database
+from quality.store.knob_log import KnobChange, list_knob_changes, record_knob_changes
 
 CHANGE = KnobChange(
     created_at=1.5, actor="root", part="core", model="m", knob="max_num_seqs", old_value=8, new_value=[16, "x"],

@@ -16,10 +16,10 @@ from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables import requests
-from quality.database import migrate, open_database
-from quality.ledger import Ledger, LedgerClosedError
-from quality.recorded import Recorded
-from quality.store import delete_key_data, get_request, insert_records
+from quality.ledger.ledger import Ledger, LedgerClosedError
+from quality.records.any_record import Recorded
+from quality.store.database import migrate, open_database
+from quality.store.queries import delete_key_data, get_request, insert_records
 from tests.polling import eventually
 from tests.quality.store.records import make_embedding, make_record
 
@@ -83,7 +83,7 @@ async def test_a_record_is_not_found_before_it_is_durable(
         entered.set()
         assert may_end.wait(30)
 
-    monkeypatch.setattr("quality.segment.os.fdatasync", slow_sync)
+    monkeypatch.setattr("quality.ledger.journal_segment.os.fdatasync", slow_sync)
     async with running(tmp_path, sqlite_engine) as ledger:
         ledger.append(make_record("r-1"))
         assert await asyncio.to_thread(entered.wait, 30)
@@ -280,7 +280,7 @@ async def test_a_stalled_disk_refuses_loudly_and_never_blocks(
     tmp_path: Path, sqlite_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     may_end = threading.Event()
-    monkeypatch.setattr("quality.segment.os.fdatasync", lambda _: may_end.wait(30))
+    monkeypatch.setattr("quality.ledger.journal_segment.os.fdatasync", lambda _: may_end.wait(30))
     async with running(tmp_path, sqlite_engine, max_pending_bytes=10_000) as ledger:
         for n in range(100):
             ledger.append(make_record(f"r-{n}"))
@@ -321,7 +321,7 @@ async def test_a_database_that_is_far_behind_takes_more_at_a_time_and_few_again_
         for n in range(1500):
             ledger.append(make_record(f"r-{n}"))
         await ledger.recorded("r-1499")
-    monkeypatch.setattr("quality.ledger.insert_records", counted)
+    monkeypatch.setattr("quality.ledger.ledger.insert_records", counted)
     async with running(tmp_path / "journal", sqlite_engine, batch_records=10) as ledger:
         await ledger.flush()
 

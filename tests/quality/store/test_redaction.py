@@ -4,8 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from quality.record import Attempt
-from quality.redaction import DROPPED, RedactionError, load_redaction, patterns_redaction, redacted, redacted_text
+from quality.records.record import Attempt
+from quality.records.redaction import (
+    DROPPED,
+    RedactionError,
+    load_redaction,
+    patterns_redaction,
+    redacted,
+    redacted_text,
+)
 from tests.quality.store.records import make_record
 
 SECRET = "ada@example.com"
@@ -65,7 +72,7 @@ def test_a_function_is_found_by_its_name_and_must_give_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    "named", ["no.such_module:f", "quality.redaction:nothing", "quality.redaction:DROPPED", "gone"]
+    "named", ["no.such_module:f", "quality.records.redaction:nothing", "quality.records.redaction:DROPPED", "gone"]
 )
 def test_a_redaction_that_does_not_exist_is_refused_at_once(named: str) -> None:
     with pytest.raises(RedactionError, match=named.partition(":")[0]):

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quality.record import Record
-from quality.redaction import patterns_redaction, redacted
-from quality.redaction_process import RedactionProcess, num_chars
+from quality.records.record import Record
+from quality.records.redaction import patterns_redaction, redacted
+from quality.records.redaction_process import RedactionProcess, num_chars
 from tests.quality.store.test_redaction import make_record
 
 MAIL = r"[\w.+-]+@[\w-]+\.[\w.]+"
@@ -94,7 +94,7 @@ async def test_who_stops_waiting_leaves_no_answer_for_the_next(patterns: Path) -
 
 
 async def test_more_than_may_wait_is_dropped_at_once(patterns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quality.redaction_process.MOST_WAITING_CHARS", 10_000)
+    monkeypatch.setattr("quality.records.redaction_process.MOST_WAITING_CHARS", 10_000)
     process = RedactionProcess(str(patterns))
     found = await asyncio.gather(*(process.redacted(long_record("word " * 1500, f"chatcmpl-{k}")) for k in range(2)))
     await process.close()

@@ -7,8 +7,8 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import erased_embeddings, requests, routing_decisions, training_rows, verifications
-from quality.retention import Purged, Retention, RetentionLimits
-from quality.store import get_request, insert_records
+from quality.privacy.retention import Purged, Retention, RetentionLimits
+from quality.store.queries import get_request, insert_records
 from tests.quality.store.records import make_record
 
 DAY = 86_400.0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quality.segment import HEADER_BYTES, SegmentError, frame, read_payload, recover
+from quality.ledger.journal_segment import HEADER_BYTES, SegmentError, frame, read_payload, recover
 
 payloads = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
 

@@ -11,8 +11,8 @@ from sqlalchemy import event, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import audit_events, erasures, routing_decisions, training_rows, verifications
-from quality.recorded import Recorded
-from quality.store import (
+from quality.records.any_record import Recorded
+from quality.store.queries import (
     ErasedRows,
     RequestFilters,
     delete_key_data,

@@ -1,0 +1,82 @@
+"""The cost-quality curve of a version on full-ladder probes: of this catalogue's own tiers, over the thresholds."""
+
+import asyncio
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.worth import cheapest_reaching, reference_prices
+from migrations.tables import training_rows
+from quality.comparison.paired_probes import p_ok_of, probes_since
+
+NEWEST = 1000
+THRESHOLDS = tuple(np.linspace(0.0, 1.0, 41).round(3).tolist())
+
+Float = npt.NDArray[np.floating]
+
+
+class ProbePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the cheapest tier whose P(good enough) reaches `threshold` answers: the share of answers no worse than the
+    strongest tier's, and the cost relative to it at reference prices."""
+
+    threshold: float
+    no_worse: float
+    cost_share: float
+
+
+class ProbeCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the newest `probes`; no points of none."""
+
+    probes: int
+    points: list[ProbePoint]
+
+
+class ProbeCurves:
+    """The curve of the version asked for, which is drawn again only after another probe was stored."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._drawn_of: tuple[str, tuple[int, ...], int | None] | None = None
+        self._curve = ProbeCurve(probes=0, points=[])
+
+    async def of(self, version: str, table: Float) -> ProbeCurve:
+        """What `version`, which knows `table` [4, tiers - 1] of the tiers, would have chosen for the newest probes, and
+        what that would have come to."""
+        newest = (
+            select(training_rows.c.training_row_id)
+            .where(training_rows.c.source == "probe")
+            .order_by(training_rows.c.created_at.desc(), training_rows.c.training_row_id.desc())
+            .limit(1)
+        )
+        async with self._engine.connect() as connection:
+            drawn_of = version, table.shape, await connection.scalar(newest)
+        if drawn_of != self._drawn_of:
+            self._curve, self._drawn_of = await _curve_of(self._engine, table), drawn_of
+        return self._curve
+
+
+async def _curve_of(engine: AsyncEngine, table: Float) -> ProbeCurve:
+    tiers = table.shape[1] + 1
+    probes = await probes_since(engine, 0.0, tiers, newest=NEWEST)
+    if not len(probes.no_worse):
+        return ProbeCurve(probes=0, points=[])
+    p_ok = p_ok_of(table, probes)
+    points = await asyncio.to_thread(_drawn, p_ok, probes.no_worse, reference_prices(tiers))
+    return ProbeCurve(probes=len(p_ok), points=points)
+
+
+def _drawn(p_ok: Float, no_worse: Float, prices: Float) -> list[ProbePoint]:
+    each, points = np.arange(len(p_ok)), []
+    for threshold in THRESHOLDS:
+        chosen = cheapest_reaching(p_ok, threshold)
+        points.append(
+            ProbePoint(
+                threshold=threshold,
+                no_worse=round(float(no_worse[each, chosen].mean()), 6),
+                cost_share=round(float((prices[chosen] / prices[-1]).mean()), 6),
+            )
+        )
+    return points

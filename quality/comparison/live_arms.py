@@ -1,0 +1,113 @@
+"""Answers as they were served, of two arms of the traffic: how many were worse, and the evidence that one is worse."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import requests, routing_decisions, verifications
+from quality.statistics import betting
+
+# An answer counts for as many as it was drawn from; one drawn more rarely than this counts as if drawn like this.
+RAREST = 0.01
+DRAWN = ("sample", "downgrade", "probe")
+
+
+class ServedAnswer(msgspec.Struct, frozen=True):
+    """A verified answer as its user got it. `weight` in (0, 1] is inverse to the probability of having been drawn."""
+
+    arm: str
+    worse: bool
+    weight: float
+
+
+class ArmAnswers(msgspec.Struct, frozen=True, kw_only=True):
+    """`worse`: the share of an arm's answers that were worse than the strongest tier's, weighted; None of none."""
+
+    answers: int = 0
+    worse: float | None = None
+
+
+class LiveComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """`harm`: anytime-valid evidence that the share of worse answers of `new` is above that of `old` by more than a
+    margin."""
+
+    new: ArmAnswers = ArmAnswers()
+    old: ArmAnswers = ArmAnswers()
+    harm: float = 1.0
+
+
+async def served_answers(
+    engine: AsyncEngine, since: float, tiers: int, arm: ColumnElement[str], among: Sequence[ColumnElement[bool]]
+) -> list[ServedAnswer]:
+    """Verified answers of requests decided after `since` (epoch seconds), in the order of their verdicts.
+
+    `arm`: the column of `routing_decisions` that names a request's arm; `among`: which decisions count. What the caller
+    pinned to a tier does not, nor what was answered while routing was only watched: no arm decided it. An answer of the
+    strongest of `tiers` is never worse than itself.
+    """
+    query = (
+        select(
+            verifications.c.request_id,
+            verifications.c.tier,
+            verifications.c.label,
+            verifications.c.sampled_probability,
+            requests.c.tier.label("served"),
+            arm.label("arm"),
+        )
+        .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
+        .join(requests, requests.c.request_id == verifications.c.request_id)
+        .where(
+            verifications.c.created_at > since,
+            verifications.c.label.is_not(None),
+            verifications.c.sampled_reason.in_(DRAWN),
+            routing_decisions.c.created_at > since,
+            requests.c.requested_model == "auto",
+            routing_decisions.c.would_be_tier.is_(None),
+            *among,
+        )
+        .order_by(verifications.c.finished_at, verifications.c.verification_id)
+    )
+    async with engine.connect() as connection:
+        rows = (await connection.execute(query)).all()
+    seen: set[str] = set()
+    answers = []
+    for row in rows:
+        if row.request_id in seen or row.served not in (row.tier, tiers):
+            continue
+        seen.add(row.request_id)
+        worse = row.served != tiers and row.label == "worse"
+        answers.append(ServedAnswer(row.arm, worse, min(1.0, RAREST / row.sampled_probability)))
+    return answers
+
+
+def compare(answers: Iterable[ServedAnswer], new: str, *, margin: float) -> LiveComparison:
+    """The arm `new` against all others.
+
+    Answers are put against each other in blocks: each ends when both arms have one at least. With equal shares of
+    worse answers a block's difference is 0 on average, whatever the sizes of the arms.
+    """
+    differences: list[float] = []
+    block: dict[bool, list[float]] = {True: [], False: []}
+    counted: dict[bool, list[ServedAnswer]] = {True: [], False: []}
+    for answer in answers:
+        ours = answer.arm == new
+        counted[ours].append(answer)
+        block[ours].append(answer.weight * answer.worse)
+        if block[True] and block[False]:
+            differences.append(float(np.mean(block[True]) - np.mean(block[False])))
+            block = {True: [], False: []}
+    return LiveComparison(
+        new=_shown(counted[True]),
+        old=_shown(counted[False]),
+        harm=betting.evidence(np.array(differences) - margin, 1.0 + margin),
+    )
+
+
+def _shown(answers: Sequence[ServedAnswer]) -> ArmAnswers:
+    weights: Any = sum(answer.weight for answer in answers)
+    worse = sum(answer.weight * answer.worse for answer in answers)
+    return ArmAnswers(answers=len(answers), worse=round(worse / weights, 4) if answers else None)

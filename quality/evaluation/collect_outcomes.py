@@ -1,0 +1,290 @@
+"""Asks tiers verifiable prompts; keeps the evidence of each answer and whether it was right; no texts."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import msgspec
+import numpy as np
+
+from classifier.complexity.class_predictor import ClassPredictor
+from classifier.errors import TrainingDataError
+from classifier.evidence import EVIDENCE_NAMES, evidence_features
+from classifier.features import FEATURE_NAMES
+from classifier.outcome_folder import SCHEMA_VERSION, CollectedTier, OutcomeFolder, Outcomes, OutcomesManifest, row_of
+from classifier.outcome_model import OutcomeModel
+from classifier.routing_input import routing_input
+from inference_core.protocol import SamplingParams
+from quality.evaluation.task_set import Kind, Task, check, tasks
+from quality.evaluation.tier_accuracy import ANSWER_TOKENS, TierMeasurementError
+from tiers.catalog import Catalog
+from tiers.errors import TierError
+from tiers.final_answer import agreement, checkable_answer, choice_letter, final_number, options
+from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
+from tiers.tier_spec import ChainOfThoughtSpec, TierSpec
+from tiers.uncertainty import SECOND_TEMPERATURE, asking_uncertainty, uncertainty_of
+
+Progress = Callable[[str, float], None]
+
+SHARD_ROWS = 32
+# What a task set can give of a kind and level without running out of different prompts.
+PER_LEVEL = 24
+WORD_PROBLEMS = "gsm8k"
+WORD_PROBLEMS_FILE = "gsm8k_sample.jsonl"
+KINDS: tuple[Kind, ...] = get_args(Kind)
+CHOICE = "choice"
+GROUPS = [*KINDS, WORD_PROBLEMS, CHOICE]
+
+
+class PromptModel(NamedTuple):
+    """What predicts from the prompt alone: the encoder's model, and the probabilities that serving begins with."""
+
+    model: OutcomeModel
+    predictor: ClassPredictor
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt with its one right answer; `group` is a task of `GROUPS`."""
+
+    prompt: str
+    answer: str
+    group: str
+    level: int
+
+    @property
+    def row(self) -> int:
+        """Its number in the folder."""
+        return row_of(self.prompt)
+
+
+class WordProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of `gsm8k_sample.jsonl`; `steps` of the reference solution say how hard it is."""
+
+    prompt: str
+    answer: str
+    steps: int
+
+
+class ChoiceQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of a file of multiple-choice questions: the options stand in the prompt, `answer` is the right letter."""
+
+    prompt: str
+    answer: str
+
+
+class Collection(msgspec.Struct, frozen=True, kw_only=True):
+    """How to ask: seed of the tasks, answers in flight; `second`: whether a second sample is asked for, by which the
+    worth of agreement is learned."""
+
+    seed: int
+    concurrency: int
+    second: bool = True
+
+
+def graded_questions(seed: int, count: int, kinds: Sequence[Kind] = KINDS) -> list[Question]:
+    """`count` different tasks of the generated set, all levels alike; of the easiest there are fewer different ones.
+
+    More of them begin with the same ones, so that a collection can be made larger.
+    """
+    found: dict[str, Question] = {}
+    for turn in range(count):
+        for task in tasks(seed + turn, PER_LEVEL):
+            if len(found) >= count:
+                return list(found.values())
+            question = Question(prompt=task.prompt, answer=task.answer, group=task.kind, level=task.level)
+            if task.kind in kinds:
+                found.setdefault(task.prompt, question)
+    return list(found.values())
+
+
+def word_problems(folder: Path, count: int) -> list[Question]:
+    """The first `count` word problems of the public sample, whose final numbers are known.
+
+    Raises `TrainingDataError` if the file is not there or damaged.
+    """
+    path = folder / WORD_PROBLEMS_FILE
+    try:
+        with path.open("rb") as file:
+            rows = [msgspec.json.decode(line, type=WordProblem) for line in file][:count]
+    except (OSError, msgspec.MsgspecError) as error:
+        raise TrainingDataError(f"{path}: {error}; set AIO_DATA to the folder that holds it.") from error
+    return [Question(prompt=r.prompt, answer=r.answer, group=WORD_PROBLEMS, level=r.steps) for r in rows]
+
+
+def choice_questions(file: Path) -> list[Question]:
+    """The multiple-choice questions in `file`, a line of JSON each; the more options, the higher the level.
+
+    Raises `TrainingDataError` naming the line that is none: options are letters from A on, each on a line of its own or
+    in brackets, and the answer is one of them.
+    """
+    found = []
+    try:
+        for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+            row = msgspec.json.decode(line, type=ChoiceQuestion)
+            offered = options(row.prompt)
+            if row.answer not in offered:
+                shown = ", ".join(offered) or "nothing"
+                raise TrainingDataError(
+                    f"{file}, line {number}: the answer is {row.answer!r}; the prompt offers {shown}."
+                )
+            found.append(Question(prompt=row.prompt, answer=row.answer, group=CHOICE, level=len(offered)))
+    except (OSError, msgspec.MsgspecError) as error:
+        raise TrainingDataError(f"{file}: {error}; every line needs a prompt and an answer.") from error
+    return found
+
+
+def is_right(question: Question, text: str) -> bool:
+    """Whether `text` answers `question`."""
+    if question.group == CHOICE:
+        return choice_letter(text, options(question.prompt)) == question.answer
+    if question.group == WORD_PROBLEMS:
+        given = final_number(text)
+        return given is not None and given == final_number(question.answer)
+    task = msgspec.convert(
+        {"prompt": question.prompt, "answer": question.answer, "kind": question.group, "level": question.level}, Task
+    )
+    return check(task, text)
+
+
+def outcomes_manifest(
+    catalog: Catalog, numbers: Sequence[int], model: OutcomeModel, how: Collection
+) -> OutcomesManifest:
+    """What a collection of these tiers is."""
+    return OutcomesManifest(
+        schema_version=SCHEMA_VERSION,
+        catalog=catalog.name,
+        catalogue_fingerprint=catalog.fingerprint,
+        tiers={str(number): _collected(catalog, number) for number in numbers},
+        groups=GROUPS,
+        seed=how.seed,
+        max_tokens=ANSWER_TOKENS,
+        classifier_version=model.version,
+        encoder=model.encoder_hash,
+        feature_names=list(FEATURE_NAMES),
+        evidence_names=list(EVIDENCE_NAMES),
+    )
+
+
+async def collect_outcomes(
+    tiers: Sequence[Tier],
+    catalog: Catalog,
+    folder: OutcomeFolder,
+    questions: Sequence[Question],
+    prompts: PromptModel,
+    how: Collection,
+    progress: Progress,
+) -> int:
+    """Ask each of the started `tiers` what it was not asked yet, at temperature 0; how many answers that were.
+
+    A second sample of a checkable answer is drawn at `SECOND_TEMPERATURE`, as the gateway does.
+    Rows are kept shard by shard; whoever stops this loses less than `SHARD_ROWS` answers in flight and a shard.
+    Raises `TierMeasurementError` if a tier cannot answer; what it answered before is kept.
+    """
+    asked = 0
+    for place, tier in enumerate(tiers):
+        done = folder.rows_of(tier.number)
+        left = [question for question in questions if question.row not in done]
+        spec = catalog.tier(tier.number)
+        for begun in range(0, len(left), SHARD_ROWS):
+            some = left[begun : begun + SHARD_ROWS]
+            progress(tier.name, (place + begun / len(left)) / len(tiers))
+            folder.append(tier.number, await _shard(tier, spec, some, prompts, how))
+            asked += len(some)
+    return asked
+
+
+class _Answered(msgspec.Struct):
+    """What came of one question; `agreement` of the second sample."""
+
+    text: str = ""
+    uncertainty: list[float] = msgspec.field(default_factory=list)
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    agreement: float | None = None
+
+
+async def _shard(
+    tier: Tier, spec: TierSpec, questions: Sequence[Question], prompts: PromptModel, how: Collection
+) -> Outcomes:
+    answers: dict[int, _Answered] = {}
+    waiting: Iterator[tuple[int, Question]] = iter(enumerate(questions))
+
+    async def worker() -> None:
+        for number, question in waiting:
+            answers[number] = await _answered(tier, spec, question, how)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(how.concurrency):
+                group.create_task(worker())
+    except ExceptionGroup as failures:
+        first = failures.exceptions[0]
+        raise first from first.__cause__
+    return _outcomes(questions, [answers[number] for number in range(len(questions))], prompts)
+
+
+async def _answered(tier: Tier, spec: TierSpec, question: Question, how: Collection) -> _Answered:
+    found = await _sampled(tier, spec, question, 0.0)
+    if how.second and checkable_answer(question.prompt, found.text) is not None:
+        second = await _sampled(tier, spec, question, SECOND_TEMPERATURE)
+        found.agreement = agreement(question.prompt, found.text, second.text)
+    return found
+
+
+async def _sampled(tier: Tier, spec: TierSpec, question: Question, temperature: float) -> _Answered:
+    local = spec.remote is None
+    thinking = spec.policy.budget_tokens if isinstance(spec.policy, ChainOfThoughtSpec) else 0
+    sampling = SamplingParams(**msgspec.structs.asdict(spec.sampling) | {"temperature": temperature})
+    request = GenerationRequest(
+        request_id=f"outcome-{tier.number}-{question.row}-{temperature:g}",
+        messages=[ChatMessage(role="user", content=question.prompt)],
+        sampling=sampling,
+        max_tokens=ANSWER_TOKENS + thinking if local else None,
+        whole=True,
+    )
+    found = _Answered()
+    try:
+        async for delta in tier.generate(asking_uncertainty(request, tier, spec)):
+            found.text += delta.text
+            found.finish_reason = delta.finish_reason or found.finish_reason
+            found.usage = delta.usage or found.usage
+            found.uncertainty += uncertainty_of(delta)
+    except TierError as error:
+        raise TierMeasurementError(f"{tier.name} could not answer a task of '{question.group}': {error}") from error
+    if found.usage is None or found.finish_reason in (None, "error"):
+        raise TierMeasurementError(f"{tier.name} could not answer a task of '{question.group}': the answer broke off")
+    return found
+
+
+def _outcomes(questions: Sequence[Question], answers: Sequence[_Answered], prompts: PromptModel) -> Outcomes:
+    inputs = [routing_input([{"role": "user", "content": question.prompt}]) for question in questions]
+    turns = [prompts.model.encode(given) for given in inputs]
+    p_ok = [prompts.predictor.prediction(given, turn).p_ok for given, turn in zip(inputs, turns, strict=True)]
+    evidence = [evidence_features(answer.text, answer.finish_reason, answer.uncertainty) for answer in answers]
+    agreements = [np.nan if answer.agreement is None else answer.agreement for answer in answers]
+    usages = [answer.usage for answer in answers if answer.usage is not None]
+    return Outcomes(
+        row=np.asarray([question.row for question in questions], np.int64),
+        group=np.asarray([GROUPS.index(question.group) for question in questions], np.int16),
+        level=np.asarray([question.level for question in questions], np.int16),
+        p_ok=np.asarray(p_ok, np.float32),
+        features=np.stack([turn.features for turn in turns]).astype(np.float32),
+        embedding=np.stack([turn.embedding for turn in turns]).astype(np.float32),
+        evidence=np.stack(evidence),
+        agreement=np.asarray(agreements, np.float32),
+        prompt_tokens=np.asarray([usage.prompt_tokens for usage in usages], np.int32),
+        answer_tokens=np.asarray([usage.completion_tokens for usage in usages], np.int32),
+        correct=np.asarray([is_right(q, a.text) for q, a in zip(questions, answers, strict=True)], np.bool_),
+    )
+
+
+def _collected(catalog: Catalog, number: int) -> CollectedTier:
+    spec = catalog.tier(number)
+    return CollectedTier(
+        model=spec.model_name,
+        policy=str(type(spec.policy).__struct_config__.tag),
+        fingerprint=catalog.tier_fingerprint(number),
+        input_usd_per_million=spec.price.input_usd_per_million,
+        output_usd_per_million=spec.price.output_usd_per_million,
+    )

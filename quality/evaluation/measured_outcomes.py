@@ -1,0 +1,66 @@
+"""What a catalogue's tiers are known to do before its first request: measured results of the everyday tasks.
+
+The laptop catalogue comes with its own (`tiers/catalogs`); `aio classifier measure` makes them for any other and keeps
+them in the data folder.
+"""
+
+import logging
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from classifier.artefact import default_artefact, load_artefact
+from classifier.complexity.class_table import ClassTable, Float, measured_table
+from classifier.complexity.model import shipped_complexity
+from classifier.outcome_model import encode_turn
+from classifier.routing_input import routing_input_of_text
+from classifier.tokens import tokenise
+from quality.evaluation.everyday_outcomes import EverydayOutcomes, EverydayOutcomesError, read_outcomes
+from quality.evaluation.everyday_tasks import everyday_tasks
+from tiers import catalogs
+from tiers.catalog import Catalog
+
+log = logging.getLogger(__name__)
+
+SHIPPED = Path(catalogs.__file__).parent
+OWN_FOLDER = "measured"
+
+
+def with_measured(prior: ClassTable, catalog: Catalog, folders: Sequence[Path]) -> ClassTable:
+    """`prior` with the results of all tiers of `catalog` from the newest fitting file in `folders` or else among the
+    shipped ones; unchanged where there are none. A file that cannot be used is skipped, and the log says why."""
+    wanted = [catalog.tier_fingerprint(tier.number) for tier in catalog.tiers]
+    for folder in (*folders, SHIPPED):
+        fitting = [found for path in sorted(folder.glob("*.json")) if (found := _of_tiers(path, wanted)) is not None]
+        if fitting:
+            newest = max(fitting, key=lambda outcomes: outcomes.measured_at)
+            scores = np.array([newest.tiers[tier.number].scores for tier in catalog.tiers], np.float32).T
+            # As good as the strongest tier's answer: right, or both wrong.
+            as_good = (scores[:, :-1] >= scores[:, -1:]).astype(np.float32)
+            return measured_table(prior, _classes_of(newest.seed, newest.per_level), as_good)
+    return prior
+
+
+def _of_tiers(path: Path, wanted: Sequence[str]) -> EverydayOutcomes | None:
+    try:
+        outcomes = read_outcomes(path)
+        outcomes.tasks()
+    except EverydayOutcomesError as error:
+        log.warning("%s", error)
+        return None
+    return outcomes if [outcomes.tiers[k].fingerprint for k in sorted(outcomes.tiers)] == list(wanted) else None
+
+
+@lru_cache(maxsize=4)
+def _classes_of(seed: int, per_level: int) -> Float:
+    """[tasks, 4]: the complexity model's P of the classes of every task."""
+
+    model, encoder = shipped_complexity(), load_artefact(default_artefact()).encoder
+    rows = []
+    for task in everyday_tasks(seed, per_level):
+        given = routing_input_of_text(task.prompt)
+        turn = encode_turn(encoder, given)
+        rows.append(model.probabilities(given.turn, tokenise(given.turn), turn.features, turn.embedding))
+    return np.array(rows, np.float32)

@@ -1,0 +1,254 @@
+"""A quantised model against full precision: figures on text, generations and questions, and a verdict per use."""
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from inference_core.bench.comparison import Side, compare_on_text, greedy_continuations, same_ids
+from inference_core.bench.quality import prose
+from inference_core.errors import InvalidRequestError
+from inference_core.loaders.fingerprint import file_fingerprint
+from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loading import use_threads
+from inference_core.quality_report import (
+    FirstTokenFigures,
+    GenerationFigures,
+    MeasuredModel,
+    QualityLimits,
+    QualityReport,
+    QuestionFigures,
+    TextFigures,
+    Use,
+    judged,
+)
+from inference_core.quantization.calibration import text_digest
+from inference_core.quantization.record import read_record
+from inference_core.tokenization.tokenizer import Tokenizer
+from quality.statistics.mcnemar import better_p_value
+from quality.statistics.rouge_bleu import bleu, rouge_l
+from tiers.final_answer import final_number
+
+Progress = Callable[[str, float], None]
+PROMPT_TOKENS = 48
+
+
+class ComparisonError(ValueError):
+    """The comparison as asked for would not say anything. The message says what would."""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A row of a JSON-lines file: a prompt whose right answer is one number."""
+
+    prompt: str
+    answer: str
+
+
+class Effort(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is read and said: tokens of text in windows, short questions for a first token, and continuations and
+    answers of so many tokens."""
+
+    text_tokens: int = 2048
+    window: int = 512
+    first_tokens: int = 60
+    generations: int = 16
+    generation_tokens: int = 64
+    answer_tokens: int = 256
+
+
+def compare_models(
+    reference: Side,
+    candidate: Side,
+    cache_dir: Path,
+    *,
+    limits: Mapping[Use, QualityLimits],
+    text: str | None = None,
+    questions: Sequence[Question] = (),
+    effort: Effort | None = None,
+    progress: Progress = lambda stage, share: None,
+) -> QualityReport:
+    """Measure, and judge by `limits`. `text` None is the prose that ships with the package.
+
+    Raises ComparisonError for a text that is too short, or that the candidate was calibrated on, and ModelFileError.
+    """
+    use_threads(None)
+    effort = effort or Effort()
+    read = prose() if text is None else text
+    _refuse_calibration_text(candidate, read)
+    ids = same_ids(reference, candidate, read)[: effort.text_tokens]
+    report = QualityReport(
+        reference=_measured(reference, cache_dir),
+        candidate=_measured(candidate, cache_dir),
+        text=_on_text(reference, candidate, cache_dir, ids, read, effort.window, progress),
+        first_tokens=_first_tokens(reference, candidate, cache_dir, effort.first_tokens, progress),
+        generations=_generations(reference, candidate, cache_dir, ids, effort, progress),
+        questions=_answers(reference, candidate, cache_dir, questions, effort.answer_tokens, progress),
+    )
+    return judged(report, limits)
+
+
+def read_questions(path: Path, limit: int | None = None) -> list[Question]:
+    """The first `limit` rows of a JSON-lines file with `prompt` and `answer`. Raises ComparisonError."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ComparisonError(f"questions {path} cannot be read: {error.strerror or error}") from error
+    rows: list[Question] = []
+    for number, line in enumerate(lines, 1):
+        if line.strip() and (limit is None or len(rows) < limit):
+            rows.append(_question(line, f"{path}, line {number}"))
+    unclear = next((row for row in rows if final_number(row.answer) is None), None)
+    if unclear is not None:
+        raise ComparisonError(f"{path}: the answer {unclear.answer!r} is no number; only numbers can be compared")
+    return rows
+
+
+def _question(line: bytes, where: str) -> Question:
+    try:
+        return msgspec.json.decode(line, type=Question)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ComparisonError(f"{where}: expected an object with prompt and answer ({error})") from error
+
+
+def _refuse_calibration_text(candidate: Side, text: str) -> None:
+    """What a model was fitted to says nothing about other text."""
+    record = read_record(resolve_model_path(candidate.path))
+    if record is not None and record.calibration is not None and record.calibration.sha256 == text_digest(text):
+        raise ComparisonError(
+            f"{candidate.path} was calibrated on this very text ({record.calibration.origin}); "
+            "give another one with --text, or calibrate on another"
+        )
+
+
+def _measured(side: Side, cache_dir: Path) -> MeasuredModel:
+    return MeasuredModel(
+        path=side.path,
+        fingerprint=file_fingerprint(resolve_model_path(side.path), cache_dir),
+        compute=side.variant.compute,
+        kv_dtype=side.variant.kv_dtype,
+    )
+
+
+def _on_text(
+    reference: Side, candidate: Side, cache_dir: Path, ids: list[int], text: str, window: int, progress: Progress
+) -> TextFigures:
+    pieces = [ids[begin : begin + window] for begin in range(0, len(ids), window)]
+    windows = [piece for piece in pieces if len(piece) > 1]
+    if not windows:
+        raise ComparisonError(f"the text has {len(ids)} tokens in windows of {window}; at least 2 are needed")
+    found, cosines = compare_on_text(reference, candidate, cache_dir, windows, lambda share: progress("text", share))
+    return TextFigures(
+        tokens=sum(map(len, windows)),
+        sha256=text_digest(text),
+        reference_perplexity=found.perplexity / found.perplexity_ratio,
+        perplexity=found.perplexity,
+        perplexity_rise=found.perplexity_ratio - 1,
+        mean_kl=found.mean_kl,
+        top1=found.top1,
+        logit_cosine=found.cosine,
+        hidden_cosine=float(cosines.mean()),
+        lowest_hidden_cosine=float(cosines.min()),
+    )
+
+
+def short_questions() -> list[str]:
+    """Everyday questions of a few words, one line each, written for this project."""
+    return files("inference_core.bench").joinpath("short_questions.txt").read_text("utf-8").splitlines()
+
+
+def _first_tokens(
+    reference: Side, candidate: Side, cache_dir: Path, count: int, progress: Progress
+) -> FirstTokenFigures | None:
+    tokenizer = reference.tokenizer()
+    prompts = [_prompt(tokenizer, question) for question in short_questions()[:count]]
+    if not prompts:
+        return None
+    expected, said = _both(reference, candidate, cache_dir, prompts, 1, "first tokens", progress)
+    same = sum(a == b for a, b in zip(expected, said, strict=True))
+    return FirstTokenFigures(short_questions=len(prompts), same_first_token=same)
+
+
+def _generations(
+    reference: Side, candidate: Side, cache_dir: Path, ids: list[int], effort: Effort, progress: Progress
+) -> GenerationFigures | None:
+    """Continuations of pieces of the text, which lie evenly over it."""
+    starts = range(0, len(ids) - PROMPT_TOKENS + 1, max(PROMPT_TOKENS, len(ids) // max(effort.generations, 1)))
+    prompts = [ids[begin : begin + PROMPT_TOKENS] for begin in starts][: effort.generations]
+    if not prompts:
+        return None
+    expected, said = _both(reference, candidate, cache_dir, prompts, effort.generation_tokens, "generations", progress)
+    tokenizer = reference.tokenizer()
+    texts, others = ([tokenizer.decode(tokens) for tokens in answers] for answers in (said, expected))
+    return GenerationFigures(
+        prompts=len(prompts),
+        max_tokens=effort.generation_tokens,
+        rouge_l=sum(map(rouge_l, texts, others)) / len(prompts),
+        bleu=bleu(texts, [[other] for other in others]),
+        same=sum(a == b for a, b in zip(said, expected, strict=True)) / len(prompts),
+        first_difference=sum(map(_agreeing, said, expected)) / len(prompts),
+    )
+
+
+def _answers(
+    reference: Side,
+    candidate: Side,
+    cache_dir: Path,
+    questions: Sequence[Question],
+    max_tokens: int,
+    progress: Progress,
+) -> QuestionFigures | None:
+    if not questions:
+        return None
+    tokenizer = reference.tokenizer()
+    prompts = [_prompt(tokenizer, question.prompt) for question in questions]
+    answered = _both(reference, candidate, cache_dir, prompts, max_tokens, "questions", progress)
+    expected, right = (
+        [final_number(tokenizer.decode(tokens)) == final_number(question.answer)
+         for tokens, question in zip(answers, questions, strict=True)]
+        for answers in answered
+    )  # fmt: skip
+    lost = sum(a and not b for a, b in zip(expected, right, strict=True))
+    won = sum(b and not a for a, b in zip(expected, right, strict=True))
+    return QuestionFigures(
+        questions=len(questions),
+        max_tokens=max_tokens,
+        reference_right=sum(expected),
+        right=sum(right),
+        only_reference_right=lost,
+        only_candidate_right=won,
+        loss=(lost - won) / len(questions),
+        p_value=better_p_value(lost, won),
+    )
+
+
+def _both(
+    reference: Side,
+    candidate: Side,
+    cache_dir: Path,
+    prompts: list[list[int]],
+    max_tokens: int,
+    stage: str,
+    progress: Progress,
+) -> tuple[list[list[int]], list[list[int]]]:
+    """What the reference and what the candidate says."""
+    first = greedy_continuations(
+        reference, cache_dir, prompts, max_tokens, lambda share: progress(f"{stage} of the reference", share)
+    )
+    second = greedy_continuations(
+        candidate, cache_dir, prompts, max_tokens, lambda share: progress(f"{stage} of the candidate", share)
+    )
+    return first, second
+
+
+def _prompt(tokenizer: Tokenizer, question: str) -> list[int]:
+    """As a chat where the model has a template for one."""
+    try:
+        return tokenizer.encode_chat([{"role": "user", "content": question}])
+    except InvalidRequestError:
+        return tokenizer.encode(f"Question: {question}\nAnswer:", add_special_tokens=True)
+
+
+def _agreeing(a: list[int], b: list[int]) -> int:
+    """Tokens before two texts part."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -1,0 +1,200 @@
+"""How often each tier of a catalogue is right on the graded task set, measured by asking all of it to every tier."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from inference_core.protocol import SamplingParams
+from quality.estimates.upgrade_rate import Share, wilson_interval
+from quality.evaluation.task_set import Kind, Task, check, tasks
+from tiers.catalog import Catalog
+from tiers.errors import TierError
+from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
+from tiers.tier_spec import ChainOfThoughtSpec, TierSpec
+
+Progress = Callable[[str, float], None]
+
+# Three times the longest right answer (a copy of ten words); whoever goes on talking for longer is cut off.
+ANSWER_TOKENS = 64
+
+
+class TierMeasurementError(RuntimeError):
+    """A tier could not answer a task. Mend the tier and measure again: half an accuracy compares with nothing."""
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """Right answers to the tasks of one kind and level."""
+
+    kind: Kind
+    level: int
+    right: Share
+
+
+class TierAccuracy(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tier did with every task.
+
+    `correct[i]` belongs to the i-th task of `tasks(seed, per_level)`, the same for all tiers. Token counts are sums
+    as billed: reasoning and discarded samples are completion tokens. `mean_latency_seconds` is from asking to the
+    last token with the report's `concurrency` requests in flight.
+    """
+
+    tier: int
+    name: str
+    model: str
+    policy: str
+    accuracy: Share
+    cells: list[Cell]
+    correct: list[bool]
+    prompt_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    mean_latency_seconds: float
+
+    def of_kind(self, kind: Kind) -> Share:
+        """Right answers to the tasks of one kind, all levels together."""
+        cells = [cell.right for cell in self.cells if cell.kind == kind]
+        return wilson_interval(sum(right.count for right in cells), sum(right.total for right in cells))
+
+
+class AccuracyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement of all tiers of a catalogue; holds for every catalogue of this `fingerprint`, at any prices."""
+
+    catalog: str
+    fingerprint: str
+    measured_at: datetime
+    seed: int
+    per_level: int
+    concurrency: int
+    tiers: list[TierAccuracy]
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier's answer to a question, why it ended, and what it bills."""
+
+    text: str
+    finish_reason: FinishReason
+    usage: Usage
+
+
+class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    right: bool
+    usage: Usage
+    seconds: float
+
+
+async def measure_tiers(
+    tiers: Sequence[Tier], catalog: Catalog, *, seed: int, per_level: int, concurrency: int, progress: Progress
+) -> AccuracyReport:
+    """Ask `tasks(seed, per_level)` to each of the started `tiers`, one tier after the other, `concurrency` at a time.
+
+    With each tier's own sampling defaults but temperature 0, so that the same tiers get the same result again; a tier
+    that draws several samples seeds them itself then.
+    `progress` gets the tier's name and the share of all work done.
+    Raises `TierMeasurementError`, and `ValueError` where the task set has not as many tasks.
+    """
+    asked = tasks(seed, per_level)
+    measured: list[TierAccuracy] = []
+    for place, tier in enumerate(tiers):
+        spec = catalog.tier(tier.number)
+
+        def show(share: float, name: str = tier.name, place: int = place) -> None:
+            progress(name, (place + share) / len(tiers))
+
+        outcomes = await _answers(tier, spec, asked, concurrency, show)
+        measured.append(_accuracy(tier, spec, asked, outcomes))
+    return AccuracyReport(
+        catalog=catalog.name,
+        fingerprint=catalog.fingerprint,
+        measured_at=datetime.now(UTC),
+        seed=seed,
+        per_level=per_level,
+        concurrency=concurrency,
+        tiers=measured,
+    )
+
+
+async def _answers(
+    tier: Tier, spec: TierSpec, asked: list[Task], concurrency: int, show: Callable[[float], None]
+) -> list[_Outcome]:
+    """One outcome per task, in their order."""
+    outcomes: dict[int, _Outcome] = {}
+    waiting = iter(enumerate(asked))
+
+    async def worker() -> None:
+        for number, task in waiting:
+            outcomes[number] = await _answer(tier, spec, number, task)
+            show(len(outcomes) / len(asked))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(worker())
+    except ExceptionGroup as failures:
+        first = failures.exceptions[0]
+        raise first from first.__cause__
+    return [outcomes[number] for number in range(len(asked))]
+
+
+async def _answer(tier: Tier, spec: TierSpec, number: int, task: Task) -> _Outcome:
+    begun = time.perf_counter()
+    try:
+        given = await ask(tier, spec, f"accuracy-{tier.number}-{number}", task.prompt)
+    except TierMeasurementError as error:
+        raise TierMeasurementError(f"a {task.kind} task of level {task.level}: {error}; nothing was stored") from error
+    return _Outcome(right=check(task, given.text), usage=given.usage, seconds=time.perf_counter() - begun)
+
+
+async def ask(tier: Tier, spec: TierSpec, request_id: str, prompt: str) -> Given:
+    """The answer of `tier` to `prompt` with the defaults of its `spec`, but greedily. Raises `TierMeasurementError`."""
+    request = GenerationRequest(
+        request_id=request_id,
+        messages=[ChatMessage(role="user", content=prompt)],
+        # What is left matters to tiers that sample whatever the temperature asked for (self-consistency).
+        sampling=SamplingParams(**msgspec.structs.asdict(spec.sampling) | {"temperature": 0.0}),
+        max_tokens=_max_tokens(spec),
+    )
+    text, finish_reason, usage = "", None, None
+    try:
+        async for delta in tier.generate(request):
+            text += delta.text
+            finish_reason = delta.finish_reason or finish_reason
+            usage = delta.usage or usage
+    except TierError as error:
+        raise TierMeasurementError(f"{tier.name} could not answer a question: {error}") from error
+    if usage is None or finish_reason is None or finish_reason == "error":
+        raise TierMeasurementError(f"{tier.name} could not answer a question: the answer broke off")
+    return Given(text=text, finish_reason=finish_reason, usage=usage)
+
+
+def _max_tokens(spec: TierSpec) -> int | None:
+    """Room for the answer and for all the thinking that the tier is configured for; a server's model knows its own."""
+    if spec.remote is not None:
+        return None
+    thinking = spec.policy.budget_tokens if isinstance(spec.policy, ChainOfThoughtSpec) else 0
+    return ANSWER_TOKENS + thinking
+
+
+def _accuracy(tier: Tier, spec: TierSpec, asked: list[Task], outcomes: list[_Outcome]) -> TierAccuracy:
+    right: dict[tuple[Kind, int], list[bool]] = {}
+    for task, outcome in zip(asked, outcomes, strict=True):
+        right.setdefault((task.kind, task.level), []).append(outcome.right)
+    correct = [outcome.right for outcome in outcomes]
+    return TierAccuracy(
+        tier=tier.number,
+        name=tier.name,
+        model=spec.model_name,
+        policy=str(type(spec.policy).__struct_config__.tag),
+        accuracy=wilson_interval(sum(correct), len(correct)),
+        cells=[
+            Cell(kind=kind, level=level, right=wilson_interval(sum(cell), len(cell)))
+            for (kind, level), cell in sorted(right.items())
+        ],
+        correct=correct,
+        prompt_tokens=sum(outcome.usage.prompt_tokens for outcome in outcomes),
+        completion_tokens=sum(outcome.usage.completion_tokens for outcome in outcomes),
+        reasoning_tokens=sum(outcome.usage.reasoning_tokens for outcome in outcomes),
+        mean_latency_seconds=sum(outcome.seconds for outcome in outcomes) / len(outcomes),
+    )

@@ -1,0 +1,91 @@
+"""The panel that sits by default, and the stored reliability of its judges."""
+
+from collections.abc import Sequence
+
+import msgspec
+from sqlalchemy import insert, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import audit_events
+from quality.judges.calibration import Calibration, GradedPair, calibrate
+from quality.judges.code import CodeJudge
+from quality.judges.exact import ExactJudge
+from quality.judges.json_validity import JsonValidityJudge
+from quality.judges.judge import Judge
+from quality.judges.pairwise import PairwiseJudge
+from quality.judges.panel import Panel
+from quality.judges.similarity import Embed, SimilarityJudge
+from quality.judges.synthetic_pairs import graded_pairs
+
+_CALIBRATED = "judge.calibrated"
+# Of each outcome, so many verdicts on a catalogue's own answers say more than any number on made-up ones.
+ENOUGH = 20
+
+
+def rule_based_judges() -> list[Judge]:
+    """Those that ask no model, in order of authority."""
+    return [JsonValidityJudge(), CodeJudge(), ExactJudge()]
+
+
+async def standing_panel(
+    engine: AsyncEngine, pairwise: PairwiseJudge | None = None, embed: Embed | None = None, catalogue: str = ""
+) -> Panel:
+    """The rule-based judges and similarity, then `pairwise` if its stored calibration is significant.
+
+    The reliabilities are those stored for `catalogue`, a fingerprint. A rule-based judge that was never measured there
+    is measured here and now, on generated pairs, in milliseconds. A pairwise judge that could not make labels would
+    only cost money: it stays out.
+    """
+    judges = rule_based_judges()
+    generated = graded_pairs()
+    calibrations = {
+        judge.name: await stored_calibration(engine, judge.name, catalogue) or await calibrate(judge, generated)
+        for judge in judges
+    }
+    judges.append(SimilarityJudge(embed))
+    if pairwise is not None:
+        stored = await stored_calibration(engine, pairwise.name, catalogue)
+        if stored is not None and stored.trusted:
+            judges.append(pairwise)
+            calibrations[pairwise.name] = stored
+    return Panel(judges, calibrations)
+
+
+async def measure(judge: Judge, answered: Sequence[GradedPair]) -> Calibration:
+    """How often `judge` agrees with what is known of `answered`, or of generated pairs where it judges too few."""
+    own = await calibrate(judge, answered, "answered")
+    judged = (own.true_no_worse + own.false_worse, own.true_worse + own.false_no_worse)
+    return own if min(judged) >= ENOUGH else await calibrate(judge, graded_pairs())
+
+
+async def store_calibration(
+    engine: AsyncEngine, calibration: Calibration, catalogue: str, now: float, actor: str
+) -> None:
+    """Keep `calibration` for `catalogue`, a fingerprint; the latest one counts."""
+    row = {
+        "created_at": now,
+        "actor": actor,
+        "action": _CALIBRATED,
+        "subject": _subject(calibration.judge, catalogue),
+        "reason": f"balanced accuracy {calibration.balanced_accuracy:.3f}, lower bound {calibration.lower_bound:.3f}",
+        "details": calibration,
+    }
+    async with engine.begin() as connection:
+        await connection.execute(insert(audit_events).values(row))
+
+
+async def stored_calibration(engine: AsyncEngine, judge: str, catalogue: str) -> Calibration | None:
+    """The latest stored calibration of `judge` for `catalogue`; None if it was never measured."""
+    query = (
+        select(audit_events.c.details)
+        .where(audit_events.c.action == _CALIBRATED, audit_events.c.subject == _subject(judge, catalogue))
+        .order_by(audit_events.c.audit_event_id.desc())
+        .limit(1)
+    )
+    async with engine.connect() as connection:
+        details = await connection.scalar(query)
+    return None if details is None else msgspec.convert(details, Calibration)
+
+
+def _subject(judge: str, catalogue: str) -> str:
+    return f"{judge}/{catalogue}"

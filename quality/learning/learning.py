@@ -1,0 +1,239 @@
+"""What a gateway has learned of each key's prompts: labels, what is asked, what routing saves, how well it predicts."""
+
+import asyncio
+import math
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.outcome_model import OutcomeModel
+from classifier.worth import reference_prices
+from migrations.tables import api_keys, training_rows
+from quality.estimates.traffic import RoutedRequest, Traffic, expected_in_words, newest_requests, traffic
+from quality.estimates.traffic import in_words as traffic_in_words
+from quality.learning.curve import LearningCurve, Measured, learning_curves
+from quality.learning.own_labels import OwnLabels
+
+# From about so many labels on, a key's own outcomes say more than those of all keys together.
+ENOUGH_LABELS = 100
+# The newest requests and labels that are looked at.
+MOST_REQUESTS, MOST_LABELS = 2000, 2048
+# Points of time at which labels are counted.
+_TIMES = 25
+# More keys than that are shown by their ids.
+_MOST_NAMES = 1000
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one key; `key_id` None: of requests without a key, or of all keys together. `labels`: of all time;
+    `labels_at`: how many there were at each of `Learning.times`. `traffic`: of the newest requests, None without any.
+    `curve`: None while there are too few labels."""
+
+    key_id: str | None
+    name: str
+    labels: int
+    labels_at: list[int]
+    traffic: Traffic | None = None
+    curve: LearningCurve | None = None
+
+
+class Learning(msgspec.Struct, frozen=True, kw_only=True):
+    """`times`: epoch seconds, evenly spaced since the first of the newest labels. `keys`: most requests
+    first, then most labels. `tau`: the P(as good) from which the default setting takes a tier."""
+
+    times: list[float]
+    together: Learned
+    keys: list[Learned]
+    tau: float
+
+
+class LabelSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Which labels count, and for what: those in `model`'s encoding, of `tiers` (fingerprints); `prior` [4, tiers - 1]
+    is the estimate without labels, by class; `tau`: the default setting's P(as good)."""
+
+    model: OutcomeModel
+    tiers: tuple[str, ...]
+    prior: npt.NDArray[np.float32]
+    tau: float
+
+
+class _LabelCounts(NamedTuple):
+    """How many labels each key has; points of time, and by key the numbers at these."""
+
+    counts: dict[str | None, int]
+    times: list[float]
+    at: dict[str | None, list[int]]
+
+
+class LearningRecord:
+    """What was learned, as stored in a database; labels are read again only after they changed."""
+
+    def __init__(self, engine: AsyncEngine, redraw_seconds: float = 60.0) -> None:
+        """`redraw_seconds`: no sooner are the curves drawn again."""
+        self._engine, self._redraw_seconds = engine, redraw_seconds
+        self._drawn_at = -math.inf
+        self._of: tuple[Any, ...] | None = None
+        self._labels = _LabelCounts({}, [], {})
+        self._curves: list[LearningCurve] = []
+        self._turn = asyncio.Lock()
+        self._running: asyncio.Task[Learning] | None = None
+        self._last: Learning | None = None
+
+    async def of(self, source: LabelSource, since: float = 0.0) -> Learning:
+        """As it is now; requests from `since` (epoch seconds) on."""
+        async with self._turn:
+            routed = await newest_requests(self._engine, since, MOST_REQUESTS)
+            known_of = source.model.version, source.tiers, source.tau, await self._newest_labels()
+            if known_of != self._of and time.monotonic() >= self._drawn_at + self._redraw_seconds:
+                self._labels = await _label_counts(self._engine)
+                own = OwnLabels(self._engine, source.model, source.prior, lambda: source.tiers)
+                rows = await own.newest(MOST_LABELS)
+                prices = _prices(routed, source.prior.shape[1] + 1)
+                self._curves = await asyncio.to_thread(learning_curves, rows, source.prior, source.tau, prices)
+                self._of, self._drawn_at = known_of, time.monotonic()
+            found = await self._put_together(routed, source.tau)
+        self._last = found
+        return found
+
+    async def at_hand(self, source: LabelSource, wait_seconds: float) -> Learning | None:
+        """As `of`, if that takes no longer; else as it was last, and None if it never was. The work goes on."""
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self.of(source))
+        await asyncio.wait((self._running,), timeout=wait_seconds)
+        return await self._running if self._running.done() else self._last
+
+    async def close(self) -> None:
+        """End the work that goes on."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait((self._running,))
+
+    async def _newest_labels(self) -> tuple[Any, ...]:
+        """What changes with each label that comes or goes among the newest."""
+        number = training_rows.c.training_row_id
+        newest = select(number).order_by(number.desc()).limit(MOST_LABELS).subquery()
+        ends = func.count(), func.min(newest.c.training_row_id), func.max(newest.c.training_row_id)
+        async with self._engine.connect() as connection:
+            return tuple((await connection.execute(select(*ends))).one())
+
+    async def _put_together(self, routed: Sequence[RoutedRequest], tau: float) -> Learning:
+        by_key: dict[str | None, list[RoutedRequest]] = defaultdict(list)
+        for one in routed:
+            by_key[one.key_id].append(one)
+        curves = {curve.key: curve for curve in self._curves}
+        counts, times, at = self._labels
+        keys = {**by_key, **counts}
+        names = await _names(self._engine, [key for key in keys if key is not None])
+        found = [
+            Learned(
+                key_id=key,
+                name="requests without a key" if key is None else names.get(key, key),
+                labels=counts.get(key, 0),
+                labels_at=at.get(key, [counts.get(key, 0)] * len(times)),
+                traffic=traffic(by_key[key]) if key in by_key else None,
+                curve=curves.get(key or ""),
+            )
+            for key in keys
+        ]
+        found.sort(key=lambda one: (-(one.traffic.requests if one.traffic else 0), -one.labels, one.key_id or ""))
+        together = Learned(
+            key_id=None,
+            name="all keys together",
+            labels=sum(counts.values()),
+            labels_at=[sum(column) for column in zip(*(one.labels_at for one in found), strict=True)],
+            traffic=traffic(routed) if routed else None,
+            curve=curves.get(None),
+        )
+        return Learning(times=times, together=together, keys=found, tau=tau)
+
+
+def in_words(one: Learned, tau: float) -> str:
+    """A paragraph that says what is known of one key."""
+    sentences = [f"{one.name}: {labels_in_words(one)}."]
+    if one.traffic is not None:
+        sentences += [*traffic_in_words(one.traffic), expected_in_words(one.traffic, one.labels)]
+    if one.curve is not None:
+        sentences += curve_in_words(one.curve, tau)
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def labels_in_words(one: Learned) -> str:
+    """How many labels there are, and how far a key is from a model of its own."""
+    if one.key_id is None:
+        return "1 label" if one.labels == 1 else f"{one.labels:,} labels"
+    if one.labels >= ENOUGH_LABELS:
+        return f"{one.labels:,} labels, so that the key has its own model"
+    return f"{one.labels} of {ENOUGH_LABELS} labels; from about {ENOUGH_LABELS} on, the key has its own model"
+
+
+def curve_in_words(curve: LearningCurve, tau: float) -> list[str]:
+    """What the labels have changed, on the newest of them."""
+    first, last = curve.points[0], curve.points[-1]
+    found = [
+        f"On its {curve.tested} newest labels, the prediction error fell from {first.error.value:.3f} without labels "
+        f"of its own to {last.error.value:.3f} [{last.error.low:.3f}, {last.error.high:.3f}] with {last.labels}; each "
+        f"tier's own rate alone gives {curve.rate_error:.3f}."
+        if last.error.value < first.error.value
+        else f"On its {curve.tested} newest labels, the prediction error is {last.error.value:.3f} "
+        f"[{last.error.low:.3f}, {last.error.high:.3f}] with {last.labels} labels, and {first.error.value:.3f} without "
+        f"labels of its own: it has not fallen yet. Each tier's own rate alone gives {curve.rate_error:.3f}."
+    ]
+    if last.saving is not None and last.no_worse is not None and last.utility is not None:
+        text = (
+            f"Against the {curve.ladders} labels of all tiers among them, the default setting ({tau:.0%}) saves "
+            f"{_measured(last.saving)} with {_measured(last.no_worse)} of the answers as good; utility "
+            f"{last.utility.value:.3f} [{last.utility.low:.3f}, {last.utility.high:.3f}]"
+        )
+        if last.of_oracle is not None and last.of_oracle.value < 0:
+            text += ", which is less than the strongest tier alone would have"
+        elif last.of_oracle is not None:
+            text += f", {_measured(last.of_oracle)} of what the best possible choice gains"
+        found.append(text + ".")
+    return found
+
+
+async def _label_counts(engine: AsyncEngine) -> _LabelCounts:
+    """Counts are exact; when labels came is known of the newest, and the others came before."""
+    key, created = training_rows.c.key_id, training_rows.c.created_at
+    newest = select(key, created).order_by(training_rows.c.training_row_id.desc()).limit(MOST_LABELS)
+    async with engine.connect() as connection:
+        total = await connection.execute(select(key, func.count()).group_by(key))
+        counts: dict[str | None, int] = {one: int(count) for one, count in total}
+        rows = (await connection.execute(newest)).all()
+    if not rows:
+        return _LabelCounts({}, [], {})
+    first, last = min(when for _, when in rows), max(when for _, when in rows)
+    times = [first + (last - first) * n / (_TIMES - 1) for n in range(_TIMES)]
+    came: dict[str | None, list[float]] = defaultdict(list)
+    for one, when in rows:
+        came[one].append(when)
+    return _LabelCounts(
+        counts,
+        times,
+        {one: [counts[one] - sum(at > time for at in mine) for time in times] for one, mine in came.items()},
+    )
+
+
+async def _names(engine: AsyncEngine, keys: Sequence[str]) -> dict[str, str]:
+    known = select(api_keys.c.key_id, api_keys.c.name).where(api_keys.c.key_id.in_(keys[:_MOST_NAMES]))
+    async with engine.connect() as connection:
+        rows = (await connection.execute(known)).all()
+    return {key: name for key, name in rows}  # noqa: C416 (rows are no pairs to mypy)
+
+
+def _prices(routed: Sequence[RoutedRequest], tiers: int) -> npt.NDArray[np.float64]:
+    """[tiers] of an answer: as predicted for the newest requests, in the mean; reference prices without any."""
+    costs = [one.costs for one in routed if len(one.costs) == tiers]
+    mean = np.mean(costs, axis=0) if costs else np.zeros(tiers)
+    return mean if mean[-1] > 0 else np.asarray(reference_prices(tiers), np.float64)
+
+
+def _measured(one: Measured) -> str:
+    return f"{one.value:.0%} [{one.low:.0%}, {one.high:.0%}]"

@@ -1,0 +1,133 @@
+"""Follows the stored labels of a catalogue that is routed by complexity class, for what its cells and heads say."""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import RowMapping, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from classifier.local.own import LabelledRow, OwnOutcomes
+from classifier.outcome_model import OutcomeModel
+from migrations.tables import audit_events, training_rows
+from quality.monitor.shift_watch import tier_changes
+from quality.store.queries import record_audit
+from quality.verification.tier_outcomes import outcomes_of_tiers
+from quality.verification.training_rows import ANY_CLASS, feature_spec, outcomes_of, told_by, trained_until, vector_of
+
+Float = npt.NDArray[np.float32]
+
+# The audit row of a reset, after which older labels move no decision.
+RESET = "promotions.reset"
+
+# The newest labels that are used; of each key a head learns from its newest few hundred.
+MOST_LABELS = 8192
+# A label from before a change of its tier's answers counts as so many: which prompts are harder has hardly changed.
+_BEFORE_CHANGE = 0.1
+
+
+class OwnLabels:
+    """The labels of one catalogue as they are stored: by whichever replica, erasures and resets included."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        model: OutcomeModel,
+        table: Float,
+        tiers: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """`table` [4, tiers - 1]: what `model` knows of the tiers by class; `tiers`: their fingerprints now, whose
+        outcomes alone count."""
+        self._engine, self._table, self._tiers = engine, table, tiers
+        self._known_until = trained_until(model.manifest)
+        self._spec, self._names = feature_spec(model.manifest), len(model.manifest.feature_names)
+        self._seen: tuple[Any, ...] | None = None
+        self._own: OwnOutcomes | None = None
+
+    async def catch_up(self, now: float) -> OwnOutcomes | None:
+        """What is known at `now` (epoch seconds); None without labels. Read and fitted only where something changed."""
+        changes, tiers = await tier_changes(self._engine), self._tiers_now()
+        async with self._engine.connect() as connection:
+            after = await _reset_at(connection)
+            seen = (*await self._extent(connection, after), after, tiers, tuple(changes.items()))
+            if seen == self._seen:
+                return self._own
+            rows = await self._rows(connection, after, MOST_LABELS)
+        self._own = await asyncio.to_thread(self._fitted, rows, tiers, changes) if rows else None
+        self._seen = seen
+        return self._own
+
+    async def newest(self, most: int) -> list[LabelledRow]:
+        """The newest labels that count, oldest first, of the newest `most` that are stored."""
+        changes, tiers = await tier_changes(self._engine), self._tiers_now()
+        async with self._engine.connect() as connection:
+            rows = await self._rows(connection, await _reset_at(connection), most)
+        return await asyncio.to_thread(self._known, rows, tiers, changes)
+
+    def _tiers_now(self) -> tuple[str, ...]:
+        return tuple(self._tiers()) or ("",) * (self._table.shape[1] + 1)
+
+    async def _extent(self, connection: AsyncConnection, after: float) -> tuple[Any, ...]:
+        """What changes with every row that comes or goes among the newest; an older one does not matter."""
+        number = training_rows.c.training_row_id
+        newest = select(number).where(*self._wanted(after)).order_by(number.desc()).limit(MOST_LABELS).subquery()
+        ends = func.count(), func.min(newest.c.training_row_id), func.max(newest.c.training_row_id)
+        return tuple((await connection.execute(select(*ends))).one())
+
+    async def _rows(self, connection: AsyncConnection, after: float, most: int) -> Sequence[RowMapping]:
+        newest = select(training_rows).where(*self._wanted(after)).order_by(training_rows.c.training_row_id.desc())
+        return (await connection.execute(newest.limit(most))).mappings().all()[::-1]
+
+    def _wanted(self, after: float) -> tuple[Any, ...]:
+        return (
+            training_rows.c.created_at > after,
+            training_rows.c.feature_spec == self._spec,
+            training_rows.c.features.is_not(None),
+        )
+
+    def _fitted(
+        self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Mapping[int, float]
+    ) -> OwnOutcomes | None:
+        known = self._known(rows, tiers, changes)
+        return OwnOutcomes(known, self._table, self._known_until) if known else None
+
+    def _known(
+        self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Mapping[int, float]
+    ) -> list[LabelledRow]:
+        found = [self._labelled(row, tiers, changes) for row in rows]
+        return [one for one in found if one is not None]
+
+    def _labelled(self, row: RowMapping, tiers: Sequence[str], changes: Mapping[int, float]) -> LabelledRow | None:
+        outcomes = outcomes_of_tiers(row["no_worse"], row["tiers"], tiers)
+        if outcomes is None:
+            return None
+        decay = before_change(row["created_at"], len(tiers) - 1, changes)
+        return LabelledRow(
+            classes=row["classes"] or ANY_CLASS,
+            embedding=vector_of(row["embedding"]),
+            features=vector_of(row["features"])[: self._names],
+            scores=outcomes_of(outcomes[:-1]),
+            weights=[weight * part for weight, part in zip(told_by(row, tiers), decay, strict=True)],
+            key=row["key_id"] or "",
+            app=row["app"] or "",
+            at=row["created_at"],
+        )
+
+
+def before_change(at: float, weaker: int, changes: Mapping[int, float]) -> list[float]:
+    """By weaker tier, the share of its weight that a label of `at` has after `changes`, both in epoch seconds."""
+    return [_BEFORE_CHANGE if at < changes.get(k, -math.inf) else 1.0 for k in range(1, weaker + 1)]
+
+
+async def _reset_at(connection: AsyncConnection) -> float:
+    last = select(func.max(audit_events.c.created_at)).where(audit_events.c.action == RESET)
+    found: float | None = await connection.scalar(last)
+    return found or 0.0
+
+
+async def reset_labels(engine: AsyncEngine, *, actor: str, reason: str, now: float) -> None:
+    """Forget all labels up to `now` (epoch seconds), on every replica as soon as it looks; they still train."""
+    await record_audit(engine, at=now, actor=actor, action=RESET, subject="own labels", reason=reason)

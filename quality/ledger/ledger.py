@@ -1,0 +1,315 @@
+"""The ledger: takes a record without waiting, makes it durable in a journal, and lets the database follow."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from pathlib import Path
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from quality.ledger.backlog import Backlog, Entry
+from quality.ledger.journal import Committed, Journal, JournalFullError
+from quality.ledger.journal_folder import adopt_orphans, claim_folder
+from quality.ledger.journal_segment import SegmentError, read_payload, recover
+from quality.ledger.status import LedgerStatus
+from quality.records.any_record import Recorded, decoded, encoded
+from quality.store.database import blames_data
+from quality.store.queries import get_request, insert_records
+
+logger = logging.getLogger(__name__)
+
+_RETRY_FIRST_S = 0.05
+# Of so many records that wait, one more is stored at a time, up to so many batches in one.
+_BEHIND, _MOST_BATCHES = 16, 8
+# A disk that takes longer to make a record durable has stalled.
+_PATIENCE_S = 1.0
+
+
+class LedgerClosedError(RuntimeError):
+    """The ledger is not running: `start` was not awaited, or `close` was called."""
+
+
+class Ledger:
+    """Write-behind store of what is `Recorded` (DESIGN §6).
+
+    A record is *recorded* once its journal frame is fsynced; from then on `find` knows it, whatever happens to the
+    process or the database. A background task stores what is recorded, in order, each once, and deletes journal
+    segments whose records are all stored. While the database is away the journal grows and `status` says why.
+
+    Every ledger writes a folder of its own under `journal_dir` and adopts, at start, those of dead processes: any
+    number of processes may share `journal_dir` and the database. All methods belong to one event loop.
+    """
+
+    def __init__(
+        self,
+        journal_dir: Path,
+        engine: AsyncEngine,
+        *,
+        commit_interval: float = 0.02,
+        segment_bytes: int = 16 << 20,
+        max_pending_bytes: int = 64 << 20,
+        batch_records: int = 64,
+        max_retry_seconds: float = 5.0,
+    ) -> None:
+        self._journal_dir = journal_dir
+        self._engine = engine
+        self._commit_interval = commit_interval
+        self._segment_bytes = segment_bytes
+        self._max_pending_bytes = max_pending_bytes
+        self._batch_records = batch_records
+        self._max_retry_seconds = max_retry_seconds
+        self._running = False
+
+        self._unjournaled: dict[str, float] = {}  # request id → monotonic seconds of its append
+        self._backlog = Backlog()
+        self._growing: frozenset[Path] = frozenset()
+        self._rotations = 0
+        self._appended = self._adopted = self._journaled = 0
+        self._stored = self._rejected = self._refused = self._store_failures = 0
+        self._store_error: str | None = None
+
+        self._work = asyncio.Event()
+        self._progress = asyncio.Event()
+
+    async def start(self) -> None:
+        """Claim a journal folder, recover what dead processes left behind, begin to record and to store.
+
+        Recovered records can be found when this returns and are stored first; the database need not be up.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._folder = await asyncio.to_thread(claim_folder, self._journal_dir)
+        self._orphans = await asyncio.to_thread(adopt_orphans, self._journal_dir)
+        await asyncio.to_thread(self._recover)
+        self._journal = Journal(
+            self._folder.path,
+            self._commit_from_thread,
+            commit_interval=self._commit_interval,
+            segment_bytes=self._segment_bytes,
+            max_pending_bytes=self._max_pending_bytes,
+        )
+        self._journal.start()
+        self._running = True
+        self._work.set()
+        self._storing = asyncio.create_task(self._store_forever(), name="ledger")
+
+    def append(self, record: Recorded) -> None:
+        """Take `record`; never waits and does no I/O.
+
+        If the disk has stalled until `max_pending_bytes` wait for it, the record is refused: logged, counted, and
+        from then on `status().healthy` is False.
+
+        Raises:
+            LedgerClosedError: the ledger is not running.
+        """
+        self._check_running()
+        try:
+            self._journal.append(record.request_id, encoded(record))
+        except JournalFullError as error:
+            self._refused += 1
+            logger.error("request %s is not recorded: %s", record.request_id, error)
+            return
+        self._appended += 1
+        self._unjournaled[record.request_id] = time.monotonic()
+
+    async def recorded(self, request_id: str) -> None:
+        """Wait until the appended record is durable; returns at once if nothing of that id is on its way."""
+        while request_id in self._unjournaled:
+            await self._progress.wait()
+
+    async def find(self, request_id: str) -> Recorded | None:
+        """The record, from the moment it is durable; one that is on its way is waited for. None if there is none.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError, OSError: it is not in the journal and the database is away.
+        """
+        if request_id in self._unjournaled:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE_S):
+                    await self.recorded(request_id)
+        return self.find_waiting(request_id) or await get_request(self._engine, request_id)
+
+    def find_waiting(self, request_id: str) -> Recorded | None:
+        """The record, if it is durable and has yet to be stored."""
+        location = self._backlog.find(request_id)
+        # Not in a thread: nothing may delete the segment between the two lines.
+        return None if location is None else decoded(read_payload(location))
+
+    async def flush(self) -> None:
+        """Wait until everything appended so far is stored (however long it takes) and gone from the journal.
+
+        Raises:
+            LedgerClosedError: the ledger is not running.
+        """
+        self._check_running()
+        target = self._appended + self._adopted
+        rotation = self._journal.rotate()
+        while self._stored + self._rejected < target or self._rotations < rotation or self._deletable():
+            await self._progress.wait()
+
+    async def close(self, *, store_seconds: float = 5.0) -> None:
+        """Make everything appended durable, store what can be stored in `store_seconds`, leave the rest to the next.
+
+        Idempotent.
+        """
+        if not self._running:
+            return
+        self._running = False
+        await asyncio.to_thread(self._journal.close)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(store_seconds):
+                await self._drained()
+        self._storing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._storing
+        for folder in (self._folder, *self._orphans):
+            if self._backlog.needs_folder(folder.path):
+                folder.release()
+            else:
+                await asyncio.to_thread(folder.remove)
+
+    def status(self) -> LedgerStatus:
+        """Counters and health, without I/O. Only after `start`."""
+        now = time.monotonic()
+        oldest = self._backlog.head(1)
+        return LedgerStatus(
+            appended=self._appended,
+            adopted=self._adopted,
+            journaled=self._journaled,
+            stored=self._stored,
+            rejected=self._rejected,
+            waiting=len(self._backlog),
+            refused=self._refused,
+            pending_bytes=self._journal.pending_bytes,
+            journal_failures=self._journal.failures,
+            store_failures=self._store_failures,
+            journal_lag_seconds=now - next(iter(self._unjournaled.values()), now),
+            store_lag_seconds=now - oldest[0].since if oldest else 0.0,
+            journal_error=self._journal.failure,
+            store_error=self._store_error,
+        )
+
+    def _check_running(self) -> None:
+        if not self._running:
+            raise LedgerClosedError("the ledger is not running: await start() first, and use it before close()")
+
+    def _recover(self) -> None:
+        now = time.monotonic()
+        for segment in (segment for orphan in self._orphans for segment in orphan.segments()):
+            frames, torn_bytes = recover(segment)
+            if torn_bytes:
+                logger.warning("cut %d bytes of an unfinished write off %s", torn_bytes, segment)
+            self._backlog.watch(segment, 0)
+            self._adopted += len(frames)
+            for location, payload in frames:
+                try:
+                    record = decoded(payload)
+                except msgspec.DecodeError:
+                    self._rejected += 1
+                    self._backlog.watch(segment, 1)
+                    logger.exception("a record in %s is not one of this version; the file is kept", segment)
+                else:
+                    self._backlog.add([Entry(record.request_id, location, now)])
+
+    def _commit_from_thread(self, committed: Committed) -> None:
+        self._loop.call_soon_threadsafe(self._committed, committed)
+
+    def _committed(self, committed: Committed) -> None:
+        now = time.monotonic()
+        for request_id, _ in committed.frames:
+            self._unjournaled.pop(request_id, None)
+        self._backlog.add(Entry(request_id, location, now) for request_id, location in committed.frames)
+        self._journaled += len(committed.frames)
+        self._growing = committed.growing
+        self._rotations = committed.rotations
+        self._work.set()
+        self._announce()
+
+    async def _store_forever(self) -> None:
+        retry = _RETRY_FIRST_S
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            while batch := self._backlog.head(self._batch_size()):
+                try:
+                    await self._store(batch)
+                except Exception as error:
+                    # Whatever it is, records go on being taken, and the batch stays where it is.
+                    self._store_failed(error)
+                    await asyncio.sleep(retry)
+                    retry = min(2 * retry, self._max_retry_seconds)
+                else:
+                    self._store_error = None
+                    retry = _RETRY_FIRST_S
+                    if self._deletable():
+                        await self._delete_stored()
+                self._announce()
+            await self._delete_stored()
+            self._announce()
+
+    def _batch_size(self) -> int:
+        """Small, because storing a batch holds the event loop; larger the further the database is behind, because each
+        takes a dozen turns of that loop, and what waits takes memory: a busy process must not fall behind for ever."""
+        return min(self._batch_records + len(self._backlog) // _BEHIND, _MOST_BATCHES * self._batch_records)
+
+    def _store_failed(self, error: Exception) -> None:
+        self._store_failures += 1
+        if self._store_error is None:
+            logger.warning("the database takes no records, the journal keeps them: %r", error)
+        self._store_error = repr(error)
+
+    async def _store(self, batch: list[Entry]) -> None:
+        """Store `batch`, the head of the backlog; if some record spoils it, store the others one by one."""
+        try:
+            await self._insert(batch)
+        except Exception as error:
+            if not (isinstance(error, SegmentError) or blames_data(error)):
+                raise
+            if len(batch) > 1:
+                for entry in batch:
+                    await self._store([entry])
+                return
+            logger.exception("the database rejects request %s; its journal file is kept", batch[0].request_id)
+            self._backlog.reject_first()
+            self._rejected += 1
+        else:
+            self._backlog.stored(len(batch))
+            self._stored += len(batch)
+
+    async def _insert(self, batch: list[Entry]) -> None:
+        records = await asyncio.to_thread(self._read, batch)
+        async with self._engine.begin() as connection:
+            await insert_records(connection, records)
+
+    def _read(self, batch: list[Entry]) -> list[Recorded]:
+        return [decoded(read_payload(entry.location)) for entry in batch]
+
+    def _deletable(self) -> list[Path]:
+        return self._backlog.deletable(self._growing)
+
+    async def _delete_stored(self) -> None:
+        """Delete segments, and folders of the dead, that are no longer needed; in a thread, as disks may stall."""
+        segments = self._deletable()
+        try:
+            await asyncio.to_thread(_unlink, segments)
+            self._backlog.forget(segments)
+            for orphan in [orphan for orphan in self._orphans if not self._backlog.needs_folder(orphan.path)]:
+                self._orphans.remove(orphan)
+                await asyncio.to_thread(orphan.remove)
+        except OSError as error:
+            logger.warning("could not delete what the journal no longer needs: %s", error)
+
+    async def _drained(self) -> None:
+        while self._backlog or self._deletable():
+            await self._progress.wait()
+
+    def _announce(self) -> None:
+        """Wake whoever waits; each looks again for what it waits for."""
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+
+def _unlink(segments: list[Path]) -> None:
+    for segment in segments:
+        segment.unlink(missing_ok=True)

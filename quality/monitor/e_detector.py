@@ -1,0 +1,172 @@
+"""Have errors become more frequent? One e-detector per stream of verified answers, with a stated rate of false alarms.
+
+The Shiryaev-Roberts e-detector of Shin, Ramdas and Rinaldo ("E-detectors: a nonparametric framework for sequential
+change detection", 2023). It may be looked at after every answer, and no sample size is fixed beforehand (SPEC QM-04).
+"""
+
+import math
+from collections import deque
+
+import msgspec
+
+from quality.estimates.upgrade_rate import wilson_interval
+
+# By how much the log odds of an error may have risen. Evidence is the mean over all, so none costs more than a factor.
+SHIFTS = (0.5, 1.0, 2.0, 3.0)
+_FACTORS = tuple(math.exp(shift) for shift in SHIFTS)
+_LEAST, _MOST = 0.005, 0.95
+_Z99 = 2.3263478740408408
+_SHOWN = 100
+
+
+class ShiftSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`false_alarm_every`: verified answers, of all streams together, between two false alarms, on average at least.
+    Where serving pays for verifying 2% of the answers, 2,000 are 100,000 requests.
+
+    `tolerance`: how far above the predicted rate a stream may be and nobody minds. `reference`: answers after which the
+    predictions of a stream are looked at, and corrected if they were wrong from the start. Raises `ValueError`.
+    """
+
+    false_alarm_every: float = 2_000.0
+    tolerance: float = 0.03
+    reference: int = 100
+
+    def __post_init__(self) -> None:
+        if not self.false_alarm_every >= 1.0:
+            raise ValueError(f"false_alarm_every is {self.false_alarm_every}; it must be at least 1")
+        if not 0.0 <= self.tolerance < 1.0:
+            raise ValueError(f"tolerance is {self.tolerance}; it must lie between 0 and 1")
+        if self.reference < 1:
+            raise ValueError(f"reference is {self.reference}; it must be at least 1")
+
+
+class ShiftAlarm(msgspec.Struct, frozen=True, kw_only=True):
+    """Errors in `stream` have become more frequent: `rate` of its last `answers`, where at most `allowed` was usual.
+
+    `evidence`: the e-detector's value, at least `ShiftSettings.false_alarm_every` for each view. `since`: when the
+    first answer came from which on errors are most likely to have been more frequent, in the caller's time.
+    """
+
+    stream: str
+    evidence: float
+    answers: int
+    rate: float
+    allowed: float
+    since: float
+
+    @property
+    def reason(self) -> str:
+        """For people."""
+        return (
+            f"{self.rate:.0%} of the last {self.answers} verified answers were worse than the strongest tier's, "
+            f"at most {self.allowed:.0%} are usual (evidence {self.evidence:.3g})"
+        )
+
+
+class EDetector:
+    """The evidence that the errors of one stream have become more frequent than allowed at some time in the past.
+
+    As long as each answer's error probability, given those before it, is at most the bound given with it, the expected
+    `evidence` is at most the number of answers. So, over any number of streams together, it takes on average at least c
+    answers until some stream's evidence is c.
+    """
+
+    def __init__(self) -> None:
+        self._sums = [0.0] * len(SHIFTS)
+        # By shift the largest summand, which is the likelihood ratio of a change at its time (Page 1954); and the time.
+        self._largest = [(0.0, 0.0)] * len(SHIFTS)
+
+    @property
+    def evidence(self) -> float:
+        """The Shiryaev-Roberts sum, averaged over `SHIFTS`."""
+        return sum(self._sums) / len(self._sums)
+
+    @property
+    def since(self) -> float:
+        """The most likely time of a change: the maximum likelihood estimate over `SHIFTS`."""
+        return max(self._largest)[1]
+
+    def observe(self, worse: bool, allowed: float, at: float = 0.0) -> None:
+        """Take in an answer of time `at` whose probability of being worse ought to be at most `allowed`, between 0 and
+        1."""
+        ratios = [likelihood_ratio(worse, allowed, factor) for factor in _FACTORS]
+        self._sums = [(s + 1.0) * ratio for s, ratio in zip(self._sums, ratios, strict=True)]
+        began = [best if best[0] > 1.0 else (1.0, at) for best in self._largest]
+        self._largest = [(best * ratio, since) for (best, since), ratio in zip(began, ratios, strict=True)]
+
+
+def likelihood_ratio(worse: bool, allowed: float, factor: float) -> float:
+    """Of odds that are `factor` times those of `allowed`, to those of `allowed`, for one answer.
+
+    Grows with `worse`, so that its mean, for an answer that is worse with probability p, is at most 1 for p <= allowed.
+    """
+    odds = factor * allowed / (1.0 - allowed)
+    shifted = odds / (1.0 + odds)
+    return shifted / allowed if worse else (1.0 - shifted) / (1.0 - allowed)
+
+
+class _Stream:
+    def __init__(self) -> None:
+        self.detector = EDetector()
+        self.recent: deque[bool] = deque(maxlen=_SHOWN)
+        self.answers = self.worse = self.looks = 0
+        self.predicted = 0.0
+        self.excess: float | None = None
+
+    def look(self) -> None:
+        """Learn by how much more errors than predicted are usual here from the answers so far. Later looks see more,
+        and never forgive what an earlier one has seen."""
+        # The first look leaves room for one standard error, in which no great shift is lost, and later ones, whose
+        # errors are smaller, for as much, until it is the 99% bound.
+        z = min(math.sqrt(2**self.looks), _Z99)
+        self.looks += 1
+        excess = wilson_interval(self.worse, self.answers, z=z).high - self.predicted / self.answers
+        self.excess = max(min(excess, math.inf if self.excess is None else self.excess), 0.0)
+
+
+class ShiftDetector:
+    """Streams of verified answers, by name, each against what was predicted of its answers.
+
+    If more of the first `reference`, twice as many, four times as many... answers are worse than predicted, that much
+    more is usual for the stream, and is allowed from then on: what is wrong from the start is no shift. A kind of
+    question that nobody has seen, and that the predictions are wrong about, is noticed before that.
+    """
+
+    def __init__(self, settings: ShiftSettings, views: int = 1) -> None:
+        """`views`: in how many streams each answer is taken in; the more, the more evidence an alarm needs."""
+        self.settings = settings
+        self._needed = views * settings.false_alarm_every
+        self._streams: dict[str, _Stream] = {}
+
+    def evidence(self) -> dict[str, float]:
+        """Every stream's evidence now."""
+        return {stream: state.detector.evidence for stream, state in self._streams.items()}
+
+    def observe(self, stream: str, worse: bool, predicted: float, at: float = 0.0) -> ShiftAlarm | None:
+        """Take in a verified answer of time `at`, `predicted` its probability of being worse; the alarm, if this one
+        raises it.
+
+        After an alarm the stream starts from nothing, its usual excess included.
+        """
+        state = self._streams.setdefault(stream, _Stream())
+        allowed = min(max(predicted + (state.excess or 0.0) + self.settings.tolerance, _LEAST), _MOST)
+        state.detector.observe(worse, allowed, at)
+        state.recent.append(worse)
+        state.answers += 1
+        state.worse += worse
+        state.predicted += predicted
+        if state.answers == self.settings.reference << state.looks:
+            state.look()
+        evidence = state.detector.evidence
+        if evidence < self._needed:
+            return None
+        del self._streams[stream]
+        recent = state.recent
+        return ShiftAlarm(
+            stream=stream,
+            evidence=evidence,
+            answers=len(recent),
+            rate=sum(recent) / len(recent),
+            allowed=allowed,
+            since=state.detector.since,
+        )

@@ -1,0 +1,299 @@
+"""The monitor: watches a sample of the cheap tiers' answers, off the hot path, and says how good they are."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from quality.estimates.kinds import KindShare, acceptance
+from quality.estimates.upgrade_rate import Share, UpgradeRate, UpgradeSettings, recent_verdicts, upgrade_rate
+from quality.judges.calibration import Calibration
+from quality.judges.panel import Panel
+from quality.monitor.background_loop import WorkLoop
+from quality.monitor.drift import CalibrationDrift, InputDrift, InputWatch, calibration_drift
+from quality.monitor.e_detector import ShiftAlarm, ShiftSettings
+from quality.monitor.shift_watch import ShiftWatch
+from quality.records.record import Record
+from quality.records.redaction import Redact
+from quality.verification.queue import Depth, Job, Ruling, VerificationQueue
+from quality.verification.sampling import Purpose, SamplingSettings, Spending, attention, draw, may_be_drawn
+from quality.verification.training_rows import Encode
+from quality.verification.verifier import AttemptError, Price, Verifier, training_row
+from tiers.tier import Tier, Usage
+
+log = logging.getLogger(__name__)
+
+_ATTENTION_WINDOW = 100
+
+OnAlarm = Callable[[ShiftAlarm], Awaitable[None]]
+
+
+class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Knobs of the monitor. Times in seconds; `max_tokens` bounds a reference answer, reasoning included."""
+
+    sampling: SamplingSettings = SamplingSettings()
+    upgrade: UpgradeSettings = UpgradeSettings()
+    shift: ShiftSettings = ShiftSettings()
+    max_tokens: int = 1024
+    max_attempts: int = 3
+    lease_seconds: float = 600.0
+    retry_seconds: float = 30.0
+    expire_seconds: float = 86_400.0
+    poll_seconds: float = 1.0
+    max_offered: int = 1000
+
+
+class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What the API shows. `dropped`: offers lost because the monitor fell behind by more than `max_offered`; `spending`
+    is of at most `poll_seconds` ago.
+
+    `upgrade_rates` are the sources' view (SPEC QM-04); alarms come of the `evidence_of_shift`, by stream.
+    `acceptance_by_kind`: of the whole traffic, by tier and kind of prompts; `acceptance`: of the sample as it is.
+    """
+
+    queue: Depth
+    offered: int
+    sampled: int
+    dropped: int
+    spending: Spending
+    budget_usd: float
+    upgrade_rates: list[UpgradeRate]
+    evidence_of_shift: dict[str, float]
+    acceptance: dict[int, Share]
+    acceptance_by_kind: list[KindShare]
+    input_drift: list[InputDrift]
+    calibration_drift: list[CalibrationDrift]
+    calibrations: list[Calibration]
+
+
+class Monitor:
+    """Samples finished requests, verifies them with the strongest tier at batch priority, stores what it learns.
+
+    `offer` is all that the request path calls; the rest happens in one task, which keeps its work in the database:
+    after a restart it goes on. `on_alarm` is awaited when the sequential test finds more errors than are usual.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        tiers: Sequence[Tier],
+        settings: MonitorSettings,
+        *,
+        price: Price,
+        panel: Panel,
+        encode: Encode | None = None,
+        on_alarm: OnAlarm | None = None,
+        samples: Callable[[int], int] = lambda tier: 1,
+        redact: Redact | None = None,
+        fingerprints: Callable[[], Sequence[str]] = lambda: (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`fingerprints`: of the tiers as they are now, ascending; stored with what is learned."""
+        self.settings = settings
+        self._fingerprints = fingerprints
+        self._engine = engine
+        self._tiers = sorted(tiers, key=lambda tier: tier.number)
+        self._price = price
+        self._verifier = Verifier(
+            self._tiers, panel, price, max_tokens=settings.max_tokens, samples=samples, redact=redact
+        )
+        self._encode = encode
+        self._on_alarm = on_alarm
+        self._clock = clock
+        self._queue = VerificationQueue(
+            engine, settings.sampling, lease_seconds=settings.lease_seconds, max_attempts=settings.max_attempts
+        )
+        self._offers: deque[Record] = deque()
+        # Two loops, so that an answer that takes minutes to verify keeps no offer out of the database.
+        self._intake = WorkLoop("monitor intake", self._take_offer, settings.poll_seconds)
+        self._worker = WorkLoop("monitor worker", self._verify_one, settings.poll_seconds)
+        self._spending: Spending | None = None
+        self._spent_at = 0.0
+        self._inputs = InputWatch(engine)
+        self._watch = ShiftWatch(engine, settings.shift)
+        self._attention = 1.0
+        self._offered = self._sampled = self._dropped = 0
+
+    @property
+    def panel(self) -> Panel:
+        """Who judges; a verification under way ends with the judge it is at."""
+        return self._verifier.panel
+
+    @panel.setter
+    def panel(self, panel: Panel) -> None:
+        self._verifier.panel = panel
+
+    async def start(self) -> None:
+        """Begin (or go on with) verifying. Idempotent."""
+        await self._intake.start()
+        await self._worker.start()
+
+    async def close(self) -> None:
+        """Stop at once; offers not yet decided and the verification under way go (back) to the queue. Idempotent."""
+        await self._worker.close()
+        await self._intake.close()
+        try:
+            while await self._take_offer():
+                pass
+        except Exception:
+            log.exception("%d offers are lost, because the database is away", len(self._offers))
+            self._offers.clear()
+
+    def offer(self, record: Record) -> None:
+        """Consider `record` for verification; microseconds, no I/O, never fails (SPEC QM-01)."""
+        self._offered += 1
+        sampling = self.settings.sampling
+        # The ceilings first: the affordable rates are at most as high, so nothing that they would draw is lost here.
+        if not may_be_drawn(record, sampling):
+            return
+        if len(self._offers) >= self.settings.max_offered:
+            self._dropped += 1
+            return
+        self._offers.append(record)
+        self._intake.nudge()
+
+    @property
+    def judged_tiers(self) -> list[int]:
+        """Those below the strongest: whose answers are compared with its own."""
+        return [tier.number for tier in self._tiers[:-1]]
+
+    async def drain(self) -> None:
+        """Wait until every offer is decided and every verification that can be made now is made."""
+        await self._intake.drain()
+        await self._worker.drain()
+
+    async def upgrade_rate(self, tier: int | None = None, last: int | None = None) -> UpgradeRate:
+        """Share of the last labelled answers (of `tier`, or of all) that were worse than the strongest tier's."""
+        upgrade = self.settings.upgrade
+        if last is not None:
+            upgrade = UpgradeSettings(
+                window=last, threshold=upgrade.threshold, min_sample=min(upgrade.min_sample, last)
+            )
+        return upgrade_rate(await recent_verdicts(self._engine, tier, upgrade.window), upgrade, tier)
+
+    async def status(self) -> MonitorStatus:
+        """A snapshot for the API and the dashboard."""
+        # Four at a time: further threads that read SQLite would only make the others wait for the interpreter.
+        (spending, depth), (rates, drift), accepted, inputs = await asyncio.gather(
+            self._money(), self._by_tier(), acceptance(self._engine), self._inputs.look()
+        )
+        sampling = self.settings.sampling
+        return MonitorStatus(
+            queue=depth,
+            offered=self._offered,
+            sampled=self._sampled,
+            dropped=self._dropped,
+            spending=spending,
+            budget_usd=sampling.budget_share * spending.serving_usd + sampling.cold_start_usd,
+            upgrade_rates=rates,
+            evidence_of_shift=self._watch.evidence(),
+            acceptance=accepted.by_tier,
+            acceptance_by_kind=accepted.by_kind,
+            input_drift=inputs,
+            calibration_drift=drift,
+            calibrations=list(self.panel.calibrations.values()),
+        )
+
+    async def _money(self) -> tuple[Spending, Depth]:
+        return await self._recent_spending(), await self._queue.depth()
+
+    async def _by_tier(self) -> tuple[list[UpgradeRate], list[CalibrationDrift]]:
+        rates = [await self.upgrade_rate(tier) for tier in (None, *self.judged_tiers)]
+        return rates, await calibration_drift(self._engine, self.judged_tiers)
+
+    async def _take_offer(self) -> bool:
+        if not self._offers:
+            return False
+        record, sampling = self._offers[0], self.settings.sampling
+        # Offers are drawn whatever they are about, so that their mean is that of all answers.
+        self._attention += (attention(record, sampling.least_attention) - self._attention) / _ATTENTION_WINDOW
+        spending = msgspec.structs.replace(await self._recent_spending(), attention=self._attention)
+        decided = draw(
+            record, spending, self._likely_bound(record, "sample"), sampling, self._likely_bound(record, "probe")
+        )
+        if decided.sampled and await self._queue.add(record, decided, self._clock()):
+            self._sampled += 1
+            self._worker.nudge()
+        # Only now, so that a failing database loses no offer.
+        self._offers.popleft()
+        return True
+
+    async def _recent_spending(self) -> Spending:
+        """A sum over a day's requests is too dear for every offer; the claim checks the budget again, exactly."""
+        now = self._clock()
+        if self._spending is None or now - self._spent_at >= self.settings.poll_seconds:
+            self._spending, self._spent_at = await self._queue.spending(now), now
+        return self._spending
+
+    def _likely_bound(self, record: Record, purpose: Purpose) -> float:
+        usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=self.settings.max_tokens)
+        asked = [tier.number for tier in self._tiers] if purpose == "probe" else [self._verifier.tier.number]
+        return sum(self._price(number, usage) for number in asked)
+
+    async def _verify_one(self) -> bool:
+        """Whether something was done, so that there may be more to do."""
+        now = self._clock()
+        await self._queue.sweep(now, now - self.settings.expire_seconds)
+        loads = [tier.load() for tier in self._tiers]
+        # Batch priority yields inside our cores; a remote tier knows no priorities, so do not join its queue.
+        if not loads[-1].healthy or any(load.waiting > 0 for load in loads):
+            return False
+        job = await self._queue.next_job(now)
+        if job is None:
+            return False
+        try:
+            bound = self._verifier.bound_usd(job)
+        except AttemptError as error:
+            # Take it, so that the failure counts and a poisoned job cannot block the queue.
+            if await self._queue.claim(job, 0.0, now) == "claimed":
+                await self._fail(job, error)
+            return True
+        claimed = await self._queue.claim(job, bound, now)
+        if claimed == "claimed":
+            await self._work_on(job, bound)
+        return claimed != "no budget"
+
+    async def _fail(self, job: Job, error: AttemptError) -> None:
+        log.warning("verification of %s failed: %s", job.request_id, error)
+        now = self._clock()
+        await self._queue.give_back(job, str(error), error.cost_usd, now + self.settings.retry_seconds, now)
+
+    async def _work_on(self, job: Job, bound_usd: float) -> None:
+        try:
+            # Not beyond the lease: from then on somebody else may be at it, and a starved answer must not hold us up.
+            async with asyncio.timeout(self.settings.lease_seconds):
+                rulings = await self._verifier.verify(job)
+            row = await self._learn(job, rulings)
+        except AttemptError as error:
+            await self._fail(job, error)
+        except TimeoutError:
+            await self._fail(job, AttemptError(f"took longer than {self.settings.lease_seconds:.0f} s", bound_usd))
+        except asyncio.CancelledError:
+            # What the aborted answer cost is not known: at most what was reserved.
+            now = self._clock()
+            await asyncio.shield(self._queue.give_back(job, "the monitor was stopped", bound_usd, now, now))
+            raise
+        else:
+            await self._queue.finish(job, rulings, row, self._clock())
+            if any(ruling.label is not None for ruling in rulings):
+                await self._look_for_shifts()
+
+    async def _learn(self, job: Job, rulings: Sequence[Ruling]) -> Mapping[str, Any] | None:
+        if self._encode is None or all(ruling.label is None for ruling in rulings):
+            return None
+        try:
+            encoded = await self._encode(job.messages)
+        except Exception as error:
+            raise AttemptError(f"the encoder failed: {error}", sum(ruling.cost_usd for ruling in rulings)) from error
+        return training_row(job, rulings, encoded, len(self._tiers), self._clock(), self._fingerprints())
+
+    async def _look_for_shifts(self) -> None:
+        for alarm in await self._watch.catch_up():
+            log.warning("%s: %s", alarm.stream, alarm.reason)
+            if self._on_alarm is not None:
+                await self._on_alarm(alarm)

@@ -1,0 +1,168 @@
+"""Retention: texts and rows are kept for a while and up to a number, and then deleted, a batch at a time."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Table, and_, delete, exists, func, null, select, text, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import erased_embeddings, requests, training_rows, verifications
+from quality.store.database import checkpoint
+
+_DAY = 86_400.0
+# A request may be drawn for verification this long after it was stored; until then its text is needed.
+_GRACE_SECONDS = 60.0
+# The budget of verification counts what was spent in the last day.
+_LEAST_VERIFICATION_SECONDS = _DAY
+_DIGEST_SECONDS = 7 * _DAY
+_LOCK = 0x41494F08  # PostgreSQL advisory lock number: "AIO", 8
+
+
+class RetentionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept; None: without limit. Days may be fractions.
+
+    `text_days`: messages, answers, verifiers' answers and judges' reasons; with 0 they are kept until the request is
+    verified or passed over, so that only embedding and label stay. `days` and `rows`: requests with their routing, and
+    the verifications of that time. `training_days` and `training_rows`: embeddings with labels. Raises `ValueError`.
+    """
+
+    text_days: float | None = 30.0
+    days: float | None = 400.0
+    rows: int | None = None
+    training_days: float | None = None
+    training_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            limit = getattr(self, name)
+            if limit is not None and limit < 0:
+                raise ValueError(f"{name} is {limit}; it must not be negative")
+
+
+class Purged(msgspec.Struct, frozen=True, kw_only=True):
+    """How many rows lost their texts, and how many were deleted."""
+
+    texts: int = 0
+    requests: int = 0
+    verifications: int = 0
+    training_rows: int = 0
+
+
+class Retention:
+    """Keeps the store of `engine` within `limits`, whenever `purge` is called.
+
+    Replicas take turns, batch by batch. A batch is one short transaction, found by an index on time.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        limits: RetentionLimits,
+        *,
+        batch: int = 500,
+        pause_seconds: float = 0.02,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine = engine
+        self.limits = limits
+        self._batch = batch
+        self._pause_seconds = pause_seconds
+        self._clock = clock
+
+    async def purge(self) -> Purged:
+        """Delete everything that is beyond the limits now."""
+        now, limits = self._clock(), self.limits
+        texts = 0
+        if limits.text_days is not None:
+            old = now - max(limits.text_days * _DAY, _GRACE_SECONDS)
+            texts = await self._purge_texts(old)
+        before = await self._limit(requests, limits.days, limits.rows, now)
+        learned_before = await self._limit(training_rows, limits.training_days, limits.training_rows, now)
+        purged = Purged(
+            texts=texts,
+            requests=await self._delete(requests, "request_id", before, _not_waiting()),
+            verifications=await self._delete(
+                verifications,
+                "verification_id",
+                None if before is None else min(before, now - _LEAST_VERIFICATION_SECONDS),
+                verifications.c.status != "pending",
+            ),
+            training_rows=await self._delete(training_rows, "training_row_id", learned_before),
+        )
+        await self._delete(erased_embeddings, "digest", now - _DIGEST_SECONDS, at="erased_at")
+        if any(msgspec.structs.astuple(purged)):
+            await checkpoint(self._engine)
+        return purged
+
+    async def _purge_texts(self, before: float) -> int:
+        r, v = requests.c, verifications.c
+        asked = self._oldest(
+            requests, r.request_id, and_(r.messages.is_not(None), r.created_at < before, _not_waiting())
+        )
+        judged = self._oldest(
+            verifications,
+            v.verification_id,
+            and_(v.reason.is_not(None), v.created_at < before, v.status != "pending"),
+        )
+        emptied = dict.fromkeys(("messages", "answer", "reasoning", "response_format"), null())
+        return await self._in_batches(
+            update(requests).where(r.request_id.in_(asked)).values(**emptied)
+        ) + await self._in_batches(
+            update(verifications)
+            .where(v.verification_id.in_(judged))
+            .values(verifier_answer=null(), reason=null(), error=null())
+        )
+
+    async def _delete(
+        self,
+        table: Table,
+        key: str,
+        before: float | None,
+        condition: ColumnElement[bool] | None = None,
+        at: str = "created_at",
+    ) -> int:
+        if before is None:
+            return 0
+        conditions = [table.c[at] < before, *([] if condition is None else [condition])]
+        oldest = self._oldest(table, table.c[key], and_(*conditions), at)
+        return await self._in_batches(delete(table).where(table.c[key].in_(oldest)))
+
+    def _oldest(self, table: Table, key: Any, condition: ColumnElement[bool], at: str = "created_at") -> Any:
+        return select(key).where(condition).order_by(table.c[at]).limit(self._batch).scalar_subquery()
+
+    async def _limit(self, table: Table, days: float | None, rows: int | None, now: float) -> float | None:
+        """The time before which rows go: by their age, and so that `rows` of them are left."""
+        limits = [] if days is None else [now - days * _DAY]
+        if rows is not None:
+            newest = select(table.c.created_at).order_by(table.c.created_at.desc())
+            async with self._engine.connect() as connection:
+                # Counting first, as most of the time nothing is beyond the limit.
+                if (await connection.execute(select(func.count()).select_from(table))).scalar_one() > rows:
+                    first_kept = newest.offset(max(rows - 1, 0)).limit(1)
+                    limits.append((await connection.execute(first_kept)).scalar_one())
+        return max(limits, default=None)
+
+    async def _in_batches(self, statement: Any) -> int:
+        """Run `statement` until it finds nothing more; how many rows that were."""
+        done = 0
+        while True:
+            async with self._engine.begin() as connection:
+                if connection.dialect.name == "postgresql":
+                    mine = await connection.scalar(text("SELECT pg_try_advisory_xact_lock(:number)"), {"number": _LOCK})
+                    if not mine:
+                        return done  # another replica is at it
+                count = (await connection.execute(statement)).rowcount
+            done += count
+            if count < self._batch:
+                return done
+            # Let those who serve write in between.
+            await asyncio.sleep(self._pause_seconds)
+
+
+def _not_waiting() -> ColumnElement[bool]:
+    """No verification waits for this request's texts."""
+    waiting = and_(verifications.c.request_id == requests.c.request_id, verifications.c.status == "pending")
+    return ~exists().where(waiting)

@@ -1,0 +1,24 @@
+"""Recorded: any request as the ledger keeps it, an answer by a tier or an embedding, told apart by `api`."""
+
+import msgspec
+
+from quality.records.embedding_record import EmbeddingRecord
+from quality.records.record import Record
+
+Recorded = Record | EmbeddingRecord
+
+
+class _Kind(msgspec.Struct):
+    api: str
+
+
+_kind = msgspec.msgpack.Decoder(_Kind)
+_answer = msgspec.msgpack.Decoder(Record)
+_embedding = msgspec.msgpack.Decoder(EmbeddingRecord)
+
+encoded = msgspec.msgpack.Encoder().encode
+
+
+def decoded(payload: bytes) -> Recorded:
+    """What `encoded` was given. Raises `msgspec.DecodeError`."""
+    return (_embedding if _kind.decode(payload).api == "embedding" else _answer).decode(payload)

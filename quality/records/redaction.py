@@ -1,0 +1,132 @@
+"""Redaction: what an operator wants to be struck out of texts before anything stores them."""
+
+import importlib
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quality.records.record import Record
+
+log = logging.getLogger(__name__)
+
+Redact = Callable[[str], str]
+"""A text as it may be stored. An error drops the text."""
+
+STRUCK = "[redacted]"
+DROPPED = "[dropped: the redaction failed]"
+
+
+class RedactionError(ValueError):
+    """The redaction that was asked for cannot be had; the message names it and says why."""
+
+
+def load_redaction(named: str) -> Redact:
+    """`module:function`, taking and giving a text, or a file of regular expressions, one per line, whose matches are
+    struck out; empty lines and those that begin with # say nothing. Raises `RedactionError`."""
+    module, separator, function = named.partition(":")
+    if separator and all(part.isidentifier() for part in module.split(".")):
+        try:
+            found = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            raise RedactionError(f"redaction {named!r}: {error}") from error
+        if not callable(found):
+            raise RedactionError(f"redaction {named!r} is no function")
+        return _checked(found)
+    return patterns_redaction(Path(named))
+
+
+def patterns_redaction(path: Path) -> Redact:
+    """Strikes out what the regular expressions in `path` match. Raises `RedactionError`."""
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise RedactionError(f"redaction file {path}: {error}") from error
+    patterns = []
+    for line in lines:
+        if line and not line.startswith("#"):
+            try:
+                patterns.append(re.compile(line))
+            except re.error as error:
+                raise RedactionError(f"redaction file {path}: {line!r}: {error}") from error
+    if not patterns:
+        raise RedactionError(f"redaction file {path} has no expression")
+
+    def redact(text: str) -> str:
+        for pattern in patterns:
+            text = pattern.sub(STRUCK, text)
+        return text
+
+    return redact
+
+
+def redacted(record: Record, redact: Redact) -> Record:
+    """`record` with its texts redacted; without any of them if that fails, as half a conversation may tell the rest."""
+    try:
+        return msgspec.structs.replace(
+            record,
+            messages=None
+            if record.messages is None
+            else [message | {"content": redact(message["content"])} for message in record.messages],
+            answer=None if record.answer is None else redact(record.answer),
+            reasoning=None if record.reasoning is None else redact(record.reasoning),
+            response_format=_every_text(record.response_format, redact),
+            error=None if record.error is None else redact(record.error),
+            attempts=[
+                attempt if attempt.error is None else msgspec.structs.replace(attempt, error=redact(attempt.error))
+                for attempt in record.attempts
+            ],
+        )
+    except Exception:
+        # The error may hold the text it was about: its kind must do.
+        log.error("the redaction of request %s failed; its texts are dropped", record.request_id)
+        return without_texts(record)
+
+
+def without_texts(record: Record) -> Record:
+    """`record` as if its owner had not consented to storing texts."""
+    attempts = [msgspec.structs.replace(attempt, error=attempt.error and DROPPED) for attempt in record.attempts]
+    return msgspec.structs.replace(
+        record,
+        messages=None,
+        answer=None,
+        reasoning=None,
+        response_format=None,
+        error=record.error and DROPPED,
+        attempts=attempts,
+    )
+
+
+def redacted_text(text: str | None, redact: Redact | None) -> str | None:
+    """`text` as it may be stored; None if that cannot be found out."""
+    if text is None or redact is None:
+        return text
+    try:
+        return redact(text)
+    except Exception:
+        log.error("a redaction failed; the text is dropped")
+        return None
+
+
+def _checked(function: Callable[[str], Any]) -> Redact:
+    def redact(text: str) -> str:
+        found = function(text)
+        if not isinstance(found, str):
+            raise TypeError(f"the redaction gave {type(found).__name__}, no text")
+        return found
+
+    return redact
+
+
+def _every_text(value: Any, redact: Redact) -> Any:
+    """`value` with every text in it redacted, names of fields excepted."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list):
+        return [_every_text(part, redact) for part in value]
+    if isinstance(value, dict):
+        return {name: _every_text(part, redact) for name, part in value.items()}
+    return value

@@ -1,0 +1,131 @@
+"""Redaction of long texts in a process of its own: an expression can take hours for some text of a megabyte, and holds
+the interpreter while it does."""
+
+import asyncio
+import logging
+import signal
+import struct
+import sys
+from asyncio import subprocess
+from contextlib import suppress
+
+import msgspec
+
+from quality.records.any_record import decoded, encoded
+from quality.records.record import Record
+from quality.records.redaction import load_redaction, redacted, without_texts
+
+log = logging.getLogger(__name__)
+
+# Records whose texts have fewer characters are redacted at once.
+LONG_CHARS = 2048
+# How long the redaction of one record may take.
+SECONDS = 5.0
+# What may wait for its turn.
+MOST_WAITING_CHARS = 64 << 20
+
+_LENGTH = struct.Struct("<Q")
+
+
+def num_chars(record: Record) -> int:
+    """Of all that a redaction looks at, errors aside."""
+    texts = [message["content"] for message in record.messages or ()]
+    form = b"" if record.response_format is None else msgspec.json.encode(record.response_format)
+    return sum(map(len, (*texts, record.answer or "", record.reasoning or "", form)))
+
+
+class RedactionProcess:
+    """Redacts records one after another, in a process that the first one starts. `named` as for `load_redaction`.
+
+    A record loses its texts where their redaction fails, takes longer than `seconds`, or would wait behind too many
+    others. Belongs to one event loop; `close` it.
+    """
+
+    def __init__(self, named: str, seconds: float = SECONDS) -> None:
+        self._named, self._seconds = named, seconds
+        self._turn = asyncio.Lock()
+        self._waiting_chars = 0
+        self._process: subprocess.Process | None = None
+
+    async def redacted(self, record: Record) -> Record:
+        """As `quality.records.redaction.redacted`."""
+        chars = num_chars(record)
+        if self._waiting_chars + chars > MOST_WAITING_CHARS:
+            return _dropped(record, "too many wait for theirs")
+        self._waiting_chars += chars
+        try:
+            async with self._turn:
+                return await self._asked(record)
+        finally:
+            self._waiting_chars -= chars
+
+    async def close(self) -> None:
+        """End the process. Idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _asked(self, record: Record) -> Record:
+        try:
+            # It ends itself after `seconds`; twice as long is for a process that cannot even do that.
+            async with asyncio.timeout(2 * self._seconds + 10):
+                answer = await self._exchange(encoded(record))
+        except (OSError, EOFError, TimeoutError) as error:
+            await self.close()
+            return _dropped(record, f"took longer than {self._seconds:g} s, or its process failed ({error!r})")
+        except asyncio.CancelledError:
+            # An answer that nobody reads would be the next one's.
+            await self.close()
+            raise
+        found = decoded(answer)
+        assert isinstance(found, Record)
+        if record.messages is not None and found.messages is None:
+            return _dropped(record, "failed")
+        return found
+
+    async def _exchange(self, payload: bytes) -> bytes:
+        if self._process is None:
+            command = (sys.executable, "-m", __name__, self._named, str(self._seconds))
+            self._process = await subprocess.create_subprocess_exec(
+                *command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        sending, receiving = self._process.stdin, self._process.stdout
+        assert sending is not None
+        assert receiving is not None
+        sending.write(_LENGTH.pack(len(payload)))
+        sending.write(payload)
+        await sending.drain()
+        (length,) = _LENGTH.unpack(await receiving.readexactly(_LENGTH.size))
+        return await receiving.readexactly(length)
+
+
+def _dropped(record: Record, why: str) -> Record:
+    log.error("the redaction of request %s %s; its texts are dropped", record.request_id, why)
+    return without_texts(record)
+
+
+def _serve(named: str, seconds: float) -> None:
+    """Redact what comes on the standard input until it ends. The alarm, which ends the process, is obeyed within an
+    expression too."""
+    redact = load_redaction(named)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    receiving, sending = sys.stdin.buffer, sys.stdout.buffer
+    while length := receiving.read(_LENGTH.size):
+        payload = receiving.read(_LENGTH.unpack(length)[0])
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        record = decoded(payload)
+        assert isinstance(record, Record)
+        answer = encoded(redacted(record, redact))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sending.write(_LENGTH.pack(len(answer)) + answer)
+        sending.flush()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], float(sys.argv[2]))

@@ -1,0 +1,68 @@
+"""What is `Recorded` as rows of `requests` and `routing_decisions`, and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from classifier.decision import Decision, PolicyInputs
+from quality.records.any_record import Recorded
+from quality.records.embedding_record import EmbeddingRecord
+from quality.records.record import Attempt, Record, Timings
+
+# Nothing is generated, nothing decided, and nothing saved: no tier could have done it.
+_NO_ANSWER: dict[str, Any] = {
+    "stream": False, "tier": None, "attempts": [], "messages": None, "answer": None, "reasoning": None,
+    "response_format": None, "finish_reason": None, "completion_tokens": 0, "cached_tokens": 0, "reasoning_tokens": 0,
+    "route_ms": 0.0, "ttft_ms": None, "queue_ms": None, "prefill_ms": None, "decode_ms": None, "cache": None,
+}  # fmt: skip
+
+
+def request_row(record: Recorded) -> dict[str, Any]:
+    """The row of `requests`."""
+    if isinstance(record, EmbeddingRecord):
+        return msgspec.structs.asdict(record) | _NO_ANSWER | {"baseline_cost_usd": record.cost_usd}
+    row = {name: getattr(record, name) for name in Record.__struct_fields__ if name not in ("decision", "timings")}
+    return row | msgspec.structs.asdict(record.timings)
+
+
+def decision_row(record: Record) -> dict[str, Any]:
+    """The row of `routing_decisions`: the whole decision, with what is filtered by in columns of its own."""
+    decision = record.decision
+    prediction = decision.inputs.prediction
+    return {
+        "request_id": record.request_id,
+        "created_at": record.created_at,
+        "tier": decision.tier,
+        "would_be_tier": decision.would_be,
+        "reason": decision.reason,
+        "classifier_version": prediction.classifier_version,
+        "prediction_kind": prediction.kind,
+        "novelty": prediction.novelty,
+        "quality_target": decision.inputs.quality_target,
+        "p_ok": prediction.p_ok,
+        "scores": decision.scores,
+        "inputs": decision.inputs,
+        "experiment_id": decision.inputs.experiment_id,
+        "arm": decision.inputs.arm,
+    }
+
+
+def recorded_of(request: Mapping[str, Any], decision: Mapping[str, Any]) -> Recorded:
+    """What `request_row` and `decision_row` were made from; `decision` is not looked at for an embedding."""
+    if request["api"] == "embedding":
+        return EmbeddingRecord(**{name: request[name] for name in EmbeddingRecord.__struct_fields__})
+    timings = Timings(**{name: request[name] for name in Timings.__struct_fields__})
+    plain = {name: request[name] for name in Record.__struct_fields__ if name not in ("decision", "timings")}
+    plain["attempts"] = msgspec.convert(request["attempts"], list[Attempt])
+    return Record(
+        **plain,
+        timings=timings,
+        decision=Decision(
+            tier=decision["tier"],
+            would_be=decision["would_be_tier"],
+            reason=decision["reason"],
+            scores=decision["scores"],
+            inputs=msgspec.convert(decision["inputs"], PolicyInputs),
+        ),
+    )

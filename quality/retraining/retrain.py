@@ -1,0 +1,327 @@
+"""Retraining: from stored outcomes to a classifier that is refused or put on trial, every transition a row with its
+reason. How the trial goes on is `quality.rollout.rollout`'s."""
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from safetensors.numpy import save_file
+from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from classifier.acceptance import accepted_artefact
+from classifier.artefact import load_manifest
+from classifier.complexity.prior import adequacies, like_of
+from classifier.errors import ArtefactError
+from classifier.manifest import Manifest
+from classifier.registry import ArtefactRegistry
+from migrations.tables import training_rows
+from quality.monitor.shift_watch import tier_changes
+from quality.retraining.messages import ORDER, RESULT, ROWS, Order
+from quality.retraining.runs import Busy, LeaseLostError, RetrainRuns, Run
+from quality.retraining.subprocess import OnProgress, Train, run_training_process
+from quality.rollout.classifier_versions import ClassifierVersions
+from quality.rollout.evidence import RolloutSettings
+from quality.rollout.registry_transaction import registry_transaction
+from quality.rollout.rollout import ACTOR, Rollouts
+from quality.verification.training_rows import Tensors, data_hash, export_rows, feature_spec
+
+log = logging.getLogger(__name__)
+
+Trigger = Literal["cron", "drift", "cli", "button"]
+Outcome = Literal["canary", "promoted", "refused", "nothing new", "busy"]
+
+
+class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Knobs of a run. `catalogue_fingerprint` and `models` (by tier) say whose outcomes the rows are; `tiers`: their
+    fingerprints (`Catalog.tier_fingerprint`), by which rows are chosen; empty: by their number alone. `prior` as for
+    `Order`; empty: tiers spread evenly. `rollout`, how an accepted candidate comes to serve."""
+
+    catalogue_fingerprint: str
+    models: dict[str, list[str | None]]
+    tiers: list[str] = []
+    seed: int = 0
+    prior: list[list[float]] = []
+    lease_seconds: float = 120.0
+    timeout_seconds: float = 3600.0
+    rollout: RolloutSettings = RolloutSettings()
+
+
+class RetrainResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended. `judgement` is a `quality.rollout.promotion_gate.Judgement` as plain data, None if nothing was
+    trained."""
+
+    run_id: str
+    outcome: Outcome
+    reason: str
+    incumbent: str
+    candidate: str | None = None
+    judgement: dict[str, Any] | None = None
+
+
+class _Trained(msgspec.Struct, frozen=True, kw_only=True):
+    """The training process's result, read without importing what trains."""
+
+    version: str
+    path: str
+    judgement: dict[str, Any]
+
+
+async def retrain(
+    engine: AsyncEngine,
+    registry: ArtefactRegistry,
+    settings: RetrainSettings,
+    *,
+    trigger: Trigger,
+    on_progress: OnProgress = lambda step, share: None,
+    clock: Callable[[], float] = time.time,
+    train: Train = run_training_process,
+) -> RetrainResult:
+    """Train a candidate from all stored rows; its rollout begins if it is better (QM-06, QM-07).
+
+    One run at a time over all replicas: a second start returns "busy". A run whose runner died is resumed. Data on
+    which the last run was made already are "nothing new". Whatever fails is written to the run's row and raised.
+    `train` carries out the order in a folder and leaves the result there.
+    """
+    runs = RetrainRuns(engine, settings.lease_seconds)
+    run = await runs.acquire(trigger, clock())
+    if isinstance(run, Busy):
+        reason = f"run {run.run_id} is under way, held by {run.owner}"
+        return RetrainResult(
+            run_id=run.run_id, outcome="busy", reason=reason, incumbent=load_manifest(registry.current()).version
+        )
+    result = await _Retraining(engine, registry, settings, runs, run, on_progress, clock, train).complete()
+    if result.outcome != "canary":
+        return result
+    # The rollout is in the database: should this fail, whoever advances it next begins here.
+    said = await Rollouts(engine, registry, clock=clock).advance()
+    if said is not None and said.act == "promote":
+        return msgspec.structs.replace(result, outcome="promoted", reason=f"{result.reason}; {said.reason}")
+    return result
+
+
+class _Retraining:
+    """One run, step by step: export, train and judge in a process, decide. Each step is safe to repeat."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        registry: ArtefactRegistry,
+        settings: RetrainSettings,
+        runs: RetrainRuns,
+        run: Run,
+        on_progress: OnProgress,
+        clock: Callable[[], float],
+        train: Train,
+    ) -> None:
+        self._engine = engine
+        self._registry = registry
+        self._settings = settings
+        self._runs = runs
+        self._run = run
+        self._on_progress = on_progress
+        self._clock = clock
+        self._train = train
+        self._versions = ClassifierVersions(engine)
+        self._rollouts = Rollouts(engine, registry, clock=clock)
+        self._folder = registry.root / ".runs" / run.run_id
+        self._tiers = max(map(len, settings.models.values()), default=0)
+        self._prior = settings.prior or adequacies(like_of(self._tiers)).tolist()
+        self._rollout = msgspec.structs.replace(settings.rollout, prior=self._prior)
+
+    async def complete(self) -> RetrainResult:
+        keeping = asyncio.create_task(self._keep_lease())
+        working = asyncio.create_task(self._work())
+        try:
+            await asyncio.wait({keeping, working}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                # The lease is gone, and with it the right to write.
+                keeping.result()
+            return await working
+        except Exception as error:
+            await self._fail(error)
+            raise
+        except asyncio.CancelledError:
+            await asyncio.shield(self._let_go())
+            raise
+        finally:
+            for task in (keeping, working):
+                task.cancel()
+            await asyncio.gather(keeping, working, return_exceptions=True)
+
+    async def _work(self) -> RetrainResult:
+        incumbent_folder = self._registry.current()
+        incumbent = load_manifest(incumbent_folder)
+        await self._versions.ensure(incumbent, incumbent_folder, self._clock())
+        if self._tiers < 2:
+            return await self._nothing_new(incumbent, "", "the catalogue has no tiers to choose between")
+        root_folder = self._root_of(incumbent)
+        tensors = await export_rows(self._engine, incumbent, self._settings.tiers or [""] * self._tiers)
+        changes = await tier_changes(self._engine)
+        asked = (msgspec.json.encode(one).decode() for one in (self._settings, changes))
+        hashed = data_hash(tensors, root_folder.name, *asked)
+        if not len(tensors["at"]):
+            return await self._nothing_new(incumbent, hashed, "no verified outcome to train on is stored")
+        if hashed == await self._runs.last_trained_hash():
+            return await self._nothing_new(incumbent, hashed, "the stored outcomes are those of the last run")
+        await self._runs.advance(self._run, "exported", self._clock(), {"data_hash": hashed})
+        trained = await self._trained(incumbent_folder, root_folder, tensors, changes, hashed)
+        await self._versions.trained(trained.version, Path(trained.path), incumbent.version, self._clock())
+        return await self._decide(incumbent, trained, hashed)
+
+    async def _trained(
+        self, incumbent: Path, root: Path, tensors: Tensors, changes: dict[int, float], hashed: str
+    ) -> _Trained:
+        """The training process's result; a resumed run takes what its dead runner left, if the data are the same."""
+        folder = self._folder_of(hashed)
+        if not (folder / RESULT).is_file():
+            start, end = await self._window()
+            order = Order(
+                root_artefact=str(root),
+                incumbent=str(incumbent),
+                registry=str(self._registry.root),
+                catalogue_fingerprint=self._settings.catalogue_fingerprint,
+                models=self._settings.models,
+                window_start=start,
+                window_end=end,
+                seed=self._settings.seed,
+                changes=changes,
+                prior=self._prior,
+            )
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, folder / ROWS)
+            (folder / ORDER).write_bytes(msgspec.json.encode(order))
+            await self._train(folder, self._on_progress, timeout_seconds=self._settings.timeout_seconds)
+        trained = _result_in(folder)
+        await self._runs.advance(self._run, "trained", self._clock(), {"classifier_version": trained.version})
+        return trained
+
+    async def _decide(self, incumbent: Manifest, trained: _Trained, hashed: str) -> RetrainResult:
+        """Refuse the candidate or begin its rollout, in the transaction that ends the run."""
+        reasons: list[str] = list(trained.judgement["reasons"])
+        reasons += await asyncio.to_thread(self._unfit, trained, incumbent)
+        now, folder = self._clock(), Path(trained.path)
+        async with registry_transaction(self._engine) as connection:
+            if (known := await self._versions.why_rolled_back(connection, trained.version)) is not None:
+                reasons.append(f"was rolled back before: {known}")
+            accepted = not reasons
+            outcome: Literal["canary", "refused"] = "canary" if accepted else "refused"
+            reason = f"better than {incumbent.version} on held-out rows" if accepted else "; ".join(reasons)
+            reason += "".join(
+                f"; {rows} new rows are from before tier {tier}'s answers changed"
+                for tier, rows in trained.judgement["outdated"].items()
+            )
+            action = "retrain.accepted" if accepted else "classifier.refused"
+            await self._finish(connection, now, action, reason, hashed, trained)
+            under_way = await self._rollouts.running(connection)
+            if under_way is None or under_way.version != trained.version:
+                await self._versions.became(
+                    connection, trained.version, folder, outcome, reason, now,
+                    parent=incumbent.version, metrics=trained.judgement,
+                )  # fmt: skip
+                if accepted:
+                    await self._rollouts.begin(
+                        connection, trained.version, incumbent.version, self._rollout,
+                        actor=ACTOR, reason=reason,
+                    )  # fmt: skip
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return RetrainResult(
+            run_id=self._run.run_id,
+            outcome=outcome,
+            reason=reason,
+            incumbent=incumbent.version,
+            candidate=trained.version,
+            judgement=trained.judgement,
+        )
+
+    def _unfit(self, trained: _Trained, incumbent: Manifest) -> list[str]:
+        """Why a server would refuse the candidate, whatever the judgement on it."""
+        if trained.version == incumbent.version:
+            return ["the candidate is the incumbent"]
+        try:
+            model = accepted_artefact(
+                Path(trained.path), self._settings.catalogue_fingerprint, tiers=self._tiers, must_be_measured=True
+            )
+        except (ArtefactError, OSError) as error:
+            return [str(error)]
+        if feature_spec(model.manifest) != feature_spec(incumbent):
+            return [f"its features are not those of {incumbent.version}, of which the stored rows are"]
+        return []
+
+    def _folder_of(self, hashed: str) -> Path:
+        return self._folder / hashed[:16]
+
+    async def _nothing_new(self, incumbent: Manifest, hashed: str, reason: str) -> RetrainResult:
+        now = self._clock()
+        async with self._engine.begin() as connection:
+            await self._finish(connection, now, "retrain.nothing_new", reason, hashed, None)
+        return RetrainResult(run_id=self._run.run_id, outcome="nothing new", reason=reason, incumbent=incumbent.version)
+
+    async def _finish(
+        self, connection: AsyncConnection, now: float, action: str, reason: str, hashed: str, trained: _Trained | None
+    ) -> None:
+        fields = {
+            "status": "done",
+            "data_hash": hashed,
+            "classifier_version": trained.version if trained is not None else None,
+            "metrics": trained.judgement if trained is not None else None,
+        }
+        await self._runs.finish(connection, self._run, now, action=action, reason=reason, fields=fields)
+
+    async def _fail(self, error: Exception) -> None:
+        """Write the failure down; if the lease or the database is gone, somebody else will resume the run."""
+        message = f"{type(error).__name__}: {error}"
+        log.error("retraining run %s failed: %s", self._run.run_id, message)
+        with suppress(Exception):
+            async with self._engine.begin() as connection:
+                await self._runs.finish(
+                    connection,
+                    self._run,
+                    self._clock(),
+                    action="retrain.failed",
+                    reason="the run failed; the incumbent stays",
+                    fields={"status": "failed", "error": message},
+                )
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _let_go(self) -> None:
+        with suppress(SQLAlchemyError, LeaseLostError):
+            await self._runs.release(self._run, self._clock())
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await asyncio.sleep(self._runs.lease_seconds / 4)
+            try:
+                await self._runs.renew(self._run, self._clock())
+            except SQLAlchemyError:
+                log.warning("the lease of run %s could not be renewed; trying again", self._run.run_id, exc_info=True)
+
+    async def _window(self) -> tuple[str | None, str | None]:
+        query = select(func.min(training_rows.c.created_at), func.max(training_rows.c.created_at))
+        async with self._engine.connect() as connection:
+            first, last = (await connection.execute(query)).one()
+        return _iso(first), _iso(last)
+
+    def _root_of(self, incumbent: Manifest) -> Path:
+        """The artefact that the line began with: a candidate is made of it and of all stored rows afresh."""
+        manifest = incumbent
+        while manifest.parent is not None:
+            manifest = load_manifest(self._registry.folder(manifest.parent))
+        return self._registry.folder(manifest.version)
+
+
+def _result_in(folder: Path) -> _Trained:
+    return msgspec.json.decode((folder / RESULT).read_bytes(), type=_Trained)
+
+
+def _iso(epoch: float | None) -> str | None:
+    return None if epoch is None else datetime.fromtimestamp(epoch, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,79 @@
+"""Running the training process from the serving one: started, listened to, and killed with its caller."""
+
+import asyncio
+import os
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from quality.retraining.messages import Progress
+
+OnProgress = Callable[[str, float], None]
+
+
+class Train(Protocol):
+    """Carries out the order in `folder`, to which it adds the result, the candidate being in the order's registry."""
+
+    async def __call__(self, folder: Path, on_progress: OnProgress, *, timeout_seconds: float) -> None:
+        """Raises `TrainingProcessError`."""
+
+
+# One thread each: training must not take the cores that serve.
+_SINGLE_THREADED = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
+_ERROR_LINES = 20
+
+
+class TrainingProcessError(RuntimeError):
+    """The training process failed or ran too long; the message ends with its last words."""
+
+
+async def run_training_process(folder: Path, on_progress: OnProgress, *, timeout_seconds: float) -> None:
+    """Run `quality.retraining.process_main` on `folder` to its end. Raises `TrainingProcessError`."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "quality.retraining.process_main",
+        str(folder),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **_SINGLE_THREADED},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            last_words, _, code = await asyncio.gather(
+                _tail(process.stderr), _listen(process.stdout, on_progress), process.wait()
+            )
+    except TimeoutError as error:
+        raise TrainingProcessError(f"training took longer than {timeout_seconds:.0f} s and was stopped") from error
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if code != 0:
+        raise TrainingProcessError(f"training ended with exit status {code}: {last_words}")
+
+
+async def _listen(stream: asyncio.StreamReader, on_progress: OnProgress) -> None:
+    async for line in stream:
+        # A library may print what it likes; only progress is ours.
+        with suppress(msgspec.MsgspecError):
+            progress = msgspec.json.decode(line, type=Progress)
+            on_progress(progress.step, progress.share)
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    lines: deque[str] = deque(maxlen=_ERROR_LINES)
+    async for line in stream:
+        lines.append(line.decode(errors="replace").rstrip())
+    return "\n".join(lines)

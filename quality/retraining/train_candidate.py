@@ -1,0 +1,152 @@
+"""What the training process does: from exported labels to a candidate, which is what they say of the tiers by
+complexity class, and the judgement on it.
+
+A candidate is compared as it would route: each row by the cells and heads of the labels in the other folds, the
+incumbent by the labels that it was trained on.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import load_file
+
+from classifier.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.complexity.model import shipped_complexity, standardised
+from classifier.errors import TrainingDataError
+from classifier.local.estimator import LocalEstimator, learned_table
+from classifier.local.labels import Labels
+from classifier.manifest import SCHEMA_VERSION, TrainingWindow
+from quality.learning.own_labels import before_change
+from quality.retraining.messages import Order
+from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate
+from quality.verification.training_rows import TRAINED_ON
+
+Float = npt.NDArray[np.float32]
+Tensors = dict[str, npt.NDArray[Any]]
+Progress = Callable[[str, float], None]
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate in the registry and the judgement on it."""
+
+    version: str
+    path: str
+    judgement: Judgement
+
+
+def carry_out(order: Order, rows_file: Path, progress: Progress) -> Trained:
+    """Train and judge on the rows in `rows_file`, as `quality.verification.training_rows.export_rows` gives them.
+    Raises `TrainingDataError` or `ArtefactError` for rows or artefacts that do not fit."""
+    progress("reading the rows", 0.0)
+    tensors = load_file(rows_file)
+    labels = exported_labels(tensors, order.changes)
+    prior = np.array(order.prior, np.float32)[:, :-1]
+    if not len(labels):
+        raise TrainingDataError("no new rows; retraining needs some verified outcomes.")
+    if prior.shape[1] != labels.scores.shape[1]:
+        raise TrainingDataError(
+            f"the rows are of {labels.scores.shape[1] + 1} tiers, the catalogue has {prior.shape[1] + 1}."
+        )
+    progress("training", 0.1)
+    folder = _saved(order, learned_table(labels, prior), len(labels))
+    progress("comparing with the incumbent", 0.4)
+    return Trained(version=folder.name, path=str(folder), judgement=_judged(order, folder, tensors, labels, prior))
+
+
+def _judged(order: Order, folder: Path, tensors: Tensors, labels: Labels, prior: Float) -> Judgement:
+    """The decision about the candidate in `folder`, on the rows that the incumbent was not trained on."""
+    incumbent = load_artefact(Path(order.incumbent), order.catalogue_fingerprint)
+    learned = incumbent.adequacy if incumbent.kind == "measured" else None
+    known = prior if learned is None or learned.shape != prior.shape else learned
+    compared = tensors["compare"].astype(np.bool_)
+    ours = predicted_in_folds(labels, tensors["fold"], prior)
+    theirs = predicted_by(labels.take(~compared), known, labels)
+    # What a tier did before it changed no longer says how often it fails.
+    stale = labels.told < np.where(np.isnan(labels.scores), 0, tensors["told"])
+    current = replace(labels, scores=np.where(stale, np.float32(np.nan), labels.scores))
+    judgement = judge_candidate(
+        load_artefact(folder, order.catalogue_fingerprint),
+        incumbent,
+        current.take(compared),
+        Predicted(ours[compared], theirs[compared], rates_in_folds(labels, tensors["fold"])[compared]),
+        seed=order.seed,
+    )
+    outdated = {tier: int(stale[:, tier - 1].sum()) for tier in order.changes if tier <= stale.shape[1]}
+    return msgspec.structs.replace(judgement, outdated=outdated)
+
+
+def exported_labels(tensors: Tensors, changes: dict[int, float]) -> Labels:
+    """Exported rows as labels; those from before `changes` of their tier count for little."""
+    model = shipped_complexity()
+    weaker = tensors["no_worse"].shape[1]
+    decay = np.array([before_change(at, weaker, changes) for at in tensors["at"].tolist()], np.float32)
+    return Labels(
+        classes=tensors["classes"],
+        embedding=tensors["embedding"],
+        surface=standardised(tensors["features"], model.centre, model.scale),
+        scores=tensors["no_worse"],
+        weights=tensors["told"] * decay.reshape(-1, weaker),
+        key=tensors["key"] + 1,
+        context=tensors["context"],
+    )
+
+
+def predicted_in_folds(labels: Labels, fold: npt.NDArray[np.integer], table: Float) -> Float:
+    """P(as good) [n, tiers - 1] of each label's prompt by the labels of other folds, over `table` [4, tiers - 1]."""
+    found = np.zeros(labels.scores.shape, np.float32)
+    for number in np.unique(fold):
+        mine = fold == number
+        found[mine] = predicted_by(labels.take(~mine), table, labels.take(mine))
+    return found
+
+
+def rates_in_folds(labels: Labels, fold: npt.NDArray[np.integer]) -> Float:
+    """[n, tiers - 1]: how often each tier was as good in the other folds, whatever was asked."""
+    found = np.zeros(labels.scores.shape, np.float32)
+    good = labels.told * np.nan_to_num(labels.scores)
+    for number in np.unique(fold):
+        others = fold != number
+        found[~others] = (good[others].sum(axis=0) + 1.0) / (labels.told[others].sum(axis=0) + 2.0)
+    return found
+
+
+def predicted_by(known: Labels, table: Float, asked: Labels) -> Float:
+    """P(as good) [n, tiers - 1] of the prompts `asked` by the labels `known`, over `table` [4, tiers - 1]."""
+    if not len(known):
+        scores: Float = asked.classes @ table
+    else:
+        estimator = LocalEstimator(known, table)
+        scores = np.zeros(asked.scores.shape, np.float32)
+        for key, context in {*zip(asked.key.tolist(), asked.context.tolist(), strict=True)}:
+            rows = (asked.key == key) & (asked.context == context)
+            scores[rows] = estimator.score(
+                asked.classes[rows], asked.embedding[rows], asked.surface[rows], key, context
+            )
+    clipped: Float = np.clip(scores, 0.0, 1.0)
+    return clipped
+
+
+def _saved(order: Order, table: Float, labels: int) -> Path:
+    """The artefact that the line began with, with what was learned; the name follows from the content."""
+    root, parent = Path(order.root_artefact), load_manifest(Path(order.incumbent))
+    content = [parent.version, order.catalogue_fingerprint, str(order.window_end), str(labels), str(table.tolist())]
+    manifest = msgspec.structs.replace(
+        load_manifest(root),
+        version=f"v{SCHEMA_VERSION}-{hashlib.sha256(' '.join(content).encode()).hexdigest()[:12]}",
+        parent=parent.version,
+        tiers=table.shape[1] + 1,
+        catalogue_fingerprint=order.catalogue_fingerprint,
+        models=order.models,
+        training_window=TrainingWindow(start=order.window_start, end=order.window_end, source=TRAINED_ON),
+        counts={"labels": labels},
+        adequacy=[[round(p, 4) for p in row] for row in table.tolist()],
+        seed=order.seed,
+        metrics={},
+    )
+    return save_artefact(Path(order.registry), manifest, load_model_tensors(root), load_base(root))

@@ -1,0 +1,105 @@
+"""What an operator orders about classifier versions: promote one by hand, roll back, put one on trial, end the trial.
+
+The rows are written first and the pointer last, in one transaction: a database that is away (`SQLAlchemyError`,
+`OSError`) leaves everything as it was.
+"""
+
+import time
+from typing import Any
+
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from classifier.errors import ArtefactError
+from classifier.registry import ArtefactRegistry
+from migrations.tables import audit_events
+from quality.rollout.classifier_versions import ClassifierVersions
+from quality.rollout.evidence import RolloutSettings
+from quality.rollout.registry_transaction import registry_transaction
+from quality.rollout.rollout import Rollouts
+
+
+async def promote(
+    engine: AsyncEngine,
+    registry: ArtefactRegistry,
+    version: str,
+    *,
+    actor: str,
+    reason: str,
+    prior: list[list[float]] | None = None,
+) -> str:
+    """Make `version` current, by hand, and watch it; returns the version it replaced. `prior` of the catalogue as for
+    `RolloutSettings`. Raises `ArtefactError` for an unknown one."""
+    registry.folder(version)
+    before = registry.current().name
+    rollouts = Rollouts(engine, registry)
+    async with registry_transaction(engine) as connection:
+        if before == version:
+            await rollouts.end(connection, "superseded", actor=actor, reason=reason)
+        else:
+            settings = RolloutSettings(prior=prior or [])
+            await rollouts.begin(connection, version, before, settings, actor=actor, reason=reason, stage="watch")
+        registry.promote(version)
+    return before
+
+
+async def rollback(
+    engine: AsyncEngine, registry: ArtefactRegistry, *, actor: str, reason: str, now: float | None = None
+) -> str:
+    """Make the previous classifier current again and write down who did it and why; returns its version.
+
+    Raises `ArtefactError` if there is no previous one.
+    """
+    retired, previous = registry.current().name, registry.previous()
+    if previous is None:
+        raise ArtefactError(f"{registry.root} names no previous version to roll back to.")
+    folder, now = registry.folder(previous), time.time() if now is None else now
+    async with registry_transaction(engine) as connection:
+        await Rollouts(engine, registry).close(connection, "superseded", reason=reason)
+        said = f"rolled back to: {reason}"
+        await ClassifierVersions(engine).became(connection, previous, folder, "promoted", said, now)
+        await _audit(connection, now, actor, "classifier.rolled_back", previous, reason, {"retired": retired})
+        registry.rollback()
+    return previous
+
+
+async def start_canary(
+    engine: AsyncEngine,
+    registry: ArtefactRegistry,
+    version: str,
+    share: float,
+    *,
+    actor: str,
+    reason: str,
+    prior: list[list[float]] | None = None,
+) -> None:
+    """Let `version` decide about a `share` of the requests, until the operator ends that or live evidence does.
+
+    `prior` as for `promote`. Raises `ArtefactError` if that cannot be.
+    """
+    registry.check_canary(version, share)
+    rollouts = Rollouts(engine, registry)
+    settings = RolloutSettings(share=share, promotes=False, prior=prior or [])
+    async with registry_transaction(engine) as connection:
+        await rollouts.begin(connection, version, registry.current().name, settings, actor=actor, reason=reason)
+        registry.start_canary(version, share)
+
+
+async def stop_canary(engine: AsyncEngine, registry: ArtefactRegistry, *, actor: str, reason: str) -> str | None:
+    """End the trial, or the watch of what was promoted, which goes on to serve; returns the version, None if none."""
+    async with registry_transaction(engine) as connection:
+        ended = await Rollouts(engine, registry).end(connection, "stopped", actor=actor, reason=reason)
+        orphan = registry.canary()
+        if ended is None and orphan is not None:
+            await _audit(connection, time.time(), actor, "classifier.canary_stopped", orphan.version, reason, None)
+        registry.stop_canary()
+    if ended is not None:
+        return ended.version
+    return None if orphan is None else orphan.version
+
+
+async def _audit(
+    connection: AsyncConnection, now: float, actor: str, action: str, subject: str, reason: str, details: Any
+) -> None:
+    row = {"actor": actor, "action": action, "subject": subject, "reason": reason, "details": details}
+    await connection.execute(insert(audit_events).values(created_at=now, **row))

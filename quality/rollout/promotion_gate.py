@@ -1,0 +1,167 @@
+"""Whether a candidate classifier may replace the incumbent.
+
+Its probabilities must be certainly nearer to the outcomes than the incumbent's, and nearer than each tier's own rate,
+which knows nothing of the prompt, by more than a standard error: shuffled labels teach the rates, and no more.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from classifier.local.labels import Labels
+from classifier.outcome_model import OutcomeModel
+from classifier.training import metrics
+from classifier.training.estimates import ECE_TOLERANCE, MIN_ROWS, RESAMPLES, Estimate, estimate
+from quality.rollout.guards import ClassGain, class_gains, class_reasons
+
+Float = npt.NDArray[np.floating]
+
+# Standard errors on either side of an estimate that its interval of 95% spans.
+_TWO_SIDED = 1.96
+
+
+class TierCalibration(msgspec.Struct, frozen=True, kw_only=True):
+    """Calibration error of the candidate for one tier on the newer rows.
+
+    `allowed` is a perfect model's 95% band plus a tolerance, or the incumbent's own error if that is larger. `sharper`:
+    the candidate's probabilities are certainly nearer to the outcomes than the incumbent's, by squared error (Brier
+    1950), however calibrated either is. A guard must not keep a worse model.
+    """
+
+    tier: int
+    rows: int
+    error: float
+    allowed: float
+    sharper: bool = False
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """The evidence and the decision, on the newer rows that the incumbent was not trained on.
+
+    `gain`: by how much the squared error of the candidate's probabilities (Brier 1950, in [0, 1]) is below the
+    incumbent's, paired by row; `over_rates`: below that of the tiers' own rates. None where there are too few rows.
+    `classes`: gains by complexity class, the worst first. `outdated`: by tier whose answers have changed, how many of
+    the new rows are from before and no longer say how often it fails. `reasons` are the refusals; empty means promote.
+    """
+
+    candidate: str
+    incumbent: str
+    new_rows: int
+    gain: Estimate | None
+    over_rates: Estimate | None
+    calibration: list[TierCalibration]
+    classes: list[ClassGain] = []
+    outdated: dict[int, int] = {}
+    reasons: list[str]
+
+    @property
+    def promote(self) -> bool:
+        """Whether the candidate may serve."""
+        return not self.reasons
+
+
+class Predicted(NamedTuple):
+    """P(as good) [n, tiers - 1] of n newer rows: the candidate's without having seen the row, the incumbent's, and each
+    tier's own rate."""
+
+    candidate: Float
+    incumbent: Float
+    rate: Float
+
+
+def judge_candidate(
+    candidate: OutcomeModel, incumbent: OutcomeModel, new: Labels, predicted: Predicted, *, seed: int = 0
+) -> Judgement:
+    """The decision about `candidate` on the `new` labels."""
+    errors = [_errors(new.scores, p) for p in predicted]
+    gain, over_rates = (_certain(errors[0], other, seed) for other in errors[1:])
+    calibration = tier_calibration(new.scores, predicted.candidate, predicted.incumbent, seed)
+    classes = class_gains(new.classes, errors[1] - errors[0])
+    return Judgement(
+        candidate=candidate.version,
+        incumbent=incumbent.version,
+        new_rows=len(new),
+        gain=gain,
+        over_rates=over_rates,
+        calibration=calibration,
+        classes=classes,
+        reasons=[
+            *_reasons(len(new), gain, over_rates),
+            *calibration_reasons(calibration),
+            *class_reasons(classes),
+        ],
+    )
+
+
+def tier_calibration(scores: Float, ours: Float, theirs: Float, seed: int) -> list[TierCalibration]:
+    """By tier with enough rows, of `ours` against what `theirs` allows; all [n, tiers - 1], `scores` with NaN for what
+    was not observed."""
+    found = []
+    for tier in range(1, scores.shape[1] + 1):
+        seen = ~np.isnan(scores[:, tier - 1])
+        if int(seen.sum()) < MIN_ROWS:
+            continue
+        y, score = scores[seen, tier - 1].astype(np.float64), ours[seen, tier - 1].astype(np.float64)
+        theirs_seen = theirs[seen, tier - 1].astype(np.float64)
+        before = metrics.calibration_error(y, theirs_seen)
+        nearer = (y - theirs_seen) ** 2 - (y - score) ** 2
+        found.append(
+            TierCalibration(
+                tier=tier,
+                rows=len(y),
+                error=round(metrics.calibration_error(y, score), 4),
+                allowed=round(max(metrics.calibration_band(score, seed) + ECE_TOLERANCE, before), 4),
+                sharper=bool(nearer.mean() > _TWO_SIDED * nearer.std(ddof=1) / len(y) ** 0.5),
+            )
+        )
+    return found
+
+
+def calibration_reasons(calibration: Sequence[TierCalibration]) -> list[str]:
+    """The tiers whose probabilities are too far from the outcomes."""
+    return [
+        f"tier {one.tier}: calibration error {one.error:.3f} on {one.rows} rows is above {one.allowed:.3f}"
+        for one in calibration
+        if one.error > one.allowed and not one.sharper
+    ]
+
+
+def shown(value: Estimate) -> str:
+    """An estimate as reasons print it."""
+    return f"{value.value:+.4f} [{value.low:+.4f}, {value.high:+.4f}]"
+
+
+def _errors(scores: Float, p: Float) -> Float:
+    """[n]: mean squared error over the tiers that were observed on a row."""
+    seen = ~np.isnan(scores)
+    squared = np.where(seen, (p - np.nan_to_num(scores)) ** 2, 0.0).sum(axis=1)
+    found: Float = squared / np.maximum(seen.sum(axis=1), 1)
+    return found
+
+
+def _certain(ours: Float, theirs: Float, seed: int) -> Estimate | None:
+    if len(ours) < MIN_ROWS:
+        return None
+    difference = theirs - ours
+    drawn = metrics.resamples(len(difference), RESAMPLES, seed)
+    return estimate(float(difference.mean()), np.asarray(drawn @ difference / drawn.sum(axis=1)))
+
+
+def _reasons(rows: int, gain: Estimate | None, over_rates: Estimate | None) -> list[str]:
+    if gain is None or over_rates is None:
+        return [f"{rows} newer rows; a comparison needs at least {MIN_ROWS}"]
+    reasons = []
+    if gain.low <= 0:
+        reasons.append(
+            f"its squared error on {rows} newer rows is below the incumbent's by {shown(gain)}; the lower bound must "
+            "be above 0"
+        )
+    if over_rates.value <= (over_rates.high - over_rates.low) / (2 * _TWO_SIDED):
+        reasons.append(
+            f"its squared error on {rows} newer rows is below that of the tiers' own rates by {shown(over_rates)}; it "
+            "must be by more than a standard error"
+        )
+    return reasons

@@ -1,0 +1,242 @@
+"""How a classifier version comes to serve: a canary, then all, then a watch; and back, if live evidence says so.
+
+The row is the truth and the registry's pointer follows it: whoever advances a rollout first decides by the evidence,
+then writes the rows, and last the pointer, in one transaction at a time over all replicas. Should it be killed anywhere
+in between, the next one to advance finds the stage that was committed and brings the pointer there.
+"""
+
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from classifier.registry import ArtefactRegistry, Canary
+from migrations.tables import audit_events, rollouts
+from quality.rollout.classifier_versions import ClassifierVersions, VersionStatus
+from quality.rollout.evidence import Evidence, RolloutEvidence, RolloutSettings
+from quality.rollout.registry_transaction import registry_transaction
+
+Stage = Literal["canary", "watch"]
+End = Literal["kept", "rolled_back", "superseded", "stopped"]
+ACTOR = "rollout"
+
+
+class Rollout(msgspec.Struct, frozen=True, kw_only=True):
+    """One under way: `version` is on trial beside `incumbent`, or serves in its place and is watched."""
+
+    rollout_id: str
+    version: str
+    incumbent: str
+    stage: Stage
+    share: float
+    settings: RolloutSettings
+    evidence: Evidence | None
+    created_at: float
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What is to be done about a rollout, and why."""
+
+    act: Literal["go on", "promote", "roll back", "keep"]
+    reason: str
+
+
+def verdict(rollout: Rollout, evidence: Evidence) -> Verdict:
+    """The rule, of the evidence alone.
+
+    A canary is rolled back on evidence of harm, by probes or by the answers it gave, at `stop_level` for both together;
+    it is promoted on evidence that it loses less than `margin`, or after `patience` probes without evidence of harm.
+    What was promoted is rolled back on evidence of harm at `rollback_level`, and kept after `watch_probes` probes.
+    """
+    settings, paired, live = rollout.settings, evidence.paired, evidence.live
+    if evidence.broken is not None:
+        return Verdict("roll back", evidence.broken)
+    seen = f"{paired.probes} probes (gain {paired.gain:+.4f}, worse {paired.worse:+.4f}, cost {paired.cost:+.4f})"
+    level = settings.rollback_level if rollout.stage == "watch" else settings.stop_level / 2
+    if paired.harm >= 1 / level:
+        return Verdict("roll back", f"worse than {rollout.incumbent} on {seen}; evidence {paired.harm:.3g}")
+    if rollout.stage == "watch":
+        done = paired.probes >= settings.watch_probes
+        return Verdict("keep" if done else "go on", f"no evidence of harm on {seen}")
+    if rollout.share == 0.0:
+        return Verdict("promote", "promoted at once; no share of the requests is set for canaries")
+    if live.harm >= 1 / level:
+        reason = f"{live.new.worse:.1%} of {live.new.answers} verified answers were worse, {live.old.worse:.1%} of "
+        return Verdict("roll back", f"{reason}{live.old.answers} of {rollout.incumbent}'s; evidence {live.harm:.3g}")
+    if not settings.promotes:
+        return Verdict("go on", f"an operator's trial; {seen}")
+    if paired.harmless >= 1 / settings.promote_level:
+        return Verdict("promote", f"loses less than {settings.margin} on {seen}; evidence {paired.harmless:.3g}")
+    if paired.probes >= settings.patience:
+        return Verdict("promote", f"no evidence of harm on {seen}")
+    return Verdict("go on", f"not enough evidence yet; {seen}")
+
+
+class Rollouts:
+    """Rows of `rollouts`, of which one at most is under way, and the pointer of `registry` that follows them."""
+
+    def __init__(
+        self, engine: AsyncEngine, registry: ArtefactRegistry, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._engine, self.registry, self._clock = engine, registry, clock
+        self._versions = ClassifierVersions(engine)
+        self._evidence = RolloutEvidence(engine, registry)
+
+    async def running(self, connection: AsyncConnection | None = None) -> Rollout | None:
+        """The one under way."""
+        if connection is None:
+            async with self._engine.connect() as opened:
+                return await self.running(opened)
+        query = select(rollouts).where(rollouts.c.status == "running")
+        row = (await connection.execute(query)).mappings().first()
+        return None if row is None else msgspec.convert({str(name): value for name, value in row.items()}, Rollout)
+
+    async def begin(
+        self,
+        connection: AsyncConnection,
+        version: str,
+        incumbent: str,
+        settings: RolloutSettings,
+        *,
+        actor: str,
+        reason: str,
+        stage: Stage = "canary",
+    ) -> None:
+        """Put `version` on its way, in the caller's `registry_transaction`; whatever was under way ends.
+
+        The pointer does not know yet: call `project` before the end of the transaction, or `advance` after it.
+        """
+        now = self._clock()
+        under_way = await self.running(connection)
+        if under_way is not None and under_way.version != version:
+            await self.end(connection, "superseded", actor=actor, reason=f"{version} takes its place")
+        else:
+            await self.close(connection, "superseded", reason=reason)
+        row = {
+            "rollout_id": uuid.uuid4().hex,
+            "version": version,
+            "incumbent": incumbent,
+            "stage": stage,
+            "status": "running",
+            "share": settings.share,
+            "settings": settings,
+            "reason": reason,
+            "created_at": now,
+            "promoted_at": now if stage == "watch" else None,
+        }
+        await connection.execute(insert(rollouts).values(row))
+        await self._versions.first_seen(connection, incumbent, self.registry.root / incumbent, now)
+        canary = stage == "canary"
+        await self._became(connection, version, "canary" if canary else "promoted", reason)
+        details = {"share": settings.share, "incumbent": incumbent}
+        action = "classifier.canary_started" if canary else "classifier.promoted"
+        await self._audit(connection, actor, action, version, reason, details)
+
+    async def end(self, connection: AsyncConnection, status: End, *, actor: str, reason: str) -> Rollout | None:
+        """End what is under way without a verdict, in the caller's `registry_transaction`, and write who did it."""
+        rollout = await self.close(connection, status, reason=reason)
+        if rollout is not None:
+            ended = "classifier.canary_stopped" if rollout.stage == "canary" else "classifier.watch_ended"
+            await self._audit(connection, actor, ended, rollout.version, reason, _details(rollout.evidence))
+        return rollout
+
+    async def close(self, connection: AsyncConnection, status: End, *, reason: str) -> Rollout | None:
+        """As `end`, where another audit row says it already; a canary is refused then."""
+        rollout = await self.running(connection)
+        if rollout is None:
+            return None
+        await self._set(connection, rollout, {"status": status, "reason": reason, "finished_at": self._clock()})
+        if rollout.stage == "canary":
+            await self._became(connection, rollout.version, "refused", f"its trial ended: {reason}")
+        return rollout
+
+    async def advance(self) -> Verdict | None:
+        """Look at the evidence and do what it says, unless another replica has done it; None without a rollout."""
+        rollout = await self.running()
+        if rollout is None:
+            await self._end_orphan()
+            return None
+        evidence = await self._evidence.of(rollout.version, rollout.incumbent, rollout.created_at, rollout.settings)
+        said = verdict(rollout, evidence)
+        async with registry_transaction(self._engine) as connection:
+            now = await self.running(connection)
+            if now is None or (now.rollout_id, now.stage) != (rollout.rollout_id, rollout.stage):
+                return None
+            if (serves := self.registry.current().name) not in (rollout.version, rollout.incumbent):
+                reason = f"{serves} was promoted behind its back"
+                await self.end(connection, "superseded", actor=ACTOR, reason=reason)
+                return None
+            await self._carry_out(connection, rollout, said, evidence)
+        return said
+
+    async def _carry_out(
+        self, connection: AsyncConnection, rollout: Rollout, said: Verdict, evidence: Evidence
+    ) -> None:
+        now, details = self._clock(), _details(evidence)
+        if said.act == "go on":
+            if evidence != rollout.evidence:
+                await self._set(connection, rollout, {"evidence": evidence, "reason": said.reason})
+            self.project(rollout)
+            return
+        fields: dict[str, Any] = {"evidence": evidence, "reason": said.reason}
+        if said.act == "promote":
+            await self._set(connection, rollout, {**fields, "stage": "watch", "promoted_at": now})
+            await self._became(connection, rollout.version, "promoted", said.reason)
+            await self._audit(connection, ACTOR, "classifier.promoted", rollout.version, said.reason, details)
+            self.registry.promote(rollout.version)
+        elif said.act == "keep":
+            await self._set(connection, rollout, {**fields, "status": "kept", "finished_at": now})
+            await self._audit(connection, ACTOR, "classifier.kept", rollout.version, said.reason, details)
+            self.registry.promote(rollout.version)
+        else:
+            await self._set(connection, rollout, {**fields, "status": "rolled_back", "finished_at": now})
+            await self._became(connection, rollout.version, "rolled_back", said.reason)
+            if rollout.stage == "watch":
+                await self._became(connection, rollout.incumbent, "promoted", f"rolled back to: {said.reason}")
+            await self._audit(connection, ACTOR, "classifier.rolled_back", rollout.version, said.reason, details)
+            # Of a canary it only ends the trial.
+            self.registry.promote(rollout.incumbent)
+
+    def project(self, rollout: Rollout) -> None:
+        """Bring the pointer to what `rollout` says, whatever was left of it."""
+        if rollout.stage == "watch":
+            self.registry.promote(rollout.version)
+            return
+        if self.registry.current().name != rollout.incumbent:
+            self.registry.promote(rollout.incumbent)
+        wanted = Canary(version=rollout.version, share=rollout.share)
+        if rollout.share and self.registry.canary() != wanted:
+            self.registry.start_canary(rollout.version, rollout.share)
+
+    async def _end_orphan(self) -> None:
+        """End a trial of which the database knows nothing: whoever began it died before the commit."""
+        if self.registry.canary() is None:
+            return
+        async with registry_transaction(self._engine) as connection:
+            if await self.running(connection) is None and (orphan := self.registry.canary()) is not None:
+                reason = "it was begun, but never written down"
+                await self._audit(connection, ACTOR, "classifier.canary_stopped", orphan.version, reason, None)
+                self.registry.stop_canary()
+
+    async def _became(self, connection: AsyncConnection, version: str, status: VersionStatus, reason: str) -> None:
+        folder: Path = self.registry.root / version
+        await self._versions.became(connection, version, folder, status, reason, self._clock())
+
+    async def _set(self, connection: AsyncConnection, rollout: Rollout, fields: dict[str, Any]) -> None:
+        mine = rollouts.c.rollout_id == rollout.rollout_id
+        await connection.execute(update(rollouts).where(mine).values(**fields))
+
+    async def _audit(
+        self, connection: AsyncConnection, actor: str, action: str, subject: str, reason: str, details: Any
+    ) -> None:
+        row = {"actor": actor, "action": action, "subject": subject, "reason": reason, "details": details}
+        await connection.execute(insert(audit_events).values(created_at=self._clock(), **row))
+
+
+def _details(evidence: Evidence | None) -> Any:
+    return None if evidence is None else msgspec.to_builtins(evidence)

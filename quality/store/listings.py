@@ -1,0 +1,40 @@
+"""What can be listed of requests and of the quality loop, and by what."""
+
+from migrations.tables import (
+    REQUEST_FACETS,
+    VERIFICATION_FACETS,
+    audit_events,
+    batches,
+    classifier_versions,
+    experiments,
+    requests,
+    retrain_runs,
+    rollouts,
+    verifications,
+)
+from quality.store.facets import Facets
+from quality.store.pages import Listing
+
+# Texts of users are shown one row at a time, to whoever asks for that row.
+REQUESTS = Listing(
+    requests,
+    "request_id",
+    (*REQUEST_FACETS, "key_id"),
+    hidden=("messages", "answer", "reasoning", "response_format"),
+    facets=Facets(requests, "request_id", REQUEST_FACETS, owner="key_id"),
+)
+VERIFICATIONS = Listing(
+    verifications,
+    "verification_id",
+    ("tier", "status", "label", "judge", "sampled_reason", "key_id"),
+    hidden=("verifier_answer", "owner", "lease_until"),
+    facets=Facets(verifications, "verification_id", VERIFICATION_FACETS, owner="key_id"),
+)
+ARTEFACTS = Listing(classifier_versions, "version", ("status",))
+TRANSITIONS = Listing(audit_events, "audit_event_id", ("action", "actor"))
+RETRAININGS = Listing(retrain_runs, "run_id", ("status", "trigger"), hidden=("owner", "lease_until"))
+ROLLOUTS = Listing(rollouts, "rollout_id", ("status",))
+BATCHES = Listing(
+    batches, "batch_id", ("status", "key_id"), hidden=("owner", "lease_until", "traceparent", "output_seconds")
+)
+EXPERIMENTS = Listing(experiments, "experiment_id", ("status",))

@@ -1,0 +1,185 @@
+"""Queries over the store: requests and their costs, erasing a user, and the audit trail."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from sqlalchemy import Insert, Row, Select, Table, delete, select, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from classifier.erasure import embedding_digest
+from migrations.tables import (
+    audit_events,
+    batches,
+    erased_embeddings,
+    erasures,
+    files,
+    requests,
+    routing_decisions,
+    training_rows,
+    verifications,
+)
+from quality.records.any_record import Recorded
+from quality.records.record import Record
+from quality.records.rows import decision_row, recorded_of, request_row
+from quality.store.database import checkpoint
+
+_ERASURE_LOCK = 0x41494F02  # PostgreSQL advisory lock number: "AIO", 2
+
+
+class RequestFilters(msgspec.Struct, frozen=True, kw_only=True):
+    """Which requests to list; None does not filter. `since` is inclusive, `until` exclusive (epoch seconds)."""
+
+    tier: int | None = None
+    key_id: str | None = None
+    status: str | None = None
+    model: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+
+class ErasedRows(msgspec.Struct, frozen=True, kw_only=True):
+    """How many rows erasing a user deleted."""
+
+    requests: int
+    verifications: int
+    training_rows: int
+    files: int
+    batches: int
+
+
+async def insert_records(connection: AsyncConnection, records: Sequence[Recorded]) -> None:
+    """Store `records` in the caller's transaction; those already stored are left as they are.
+
+    Records of a user who has been erased since they were made are dropped.
+    """
+    if connection.dialect.name == "postgresql":
+        # Either the erasure sees these rows, or they see the erasure.
+        await connection.execute(text("SELECT pg_advisory_xact_lock_shared(:number)"), {"number": _ERASURE_LOCK})
+    await connection.execute(_insert_if_absent(connection, requests), [request_row(r) for r in records])
+    if decisions := [decision_row(r) for r in records if isinstance(r, Record)]:
+        await connection.execute(_insert_if_absent(connection, routing_decisions), decisions)
+    # Almost always there are none. A list of every batch's ids would be another statement for each length of it, and
+    # connections keep what they have prepared.
+    oldest = min((record.created_at for record in records), default=0.0)
+    marks = select(erasures.c.key_id, erasures.c.erased_at).where(erasures.c.erased_at >= oldest)
+    erased = {row.key_id: row.erased_at for row in await connection.execute(marks)}
+    if gone := [r.request_id for r in records if r.created_at <= erased.get(r.key_id or "", -math.inf)]:
+        await connection.execute(delete(requests).where(requests.c.request_id.in_(gone)))
+
+
+async def get_request(engine: AsyncEngine, request_id: str) -> Recorded | None:
+    """The stored record; None if there is none (`Ledger.find` also knows those not stored yet)."""
+    found = await _records(engine, _select_records().where(requests.c.request_id == request_id))
+    return found[0] if found else None
+
+
+async def list_requests(
+    engine: AsyncEngine,
+    filters: RequestFilters | None = None,
+    *,
+    limit: int = 100,
+    before: tuple[float, str] | None = None,
+) -> list[Recorded]:
+    """Newest first; `before` is (created_at, request_id) of the last record of the previous page."""
+    filters = filters or RequestFilters()
+    columns = requests.c
+    query = _select_records().order_by(columns.created_at.desc(), columns.request_id.desc()).limit(limit)
+    for name in ("tier", "key_id", "status", "model"):
+        if (wanted := getattr(filters, name)) is not None:
+            query = query.where(columns[name] == wanted)
+    if filters.since is not None:
+        query = query.where(columns.created_at >= filters.since)
+    if filters.until is not None:
+        query = query.where(columns.created_at < filters.until)
+    if before is not None:
+        created_at, request_id = before
+        # The first condition is implied; with it the index on time can be used.
+        query = query.where(
+            columns.created_at <= created_at,
+            (columns.created_at < created_at) | (columns.request_id < request_id),
+        )
+    return await _records(engine, query)
+
+
+async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> ErasedRows:
+    """Erase everything stored of a user up to `now`, and drop on arrival what journals still hold of her.
+
+    Of her training rows the digests of their embeddings stay for a while, by which artefacts that remember them are
+    found (`quality.privacy.erase_user`). Call `Ledger.flush` first, so that no text remains in this process's journal
+    files either. SQLite overwrites
+    the deleted content in its file and log; PostgreSQL reclaims it by its own vacuum.
+    """
+    async with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _ERASURE_LOCK})
+        mark = _insert(connection, erasures)
+        await connection.execute(
+            mark.on_conflict_do_update(index_elements=[erasures.c.key_id], set_={"erased_at": mark.excluded.erased_at}),
+            {"key_id": key_id, "erased_at": now},
+        )
+        await _keep_digests(connection, key_id, now)
+        counts = {}
+        # Decisions go with their requests, contents with their files, and lines with their batches.
+        for table in (training_rows, verifications, requests, files, batches):
+            mine = delete(table).where(table.c.key_id == key_id, table.c.created_at <= now)
+            counts[table.name] = (await connection.execute(mine)).rowcount
+    await checkpoint(engine)
+    return ErasedRows(**counts)
+
+
+async def _keep_digests(connection: AsyncConnection, key_id: str, now: float) -> None:
+    mine = select(training_rows.c.embedding).where(training_rows.c.key_id == key_id, training_rows.c.created_at <= now)
+    embeddings = (await connection.execute(mine)).scalars()
+    digests = {embedding_digest(np.frombuffer(blob, "<f4")) for blob in embeddings if blob}
+    if digests:
+        keep = _insert(connection, erased_embeddings)
+        await connection.execute(
+            keep.on_conflict_do_update(
+                index_elements=[erased_embeddings.c.digest], set_={"erased_at": keep.excluded.erased_at}
+            ),
+            [{"digest": digest, "erased_at": now} for digest in digests],
+        )
+
+
+async def record_audit(
+    engine: AsyncEngine, *, at: float, actor: str, action: str, subject: str, reason: str | None = None,
+    details: Any = None,
+) -> None:  # fmt: skip
+    """Write down that `actor` did `action` to `subject`; `details` is any JSON value or struct."""
+    row = {
+        "created_at": at, "actor": actor, "action": action, "subject": subject, "reason": reason, "details": details,
+    }  # fmt: skip
+    async with engine.begin() as connection:
+        await connection.execute(audit_events.insert(), row)
+
+
+_DECISION_PREFIX = "decision_"
+
+
+def _select_records() -> Select[Any]:
+    decision = [column.label(_DECISION_PREFIX + column.name) for column in routing_decisions.c]
+    return select(*requests.c, *decision).outerjoin_from(requests, routing_decisions)
+
+
+async def _records(engine: AsyncEngine, query: Select[Any]) -> list[Recorded]:
+    async with engine.connect() as connection:
+        return [_record(row) for row in (await connection.execute(query)).all()]
+
+
+def _record(row: Row[Any]) -> Recorded:
+    mapping = dict(row._mapping)
+    return recorded_of(
+        mapping, {column.name: mapping[_DECISION_PREFIX + column.name] for column in routing_decisions.c}
+    )
+
+
+def _insert(connection: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+def _insert_if_absent(connection: AsyncConnection, table: Table) -> Insert:
+    return _insert(connection, table).on_conflict_do_nothing()

@@ -1,0 +1,198 @@
+"""What users say of answers: the strongest label there is, stored at once and learned from (DESIGN §5)."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import delete, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from migrations.tables import audit_events, training_rows, verifications
+from quality.judges.exact import ExactJudge
+from quality.records.record import Record
+from quality.records.redaction import DROPPED, Redact, redacted_text
+from quality.verification.training_rows import Encode
+from quality.verification.verifier import prompt_text
+
+log = logging.getLogger(__name__)
+
+JUDGE = "user"
+_SOURCE = "feedback"
+
+
+class Feedback(msgspec.Struct, frozen=True, kw_only=True):
+    """`score` in [0, 1], from useless to all that was wanted; `correction`: what the answer should have said.
+
+    `comment` is for people to read.
+    """
+
+    score: float | None = None
+    correction: str | None = None
+    comment: str | None = None
+
+
+class FeedbackTaken(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made of it. `learned`: it is a row that the next training uses; `reason` says why, or why not."""
+
+    request_id: str
+    tier: int
+    label: Literal["no_worse", "worse"]
+    learned: bool
+    reason: str
+
+
+class FeedbackDesk:
+    """Takes feedback on recorded requests of a ladder of `tiers`; a later word on a request replaces the one before.
+
+    A verification that waits for the request is spared, and what an earlier one taught is forgotten: users know better.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        encode: Encode | None,
+        tiers: int,
+        clock: Callable[[], float] = time.time,
+        redact: Redact | None = None,
+        fingerprints: Callable[[], Sequence[str]] = lambda: (),
+    ) -> None:
+        """`fingerprints`: of the tiers as they are now, ascending; stored with what is learned."""
+        self._engine = engine
+        self._fingerprints = fingerprints
+        self._encode = encode
+        self._tiers = tiers
+        self._clock = clock
+        self._redact = redact
+
+    async def take(self, record: Record, feedback: Feedback, reviewer: str | None = None) -> FeedbackTaken:
+        """Store what the user says of `record`'s answer. Raises `ValueError` for a feedback that says nothing.
+
+        `reviewer`: the operator who says so in the user's place, which is an audit event with what was so before.
+        """
+        good, why = await _verdict(record, feedback, "user" if reviewer is None else "reviewer")
+        learned = await self._training_row(record, good)
+        async with self._engine.begin() as connection:
+            if reviewer is not None:
+                await connection.execute(await self._event(connection, record, feedback, good, reviewer))
+            await connection.execute(self._verification(connection, record, feedback, good, why, reviewer is not None))
+            if learned is not None:
+                replaced = training_rows.c.source.in_(("verification", _SOURCE))
+                await connection.execute(
+                    delete(training_rows).where(training_rows.c.request_id == record.request_id, replaced)
+                )
+                await connection.execute(training_rows.insert().values(learned))
+        return FeedbackTaken(
+            request_id=record.request_id,
+            tier=record.tier,
+            label="no_worse" if good else "worse",
+            learned=learned is not None,
+            reason=why if learned is not None else self._why_not(record),
+        )
+
+    def _verification(
+        self, connection: AsyncConnection, record: Record, feedback: Feedback, good: bool, why: str, reviewed: bool
+    ) -> Any:
+        now = self._clock()
+        # Texts are kept only of requests whose texts are.
+        correction, comment = (
+            redacted_text(said, self._redact) if record.messages else None
+            for said in (feedback.correction, feedback.comment)
+        )
+        because = redacted_text(why, self._redact) or DROPPED
+        verdict = {
+            "status": "done",
+            "judge": JUDGE,
+            "judge_reliability": 1.0,
+            "label": "no_worse" if good else "worse",
+            "scores": {} if feedback.score is None else {JUDGE: feedback.score},
+            "verifier_answer": correction,
+            "reason": f"{because}: {comment}" if comment else because,
+            "finished_at": now,
+        }
+        if reviewed and correction is None:
+            # What the reviewer compared the answer with stays.
+            del verdict["verifier_answer"]
+        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+        row = insert(verifications).values(
+            request_id=record.request_id,
+            key_id=record.key_id,
+            tier=record.tier,
+            model=record.model,
+            sampled_probability=1.0,
+            sampled_reason=_SOURCE,
+            cost_usd=0.0,
+            reserved_usd=0.0,
+            attempts=0,
+            created_at=now,
+            **verdict,
+        )
+        # One that is being worked on ends as it will: its money must be booked.
+        free = or_(verifications.c.status != "pending", verifications.c.owner.is_(None))
+        return row.on_conflict_do_update(
+            index_elements=[verifications.c.request_id, verifications.c.tier], set_=verdict, where=free
+        )
+
+    async def _event(
+        self, connection: AsyncConnection, record: Record, feedback: Feedback, good: bool, reviewer: str
+    ) -> Any:
+        told = (verifications.c.label, verifications.c.judge)
+        mine = (verifications.c.request_id == record.request_id, verifications.c.tier == record.tier)
+        before = (await connection.execute(select(*told).where(*mine))).mappings().first()
+        after = {"label": "no_worse" if good else "worse", "judge": JUDGE, "score": feedback.score}
+        return audit_events.insert().values(
+            created_at=self._clock(),
+            actor=reviewer,
+            action="answer.reviewed",
+            subject=record.request_id,
+            reason=redacted_text(feedback.comment, self._redact) if record.messages else None,
+            details={"tier": record.tier, "before": None if before is None else dict(before), "after": after},
+        )
+
+    async def _training_row(self, record: Record, good: bool) -> dict[str, Any] | None:
+        if self._encode is None or not record.messages or record.tier >= self._tiers:
+            return None
+        try:
+            encoded = await self._encode(record.messages)
+        except Exception as error:
+            log.warning("feedback on %s is stored, but its prompt could not be encoded: %s", record.request_id, error)
+            return None
+        no_worse: list[bool | None] = [None] * self._tiers
+        weights = [0.0] * self._tiers
+        no_worse[record.tier - 1], no_worse[-1] = good, True
+        weights[record.tier - 1] = 1.0
+        return {
+            "request_id": record.request_id,
+            "key_id": record.key_id,
+            "source": _SOURCE,
+            **msgspec.structs.asdict(encoded),
+            "no_worse": no_worse,
+            "correct": None,
+            "weights": weights,
+            "tiers": list(self._fingerprints()) or None,
+            "created_at": self._clock(),
+        }
+
+    def _why_not(self, record: Record) -> str:
+        if not record.messages:
+            return "stored, but not learned from: the texts of this request were not kept"
+        if record.tier >= self._tiers:
+            return "stored, but not learned from: no tier is stronger than the one that answered"
+        return "stored, but not learned from: the classifier is not there to encode it"
+
+
+async def _verdict(record: Record, feedback: Feedback, who: str) -> tuple[bool, str]:
+    """Whether the answer was good enough, and why. A correction that can be checked speaks for itself."""
+    if feedback.correction is not None and record.messages and record.answer:
+        said = await ExactJudge().judge(
+            prompt=prompt_text(record.messages), answer=record.answer, reference_answer=feedback.correction
+        )
+        if said.no_worse is not None:
+            return said.no_worse, f"the {who}'s correction: {said.reason}"
+    if feedback.score is not None:
+        return feedback.score >= 0.5, f"the {who}'s score is {feedback.score:g}"
+    if feedback.correction is None:
+        raise ValueError("feedback needs a score or a correction")
+    return False, f"the {who} corrected the answer"

@@ -1,0 +1,314 @@
+"""The queue of verifications: rows in the database that survive restarts, with leases and reserved money."""
+
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    case,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from migrations.tables import erasures, requests, training_rows, verifications
+from quality.estimates.upgrade_rate import newest_verifications
+from quality.records.record import Record
+from quality.verification.sampling import Draw, Purpose, SamplingSettings, Spending, admits
+
+# What the rows of one request's rulings have in common.
+_SHARED = ("request_id", "key_id", "sampled_probability", "sampled_reason", "attempts", "created_at")
+_CLAIM_LOCK = 0x41494F03  # PostgreSQL advisory lock number: "AIO", 3
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One pending verification with the texts it needs, as stored by the ledger; `served_tier` gave `answer`."""
+
+    verification_id: int
+    request_id: str
+    key_id: str | None
+    purpose: Purpose
+    served_tier: int
+    messages: list[dict[str, str]]
+    answer: str
+    attempts: int
+    response_format: dict[str, Any] | None = None
+
+
+class Ruling(msgspec.Struct, frozen=True, kw_only=True):
+    """What a finished verification says of one tier; `label` None with a reason where nothing may be learned."""
+
+    tier: int
+    model: str
+    verifier_tier: int
+    verifier_model: str
+    label: Literal["no_worse", "worse", "tie"] | None
+    judge: str | None
+    judge_reliability: float | None
+    scores: dict[str, float]
+    verifier_answer: str | None
+    reason: str
+    cost_usd: float
+
+
+class Depth(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of rows that wait, and, of the newest `quality.estimates.upgrade_rate.NEWEST`, of those done, failed, and
+    done with a label."""
+
+    pending: int
+    done: int
+    failed: int
+    labelled: int
+
+
+class VerificationQueue:
+    """Rows of `verifications`. A row is worked on by whoever holds its lease; only the holder may finish it.
+
+    Money: claiming reserves the most an attempt can cost in the same exclusive transaction that checks the budget,
+    so that what is spent and reserved never passes the share of the serving cost (SPEC QM-10), whatever the number of
+    replicas. The reservation of an attempt whose worker died counts as spent, because it may have been.
+    """
+
+    def __init__(
+        self, engine: AsyncEngine, sampling: SamplingSettings, *, lease_seconds: float, max_attempts: int
+    ) -> None:
+        self._engine = engine
+        self.sampling = sampling
+        self._lease_seconds = lease_seconds
+        self._max_attempts = max_attempts
+        self.owner = f"monitor-{uuid.uuid4().hex}"
+
+    async def add(self, record: Record, drawn: Draw, now: float) -> bool:
+        """Make `record` wait for its verification; False if it did already or its user's data was erased.
+
+        Until it is known what other tiers have to be judged, the row is the served tier's.
+        """
+        row = {
+            "request_id": record.request_id,
+            "key_id": record.key_id,
+            "tier": record.tier,
+            "model": record.model,
+            "sampled_probability": drawn.probability,
+            "sampled_reason": drawn.purpose,
+            "status": "pending",
+            "cost_usd": 0.0,
+            "reserved_usd": 0.0,
+            "attempts": 0,
+            "created_at": now,
+        }
+        async with self._exclusive() as connection:
+            erased = select(erasures.c.erased_at).where(erasures.c.key_id == record.key_id)
+            erased_at = await connection.scalar(erased) if record.key_id is not None else None
+            if erased_at is not None and record.created_at <= erased_at:
+                return False
+            dialect: Any = postgresql if self._engine.dialect.name == "postgresql" else sqlite
+            statement = dialect.insert(verifications).values(row).on_conflict_do_nothing()
+            return bool((await connection.execute(statement)).rowcount)
+
+    async def next_job(self, now: float) -> Job | None:
+        """The oldest job that could be claimed now. A job waits until the ledger has stored its request."""
+        columns = (
+            verifications.c.verification_id,
+            verifications.c.request_id,
+            verifications.c.key_id,
+            verifications.c.sampled_reason.label("purpose"),
+            requests.c.tier.label("served_tier"),
+            requests.c.messages,
+            requests.c.answer,
+            requests.c.response_format,
+            verifications.c.attempts,
+        )
+        query = (
+            select(*columns)
+            .join(requests, requests.c.request_id == verifications.c.request_id)
+            .where(self._claimable(now), requests.c.messages.is_not(None), requests.c.answer.is_not(None))
+            .order_by(verifications.c.created_at, verifications.c.verification_id)
+            .limit(1)
+        )
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).mappings().first()
+        return None if row is None else Job(**{str(name): value for name, value in row.items()})
+
+    async def claim(self, job: Job, bound_usd: float, now: float) -> Literal["claimed", "taken", "no budget"]:
+        """Take the lease of `job` and reserve `bound_usd` for it, if both are to be had."""
+        async with self._exclusive() as connection:
+            spending = await self._spending(connection, now)
+            if not admits(spending, bound_usd, job.purpose, self.sampling):
+                return "no budget"
+            taken = await connection.execute(
+                update(verifications)
+                .where(
+                    verifications.c.verification_id == job.verification_id,
+                    verifications.c.attempts == job.attempts,
+                    self._claimable(now),
+                )
+                .values(
+                    owner=self.owner,
+                    lease_until=now + self._lease_seconds,
+                    attempts=verifications.c.attempts + 1,
+                    cost_usd=verifications.c.cost_usd + verifications.c.reserved_usd,
+                    reserved_usd=bound_usd,
+                )
+            )
+            return "claimed" if taken.rowcount else "taken"
+
+    async def finish(
+        self, job: Job, rulings: Sequence[Ruling], training_row: Mapping[str, Any] | None, now: float
+    ) -> bool:
+        """Write a row per ruling and what may be learned from them, at once; False if the lease was lost meanwhile."""
+        own, *others = map(msgspec.structs.asdict, rulings)
+        cost_usd = own.pop("cost_usd")
+        async with self._engine.begin() as connection:
+            done = await connection.execute(
+                update(verifications)
+                .where(self._held(job))
+                .values(
+                    **own,
+                    status="done",
+                    cost_usd=verifications.c.cost_usd + cost_usd,
+                    reserved_usd=0.0,
+                    owner=None,
+                    lease_until=None,
+                    error=None,
+                    finished_at=now,
+                )
+            )
+            if not done.rowcount:
+                return False
+            drawn = select(verifications).where(verifications.c.verification_id == job.verification_id)
+            row = (await connection.execute(drawn)).mappings().one()
+            for fields in others:
+                shared = {name: row[name] for name in _SHARED}
+                done_at = {"status": "done", "reserved_usd": 0.0, "finished_at": now}
+                await connection.execute(insert(verifications).values(**shared, **done_at, **fields))
+            if training_row is not None:
+                await connection.execute(insert(training_rows).values(dict(training_row)))
+            return True
+
+    async def give_back(self, job: Job, error: str, cost_usd: float, retry_at: float, now: float) -> None:
+        """End a failed attempt: the row waits until `retry_at`, or fails for good after the last attempt."""
+        last = job.attempts + 1 >= self._max_attempts
+        async with self._engine.begin() as connection:
+            await connection.execute(
+                update(verifications)
+                .where(self._held(job))
+                .values(
+                    status="failed" if last else "pending",
+                    error=error,
+                    reason=f"gave up after {self._max_attempts} attempts" if last else None,
+                    cost_usd=verifications.c.cost_usd + cost_usd,
+                    reserved_usd=0.0,
+                    owner=None,
+                    lease_until=None if last else retry_at,
+                    finished_at=now if last else None,
+                )
+            )
+
+    async def sweep(self, now: float, expire_before: float) -> int:
+        """Fail what nobody will finish: rows from before `expire_before`, and those whose last attempt died."""
+        hopeless = and_(
+            self._free(now),
+            or_(verifications.c.attempts >= self._max_attempts, verifications.c.created_at < expire_before),
+        )
+        async with self._engine.begin() as connection:
+            swept = await connection.execute(
+                update(verifications)
+                .where(hopeless)
+                .values(
+                    status="failed",
+                    reason="out of attempts or time",
+                    cost_usd=verifications.c.cost_usd + verifications.c.reserved_usd,
+                    reserved_usd=0.0,
+                    owner=None,
+                    lease_until=None,
+                    finished_at=now,
+                )
+            )
+            return swept.rowcount
+
+    async def spending(self, now: float) -> Spending:
+        """What the trailing window's serving and verifying cost."""
+        async with self._engine.connect() as connection:
+            return await self._spending(connection, now)
+
+    async def depth(self) -> Depth:
+        """How many rows wait; how many of the newest are done, failed, and done with a label."""
+        newest = newest_verifications().c
+        waiting = select(func.count()).where(verifications.c.status == "pending")
+        ended: Select[Any] = select(newest.status, func.count(), func.count(newest.label)).group_by(newest.status)
+        async with self._engine.connect() as connection:
+            pending = await connection.scalar(waiting) or 0
+            rows = {status: (count, labelled) for status, count, labelled in await connection.execute(ended)}
+        done, labelled = rows.get("done", (0, 0))
+        return Depth(pending=pending, done=done, failed=rows.get("failed", (0, 0))[0], labelled=labelled)
+
+    async def _spending(self, connection: AsyncConnection, now: float) -> Spending:
+        since = now - self.sampling.window_seconds
+        consenting = and_(requests.c.api == "chat", requests.c.status == "ok", requests.c.messages.is_not(None))
+        serving = select(func.sum(requests.c.cost_usd)).where(
+            requests.c.created_at > since, requests.c.tier.is_not(None)
+        )
+        tier = requests.c.tier
+        answered = select(tier, func.count()).where(requests.c.created_at > since, consenting).group_by(tier)
+        probe = (verifications.c.sampled_reason == "probe").label("probe")
+        usd = func.sum(verifications.c.cost_usd + verifications.c.reserved_usd).label("usd")
+        ended = verifications.c.finished_at
+        # In halves, as PostgreSQL reads no index alone for an OR, and at once, as rows move from one to the other.
+        halves = (select(probe, usd).where(half).group_by(probe) for half in (ended.is_(None), ended > since))
+        spent = union_all(*halves).subquery().c
+        committed = select(spent.probe, func.sum(spent.usd)).group_by(spent.probe)
+        # What users say of their own accord has no price. No condition, for which SQLite would read all rows of it.
+        paid = and_(verifications.c.status == "done", verifications.c.sampled_reason != "feedback")
+        done = case((paid, verifications.c.request_id)).label("done")
+        verified = select(probe, done).where(ended > since).distinct().subquery().c
+        counted = select(verified.probe, func.count(verified.done)).group_by(verified.probe)
+        committed_usd = {bool(is_probe): usd for is_probe, usd in await connection.execute(committed)}
+        verified_count = {bool(is_probe): count for is_probe, count in await connection.execute(counted)}
+        return Spending(
+            serving_usd=await connection.scalar(serving) or 0.0,
+            answered=dict((await connection.execute(answered)).all()),
+            committed_usd=committed_usd.get(False, 0.0),
+            verifications=verified_count.get(False, 0),
+            probe_usd=committed_usd.get(True, 0.0),
+            probes=verified_count.get(True, 0),
+        )
+
+    def _free(self, now: float) -> ColumnElement[bool]:
+        return and_(
+            verifications.c.status == "pending",
+            or_(verifications.c.lease_until.is_(None), verifications.c.lease_until <= now),
+        )
+
+    def _claimable(self, now: float) -> ColumnElement[bool]:
+        return and_(self._free(now), verifications.c.attempts < self._max_attempts)
+
+    def _held(self, job: Job) -> ColumnElement[bool]:
+        # The number of attempts fences off an earlier attempt of our own that lost its lease.
+        return and_(
+            verifications.c.verification_id == job.verification_id,
+            verifications.c.status == "pending",
+            verifications.c.owner == self.owner,
+            verifications.c.attempts == job.attempts + 1,
+        )
+
+    @asynccontextmanager
+    async def _exclusive(self) -> AsyncIterator[AsyncConnection]:
+        """One transaction at a time over all replicas, because budget check and reservation belong together."""
+        if self._engine.dialect.name == "postgresql":
+            async with self._engine.begin() as connection:
+                await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _CLAIM_LOCK})
+                yield connection
+        else:
+            async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
+                yield connection

@@ -1,0 +1,250 @@
+"""Which answers are verified: repeatable draws by request id, under ceilings and within a budget."""
+
+import hashlib
+from typing import Literal, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from quality.records.record import Record
+
+_PERSON = b"aio-sampling-v1"
+# Of answers to prompts of which nothing is known; half of it with 20 labels of such prompts, a fifth with 80.
+COLD_START_RATE = 0.25
+
+Purpose = Literal["sample", "downgrade", "probe"]
+"""Is a cheap answer good enough; would a cheaper tier have done; what does every tier say?"""
+
+Number = TypeVar("Number", float, npt.NDArray[np.floating])
+
+
+class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Live knobs of sampling (SPEC QM-01, QM-08, QM-10).
+
+    `rates[k-1]`: ceiling for the answers of tier k; of tiers below `downgrade_from` it is asked whether they are good
+    enough, of the others whether the tier below would have been. The answers of the surest decisions get
+    `least_attention` of their ceiling, the most doubtful ones all. `probe_rate`: ceiling for requests that every tier
+    answers. `budget_share` bounds what all of it may cost, as a share of the trailing day's serving cost, and
+    `probe_share` of that is for probes. A cold start needs labels sooner: up to `cold_start_rate` of the answers to
+    prompts of which little is known are verified, falling as labels of such prompts come in, and `cold_start_usd` may
+    be spent on verification in a window beyond the budget. `key` separates deployments, so that nobody can choose
+    request ids that are never sampled. Raises `ValueError`.
+    """
+
+    rates: tuple[float, ...] = (0.05, 0.05, 0.01, 0.01)
+    downgrade_from: int = 3
+    least_attention: float = 0.25
+    probe_rate: float = 0.01
+    budget_share: float = 0.05
+    probe_share: float = 0.5
+    window_seconds: float = 86_400.0
+    cold_start_rate: float = 0.0
+    cold_start_usd: float = 0.0
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value in (("rates", rate) for rate in self.rates):
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"{name} has {value}; a sampling rate must lie between 0 and 1")
+        for name in ("least_attention", "probe_rate", "probe_share", "cold_start_rate"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must lie between 0 and 1")
+        if self.budget_share < 0.0:
+            raise ValueError(f"verification budget share is {self.budget_share}; it must not be negative")
+        if self.cold_start_usd < 0.0:
+            raise ValueError(f"cold_start_usd is {self.cold_start_usd}; it must not be negative")
+        if self.window_seconds <= 0.0:
+            raise ValueError(f"budget window is {self.window_seconds} seconds; it must be positive")
+
+    def rate(self, tier: int) -> float:
+        """The ceiling for the answers of `tier`."""
+        return self.rates[tier - 1] if tier <= len(self.rates) else 0.0
+
+    def purpose(self, tier: int) -> Purpose:
+        """Why an answer of `tier` is sampled."""
+        return "downgrade" if tier >= self.downgrade_from else "sample"
+
+    def share(self, purpose: Purpose) -> float:
+        """Of the serving cost, what may be spent on `purpose`: probes have a part of their own."""
+        return self.budget_share * (self.probe_share if purpose == "probe" else 1.0 - self.probe_share)
+
+
+def sampling_of(tiers: int, rate: float, budget_share: float, cold_start_usd: float = 0.0) -> SamplingSettings:
+    """The settings for a ladder of `tiers`: `rate` of the answers of its cheaper half, the middle tier included, and a
+    fifth of that of the dearer half. Of four tiers these are tiers 1 and 2, and tiers 3 and 4 (SPEC QM-01). Where one
+    of `rate` and `budget_share` is 0, nothing is verified in a cold start either."""
+    cheap = (tiers + 1) // 2
+    rates = (*[rate] * cheap, *[rate / 5] * (tiers - cheap))
+    cold_start_usd = cold_start_usd if rate and budget_share else 0.0
+    return SamplingSettings(
+        rates=rates,
+        downgrade_from=cheap + 1,
+        budget_share=budget_share,
+        cold_start_rate=COLD_START_RATE if cold_start_usd else 0.0,
+        cold_start_usd=cold_start_usd,
+    )
+
+
+class Spending(msgspec.Struct, frozen=True, kw_only=True):
+    """US dollars and counts of the trailing window; `committed_usd` is spent plus reserved by what is under way.
+
+    `answered`: consenting answered chats by tier, of whose ceilings they get `attention` on average. Of probes apart:
+    `probe_usd`, committed, and `probes`; the others, `committed_usd` and `verifications`, are without them.
+    """
+
+    serving_usd: float = 0.0
+    answered: dict[int, int] = {}
+    committed_usd: float = 0.0
+    verifications: int = 0
+    probe_usd: float = 0.0
+    probes: int = 0
+    attention: float = 1.0
+
+    def committed(self, purpose: Purpose) -> float:
+        return self.probe_usd if purpose == "probe" else self.committed_usd
+
+
+class Draw(msgspec.Struct, frozen=True, kw_only=True):
+    """The fate of one request. `probability` is the chance it had of being drawn for `purpose` (Horvitz-Thompson)."""
+
+    sampled: bool
+    probability: float
+    reason: Literal["drawn", "not drawn", "tier", "not a chat", "no consent", "not answered", "cached", "no budget"]
+    purpose: Purpose = "sample"
+
+
+def uniform(request_id: str, key: str = "") -> float:
+    """A number in [0, 1) that depends on `request_id` and `key` alone."""
+    digest = hashlib.blake2b(
+        request_id.encode(), digest_size=8, key=hashlib.blake2b(key.encode()).digest(), person=_PERSON
+    )
+    return int.from_bytes(digest.digest(), "big") / 2**64
+
+
+def may_be_drawn(record: Record, settings: SamplingSettings) -> bool:
+    """Whether the ceilings alone leave a chance, so that the rest is worth looking at; microseconds."""
+    return eligible(record) is None and (
+        uniform(record.request_id, settings.key) < max(settings.rate(record.tier), settings.cold_start_rate)
+        or uniform(record.request_id, f"{settings.key}/probe") < settings.probe_rate
+    )
+
+
+def admits(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> bool:
+    """Whether a verification that costs at most `bound_usd` fits: what is committed never passes the budget, with what
+    a cold start may spend beyond it."""
+    beyond = 0.0 if purpose == "probe" else settings.cold_start_usd
+    return spending.committed(purpose) + bound_usd <= settings.share(purpose) * spending.serving_usd + beyond
+
+
+def thinning(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> float:
+    """The share of the ceilings at which verifying would use the budget up and no more, at most 1.
+
+    The price of one verification is the window's mean, or `bound_usd` while nothing has been verified. Thinning the
+    draw evenly keeps the sample representative; a bare cap would verify the first requests of each day only.
+    """
+    count = spending.probes if purpose == "probe" else spending.verifications
+    price = spending.committed(purpose) / count if count else bound_usd
+    if purpose == "probe":
+        wanted = settings.probe_rate * sum(spending.answered.values())
+    else:
+        wanted = spending.attention * sum(settings.rate(tier) * n for tier, n in spending.answered.items())
+    budget, asked = settings.share(purpose) * spending.serving_usd, wanted * price
+    return 1.0 if asked <= budget else budget / asked
+
+
+def affordable(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> float:
+    """The share of the ceilings at which requests are drawn now; 0 while not one more verification fits."""
+    # The store lags behind serving: while it knows of no request yet, only the claim can tell what is affordable.
+    budget = settings.share(purpose) * spending.serving_usd
+    if spending.answered and spending.committed(purpose) + bound_usd > budget:
+        return 0.0
+    return thinning(spending, bound_usd, purpose, settings)
+
+
+def attention(record: Record, least: float) -> float:
+    """What share of its tier's ceiling an answer gets, from `least` to 1: more, the less sure the decision was.
+
+    Doubt is the variance of the predicted outcome, over its largest value, and the prompt's novelty.
+    """
+    prediction = record.decision.inputs.prediction
+    # The strongest tier is sure of itself; in doubt is whether the one below would have done.
+    p = prediction.p_ok[min(record.tier, max(len(prediction.p_ok) - 1, 1)) - 1]
+    return least + (1.0 - least) * doubt(p, min(max(prediction.novelty, 0.0), 1.0))
+
+
+def doubt(p: Number, novelty: Number) -> Number:
+    """From 0 to 1, of a predicted probability and a novelty that lie between 0 and 1 themselves; arrays or numbers."""
+    doubtful: Number = (4.0 * p * (1.0 - p) + novelty) / 2.0
+    return doubtful
+
+
+def cold_start_share(record: Record, spending: Spending, bound_usd: float, settings: SamplingSettings) -> float:
+    """The probability with which an answer is drawn because nothing of the catalogue was measured yet and little is
+    known of such prompts: less with every label of them, and with what the window's cold start has spent already, so
+    that it lasts."""
+    prediction = record.decision.inputs.prediction
+    if not settings.cold_start_usd or prediction.kind != "prior":
+        return 0.0
+    purpose = settings.purpose(record.tier)
+    if not admits(spending, bound_usd, purpose, settings):
+        return 0.0
+    beyond = spending.committed(purpose) - settings.share(purpose) * spending.serving_usd
+    left = min(1.0 - beyond / settings.cold_start_usd, 1.0)
+    return settings.cold_start_rate * min(max(prediction.novelty, 0.0), 1.0) * left
+
+
+def eligible(record: Record) -> Draw | None:
+    """The reason why `record` can never be drawn, or None if it can."""
+    if record.api != "chat":
+        # A raw continuation has no question that another answer could be better at.
+        return Draw(sampled=False, probability=0.0, reason="not a chat")
+    if not record.messages or record.answer is None:
+        return Draw(sampled=False, probability=0.0, reason="no consent")
+    # An answer that was cut off says little about its tier, and an uncut one of the verifier would be no fair match.
+    if record.status != "ok" or record.finish_reason != "stop" or not record.answer.strip():
+        return Draw(sampled=False, probability=0.0, reason="not answered")
+    if not record.is_made:
+        # Drawn when it was made, or not; drawing copies too would favour what is asked often.
+        return Draw(sampled=False, probability=0.0, reason="cached")
+    return None
+
+
+def draw(
+    record: Record, spending: Spending, bound_usd: float, settings: SamplingSettings, probe_usd: float | None = None
+) -> Draw:
+    """Decide on `record`; the same request id with the same spending always gets the same answer.
+
+    `bound_usd` and `probe_usd`: the most that verifying this answer and probing this request can cost.
+    """
+    refused = eligible(record)
+    if refused is not None:
+        return refused
+    probe = _drawn(record, "probe", settings.probe_rate, spending, probe_usd or bound_usd, settings)
+    if probe.sampled:
+        return probe
+    rate = settings.rate(record.tier)
+    if rate <= 0.0:
+        return Draw(sampled=False, probability=0.0, reason="tier")
+    ceiling = rate * attention(record, settings.least_attention)
+    least = cold_start_share(record, spending, bound_usd, settings)
+    return _drawn(record, settings.purpose(record.tier), ceiling, spending, bound_usd, settings, least)
+
+
+def _drawn(
+    record: Record,
+    purpose: Purpose,
+    ceiling: float,
+    spending: Spending,
+    bound_usd: float,
+    settings: SamplingSettings,
+    least: float = 0.0,
+) -> Draw:
+    share = affordable(spending, bound_usd, purpose, settings)
+    rate = max(ceiling * share, least)
+    if share == 0.0 and rate == 0.0:
+        return Draw(sampled=False, probability=0.0, reason="no budget", purpose=purpose)
+    # Probes are uniformly random and independent of everything else, the other draws included.
+    key = f"{settings.key}/probe" if purpose == "probe" else settings.key
+    sampled = uniform(record.request_id, key) < rate
+    return Draw(sampled=sampled, probability=rate, reason="drawn" if sampled else "not drawn", purpose=purpose)

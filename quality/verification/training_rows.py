@@ -1,0 +1,173 @@
+"""Stored experience: prompts as the classifier's vectors, written by the monitor and read back for retraining."""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save
+from sqlalchemy import RowMapping, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.complexity.class_predictor import ClassPredictor
+from classifier.encoder import SlowEncoder
+from classifier.manifest import Manifest
+from classifier.outcome_model import OutcomeModel
+from classifier.routing_input import routing_input
+from migrations.tables import training_rows
+from quality.verification.sampling import uniform
+from quality.verification.tier_outcomes import outcomes_of_tiers
+from quality.verification.verifier import EncodedPrompt
+
+Encode = Callable[[list[dict[str, str]]], Awaitable[EncodedPrompt]]
+Tensors = dict[str, npt.NDArray[Any]]
+
+# The source in a manifest's training window, if stored rows trained the version.
+TRAINED_ON = "verified traffic"
+# Each row is compared on by a candidate that was trained on the rows of the other folds.
+FOLDS = 4
+_SPLIT_KEY = "retraining split"
+# Who complains does not do so at random: a word of a user counts as a quarter of a verification.
+FEEDBACK_WEIGHT = 0.25
+# Of rows that earlier releases stored.
+ANY_CLASS = (0.25, 0.25, 0.25, 0.25)
+_F4 = np.dtype("<f4")
+
+
+def encoder_of(model: Callable[[], OutcomeModel]) -> Encode:
+    """An `Encode` with whatever artefact `model` returns at the moment, so that a promotion takes effect at once.
+
+    A slow encoder is waited for while others are served.
+    """
+
+    async def encode(messages: list[dict[str, str]]) -> EncodedPrompt:
+        now = model()
+        if isinstance(now.encoder, SlowEncoder):
+            await asyncio.wrap_future(now.encoder.submit(routing_input(messages).turn))
+        return encode_prompt(now, messages)
+
+    return encode
+
+
+def text_embedder(encode: Encode) -> Callable[[str], Awaitable[npt.NDArray[np.float32]]]:
+    """Embeddings of bare texts by the encoder of `encode`, to compare answers with."""
+
+    async def embed(text: str) -> npt.NDArray[np.float32]:
+        return vector_of((await encode([{"role": "user", "content": text}])).embedding)
+
+    return embed
+
+
+def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> EncodedPrompt:
+    """`messages` as vectors of `model`'s encoder; `features` holds surface features, then word logits."""
+    given = routing_input(messages)
+    turn = model.encode(given)
+    return EncodedPrompt(
+        feature_spec=feature_spec(model.manifest),
+        embedding=turn.embedding.astype(_F4).tobytes(),
+        features=np.concatenate([turn.features, turn.word_logits]).astype(_F4).tobytes(),
+        classes=[round(p, 4) for p in ClassPredictor(model).classes(given, turn)],
+        app=given.app or None,
+    )
+
+
+def feature_spec(manifest: Manifest) -> str:
+    """What makes vectors comparable: the frozen encoder and the list of surface features; 64 characters."""
+    parts = [str(manifest.encoder["sha256"]), *manifest.feature_names, *manifest.heads]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+async def export_rows(engine: AsyncEngine, manifest: Manifest, tiers_now: Sequence[str]) -> Tensors:
+    """All stored rows that `manifest`'s encoder made, oldest first, as tensors without texts or names.
+
+    float32 `features` [n, f], `embedding` [n, d], `classes` [n, 4], `no_worse` [n, tiers - 1] with NaN unobserved and
+    `told` [n, tiers - 1], what each label tells; uint8 `fold` [n], which follows from a hash of the request, and
+    `compare` [n] (the version of `manifest` was not trained on it); float64 `at` [n], epoch seconds; int32 `key` and
+    `context` [n] number callers' keys and their system prompts, -1 for none.
+
+    `tiers_now`: fingerprints of today's tiers, whose outcomes alone count (`quality.verification.tier_outcomes`); ""
+    for each where they are not known: then those of rows with as many tiers.
+    """
+    query = (
+        select(training_rows)
+        .where(training_rows.c.feature_spec == feature_spec(manifest), training_rows.c.features.is_not(None))
+        .order_by(training_rows.c.created_at, training_rows.c.training_row_id)
+    )
+    async with engine.connect() as connection:
+        stored = [dict(row) for row in (await connection.execute(query)).mappings()]
+    rows = [now for row in stored if (now := _of_today(row, tiers_now)) is not None]
+    names = len(manifest.feature_names)
+    draws = np.array([uniform(row["request_id"] or str(row["training_row_id"]), _SPLIT_KEY) for row in rows])
+    at = np.array([row["created_at"] for row in rows], np.float64)
+    dim, weaker = int(manifest.encoder["dim"]), len(tiers_now) - 1
+    return {
+        "features": _stacked([vector_of(row["features"])[:names] for row in rows], names),
+        "embedding": _stacked([vector_of(row["embedding"]) for row in rows], dim),
+        "no_worse": _stacked([outcomes_of(row["no_worse"][:-1]) for row in rows], weaker),
+        "classes": _stacked([row["classes"] or ANY_CLASS for row in rows], len(ANY_CLASS)),
+        "told": _stacked([told_by(row, tiers_now) for row in rows], weaker),
+        "key": _numbered([row["key_id"] or "" for row in rows]),
+        "context": _numbered([f"{row['key_id']} {row['app']}" if row["app"] else "" for row in rows]),
+        "fold": folds(draws),
+        "compare": (at > trained_until(manifest)).astype(np.uint8),
+        "at": at,
+    }
+
+
+def _of_today(row: dict[str, Any], tiers: Sequence[str]) -> dict[str, Any] | None:
+    """A stored row with the outcomes of today's tiers; None if it has none of theirs."""
+    owners = row["tiers"] if any(tiers) else None
+    no_worse = outcomes_of_tiers(row["no_worse"], owners, tiers)
+    return None if no_worse is None else row | {"no_worse": no_worse}
+
+
+def told_by(row: RowMapping | dict[str, Any], tiers: Sequence[str]) -> list[float]:
+    """What a stored row's label of each weaker tier of today's `tiers` tells, in [0, 1]."""
+    share = FEEDBACK_WEIGHT if row["source"] == "feedback" else 1.0
+    weights = [share * min(max(weight, 0.0), 1.0) for weight in row["weights"]]
+    found = outcomes_of_tiers(weights, row["tiers"] if any(tiers) else None, tiers or [""] * len(weights))
+    return [weight or 0.0 for weight in (found or weights)[:-1]]
+
+
+def _stacked(rows: Sequence[Any], columns: int) -> npt.NDArray[np.float32]:
+    return np.array(rows, np.float32).reshape(len(rows), columns)
+
+
+def _numbered(names: Sequence[str]) -> npt.NDArray[np.int32]:
+    """[n]: equal names have equal numbers from 0 on; "" has -1."""
+    numbers = {"": -1}
+    return np.array([numbers.setdefault(name, len(numbers) - 1) for name in names], np.int32)
+
+
+def folds(draws: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
+    """The fold [n] of each row by its number in [0, 1)."""
+    return (draws * 997.0 % 1.0 * FOLDS).astype(np.uint8)
+
+
+def trained_until(manifest: Manifest) -> float:
+    """Epoch seconds until which verified traffic trained this version; 0 if none did."""
+    window = manifest.training_window
+    if window.source != TRAINED_ON or window.end is None:
+        return 0.0
+    # Manifests name whole seconds.
+    return datetime.fromisoformat(window.end).timestamp() + 1.0
+
+
+def data_hash(tensors: Tensors, *versions: str) -> str:
+    """SHA-256 of rows and of the versions of what they are trained on: equal hashes give equal candidates."""
+    digest = hashlib.sha256("\n".join(versions).encode())
+    digest.update(save({name: np.ascontiguousarray(values) for name, values in sorted(tensors.items())}))
+    return digest.hexdigest()
+
+
+def vector_of(blob: bytes) -> npt.NDArray[np.float32]:
+    """A stored vector."""
+    return np.frombuffer(blob, _F4).astype(np.float32)
+
+
+def outcomes_of(values: list[bool | None]) -> list[float]:
+    """Stored outcomes as 0, 1 and NaN for what was not observed."""
+    return [float("nan") if value is None else float(value) for value in values]

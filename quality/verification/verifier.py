@@ -1,0 +1,261 @@
+"""One verification: tiers answer the same prompt, the panel compares with the strongest's, labels become a row."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from inference_core.protocol import Grammar, SamplingParams
+from quality.judges.pairwise import PairwiseJudge
+from quality.judges.panel import Finding, Panel
+from quality.records.redaction import DROPPED, Redact, redacted_text
+from quality.verification.queue import Job, Ruling
+from quality.verification.sampling import Purpose
+from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
+
+Price = Callable[[int, Usage], float]
+"""US dollars that a tier (by number) bills for some usage."""
+
+BATCH_PRIORITY = 2
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier's answer."""
+
+    text: str
+    finish_reason: FinishReason | None
+
+    @property
+    def is_whole(self) -> bool:
+        """A cut-off or empty answer is no reference, and no match for one."""
+        return self.finish_reason == "stop" and bool(self.text.strip())
+
+
+class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt as the classifier sees it, without its text: vectors of little-endian float32 and what made them.
+
+    `classes`: P of the four complexity classes; `app`: a hash of the system prompt, None without one.
+    """
+
+    feature_spec: str
+    embedding: bytes
+    features: bytes | None
+    classes: list[float] | None = None
+    app: str | None = None
+
+
+class AttemptError(Exception):
+    """An attempt failed after costing `cost_usd`; the cause is the exception's `__cause__`."""
+
+    def __init__(self, message: str, cost_usd: float) -> None:
+        super().__init__(message)
+        self.cost_usd = cost_usd
+
+
+def judged_tiers(purpose: Purpose, served: int, tiers: Sequence[int]) -> list[int]:
+    """Of `tiers`, ascending, those whose answers are judged, the one that the verification is about first (DESIGN §5).
+
+    An answer of the strongest tier is the reference itself, so that the one below it is judged.
+    """
+    below = min(served, tiers[-1] - 1)
+    if purpose == "probe":
+        return [below, *(number for number in tiers if number not in (below, tiers[-1]))]
+    if purpose == "downgrade" and served == below and below > 1:
+        return [below - 1, below]
+    return [below]
+
+
+class Verifier:
+    """Runs jobs on `tiers`, cheapest first, at batch priority and greedily, so that a repeated verification gives the
+    same answers. The strongest tier's answer is the reference.
+
+    `max_tokens` bounds an answer, reasoning included, and with it the cost of a job. `samples`: of how many sequences a
+    tier's answer, by number, may be billed. `redact` is applied to what of the texts is kept.
+    """
+
+    def __init__(
+        self,
+        tiers: Sequence[Tier],
+        panel: Panel,
+        price: Price,
+        *,
+        max_tokens: int,
+        samples: Callable[[int], int] = lambda tier: 1,
+        redact: Redact | None = None,
+    ) -> None:
+        self.panel = panel
+        self._tiers = {tier.number: tier for tier in tiers}
+        self._strongest = tiers[-1].number
+        self._price = price
+        self._max_tokens = max_tokens
+        self._samples = samples
+        self._redact = redact
+
+    @property
+    def tier(self) -> Tier:
+        """The strongest, which every job asks."""
+        return self._tiers[self._strongest]
+
+    def judged(self, purpose: Purpose, served: int) -> list[int]:
+        """The tiers whose answers a job judges; the first one's ruling is the job's own row."""
+        return judged_tiers(purpose, served, list(self._tiers))
+
+    def bound_usd(self, job: Job) -> float:
+        """The most that `job` can cost: all answers at full length, and the pairwise judge if it sits on the panel.
+
+        Raises `AttemptError` for texts that a tier cannot take.
+        """
+        try:
+            asked = {self._strongest, *self.judged(job.purpose, job.served_tier)} - {job.served_tier}
+            generating = sum(
+                self._bound(number, self._request(job, number), self._max_tokens * self._samples(number))
+                for number in asked
+            )
+            return generating + self._judging_bound(job) * len(self.judged(job.purpose, job.served_tier))
+        except Exception as error:
+            raise AttemptError(f"{type(error).__name__}: {error}", 0.0) from error
+
+    def _judging_bound(self, job: Job) -> float:
+        bound = 0.0
+        for judge in self.panel.judges:
+            if isinstance(judge, PairwiseJudge):
+                # The answers are not all there yet: a token has at most a handful of characters, a clip has a length.
+                longest = "x " * self._max_tokens
+                for request in judge.requests(prompt_text(job.messages), longest, longest):
+                    bound += self._bound(self._strongest, request, judge.max_tokens)
+        return bound
+
+    async def verify(self, job: Job) -> list[Ruling]:
+        """Answer, compare, rule: a ruling per judged tier, the job's own first. Raises `AttemptError`."""
+        bill: list[float] = []
+        rulings: list[Ruling] = []
+        try:
+            reference = await self._answer(job, self._strongest, bill)
+            for number in self.judged(job.purpose, job.served_tier):
+                finding, reason = await self._judge(job, number, reference, bill)
+                # The reference is on the bill of the first.
+                cost = sum(bill) - sum(ruling.cost_usd for ruling in rulings)
+                rulings.append(self._ruling(number, reference, finding, reason, cost))
+        except Exception as error:
+            # Whatever went wrong (a tier, a judge, a bug in one), the job is retried and then given up.
+            raise AttemptError(f"{type(error).__name__}: {error}", sum(bill)) from error
+        return rulings
+
+    async def _judge(self, job: Job, number: int, reference: Reply, bill: list[float]) -> tuple[Finding | None, str]:
+        """The panel's word on a tier's answer, or None and why there is none."""
+        if not reference.is_whole:
+            return None, "the verifier's own answer is empty or was cut off"
+        answer = await self._answer(job, number, bill)
+        if not answer.is_whole:
+            return None, f"the answer of tier {number} is empty or was cut off"
+        prompt = prompt_text(job.messages)
+        finding = await self.panel.judge(
+            prompt=prompt,
+            answer=answer.text,
+            reference_answer=reference.text,
+            response_format=job.response_format,
+        )
+        bill += [self._price(self._strongest, usage) for usage in finding.usage]
+        return finding, finding.reason
+
+    async def _answer(self, job: Job, number: int, bill: list[float]) -> Reply:
+        """The answer of a tier: the one that was served, or another."""
+        if number == job.served_tier:
+            return Reply(text=job.answer, finish_reason="stop")
+        text, finish_reason = "", None
+        async for delta in self._tiers[number].generate(self._request(job, number)):
+            text += delta.text
+            finish_reason = delta.finish_reason or finish_reason
+            if delta.usage is not None:
+                bill.append(self._price(number, delta.usage))
+        return Reply(text=text, finish_reason=finish_reason)
+
+    def _request(self, job: Job, number: int) -> GenerationRequest:
+        return GenerationRequest(
+            request_id=f"verify-{job.verification_id}-{job.attempts}-{number}",
+            messages=[msgspec.convert(message, ChatMessage) for message in job.messages],
+            sampling=SamplingParams(temperature=0.0, grammar=_grammar(job.response_format)),
+            response_format=job.response_format,
+            max_tokens=self._max_tokens,
+            priority=BATCH_PRIORITY,
+            salt=f"quality/{job.key_id or ''}",
+        )
+
+    def _ruling(self, number: int, reference: Reply, finding: Finding | None, reason: str, cost_usd: float) -> Ruling:
+        return Ruling(
+            tier=number,
+            model=self._tiers[number].model,
+            verifier_tier=self._strongest,
+            verifier_model=self.tier.model,
+            label=_label(finding) if finding is not None else None,
+            judge=finding.judge if finding is not None else None,
+            judge_reliability=finding.reliability if finding is not None else None,
+            scores=finding.scores if finding is not None else {},
+            verifier_answer=redacted_text(reference.text, self._redact),
+            reason=redacted_text(reason, self._redact) or DROPPED,
+            cost_usd=cost_usd,
+        )
+
+    def _bound(self, number: int, request: GenerationRequest, max_tokens: int) -> float:
+        prompt_tokens = self._tiers[number].count_prompt_tokens(request)
+        return self._price(number, Usage(prompt_tokens=prompt_tokens, completion_tokens=max_tokens))
+
+
+def prompt_text(messages: list[dict[str, str]]) -> str:
+    """What was asked: the last user turn, or the last message where there is none."""
+    asked = [message["content"] for message in messages if message["role"] == "user"]
+    return asked[-1] if asked else messages[-1]["content"]
+
+
+def training_row(
+    job: Job,
+    rulings: Sequence[Ruling],
+    encoded: EncodedPrompt,
+    tiers: int,
+    now: float,
+    fingerprints: Sequence[str] = (),
+) -> dict[str, Any] | None:
+    """The row of `training_rows` that `rulings` teach for `tiers` tiers, with their `fingerprints` where known; None if
+    no ruling has a label.
+
+    Only the judged tiers' outcomes are known; the strongest tier is no worse than itself. `correct` stays empty,
+    because agreeing with the strongest tier is not being right. The weight is the judge's informedness (Youden's J).
+    """
+    no_worse: list[bool | None] = [None] * tiers
+    weights = [0.0] * tiers
+    for ruling in rulings:
+        if ruling.label is not None and ruling.judge_reliability is not None:
+            no_worse[ruling.tier - 1] = ruling.label != "worse"
+            weights[ruling.tier - 1] = 2 * ruling.judge_reliability - 1
+    if not any(weights):
+        return None
+    no_worse[-1] = True
+    return {
+        "request_id": job.request_id,
+        "key_id": job.key_id,
+        "source": "probe" if job.purpose == "probe" else "verification",
+        **msgspec.structs.asdict(encoded),
+        "no_worse": no_worse,
+        "correct": None,
+        "weights": weights,
+        "tiers": list(fingerprints) or None,
+        "created_at": now,
+    }
+
+
+def _grammar(response_format: dict[str, Any] | None) -> Grammar | None:
+    """What the served answer had to follow, the other answers must too."""
+    if response_format is None:
+        return None
+    schema = (response_format.get("json_schema") or {}).get("schema")
+    if schema is None:
+        return Grammar(kind="json_object")
+    return Grammar(kind="json_schema", text=msgspec.json.encode(schema).decode())
+
+
+def _label(finding: Finding) -> Literal["no_worse", "worse", "tie"] | None:
+    if finding.label is None:
+        return None
+    if finding.tie:
+        return "tie"
+    return "no_worse" if finding.label else "worse"
