@@ -15,7 +15,7 @@ from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers, marked
 from benchmarks.replay.report import report
 from benchmarks.replay.timeline import Life, Look, Plan, live
 from benchmarks.utility import ERROR, ROUTED, read_customers, table
-from classifier.training.dataset import data_folder
+from classifier.training.data.dataset import data_folder
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

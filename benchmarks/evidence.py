@@ -17,16 +17,16 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.replay.figures import Figure
 from benchmarks.replay.ladder import Ladder
-from classifier.artefact import default_artefact, load_artefact
-from classifier.complexity.class_predictor import ClassPredictor
-from classifier.evidence import evidence_features
-from classifier.evidence_model import logit
-from classifier.outcome_folder import row_of
-from classifier.outcome_model import encode_turns
-from classifier.routing_input import routing_input_of_text
-from classifier.training.cascade import Pair, Way, cascade_curves
-from classifier.training.metrics import auc, interval, resamples
-from classifier.training.probe_fit import Examples, is_better, unseen_logits
+from classifier.evidence.features import evidence_features
+from classifier.evidence.model import logit
+from classifier.features.routing_input import routing_input_of_text
+from classifier.model.outcome_model import encode_turns
+from classifier.prediction.class_predictor import ClassPredictor
+from classifier.registry.artefact import default_artefact, load_artefact
+from classifier.training.data.outcome_folder import row_of
+from classifier.training.fitting.probes import Examples, is_better, unseen_logits
+from classifier.training.metrics.cascade import Pair, Way, cascade_curves
+from classifier.training.metrics.metrics import auc, interval, resamples
 from tiers.final_answer import agreement
 
 Floats = npt.NDArray[np.floating]

@@ -17,15 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.replay.figures import Figure
-from classifier.artefact import default_artefact, load_artefact
-from classifier.complexity.class_predictor import ClassPredictor
 from classifier.complexity.classes import Complexity
 from classifier.complexity.model import shipped_complexity, standardised
 from classifier.complexity.prior import adequacies
+from classifier.features.routing_input import routing_input_of_text
 from classifier.local.estimator import LocalEstimator
 from classifier.local.labels import Labels
-from classifier.outcome_model import encode_turns
-from classifier.routing_input import routing_input_of_text
+from classifier.model.outcome_model import encode_turns
+from classifier.prediction.class_predictor import ClassPredictor
+from classifier.registry.artefact import default_artefact, load_artefact
 
 Float = npt.NDArray[np.float32]
 

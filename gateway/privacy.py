@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.errors import ArtefactError
-from classifier.registry import ArtefactRegistry
+from classifier.registry.registry import ArtefactRegistry
 from gateway.quality_loop import QualityLoop
 from gateway.settings import Settings
 from quality.ledger.ledger import Ledger

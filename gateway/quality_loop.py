@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.artefact import default_artefact
-from classifier.registry import ArtefactRegistry
+from classifier.registry.artefact import default_artefact
+from classifier.registry.registry import ArtefactRegistry
 from gateway.routing.class_prior import tier_prior
 from gateway.settings import Settings
 from gateway.stores.retries import background, until_it_works

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from classifier.quality_setting import QualitySetting
+from classifier.policy.quality_setting import QualitySetting
 
 Role = Literal["all", "gateway"]
 WhenAway = Literal["open", "closed"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from classifier.training.dataset import data_folder
+from classifier.training.data.dataset import data_folder
 
 
 def data_file(name: str) -> Path:

@@ -7,8 +7,8 @@ import numpy as np
 
 from benchmarks.replay.figures import COST_WEIGHT, Float, Tiers, chosen
 from benchmarks.replay.ladder import Ladder, Prompt
-from classifier.artefact import default_artefact, load_artefact
-from classifier.routing_input import routing_input
+from classifier.features.routing_input import routing_input
+from classifier.registry.artefact import default_artefact, load_artefact
 from quality.verification.training_rows import outcomes_of, vector_of
 
 _NEIGHBOURS = 10

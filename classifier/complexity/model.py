@@ -11,9 +11,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from classifier.complexity.ngrams import ROWS, trigram_rows, word_rows
+from classifier.encoders.boosted_trees import Trees
 from classifier.errors import ArtefactError
 from classifier.native import KERNELS
-from classifier.trees import Trees
 
 Float = npt.NDArray[np.float32]
 Tensors = Mapping[str, npt.NDArray[np.generic]]

@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.complexity.model import shipped_complexity, standardised
+from classifier.features.routing_input import RoutingInput
 from classifier.local.estimator import Estimate, LocalEstimator
 from classifier.local.labels import Labels
-from classifier.outcome_model import EncodedTurn
-from classifier.routing_input import RoutingInput
+from classifier.model.outcome_model import EncodedTurn
 
 Float = npt.NDArray[np.float32]
 

@@ -6,9 +6,9 @@ from typing import Literal, Protocol
 import msgspec
 
 from classifier.decision import Decision
-from classifier.escalation_rule import EscalationChoice, weigh_escalation
-from classifier.evidence import Float, evidence_features, with_agreement
-from classifier.evidence_model import EvidenceModel
+from classifier.evidence.features import Float, evidence_features, with_agreement
+from classifier.evidence.model import EvidenceModel
+from classifier.policy.escalation import EscalationChoice, weigh_escalation
 from gateway.answering.ask import Ask
 from gateway.routing.knobs import RoutingKnobs
 from tiers.final_answer import agreement, checkable_answer

@@ -9,11 +9,11 @@ from litestar.params import FromPath
 from litestar.response import Response
 from msgspec import Meta
 
-from classifier.acceptance import accepted_artefact
-from classifier.artefact import default_artefact
+from classifier.encoders.hidden_state_encoder import HiddenStateEncoder
 from classifier.errors import ArtefactError
-from classifier.hidden_state_encoder import HiddenStateEncoder
-from classifier.registry import ArtefactRegistry
+from classifier.registry.acceptance import accepted_artefact
+from classifier.registry.artefact import default_artefact
+from classifier.registry.registry import ArtefactRegistry
 from gateway.api.generating import read_body
 from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe

@@ -10,8 +10,8 @@ from litestar.response import Response
 from msgspec import Meta
 
 from classifier.errors import ArtefactError
-from classifier.registry import ArtefactRegistry
-from classifier.split import Arm
+from classifier.policy.experiment_split import Arm
+from classifier.registry.registry import ArtefactRegistry
 from gateway.api.classifier_orders import Reason, VersionOrder, check_version
 from gateway.api.generating import read_body
 from gateway.api.guard import OPERATOR, actor_of

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.decision import Exclusion, PolicyInputs
-from classifier.policy import decide
-from classifier.training.dataset import RIGHT
+from classifier.policy.decide import decide
+from classifier.training.data.dataset import RIGHT
 from gateway.backtesting.estimates import Interval, gain_over_shuffled, saving
 from gateway.backtesting.log import BacktestLogError, LogRow, TierNames
 from gateway.routing.dry_run import dry_ask

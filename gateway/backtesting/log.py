@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from classifier.training.dataset import FILE, TIERS, OutcomeRow, load_outcomes, tier_scores
+from classifier.training.data.dataset import FILE, TIERS, OutcomeRow, load_outcomes, tier_scores
 from inference_core.loaders.atomic_file import atomic_file
 
 Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]

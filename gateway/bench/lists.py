@@ -13,9 +13,9 @@ import numpy as np
 from sqlalchemy import Table, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.artefact import default_artefact, load_manifest
 from classifier.decision import PolicyInputs, Prediction
-from classifier.split import Arm
+from classifier.policy.experiment_split import Arm
+from classifier.registry.artefact import default_artefact, load_manifest
 from gateway.bench.overhead import served
 from gateway.bench.viewers import sign_in
 from gateway.dashboard.site import PAGES

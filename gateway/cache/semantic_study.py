@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.outcome_model import OutcomeModel
-from classifier.routing_input import routing_input_of_text
+from classifier.features.routing_input import routing_input_of_text
+from classifier.model.outcome_model import OutcomeModel
 from gateway.cache.gist import gist
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.prompt_edits import EDITS, PromptEdit, words_of

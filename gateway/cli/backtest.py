@@ -65,7 +65,7 @@ def backtest(
     from gateway.routing.dry_run import dry_routing
 
     if example:
-        from classifier.training.dataset import data_folder
+        from classifier.training.data.dataset import data_folder
 
         click.echo(f"{write_example(log, data or data_folder(), rows)} rows -> {log}")
         return

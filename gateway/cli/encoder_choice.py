@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from classifier.training.hidden_train import ReadLayer
+    from classifier.training.recipes.train_hidden_state import ReadLayer
     from gateway.settings import Settings
 
 
@@ -16,7 +16,7 @@ def encoder_choice(given: str, settings: "Settings") -> "Path | ReadLayer":
         if not Path(given).is_dir():
             raise click.BadParameter(f"{given!r} is no folder; give one, or hidden[:MODEL[:LAYER]]")
         return Path(given)
-    from classifier.training.hidden_train import parse_read_layer
+    from classifier.training.recipes.train_hidden_state import parse_read_layer
     from gateway.cores.hidden_states import smallest_model
     from tiers.catalog_file import load_catalog
 

@@ -33,7 +33,7 @@ QUALITY_METAVAR = "economy|balanced|careful|0..1"
 
 def quality_of(given: str) -> float:
     """A quality target, by its name or as a number; the `type` of an option. Raises `click.BadParameter`."""
-    from classifier.quality_setting import QualitySetting, target_of
+    from classifier.policy.quality_setting import QualitySetting, target_of
 
     try:
         found: float | None = target_of(msgspec.convert(given, QualitySetting, strict=False))

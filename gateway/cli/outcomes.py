@@ -34,8 +34,8 @@ def import_(file: Path, key_id: str | None, margin: float, weight: float, as_jso
     "prompt". Scores are of any scale, higher is better; the strongest tier's is needed. The same prompt again replaces
     its labels.
     """
-    from classifier.artefact import default_artefact, load_artefact
-    from classifier.registry import ArtefactRegistry
+    from classifier.registry.artefact import default_artefact, load_artefact
+    from classifier.registry.registry import ArtefactRegistry
     from quality.learning.outcome_import import OutcomeFileError, import_outcomes, read_outcomes
     from tiers.catalog_file import load_catalog
 

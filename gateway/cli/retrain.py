@@ -62,7 +62,7 @@ def _retrain(settings: "Settings", show: "OnProgress", address: str | None) -> "
 
 
 def _rollback(settings: "Settings", reason: str) -> str:
-    from classifier.registry import ArtefactRegistry
+    from classifier.registry.registry import ArtefactRegistry
     from quality.rollout.operator_commands import rollback
 
     registry = ArtefactRegistry(settings.registry_path)

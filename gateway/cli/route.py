@@ -109,7 +109,7 @@ def _text(decision: "Decision", catalog: "Catalog") -> str:
 
 
 def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
-    from classifier.policy import decide
+    from classifier.policy.decide import decide
     from quality.records.record import Record
     from tiers.catalog_file import load_catalog
 

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
+from classifier.encoders.hidden_states import Float, StateSpec
 from classifier.errors import ArtefactError
-from classifier.hidden_states import Float, StateSpec
 from inference_core.client import CoreClient
 from inference_core.errors import ModelFileError
 from inference_core.loaders.fingerprint import file_fingerprint

@@ -8,7 +8,7 @@ from litestar import get, post
 from litestar.params import FromPath
 from litestar.response import Response
 
-from classifier.registry import ArtefactRegistry
+from classifier.registry.registry import ArtefactRegistry
 from gateway.api.experiments import ExperimentOrder, begin_experiment, end_experiment
 from gateway.api.guard import OPERATOR
 from gateway.api.quality_lists import page_asked_for

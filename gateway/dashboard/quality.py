@@ -7,9 +7,9 @@ import msgspec
 from litestar import get, post
 from litestar.response import Response
 
-from classifier.artefact import default_artefact
 from classifier.errors import ArtefactError
-from classifier.registry import ArtefactRegistry
+from classifier.registry.artefact import default_artefact
+from classifier.registry.registry import ArtefactRegistry
 from gateway.api.classifier_orders import (
     TrialOrder,
     VersionsNow,

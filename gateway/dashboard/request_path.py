@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Decision, PolicyInputs
 from classifier.errors import NoTierAllowedError
-from classifier.policy import barred_tiers, decide
+from classifier.policy.decide import barred_tiers, decide
 from gateway.routing.model import rule_of
 from gateway.routing.router import RoutingService
 from gateway.routing.rule import heuristic_rule

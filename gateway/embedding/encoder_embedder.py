@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from classifier.checkpoint import checkpoint_files
+from classifier.encoders.checkpoint import checkpoint_files
+from classifier.encoders.micro_batcher import MicroBatcher
 from classifier.errors import CheckpointError
-from classifier.micro_batcher import MicroBatcher
 from gateway.embedding.embedder import Float
 from gateway.errors import ApiError
 from tiers.embedding_spec import EmbeddingSpec
@@ -17,7 +17,7 @@ from tiers.errors import CatalogError
 from tiers.tier import Usage, UsageMeter
 
 if TYPE_CHECKING:
-    from classifier.pooled_transformer import PooledTransformer
+    from classifier.encoders.pooled_transformer import PooledTransformer
 
 
 class EncoderEmbedder:
@@ -84,6 +84,6 @@ class EncoderEmbedder:
 
 
 def _load(folder: Path, max_tokens: int) -> "PooledTransformer":
-    from classifier.pooled_transformer import PooledTransformer
+    from classifier.encoders.pooled_transformer import PooledTransformer
 
     return PooledTransformer.load(folder, max_tokens=max_tokens)

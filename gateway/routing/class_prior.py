@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from classifier.complexity.class_table import ClassTable, prior_table, whole_table
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import like_of
+from classifier.local.class_table import ClassTable, prior_table, whole_table
 from quality.evaluation.measured_outcomes import OWN_FOLDER, with_measured
 from tiers.catalog import Catalog
 from tiers.catalog_defaults import model_billions

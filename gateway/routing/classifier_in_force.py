@@ -9,19 +9,19 @@ from pathlib import Path
 
 import msgspec
 
-from classifier.acceptance import accepted_artefact
-from classifier.answer_length import AnswerLength
-from classifier.artefact import default_artefact
-from classifier.complexity.class_table import ClassTable
 from classifier.decision import Prediction
-from classifier.encoder import SlowEncoder
+from classifier.encoders.hidden_state_encoder import HiddenStateEncoder
+from classifier.encoders.hidden_states import StateSource, StateSpec
+from classifier.encoders.static_encoder import SlowEncoder
 from classifier.errors import ArtefactError
-from classifier.hidden_state_encoder import HiddenStateEncoder
-from classifier.hidden_states import StateSource, StateSpec
-from classifier.outcome_model import OutcomeModel
-from classifier.registry import POINTER, ArtefactRegistry
-from classifier.routing_input import RoutingInput
-from classifier.split import Arm, Split
+from classifier.features.routing_input import RoutingInput
+from classifier.local.class_table import ClassTable
+from classifier.model.answer_length import AnswerLength
+from classifier.model.outcome_model import OutcomeModel
+from classifier.policy.experiment_split import Arm, Split
+from classifier.registry.acceptance import accepted_artefact
+from classifier.registry.artefact import default_artefact
+from classifier.registry.registry import POINTER, ArtefactRegistry
 from gateway.routing.loaded_version import LoadedVersion
 
 log = logging.getLogger(__name__)

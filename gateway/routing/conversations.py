@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from classifier.routing_input import CHARS_PER_TOKEN, TOKENS_PER_MESSAGE
+from classifier.features.routing_input import CHARS_PER_TOKEN, TOKENS_PER_MESSAGE
 from gateway.answering.ask import Ask
 from gateway.routing.tiers_by_digest import DIGEST_BYTES, TiersByDigest
 from tiers.catalog import Catalog

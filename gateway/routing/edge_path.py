@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import msgspec
 
 from classifier.decision import EdgePath, Prediction
-from classifier.heuristic import heuristic_prediction
-from classifier.routing_input import RoutingInput
+from classifier.features.routing_input import RoutingInput
+from classifier.policy.length_heuristic import heuristic_prediction
 from gateway.answering.ask import Ask
 from gateway.answering.slo_class import SLO_CLASSES
 from gateway.routing.knobs import RoutingKnobs

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from classifier.artefact import default_artefact, load_artefact
 from classifier.complexity.prior import DEFAULT_TARGET
-from classifier.outcome_model import OutcomeModel
-from classifier.registry import ArtefactRegistry
+from classifier.model.outcome_model import OutcomeModel
+from classifier.registry.artefact import default_artefact, load_artefact
+from classifier.registry.registry import ArtefactRegistry
 from gateway.routing.class_prior import class_prior
 from gateway.settings import Settings
 from quality.learning.learning import LabelSource

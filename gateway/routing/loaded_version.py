@@ -5,14 +5,14 @@ from typing import Literal
 
 import msgspec
 
-from classifier.answer_length import AnswerLength
-from classifier.complexity.class_predictor import ClassPredictor, Float
-from classifier.complexity.class_table import ClassTable
 from classifier.decision import Prediction
-from classifier.encoder import SlowEncoder
+from classifier.encoders.static_encoder import SlowEncoder
+from classifier.features.routing_input import RoutingInput
+from classifier.local.class_table import ClassTable
 from classifier.local.own import OwnOutcomes
-from classifier.outcome_model import OutcomeModel
-from classifier.routing_input import RoutingInput
+from classifier.model.answer_length import AnswerLength
+from classifier.model.outcome_model import OutcomeModel
+from classifier.prediction.class_predictor import ClassPredictor, Float
 from gateway.routing.model import Reading
 
 

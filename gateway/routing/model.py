@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from classifier.decision import Decision, Prediction
 from classifier.errors import ArtefactError
-from classifier.routing_input import RoutingInput
-from classifier.split import Split
+from classifier.features.routing_input import RoutingInput
+from classifier.policy.experiment_split import Split
 from gateway.routing.rule import RoutingRule, class_rule, heuristic_rule
 
 

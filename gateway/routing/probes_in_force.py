@@ -5,12 +5,12 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from classifier.answer_length import AnswerLength
 from classifier.decision import Decision
 from classifier.errors import ArtefactError
-from classifier.evidence_model import EvidenceModel, EvidenceModels
-from classifier.probe_artefact import load_probes
-from classifier.registry import POINTER, ArtefactRegistry
+from classifier.evidence.artefact import load_probes
+from classifier.evidence.model import EvidenceModel, EvidenceModels
+from classifier.model.answer_length import AnswerLength
+from classifier.registry.registry import POINTER, ArtefactRegistry
 from gateway.answering.ask import Ask
 from gateway.answering.escalation import Escalation, Ladder, may_escalate
 from gateway.routing.knobs import RoutingKnobFile

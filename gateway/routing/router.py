@@ -8,10 +8,10 @@ import msgspec
 
 from classifier.decision import Decision, EdgePath, Exclusion, PolicyInputs
 from classifier.errors import ClassifierError, NoTierAllowedError
-from classifier.heuristic import heuristic_prediction
-from classifier.policy import barred_tiers, decide, may_answer
-from classifier.quality_setting import QualitySetting, target_of
-from classifier.routing_input import RoutingInput, routing_input
+from classifier.features.routing_input import RoutingInput, routing_input
+from classifier.policy.decide import barred_tiers, decide, may_answer
+from classifier.policy.length_heuristic import heuristic_prediction
+from classifier.policy.quality_setting import QualitySetting, target_of
 from gateway.answering.ask import Ask
 from gateway.errors import ApiError, bad_request
 from gateway.routing.conversations import Conversations, History, circumstances

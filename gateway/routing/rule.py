@@ -2,7 +2,7 @@
 
 import msgspec
 
-from classifier.complexity.class_predictor import threshold_of
+from classifier.prediction.class_predictor import threshold_of
 
 # Without a classifier: the share of answers no worse than the strongest tier's that is usually wanted.
 USUAL_QUALITY_TARGET = 0.95

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from classifier.quality_setting import QualitySetting
+from classifier.policy.quality_setting import QualitySetting
 from gateway.answering.caller import Scope
 from gateway.tenancy.errors import TenancyError
 from tiers.tier_spec import TierNumber

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from classifier.quality_setting import target_of
+from classifier.policy.quality_setting import target_of
 from gateway.answering.caller import Allowance, BudgetRef, Caller
 from tiers.catalog import Catalog
 

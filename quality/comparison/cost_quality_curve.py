@@ -8,7 +8,7 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.worth import cheapest_reaching, reference_prices
+from classifier.policy.utility import cheapest_reaching, reference_prices
 from migrations.tables import training_rows
 from quality.comparison.paired_probes import p_ok_of, probes_since
 

@@ -10,8 +10,8 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.prior import adequacies, like_of
-from classifier.outcome_model import OutcomeModel
-from classifier.worth import COST_WEIGHT, most_worth, reference_prices, utility
+from classifier.model.outcome_model import OutcomeModel
+from classifier.policy.utility import COST_WEIGHT, most_worth, reference_prices, utility
 from migrations.tables import training_rows
 from quality.statistics import betting
 from quality.verification.training_rows import ANY_CLASS

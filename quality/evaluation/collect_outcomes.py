@@ -8,13 +8,20 @@ from typing import NamedTuple, get_args
 import msgspec
 import numpy as np
 
-from classifier.complexity.class_predictor import ClassPredictor
 from classifier.errors import TrainingDataError
-from classifier.evidence import EVIDENCE_NAMES, evidence_features
-from classifier.features import FEATURE_NAMES
-from classifier.outcome_folder import SCHEMA_VERSION, CollectedTier, OutcomeFolder, Outcomes, OutcomesManifest, row_of
-from classifier.outcome_model import OutcomeModel
-from classifier.routing_input import routing_input
+from classifier.evidence.features import EVIDENCE_NAMES, evidence_features
+from classifier.features.routing_input import routing_input
+from classifier.features.surface_features import FEATURE_NAMES
+from classifier.model.outcome_model import OutcomeModel
+from classifier.prediction.class_predictor import ClassPredictor
+from classifier.training.data.outcome_folder import (
+    SCHEMA_VERSION,
+    CollectedTier,
+    OutcomeFolder,
+    Outcomes,
+    OutcomesManifest,
+    row_of,
+)
 from inference_core.protocol import SamplingParams
 from quality.evaluation.task_set import Kind, Task, check, tasks
 from quality.evaluation.tier_accuracy import ANSWER_TOKENS, TierMeasurementError

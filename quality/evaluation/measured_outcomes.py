@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from classifier.artefact import default_artefact, load_artefact
-from classifier.complexity.class_table import ClassTable, Float, measured_table
 from classifier.complexity.model import shipped_complexity
-from classifier.outcome_model import encode_turn
-from classifier.routing_input import routing_input_of_text
-from classifier.tokens import tokenise
+from classifier.features.routing_input import routing_input_of_text
+from classifier.features.words import tokenise
+from classifier.local.class_table import ClassTable, Float, measured_table
+from classifier.model.outcome_model import encode_turn
+from classifier.registry.artefact import default_artefact, load_artefact
 from quality.evaluation.everyday_outcomes import EverydayOutcomes, EverydayOutcomesError, read_outcomes
 from quality.evaluation.everyday_tasks import everyday_tasks
 from tiers import catalogs

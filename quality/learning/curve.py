@@ -14,7 +14,7 @@ import numpy.typing as npt
 from classifier.local.estimator import LocalEstimator, learned_table
 from classifier.local.labels import Labels
 from classifier.local.own import LabelledRow, as_labels
-from classifier.worth import COST_WEIGHT
+from classifier.policy.utility import COST_WEIGHT
 
 Float = npt.NDArray[np.floating]
 

@@ -17,9 +17,9 @@ from sqlalchemy import Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import likeliest
-from classifier.features import DOMAINS, FEATURE_NAMES
-from classifier.routing_input import routing_input
-from classifier.tokens import tokenise
+from classifier.features.routing_input import routing_input
+from classifier.features.surface_features import DOMAINS, FEATURE_NAMES
+from classifier.features.words import tokenise
 from migrations.tables import api_keys, requests, routing_decisions, training_rows
 from quality.estimates.kinds import Kind
 from quality.verification.training_rows import vector_of

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.outcome_model import OutcomeModel
-from classifier.worth import reference_prices
+from classifier.model.outcome_model import OutcomeModel
+from classifier.policy.utility import reference_prices
 from migrations.tables import api_keys, training_rows
 from quality.estimates.traffic import RoutedRequest, Traffic, expected_in_words, newest_requests, traffic
 from quality.estimates.traffic import in_words as traffic_in_words

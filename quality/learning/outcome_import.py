@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.outcome_model import OutcomeModel
+from classifier.model.outcome_model import OutcomeModel
 from migrations.tables import training_rows
 from quality.verification.training_rows import encode_prompt
 

@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.local.own import LabelledRow, OwnOutcomes
-from classifier.outcome_model import OutcomeModel
+from classifier.model.outcome_model import OutcomeModel
 from migrations.tables import audit_events, training_rows
 from quality.monitor.shift_watch import tier_changes
 from quality.store.queries import record_audit

@@ -7,9 +7,9 @@ import msgspec
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from classifier.artefact import load_manifest
-from classifier.erasure import forget, versions_without
-from classifier.registry import ArtefactRegistry
+from classifier.registry.artefact import load_manifest
+from classifier.registry.erasure import forget, versions_without
+from classifier.registry.registry import ArtefactRegistry
 from migrations.tables import audit_events, classifier_versions, erased_embeddings, rollouts
 from quality.rollout.classifier_versions import ClassifierVersions, VersionStatus
 from quality.rollout.registry_transaction import registry_transaction

@@ -18,12 +18,12 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from classifier.acceptance import accepted_artefact
-from classifier.artefact import load_manifest
 from classifier.complexity.prior import adequacies, like_of
 from classifier.errors import ArtefactError
-from classifier.manifest import Manifest
-from classifier.registry import ArtefactRegistry
+from classifier.model.manifest import Manifest
+from classifier.registry.acceptance import accepted_artefact
+from classifier.registry.artefact import load_manifest
+from classifier.registry.registry import ArtefactRegistry
 from migrations.tables import training_rows
 from quality.monitor.shift_watch import tier_changes
 from quality.retraining.messages import ORDER, RESULT, ROWS, Order

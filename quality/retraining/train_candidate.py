@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
 
-from classifier.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.complexity.model import shipped_complexity, standardised
 from classifier.errors import TrainingDataError
 from classifier.local.estimator import LocalEstimator, learned_table
 from classifier.local.labels import Labels
-from classifier.manifest import SCHEMA_VERSION, TrainingWindow
+from classifier.model.manifest import SCHEMA_VERSION, TrainingWindow
+from classifier.registry.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from quality.learning.own_labels import before_change
 from quality.retraining.messages import Order
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate

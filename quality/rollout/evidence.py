@@ -5,10 +5,10 @@ import asyncio
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.acceptance import accepted_artefact
 from classifier.errors import ArtefactError
-from classifier.outcome_model import OutcomeModel
-from classifier.registry import ArtefactRegistry
+from classifier.model.outcome_model import OutcomeModel
+from classifier.registry.acceptance import accepted_artefact
+from classifier.registry.registry import ArtefactRegistry
 from migrations.tables import routing_decisions
 from quality.comparison import live_arms
 from quality.comparison.live_arms import LiveComparison

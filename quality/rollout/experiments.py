@@ -16,10 +16,10 @@ import msgspec
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from classifier.acceptance import accepted_artefact
 from classifier.errors import ArtefactError
-from classifier.registry import ArtefactRegistry
-from classifier.split import Arm, ArmName, Split
+from classifier.policy.experiment_split import Arm, ArmName, Split
+from classifier.registry.acceptance import accepted_artefact
+from classifier.registry.registry import ArtefactRegistry
 from migrations.tables import audit_events, experiments, requests, routing_decisions
 from quality.comparison import live_arms
 from quality.comparison.live_arms import ArmAnswers

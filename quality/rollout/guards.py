@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.complexity.classes import Complexity
-from classifier.training.estimates import MIN_ROWS
+from classifier.training.metrics.estimates import MIN_ROWS
 
 Float = npt.NDArray[np.floating]
 

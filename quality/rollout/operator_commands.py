@@ -11,7 +11,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.errors import ArtefactError
-from classifier.registry import ArtefactRegistry
+from classifier.registry.registry import ArtefactRegistry
 from migrations.tables import audit_events
 from quality.rollout.classifier_versions import ClassifierVersions
 from quality.rollout.evidence import RolloutSettings

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.local.labels import Labels
-from classifier.outcome_model import OutcomeModel
-from classifier.training import metrics
-from classifier.training.estimates import ECE_TOLERANCE, MIN_ROWS, RESAMPLES, Estimate, estimate
+from classifier.model.outcome_model import OutcomeModel
+from classifier.training.metrics import metrics
+from classifier.training.metrics.estimates import ECE_TOLERANCE, MIN_ROWS, RESAMPLES, Estimate, estimate
 from quality.rollout.guards import ClassGain, class_gains, class_reasons
 
 Float = npt.NDArray[np.floating]

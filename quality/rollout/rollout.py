@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from classifier.registry import ArtefactRegistry, Canary
+from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables import audit_events, rollouts
 from quality.rollout.classifier_versions import ClassifierVersions, VersionStatus
 from quality.rollout.evidence import Evidence, RolloutEvidence, RolloutSettings

@@ -10,7 +10,7 @@ from sqlalchemy import Insert, Row, Select, Table, delete, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from classifier.erasure import embedding_digest
+from classifier.registry.erasure import embedding_digest
 from migrations.tables import (
     audit_events,
     batches,

@@ -12,11 +12,11 @@ from safetensors.numpy import save
 from sqlalchemy import RowMapping, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.complexity.class_predictor import ClassPredictor
-from classifier.encoder import SlowEncoder
-from classifier.manifest import Manifest
-from classifier.outcome_model import OutcomeModel
-from classifier.routing_input import routing_input
+from classifier.encoders.static_encoder import SlowEncoder
+from classifier.features.routing_input import routing_input
+from classifier.model.manifest import Manifest
+from classifier.model.outcome_model import OutcomeModel
+from classifier.prediction.class_predictor import ClassPredictor
 from migrations.tables import training_rows
 from quality.verification.sampling import uniform
 from quality.verification.tier_outcomes import outcomes_of_tiers

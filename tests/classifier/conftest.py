@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from synthetic_outcomes import generated_rows
 
-from classifier.training.train import Candidate, train
+from classifier.training.recipes.train_static import Candidate, train
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
-from classifier.evidence import EVIDENCE_NAMES
-from classifier.features import FEATURE_NAMES
-from classifier.outcome_folder import SCHEMA_VERSION, CollectedTier, OutcomeFolder, Outcomes, OutcomesManifest
+from classifier.evidence.features import EVIDENCE_NAMES
+from classifier.features.surface_features import FEATURE_NAMES
+from classifier.training.data.outcome_folder import (
+    SCHEMA_VERSION,
+    CollectedTier,
+    OutcomeFolder,
+    Outcomes,
+    OutcomesManifest,
+)
 
 DIM, SAID = 4, 61
 

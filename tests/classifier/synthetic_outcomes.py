@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from classifier.training.dataset import TIER_MODELS, OutcomeRow
+from classifier.training.data.dataset import TIER_MODELS, OutcomeRow
 
 EASY = ["sky", "water", "house", "dog", "red", "tree", "table", "city", "river", "bread", "milk", "chair"]
 HARD = ["manifold", "tensor", "cohomology", "lattice", "adjoint", "functor", "measure", "spectral", "holonomy"]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from classifier.acceptance import accepted_artefact
-from classifier.artefact import default_artefact
 from classifier.errors import ArtefactError
-from classifier.training.train import Candidate
+from classifier.registry.acceptance import accepted_artefact
+from classifier.registry.artefact import default_artefact
+from classifier.training.recipes.train_static import Candidate
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.appeals import without_appeals
-from classifier.routing_input import routing_input_of_text
-from classifier.training.dataset import FILE, data_folder, load_outcomes
+from classifier.features.router_instructions import without_appeals
+from classifier.features.routing_input import routing_input_of_text
+from classifier.training.data.dataset import FILE, data_folder, load_outcomes
 
 QUESTION = "What is the capital of France?"
 APPEALS = """\

@@ -7,8 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from classifier import artefact as artefact_module
-from classifier.artefact import (
+from classifier.errors import ArtefactError
+from classifier.features.routing_input import routing_input_of_text
+from classifier.registry import artefact as artefact_module
+from classifier.registry.artefact import (
     default_artefact,
     load_artefact,
     load_base,
@@ -16,10 +18,8 @@ from classifier.artefact import (
     load_model_tensors,
     save_artefact,
 )
-from classifier.errors import ArtefactError
-from classifier.registry import ArtefactRegistry
-from classifier.routing_input import routing_input_of_text
-from classifier.training.train import Candidate
+from classifier.registry.registry import ArtefactRegistry
+from classifier.training.recipes.train_static import Candidate
 
 
 @pytest.fixture

@@ -9,13 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classifier import encoder, features, heads, memory, options, trees
-from classifier.artefact import default_artefact, load_artefact
-from classifier.features import FEATURE_NAMES, surface_features
+from classifier.encoders import boosted_trees as trees
+from classifier.encoders import static_encoder as encoder
+from classifier.features import multiple_choice as options
+from classifier.features import surface_features as features
+from classifier.features.routing_input import routing_input_of_text
+from classifier.features.surface_features import FEATURE_NAMES, surface_features
+from classifier.features.words import tokenise
+from classifier.model import heads
+from classifier.model import knn_memory as memory
+from classifier.model.outcome_model import CONTRIBUTIONS, OutcomeModel
 from classifier.native import KERNELS
-from classifier.outcome_model import CONTRIBUTIONS, OutcomeModel
-from classifier.routing_input import routing_input_of_text
-from classifier.tokens import tokenise
+from classifier.registry.artefact import default_artefact, load_artefact
 from tests.examples import examples
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels were not built")

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.encoder import StaticEncoder, encoder_fingerprint
-from classifier.features import FEATURE_NAMES
-from classifier.memory import Memory
-from classifier.quantised import dequantise, quantise
-from classifier.trees import TreeArrays, Trees
+from classifier.encoders.boosted_trees import TreeArrays, Trees
+from classifier.encoders.int8_matrix import dequantise, quantise
+from classifier.encoders.static_encoder import StaticEncoder, encoder_fingerprint
+from classifier.features.surface_features import FEATURE_NAMES
+from classifier.model.knn_memory import Memory
 
 # One tree: a turn of many characters is more likely to fail the second outcome.
 STUMP = TreeArrays(

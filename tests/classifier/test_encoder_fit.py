@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from classifier.features import FEATURE_NAMES
-from classifier.training.encoder_fit import FOLDS, FittedEncoder, fit_encoder
+from classifier.features.surface_features import FEATURE_NAMES
+from classifier.training.fitting.static_encoder import FOLDS, FittedEncoder, fit_encoder
 
 WORDS = [f"word{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(60)]
 DIM = 8

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.characters import count_characters
-from classifier.features import (
+from classifier.features.character_counts import count_characters
+from classifier.features.surface_features import (
     FEATURE_NAMES,
     KEYWORDS,
     count_entities,
@@ -17,7 +17,7 @@ from classifier.features import (
     surface_features,
     surface_features_of_text,
 )
-from classifier.tokens import tokenise
+from classifier.features.words import tokenise
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,21 @@ import torch
 from synthetic_outcomes import EASY, HARD, generated_rows
 from tiny_checkpoints import ARCHITECTURES, tiny_checkpoint
 
-from classifier.checkpoint import checkpoint_folder, checkpoint_sha256, keep_checkpoint, verify_checkpoint
-from classifier.encoder import encoder_fingerprint
+from classifier.encoders.checkpoint import checkpoint_folder, checkpoint_sha256, keep_checkpoint, verify_checkpoint
+from classifier.encoders.pooled_transformer import PooledTransformer
+from classifier.encoders.static_encoder import encoder_fingerprint
+from classifier.encoders.transformer_encoder import TransformerEncoder
 from classifier.errors import CheckpointError, TrainingDataError
-from classifier.pooled_transformer import PooledTransformer
-from classifier.training.dataset import HEADS
-from classifier.training.fine_tune import FineTuneSettings, LabelledTexts, fine_tune, masked_loss
-from classifier.training.pretrain import MaskedLanguageModelling, PretrainSettings, pretrain
-from classifier.training.resumable_loop import Progress, ResumableLoop, Schedule
-from classifier.training.transformer_fit import fit_transformer, labelled_texts, other_models, unseen_by_fine_tuning
-from classifier.transformer_encoder import TransformerEncoder
+from classifier.training.data.dataset import HEADS
+from classifier.training.recipes.fine_tune import FineTuneSettings, LabelledTexts, fine_tune, masked_loss
+from classifier.training.recipes.fit_transformer import (
+    fit_transformer,
+    labelled_texts,
+    other_models,
+    unseen_by_fine_tuning,
+)
+from classifier.training.recipes.pretrain import MaskedLanguageModelling, PretrainSettings, pretrain
+from classifier.training.recipes.training_loop import Progress, ResumableLoop, Schedule
 
 TEXTS = [row.prompt for row in generated_rows(60)]
 QUICK = FineTuneSettings(
@@ -74,7 +79,7 @@ class Interrupted(Exception):
 def test_an_interrupted_run_goes_on_to_the_very_same_parameters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("classifier.training.resumable_loop.SAVE_SECONDS", -1.0)  # after every step
+    monkeypatch.setattr("classifier.training.recipes.training_loop.SAVE_SECONDS", -1.0)  # after every step
     folder = tiny_checkpoint(tmp_path / "c", "distilbert", TEXTS)
     train, valid = labelled(120, 0), labelled(40, 1)
     whole = fine_tune(PooledTransformer.load(folder), train, valid, QUICK)

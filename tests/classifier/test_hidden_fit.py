@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from classifier.artefact import Tensors
-from classifier.kernel_layer import KernelLayer
-from classifier.training.hidden_fit import FittedLayer, fit_layer
-from classifier.training.metrics import auc
+from classifier.encoders.kernel_projection import KernelLayer
+from classifier.registry.artefact import Tensors
+from classifier.training.fitting.hidden_states import FittedLayer, fit_layer
+from classifier.training.metrics.metrics import auc
 
 HIDDEN, ROWS = 24, 600
 

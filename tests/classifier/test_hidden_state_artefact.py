@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from synthetic_outcomes import EASY, HARD, generated_rows
 
-from classifier.artefact import MAX_BYTES, load_artefact
+from classifier.encoders.hidden_state_encoder import HiddenStateEncoder
+from classifier.encoders.local_hidden_states import LocalStates, state_spec
 from classifier.errors import ArtefactError
-from classifier.hidden_state_encoder import HiddenStateEncoder
-from classifier.local_states import LocalStates, state_spec
-from classifier.outcome_model import encode_turns
-from classifier.routing_input import routing_input_of_text
-from classifier.training import hidden_train
-from classifier.training.hidden_train import LAYER, ReadLayer, parse_read_layer, train_over_hidden_states
-from classifier.training.teacher import HiddenStates
-from classifier.training.train import Candidate
+from classifier.features.routing_input import routing_input_of_text
+from classifier.model.outcome_model import encode_turns
+from classifier.registry.artefact import MAX_BYTES, load_artefact
+from classifier.training.fitting.teacher import HiddenStates
+from classifier.training.recipes import train_hidden_state as hidden_train
+from classifier.training.recipes.train_hidden_state import LAYER, ReadLayer, parse_read_layer, train_over_hidden_states
+from classifier.training.recipes.train_static import Candidate
 from inference_core.errors import ModelFileError
 from tests.classifier.tiny_model import tiny_model, tiny_spec
 
@@ -84,7 +84,7 @@ def test_another_model_at_the_same_place_is_refused_by_name(made: Candidate) -> 
 
 def test_it_is_loaded_without_torch_until_the_first_prompt(made: Candidate) -> None:
     program = (
-        "import sys; from pathlib import Path; from classifier.artefact import load_artefact;"
+        "import sys; from pathlib import Path; from classifier.registry.artefact import load_artefact;"
         f"load_artefact(Path({str(made.folder)!r})); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from classifier.micro_batcher import MicroBatcher
+from classifier.encoders.micro_batcher import MicroBatcher
 
 
 def test_what_arrives_during_a_batch_is_the_next_one() -> None:

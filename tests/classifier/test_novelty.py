@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from classifier.novelty import Novelty
-from classifier.training.encoded_rows import EncodedRows
-from classifier.training.novelty_fit import fit_novelty
+from classifier.model.novelty import Novelty
+from classifier.training.data.encoded_rows import EncodedRows
+from classifier.training.fitting.novelty import fit_novelty
 
 DIM, PER_DOMAIN = 12, 150
 CENTRES = np.random.default_rng(1).normal(size=(6, DIM))

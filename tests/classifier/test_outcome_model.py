@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classifier.artefact import default_artefact, load_artefact
-from classifier.heuristic import heuristic_prediction
-from classifier.outcome_model import OutcomeModel
-from classifier.routing_input import routing_input_of_text
-from classifier.training.train import Candidate
+from classifier.features.routing_input import routing_input_of_text
+from classifier.model.outcome_model import OutcomeModel
+from classifier.policy.length_heuristic import heuristic_prediction
+from classifier.registry.artefact import default_artefact, load_artefact
+from classifier.training.recipes.train_static import Candidate
 from tests.examples import examples
 
 EASY, HARD = "What is the red dog house river?", "What is the cohomology functor tensor manifold lattice?"
@@ -72,7 +72,8 @@ def test_one_prompt_and_many_get_the_same_probabilities(tiny: Candidate) -> None
 
 def test_serving_imports_neither_torch_nor_scikit_learn_nor_scipy() -> None:
     code = (
-        "import sys, classifier.artefact, classifier.batch, classifier.policy, classifier.heuristic\n"
+        "import sys, classifier.registry.artefact, classifier.prediction.batch, classifier.policy.decide, "
+        "classifier.policy.length_heuristic\n"
         "banned = {'torch', 'transformers', 'sklearn', 'scipy'} & set(sys.modules)\n"
         "sys.exit(f'imported: {sorted(banned)}' if banned else 0)"
     )

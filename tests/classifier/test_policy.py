@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from classifier.decision import Decision, EdgePath, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError, PolicyInputsError
-from classifier.policy import barred_tiers, decide, may_answer
+from classifier.policy.decide import barred_tiers, decide, may_answer
 
 probability = st.floats(0, 1, allow_nan=False)
 

@@ -9,9 +9,9 @@ from tiny_checkpoints import ARCHITECTURES, WINDOW, tiny_checkpoint
 from tokenizers import Tokenizer
 from transformers import AutoModel
 
+from classifier.encoders.packed_batches import batches_by_length, runs, shuffled_batches
+from classifier.encoders.pooled_transformer import PooledTransformer
 from classifier.errors import CheckpointError
-from classifier.packed_batches import batches_by_length, runs, shuffled_batches
-from classifier.pooled_transformer import PooledTransformer
 
 WORDS = [
     *("the", "lattice", "of", "prime", "numbers", "is", "dense", "where", "a", "river", "meets", "every"),

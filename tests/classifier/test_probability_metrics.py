@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classifier.decision import PolicyInputs, Prediction
-from classifier.policy import decide
-from classifier.training import metrics
-from classifier.training.logistic import fit_logistic
-from classifier.worth import PRICES, cheapest_reaching, most_worth
+from classifier.policy.decide import decide
+from classifier.policy.utility import PRICES, cheapest_reaching, most_worth
+from classifier.training.fitting.logistic import fit_logistic
+from classifier.training.metrics import metrics
 
 
 def sample(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

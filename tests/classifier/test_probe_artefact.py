@@ -9,11 +9,11 @@ from safetensors.numpy import load, save
 
 from classifier.decision import PolicyInputs, Prediction
 from classifier.errors import ArtefactError
-from classifier.escalation_rule import weigh_escalation
-from classifier.evidence import EVIDENCE_NAMES
-from classifier.evidence_model import EvidenceHead, JudgedTier, Tensors, head_tensors
-from classifier.features import FEATURE_NAMES
-from classifier.probe_artefact import PROBES, SCHEMA_VERSION, ProbeManifest, load_probes, save_probes
+from classifier.evidence.artefact import PROBES, SCHEMA_VERSION, ProbeManifest, load_probes, save_probes
+from classifier.evidence.features import EVIDENCE_NAMES
+from classifier.evidence.model import EvidenceHead, JudgedTier, Tensors, head_tensors
+from classifier.features.surface_features import FEATURE_NAMES
+from classifier.policy.escalation import weigh_escalation
 
 
 def tensors(value: float = 0.5) -> Tensors:

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from classifier.errors import TrainingDataError
-from classifier.evidence import EVIDENCE_NAMES
-from classifier.outcome_folder import MANIFEST, OutcomeFolder
-from classifier.probe_artefact import load_probes
-from classifier.registry import ArtefactRegistry
-from classifier.training.cascade import Pair, Way, cascade_curves
-from classifier.training.metrics import auc, calibration_slope
-from classifier.training.probe_command import ProbesMade, make_probes
-from classifier.training.probe_evaluation import AGREEMENT, ALONE, EVIDENCE, SHUFFLED
-from classifier.training.probe_fit import Examples, fit_head, fit_judge
+from classifier.evidence.artefact import load_probes
+from classifier.evidence.features import EVIDENCE_NAMES
+from classifier.registry.registry import ArtefactRegistry
+from classifier.training.commands.probes import ProbesMade, make_probes
+from classifier.training.data.outcome_folder import MANIFEST, OutcomeFolder
+from classifier.training.fitting.probes import Examples, fit_head, fit_judge
+from classifier.training.metrics.cascade import Pair, Way, cascade_curves
+from classifier.training.metrics.metrics import auc, calibration_slope
+from classifier.training.metrics.probe_evaluation import AGREEMENT, ALONE, EVIDENCE, SHUFFLED
 from tests.classifier.synthetic_evidence import synthetic_folder
 
 STRONGEST = 4

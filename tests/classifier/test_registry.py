@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from classifier.artefact import load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.errors import ArtefactError
-from classifier.lineage import lineage
-from classifier.registry import ArtefactRegistry, Canary
-from classifier.split import Arm, Split
-from classifier.training.train import Candidate
+from classifier.policy.experiment_split import Arm, Split
+from classifier.registry.artefact import load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.lineage import lineage
+from classifier.registry.registry import ArtefactRegistry, Canary
+from classifier.training.recipes.train_static import Candidate
 
 
 def registry_of(root: Path, *versions: str) -> ArtefactRegistry:

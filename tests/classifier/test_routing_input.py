@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.routing_input import cut_turn, routing_input, routing_input_of_text
+from classifier.features.routing_input import cut_turn, routing_input, routing_input_of_text
 
 
 def test_only_the_last_user_turn_is_looked_at() -> None:

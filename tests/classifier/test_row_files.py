@@ -8,8 +8,8 @@ import pytest
 from synthetic_outcomes import generated_rows
 
 from classifier.errors import TrainingDataError
-from classifier.training.dataset import OutcomeRow
-from classifier.training.row_files import read_rows
+from classifier.training.data.dataset import OutcomeRow
+from classifier.training.data.row_files import read_rows
 
 
 def write_rows(path: Path, rows: list[OutcomeRow]) -> Path:

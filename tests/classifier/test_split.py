@@ -2,7 +2,7 @@
 
 import pytest
 
-from classifier.split import Arm, Split
+from classifier.policy.experiment_split import Arm, Split
 
 IDS = [f"chatcmpl-{number}" for number in range(4000)]
 

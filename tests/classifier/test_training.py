@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 from synthetic_outcomes import generated_rows
 
-from classifier.artefact import (
+from classifier.errors import TrainingDataError
+from classifier.features.routing_input import routing_input_of_text
+from classifier.model.heads import Heads
+from classifier.model.manifest import TrainingWindow
+from classifier.registry.artefact import (
     BASE,
     MANIFEST,
     MODEL,
@@ -16,16 +20,12 @@ from classifier.artefact import (
     load_base,
     load_manifest,
 )
-from classifier.errors import TrainingDataError
-from classifier.heads import Heads
-from classifier.manifest import TrainingWindow
-from classifier.registry import POINTER, ArtefactRegistry
-from classifier.routing_input import routing_input_of_text
-from classifier.training.command import train_command
-from classifier.training.dataset import FILE, outcome_labels, tier_scores
-from classifier.training.encoded_rows import EncodedRows, encode_rows
-from classifier.training.fit import OPINION_SCALE, fit_heads
-from classifier.training.train import Candidate, train
+from classifier.registry.registry import POINTER, ArtefactRegistry
+from classifier.training.commands.train import train_command
+from classifier.training.data.dataset import FILE, outcome_labels, tier_scores
+from classifier.training.data.encoded_rows import EncodedRows, encode_rows
+from classifier.training.fitting.heads import OPINION_SCALE, fit_heads
+from classifier.training.recipes.train_static import Candidate, train
 from tests.shared_data import data_file
 
 WINDOW = TrainingWindow(start="2026-01-01T00:00:00Z", end="2026-01-08T00:00:00Z", source="probes")

@@ -9,14 +9,14 @@ import pytest
 from synthetic_outcomes import EASY, HARD, generated_rows
 from tiny_checkpoints import tiny_checkpoint
 
-from classifier.artefact import MAX_BYTES, load_artefact
-from classifier.checkpoint import CHECKPOINTS
+from classifier.encoders.checkpoint import CHECKPOINTS
 from classifier.errors import CheckpointError
-from classifier.registry import ArtefactRegistry
-from classifier.routing_input import routing_input_of_text
-from classifier.training.fine_tune import FineTuneSettings
-from classifier.training.train import Candidate
-from classifier.training.transformer_train import train_over_checkpoint
+from classifier.features.routing_input import routing_input_of_text
+from classifier.registry.artefact import MAX_BYTES, load_artefact
+from classifier.registry.registry import ArtefactRegistry
+from classifier.training.recipes.fine_tune import FineTuneSettings
+from classifier.training.recipes.train_static import Candidate
+from classifier.training.recipes.train_transformer import train_over_checkpoint
 
 QUICK = FineTuneSettings(learning_rate=2e-3, head_learning_rate=1e-2, epochs=2, tokens_per_step=2048, patience=2)
 
@@ -65,7 +65,7 @@ def test_a_changed_checkpoint_makes_the_artefact_unloadable_and_says_so(made: Ca
 
 def test_an_artefact_is_loaded_without_torch_until_the_first_prompt(made: Candidate) -> None:
     program = (
-        "import sys; from pathlib import Path; from classifier.artefact import load_artefact;"
+        "import sys; from pathlib import Path; from classifier.registry.artefact import load_artefact;"
         f"load_artefact(Path({str(made.folder)!r})); print('torch' in sys.modules, 'transformers' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

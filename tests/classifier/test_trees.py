@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from classifier import trees as trees_module
-from classifier.training import trees_fit
-from classifier.training.trees_fit import fit_trees
-from classifier.trees import TreeArrays, Trees
+from classifier.encoders import boosted_trees as trees_module
+from classifier.encoders.boosted_trees import TreeArrays, Trees
+from classifier.training.fitting import trees as trees_fit
+from classifier.training.fitting.trees import fit_trees
 
 
 def rows(n: int = 800) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

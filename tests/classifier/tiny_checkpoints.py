@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import DistilBertConfig, DistilBertModel, ModernBertConfig, ModernBertModel
 
-from classifier.training.pretrain import save_checkpoint, train_tokenizer
+from classifier.training.recipes.pretrain import save_checkpoint, train_tokenizer
 
 ARCHITECTURES = ("distilbert", "modernbert")
 WINDOW = 8

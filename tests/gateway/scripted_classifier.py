@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.decision import Prediction
-from classifier.routing_input import RoutingInput
-from classifier.split import Split
+from classifier.features.routing_input import RoutingInput
+from classifier.policy.experiment_split import Split
 from gateway.routing.model import Reading
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from classifier.answer_length import AnswerLength
 from classifier.decision import Decision
-from classifier.evidence_model import EvidenceModels
-from classifier.features import FEATURE_NAMES
+from classifier.evidence.model import EvidenceModels
+from classifier.features.surface_features import FEATURE_NAMES
+from classifier.model.answer_length import AnswerLength
 from gateway.answering.ask import Ask
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.knobs import RoutingKnobFile

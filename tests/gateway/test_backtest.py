@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from classifier.training.dataset import OutcomeRow, load_outcomes, models_of, origin_of, outcome_labels, tier_scores
-from classifier.training.train import train
+from classifier.training.data.dataset import (
+    OutcomeRow,
+    load_outcomes,
+    models_of,
+    origin_of,
+    outcome_labels,
+    tier_scores,
+)
+from classifier.training.recipes.train_static import train
 from gateway.backtesting.backtest import Backtest
 from gateway.backtesting.estimates import gain_over_shuffled, saving
 from gateway.backtesting.log import BacktestLogError, LogRow, TierNames, read_log, training_rows, write_training
@@ -155,7 +162,7 @@ def test_labelled_rows_train_a_classifier_that_says_where_they_are_from(tmp_path
 
 
 def _p_ok(model: Any, text: str) -> float:
-    from classifier.routing_input import routing_input_of_text
+    from classifier.features.routing_input import routing_input_of_text
 
     return float(model.predict(routing_input_of_text(text)).p_ok[0])
 

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from classifier.artefact import default_artefact, load_artefact
-from classifier.complexity.class_predictor import ClassPredictor, threshold_of
-from classifier.complexity.class_table import prior_table
 from classifier.complexity.classes import Complexity
 from classifier.decision import PolicyInputs
-from classifier.policy import decide
-from classifier.routing_input import routing_input_of_text
+from classifier.features.routing_input import routing_input_of_text
+from classifier.local.class_table import prior_table
+from classifier.policy.decide import decide
+from classifier.prediction.class_predictor import ClassPredictor, threshold_of
+from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.routing.class_prior import class_prior, tier_kinds
 from quality.evaluation.everyday_outcomes import read_outcomes, write_outcomes
 from quality.evaluation.measured_outcomes import OWN_FOLDER, SHIPPED

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from classifier.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
-from classifier.batch import predict_lines
-from classifier.prompt_file import PromptRow
-from classifier.registry import ArtefactRegistry
+from classifier.prediction.batch import predict_lines
+from classifier.prediction.prompt_file import PromptRow
+from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.registry import ArtefactRegistry
 from gateway.cli import main
 
 SHIPPED = default_artefact().name

@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from classifier.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
-from classifier.complexity.class_table import prior_table
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import QUALITY_SETTINGS, like_of
 from classifier.errors import ArtefactError, PolicyInputsError
-from classifier.registry import ArtefactRegistry
-from classifier.routing_input import routing_input_of_text
-from classifier.split import Arm, Split
+from classifier.features.routing_input import routing_input_of_text
+from classifier.local.class_table import prior_table
+from classifier.policy.experiment_split import Arm, Split
+from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.registry import ArtefactRegistry
 from gateway.answering.ask import Ask
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.router import RoutingService
@@ -250,5 +250,5 @@ def test_an_experiment_with_an_arm_that_is_refused_gets_no_requests(
     trial.set_experiment(split)
     (trial.root / "v1-child" / "model.safetensors").write_bytes(b"broken")
     classifier = in_force(trial.root, changes)
-    assert classifier.split() is None
+    assert classifier.policy.experiment_split() is None
     assert "the experiment gets no requests" in classifier.refusal

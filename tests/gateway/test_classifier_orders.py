@@ -8,8 +8,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from classifier.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
-from classifier.registry import ArtefactRegistry
+from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.registry import ArtefactRegistry
 from gateway.settings import Settings
 from quality.store.database import open_database
 from tests.gateway.running_gateway import RunningGateway, running_gateway

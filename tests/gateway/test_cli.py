@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from classifier.decision import Decision, PolicyInputs, Prediction
-from classifier.policy import decide
-from classifier.routing_input import routing_input_of_text
+from classifier.features.routing_input import routing_input_of_text
+from classifier.policy.decide import decide
 from gateway.cli import main
 from gateway.cli.bench.route import TimedClassifier
 from gateway.routing.classifier_in_force import ClassifierInForce

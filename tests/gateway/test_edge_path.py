@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from classifier.policy import decide
-from classifier.routing_input import RoutingInput
-from classifier.split import Arm, Split
+from classifier.features.routing_input import RoutingInput
+from classifier.policy.decide import decide
+from classifier.policy.experiment_split import Arm, Split
 from gateway.answering.answer import Answer
 from gateway.answering.ask import Ask
 from gateway.answering.caller import Caller

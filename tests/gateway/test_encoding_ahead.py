@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from classifier.artefact import default_artefact, load_artefact
-from classifier.encoder import Encoding
-from classifier.features import FEATURE_NAMES
-from classifier.micro_batcher import MicroBatcher
-from classifier.outcome_model import OutcomeModel
-from classifier.pooled_projection import PooledProjection
-from classifier.routing_input import routing_input_of_text
-from classifier.transformer_encoder import TransformerEncoder
+from classifier.encoders.linear_projection import PooledProjection
+from classifier.encoders.micro_batcher import MicroBatcher
+from classifier.encoders.static_encoder import Encoding
+from classifier.encoders.transformer_encoder import TransformerEncoder
+from classifier.features.routing_input import routing_input_of_text
+from classifier.features.surface_features import FEATURE_NAMES
+from classifier.model.outcome_model import OutcomeModel
+from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.answering.ask import Ask
 from gateway.routing.loaded_version import LoadedVersion
 from gateway.routing.router import RoutingService

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from classifier.registry import ArtefactRegistry
+from classifier.registry.registry import ArtefactRegistry
 from gateway.answering.answer import Answer
 from gateway.answering.ask import Ask
 from gateway.answering.service import Service

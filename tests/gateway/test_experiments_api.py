@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from classifier.policy import decide
-from classifier.registry import ArtefactRegistry
-from classifier.split import Arm, Split
+from classifier.policy.decide import decide
+from classifier.policy.experiment_split import Arm, Split
+from classifier.registry.registry import ArtefactRegistry
 from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway
 

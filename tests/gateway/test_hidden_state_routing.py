@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from classifier.artefact import default_artefact
+from classifier.encoders.hidden_state_encoder import HiddenStateEncoder
+from classifier.encoders.local_hidden_states import LocalStates
 from classifier.errors import ArtefactError
-from classifier.hidden_state_encoder import HiddenStateEncoder
-from classifier.local_states import LocalStates
-from classifier.registry import ArtefactRegistry
-from classifier.routing_input import routing_input_of_text
-from classifier.training.hidden_train import ReadLayer, train_over_hidden_states
-from classifier.training.train import Candidate
+from classifier.features.routing_input import routing_input_of_text
+from classifier.registry.artefact import default_artefact
+from classifier.registry.registry import ArtefactRegistry
+from classifier.training.recipes.train_hidden_state import ReadLayer, train_over_hidden_states
+from classifier.training.recipes.train_static import Candidate
 from gateway.answering.ask import Ask
 from gateway.cores.hidden_states import CoreStates, require_model
 from gateway.routing.classifier_in_force import ClassifierInForce

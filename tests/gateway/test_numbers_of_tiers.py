@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from classifier.artefact import default_artefact, load_artefact
+from classifier.registry.artefact import default_artefact, load_artefact
 from quality.verification.training_rows import encode_prompt
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.dashboard.browsing import forms_of

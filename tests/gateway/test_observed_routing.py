@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from classifier.policy import decide
+from classifier.policy.decide import decide
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.test_disconnects import only_record
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 from sqlalchemy import delete, insert
 
 from classifier.decision import PolicyInputs
-from classifier.policy import decide
+from classifier.policy.decide import decide
 from gateway.routing.active_labels import ActiveLabels
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.settings import Settings

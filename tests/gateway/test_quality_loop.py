@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
-from classifier.registry import ArtefactRegistry
-from classifier.split import Arm, Split
+from classifier.policy.experiment_split import Arm, Split
+from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.registry import ArtefactRegistry
 from gateway.quality_loop import QualityLoop
 from gateway.settings import Settings
 from migrations.tables import audit_events

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from classifier.policy import decide
+from classifier.policy.decide import decide
 from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.test_disconnects import only_record

@@ -36,7 +36,7 @@ def mix(
     """
     import msgspec
 
-    from classifier.training.dataset import data_folder, load_outcomes
+    from classifier.training.data.dataset import data_folder, load_outcomes
     from gateway.backtesting.log import read_log
     from gateway.bench.mixed_workload import mixed_workload
     from gateway.routing.dry_run import dry_routing

@@ -10,12 +10,12 @@ from typing import Any
 import click
 import msgspec
 
-from classifier.complexity.class_predictor import ClassPredictor
-from classifier.features import LEXICON, surface_features
-from classifier.outcome_model import EncodedTurn
-from classifier.policy import decide
-from classifier.routing_input import CHARS_PER_TOKEN, RoutingInput
-from classifier.tokens import tokenise
+from classifier.features.routing_input import CHARS_PER_TOKEN, RoutingInput
+from classifier.features.surface_features import LEXICON, surface_features
+from classifier.features.words import tokenise
+from classifier.model.outcome_model import EncodedTurn
+from classifier.policy.decide import decide
+from classifier.prediction.class_predictor import ClassPredictor
 from gateway.answering.ask import Ask
 from gateway.cli.options import catalog_option, data_dir_option, echo_json, json_option, settings_from, table
 from gateway.routing.class_prior import class_prior
@@ -215,7 +215,7 @@ def _percentiles(nanoseconds: Sequence[int]) -> Percentiles:
 def _prompts(count: int, chars: int, seed: int) -> tuple[list[str], str]:
     """`count` texts of `chars` characters, and where their words are from."""
     from classifier.errors import TrainingDataError
-    from classifier.training.dataset import data_folder, load_outcomes
+    from classifier.training.data.dataset import data_folder, load_outcomes
 
     chance = random.Random(seed)
     try:

@@ -39,8 +39,8 @@ def semantic_cache(
 
     Of --prompts also: hits of their edited forms, and the time of a lookup.
     """
-    from classifier.artefact import load_artefact
-    from classifier.prompt_file import read_prompts
+    from classifier.prediction.prompt_file import read_prompts
+    from classifier.registry.artefact import load_artefact
     from gateway.cache.lookup_cost import lookup_cost
     from gateway.cache.semantic_study import read_pairs, semantic_study
     from gateway.cli.classifier.versions import folder_of

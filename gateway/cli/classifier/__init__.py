@@ -77,7 +77,7 @@ def train(
 
     By its encoder prompts are compared with a catalogue's own labels. `aio classifier promote` lets it serve.
     """
-    from classifier.training.command import train_command
+    from classifier.training.commands.train import train_command
 
     settings = settings_from(**given)
     root = registry or settings.registry_path

@@ -26,10 +26,10 @@ def complexity(rows: Path, target: Path | None, model_file: Path | None, seed: i
     A line of ROWS is {"prompt": text, "classes": [1 to 4 of each rater], "range": [least, most accepted tier]};
     the range may be left out.
     """
-    from classifier.artefact import default_artefact, load_artefact
     from classifier.complexity.model import load_complexity, shipped_complexity
-    from classifier.training.complexity_fit import fit_complexity, out_of_fold, predicted
-    from classifier.training.complexity_report import measured, read_labelled
+    from classifier.registry.artefact import default_artefact, load_artefact
+    from classifier.training.fitting.complexity import fit_complexity, out_of_fold, predicted
+    from classifier.training.metrics.complexity_report import measured, read_labelled
 
     labelled = read_labelled(rows)
     outcome_model = load_artefact(default_artefact())

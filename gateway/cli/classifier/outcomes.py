@@ -20,8 +20,8 @@ from gateway.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from classifier.outcome_model import OutcomeModel
-    from classifier.training.probe_evaluation import ProbeReport
+    from classifier.model.outcome_model import OutcomeModel
+    from classifier.training.metrics.probe_evaluation import ProbeReport
     from gateway.settings import Settings
     from quality.evaluation.collect_outcomes import Collection, Progress, Question
     from quality.evaluation.task_set import Kind
@@ -76,7 +76,7 @@ def collect(
     texts are kept.
     """
     from classifier.errors import ClassifierError
-    from classifier.training.dataset import data_folder
+    from classifier.training.data.dataset import data_folder
     from quality.evaluation.collect_outcomes import KINDS, Collection, choice_questions, graded_questions
     from quality.evaluation.collect_outcomes import word_problems as public_problems
     from quality.evaluation.tier_accuracy import TierMeasurementError
@@ -115,7 +115,7 @@ def probes(
 ) -> None:
     """Fit and measure what judges answers by their evidence, and answer lengths, on the outcomes in FOLDER."""
     from classifier.errors import ClassifierError
-    from classifier.training.probe_command import make_probes
+    from classifier.training.commands.probes import make_probes
     from tiers.catalog_file import load_catalog
 
     settings = settings_from(**given)
@@ -144,8 +144,8 @@ async def _collect(
     how: "Collection",
     progress: "Progress",
 ) -> int:
-    from classifier.complexity.class_predictor import ClassPredictor
-    from classifier.outcome_folder import OutcomeFolder
+    from classifier.prediction.class_predictor import ClassPredictor
+    from classifier.training.data.outcome_folder import OutcomeFolder
     from gateway.cores.engine import running_engine
     from gateway.routing.class_prior import class_prior
     from quality.evaluation.collect_outcomes import PromptModel, collect_outcomes, outcomes_manifest
@@ -159,8 +159,8 @@ async def _collect(
 
 
 def _classifier(settings: "Settings", catalog: "Catalog") -> "OutcomeModel":
-    from classifier.artefact import default_artefact, load_artefact
-    from classifier.registry import POINTER, ArtefactRegistry
+    from classifier.registry.artefact import default_artefact, load_artefact
+    from classifier.registry.registry import POINTER, ArtefactRegistry
 
     registry = ArtefactRegistry(settings.registry_path)
     folder = registry.current() if (registry.root / POINTER).is_file() else default_artefact()

@@ -10,7 +10,7 @@ from gateway.cli.classifier.versions import version_option
 from gateway.cli.options import data_dir_option, echo_json, json_option, settings_from, table
 
 if TYPE_CHECKING:
-    from classifier.explanation import Explanation
+    from classifier.prediction.explanation import Explanation
 
 
 @click.command()
@@ -43,8 +43,8 @@ def predict(
     Without --catalog it decides cold: by complexity class, for tiers like 3B, 8B, 70B and 70B with chain of thought.
     The output appears whole when all is done, or not at all.
     """
-    from classifier.batch import predict_lines
-    from classifier.prompt_file import read_prompts
+    from classifier.prediction.batch import predict_lines
+    from classifier.prediction.prompt_file import read_prompts
     from gateway.cli.classifier.versions import folder_of
     from gateway.routing.class_prior import class_prior
     from inference_core.loaders.atomic_file import atomic_file
@@ -83,9 +83,9 @@ def predict(
 @json_option
 def explain(prompt: str | None, source: Path | None, version: str | None, as_json: bool, **given: Any) -> None:
     """Show what a version sees in PROMPT, its class, and the tier that follows; or of a file's prompts."""
-    from classifier.acceptance import accepted_artefact
-    from classifier.explanation import explained
-    from classifier.prompt_file import PromptRow, read_prompts
+    from classifier.prediction.explanation import explained
+    from classifier.prediction.prompt_file import PromptRow, read_prompts
+    from classifier.registry.acceptance import accepted_artefact
     from gateway.cli.classifier.versions import folder_of
 
     if (prompt is None) == (source is None):

@@ -37,8 +37,8 @@ def pretrain(
     """
     if hidden % 64 or hidden <= 0:
         raise click.BadParameter(f"{hidden} is no positive multiple of 64.", param_hint="--hidden")
-    from classifier.training.pretrain import PretrainSettings
-    from classifier.training.pretrain_command import pretrain_command
+    from classifier.training.commands.pretrain import pretrain_command
+    from classifier.training.recipes.pretrain import PretrainSettings
 
     settings = PretrainSettings(
         layers=layers,

@@ -17,7 +17,7 @@ from gateway.cli.options import (
 from gateway.cli.stored_order import with_database
 
 if TYPE_CHECKING:
-    from classifier.registry import ArtefactRegistry
+    from classifier.registry.registry import ArtefactRegistry
     from gateway.settings import Settings
 
 version_option = click.option(
@@ -31,8 +31,8 @@ def folder_of(root: Path, version: str | None) -> Path:
 
     Raises `ArtefactError` if there is none.
     """
-    from classifier.artefact import default_artefact
-    from classifier.registry import POINTER, ArtefactRegistry
+    from classifier.registry.artefact import default_artefact
+    from classifier.registry.registry import POINTER, ArtefactRegistry
 
     registry = ArtefactRegistry(root)
     if version is None:
@@ -49,7 +49,7 @@ def folder_of(root: Path, version: str | None) -> Path:
 @json_option
 def list_versions(as_json: bool, **given: Any) -> None:
     """Show every version: who serves, who is on trial, where each comes from."""
-    from classifier.version_list import listed_versions
+    from classifier.registry.version_list import listed_versions
 
     found = listed_versions(settings_from(**given).registry_path)
     if as_json:
@@ -93,7 +93,7 @@ def promote(version: str, reason: str, as_json: bool, **given: Any) -> None:
 @json_option
 def rollback(reason: str, as_json: bool, **given: Any) -> None:
     """Let the previous version serve again; doing so twice changes nothing."""
-    from classifier.registry import ArtefactRegistry
+    from classifier.registry.registry import ArtefactRegistry
     from quality.rollout.operator_commands import rollback as order
 
     settings = settings_from(**given)
@@ -116,7 +116,7 @@ def rollback(reason: str, as_json: bool, **given: Any) -> None:
 @json_option
 def canary(version: str | None, share: float | None, stop: bool, reason: str, as_json: bool, **given: Any) -> None:
     """Put VERSION on trial for a share of the requests, or show who is on it."""
-    from classifier.registry import ArtefactRegistry
+    from classifier.registry.registry import ArtefactRegistry
     from quality.rollout.operator_commands import start_canary, stop_canary
 
     settings = settings_from(**given)
@@ -150,9 +150,9 @@ def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, st
 
     Raises `ArtefactError` with the reason of a refusal.
     """
-    from classifier.acceptance import accepted_artefact
-    from classifier.artefact import default_artefact
-    from classifier.registry import ArtefactRegistry
+    from classifier.registry.acceptance import accepted_artefact
+    from classifier.registry.artefact import default_artefact
+    from classifier.registry.registry import ArtefactRegistry
     from gateway.routing.class_prior import tier_prior
     from tiers.catalog_file import load_catalog
 

@@ -60,7 +60,7 @@ def simulate(
     """Compare scaling rules. Their knobs are chosen on the first 40 % of a trace's time and reported on the rest."""
     import msgspec
 
-    from classifier.training.dataset import data_folder
+    from classifier.training.data.dataset import data_folder
     from gateway.fleet.comparison_tables import comparison_text, write_between
     from gateway.fleet.replica_profile import replica_profile
     from gateway.fleet.scoring import ServiceObjectives, Setting

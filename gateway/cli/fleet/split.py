@@ -45,7 +45,7 @@ def split(
     """How many times a trace's rate a fleet carries with 90 % served well: together, and apart at its best division."""
     import msgspec
 
-    from classifier.training.dataset import data_folder
+    from classifier.training.data.dataset import data_folder
     from gateway.fleet.disaggregated import Split, Transfer, best_split, kv_bytes_of, requests_at
     from gateway.fleet.replica_profile import replica_profile
     from gateway.fleet.scoring import ServiceObjectives

@@ -59,7 +59,7 @@ def calibrate(
     stored for this catalogue; `aio serve` reads it at start. --judging 0 leaves out the judge that asks the model.
     """
     from classifier.errors import ClassifierError
-    from classifier.training.dataset import data_folder
+    from classifier.training.data.dataset import data_folder
     from quality.evaluation.collect_outcomes import graded_questions
     from quality.evaluation.collect_outcomes import word_problems as public_problems
     from quality.evaluation.tier_accuracy import TierMeasurementError

@@ -16,7 +16,7 @@ from gateway.cli.options import (
 from gateway.cli.stored_order import with_database
 
 if TYPE_CHECKING:
-    from classifier.split import Arm
+    from classifier.policy.experiment_split import Arm
 
 reason_option = click.option("--reason", default="asked for on the command line", help="For the audit trail.")
 
@@ -74,9 +74,9 @@ def start(
     **given: Any,
 ) -> None:
     """Begin; servers that follow the data folder do so within seconds. `auto` requests take part."""
-    from classifier.acceptance import accepted_artefact
-    from classifier.artefact import default_artefact
-    from classifier.registry import ArtefactRegistry
+    from classifier.registry.acceptance import accepted_artefact
+    from classifier.registry.artefact import default_artefact
+    from classifier.registry.registry import ArtefactRegistry
     from gateway.routing.class_prior import tier_prior
     from quality.rollout.experiments import Experiments, Plan
     from tiers.catalog_file import load_catalog
@@ -112,7 +112,7 @@ def start(
 @json_option
 def stop(experiment_id: str, reason: str, as_json: bool, **given: Any) -> None:
     """End one without a verdict."""
-    from classifier.registry import ArtefactRegistry
+    from classifier.registry.registry import ArtefactRegistry
     from quality.rollout.experiments import Experiments
 
     settings = settings_from(**given)
@@ -126,7 +126,7 @@ def stop(experiment_id: str, reason: str, as_json: bool, **given: Any) -> None:
 
 
 def _arm(given: str) -> "Arm":
-    from classifier.split import Arm
+    from classifier.policy.experiment_split import Arm
 
     kind, _, value = given.partition(":")
     if kind == "tier" and value.isdigit():

@@ -6,13 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from classifier.artefact import default_artefact
-from classifier.batch import predict_lines
 from classifier.complexity.model import shipped_complexity
 from classifier.errors import TrainingDataError
-from classifier.prompt_file import PromptRow
-from classifier.training.complexity_fit import LabelledPrompt, fit_complexity, predicted
-from classifier.training.complexity_report import measured, read_labelled
+from classifier.prediction.batch import predict_lines
+from classifier.prediction.prompt_file import PromptRow
+from classifier.registry.artefact import default_artefact
+from classifier.training.fitting.complexity import LabelledPrompt, fit_complexity, predicted
+from classifier.training.metrics.complexity_report import measured, read_labelled
 from tests.classifier.complexity.test_complexity_model import MODEL
 from tests.shared_data import rows as shared_rows
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.artefact import default_artefact, load_artefact
-from classifier.complexity.class_predictor import ClassPredictor
 from classifier.complexity.classes import Complexity
 from classifier.complexity.model import SHIPPED, class_probabilities, load_complexity, shipped_complexity
 from classifier.complexity.ngrams import ROWS, trigram_rows, word_rows
 from classifier.complexity.prior import QUALITY_SETTINGS, adequacy, like_of
 from classifier.errors import ArtefactError
-from classifier.routing_input import routing_input_of_text
+from classifier.features.routing_input import routing_input_of_text
+from classifier.prediction.class_predictor import ClassPredictor
+from classifier.registry.artefact import default_artefact, load_artefact
 
 MODEL = load_artefact(default_artefact())
 PREDICTOR = ClassPredictor(MODEL)

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 import pytest_asyncio
 
-from classifier.artefact import default_artefact, load_artefact
-from classifier.routing_input import RoutingInput
+from classifier.features.routing_input import RoutingInput
+from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.cache import similar_prompts
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.similar_prompts import SimilarPrompts, Wording

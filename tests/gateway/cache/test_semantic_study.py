@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from classifier.artefact import default_artefact, load_artefact
-from classifier.outcome_model import OutcomeModel
+from classifier.model.outcome_model import OutcomeModel
+from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.cache.lookup_cost import lookup_cost
 from gateway.cache.semantic_study import PromptPair, SemanticStudy, read_pairs, semantic_study
 from gateway.cli.bench.semantic_cache import semantic_cache

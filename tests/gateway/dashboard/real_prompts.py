@@ -3,7 +3,7 @@
 import gzip
 import json
 
-from classifier.training.dataset import FILE, data_folder
+from classifier.training.data.dataset import FILE, data_folder
 from quality.evaluation.task_set import tasks
 
 LONGEST_CHOICE = 500

@@ -2,7 +2,7 @@
 
 import pytest
 
-from classifier.registry import ArtefactRegistry
+from classifier.registry.registry import ArtefactRegistry
 from tests.gateway.dashboard.browsing import browser, forms_of, sign_in, submit, with_user
 from tests.gateway.running_gateway import RunningGateway
 

@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import insert
 
-from classifier.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
-from classifier.registry import ArtefactRegistry
+from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.registry import ArtefactRegistry
 from gateway.settings import Settings
 from migrations.tables import classifier_versions, retrain_runs
 from quality.store.database import open_database

@@ -13,7 +13,7 @@ import pytest_asyncio
 from sqlalchemy import insert, update
 
 from classifier.decision import PolicyInputs, Prediction
-from classifier.policy import decide
+from classifier.policy.decide import decide
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.preview import preview
 from gateway.routing.rule import RoutingRule

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from classifier.registry import ArtefactRegistry
+from classifier.registry.registry import ArtefactRegistry
 from quality.retraining.messages import RESULT
 from quality.retraining.retrain import RetrainResult, RetrainSettings, retrain
 from quality.retraining.runs import RetrainRuns

@@ -9,10 +9,10 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import SETTINGS, experience_row, prompt_about
 
-from classifier.artefact import load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.complexity.prior import adequacies, like_of
-from classifier.outcome_model import OutcomeModel
-from classifier.registry import ArtefactRegistry
+from classifier.model.outcome_model import OutcomeModel
+from classifier.registry.artefact import load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.registry import ArtefactRegistry
 from migrations.tables import training_rows
 from quality.rollout.evidence import RolloutSettings
 from quality.rollout.registry_transaction import registry_transaction

@@ -10,14 +10,14 @@ import pytest
 from safetensors.numpy import save_file
 from tiny_classifier import base_artefact
 
-from classifier.artefact import load_artefact
-from classifier.complexity.class_predictor import ClassPredictor
-from classifier.complexity.class_table import prior_table
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import adequacies
-from classifier.features import FEATURE_NAMES
-from classifier.manifest import Manifest
-from classifier.routing_input import routing_input_of_text
+from classifier.features.routing_input import routing_input_of_text
+from classifier.features.surface_features import FEATURE_NAMES
+from classifier.local.class_table import prior_table
+from classifier.model.manifest import Manifest
+from classifier.prediction.class_predictor import ClassPredictor
+from classifier.registry.artefact import load_artefact
 from quality.retraining.messages import Order
 from quality.retraining.train_candidate import Trained, carry_out, exported_labels, predicted_by, predicted_in_folds
 

@@ -11,7 +11,9 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import SETTINGS, base_artefact, experience_row, fresh_registry, model_in
 
-from classifier.artefact import (
+from classifier.encoders.int8_matrix import dequantise, quantise
+from classifier.model.manifest import TrainingWindow
+from classifier.registry.artefact import (
     load_artefact,
     load_base,
     load_manifest,
@@ -19,12 +21,10 @@ from classifier.artefact import (
     model_tensors,
     save_artefact,
 )
-from classifier.erasure import versions_without
-from classifier.manifest import TrainingWindow
-from classifier.quantised import dequantise, quantise
-from classifier.registry import ArtefactRegistry
-from classifier.training.encoded_rows import EncodedRows
-from classifier.training.fit import fit_heads
+from classifier.registry.erasure import versions_without
+from classifier.registry.registry import ArtefactRegistry
+from classifier.training.data.encoded_rows import EncodedRows
+from classifier.training.fitting.heads import fit_heads
 from migrations.tables import audit_events, classifier_versions, rollouts, training_rows
 from quality.privacy.erase_user import erase_user, forget_erased
 from quality.rollout.classifier_versions import ClassifierVersions

@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import base_artefact, fresh_registry, model_in
 
 from classifier.errors import ArtefactError
-from classifier.registry import ArtefactRegistry
-from classifier.split import Arm, Split
+from classifier.policy.experiment_split import Arm, Split
+from classifier.registry.registry import ArtefactRegistry
 from migrations.tables import audit_events, experiments
 from quality.rollout.experiments import ExperimentError, Experiments, Plan
 from quality.store.queries import insert_records

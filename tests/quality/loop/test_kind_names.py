@@ -8,7 +8,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import Complexity
-from classifier.features import FEATURE_NAMES, surface_features_of_text
+from classifier.features.surface_features import FEATURE_NAMES, surface_features_of_text
 from migrations.tables import training_rows
 from quality.estimates.kinds import ALL, Kind
 from quality.learning.kind_names import LEAST_PROMPTS, KindNames, kind_names, look_of, plain_name, words_of

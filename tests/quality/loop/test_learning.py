@@ -9,10 +9,10 @@ from loop_world import record, store_request
 from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.artefact import default_artefact, load_artefact
 from classifier.complexity.prior import adequacies, like_of
 from classifier.decision import Prediction
-from classifier.outcome_model import OutcomeModel
+from classifier.model.outcome_model import OutcomeModel
+from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.cli import main
 from migrations.tables import api_keys, training_rows
 from quality.estimates.kinds import Tally, kind_share

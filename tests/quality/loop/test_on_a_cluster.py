@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import SETTINGS, base_artefact, fresh_registry, model_in, store_experience
 
-from classifier.artefact import load_artefact
+from classifier.registry.artefact import load_artefact
 from quality.retraining.messages import ORDER
 from quality.retraining.retrain import retrain
 from quality.retraining.subprocess import TrainingProcessError

@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from classifier.artefact import default_artefact, load_artefact
-from classifier.complexity.class_predictor import ClassPredictor
 from classifier.errors import TrainingDataError
-from classifier.evidence import EVIDENCE_NAMES
-from classifier.outcome_folder import OutcomeFolder
+from classifier.evidence.features import EVIDENCE_NAMES
+from classifier.prediction.class_predictor import ClassPredictor
+from classifier.registry.artefact import default_artefact, load_artefact
+from classifier.training.data.outcome_folder import OutcomeFolder
 from inference_core.evidence import Evidence, TokenEvidence
 from quality.evaluation.collect_outcomes import (
     GROUPS,

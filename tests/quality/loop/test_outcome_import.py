@@ -10,8 +10,8 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import base_artefact
 
-from classifier.artefact import load_artefact
-from classifier.outcome_model import OutcomeModel
+from classifier.model.outcome_model import OutcomeModel
+from classifier.registry.artefact import load_artefact
 from gateway.cli import main
 from migrations.tables import training_rows
 from quality.learning.outcome_import import OutcomeFileError, import_outcomes, read_outcomes

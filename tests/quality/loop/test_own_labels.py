@@ -8,12 +8,12 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import base_artefact, experience_row
 
-from classifier.artefact import load_artefact
-from classifier.complexity.class_predictor import ClassPredictor
 from classifier.decision import Prediction
+from classifier.features.routing_input import routing_input
 from classifier.local.own import OwnOutcomes
-from classifier.outcome_model import OutcomeModel
-from classifier.routing_input import routing_input
+from classifier.model.outcome_model import OutcomeModel
+from classifier.prediction.class_predictor import ClassPredictor
+from classifier.registry.artefact import load_artefact
 from migrations.tables import audit_events, training_rows
 from quality.learning.own_labels import OwnLabels, reset_labels
 

@@ -7,10 +7,10 @@ import numpy.typing as npt
 import pytest
 from tiny_classifier import base_artefact
 
-from classifier.artefact import load_artefact
-from classifier.features import FEATURE_NAMES
+from classifier.features.surface_features import FEATURE_NAMES
 from classifier.local.labels import Labels
-from classifier.outcome_model import OutcomeModel
+from classifier.model.outcome_model import OutcomeModel
+from classifier.registry.artefact import load_artefact
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate
 
 ROWS = 600

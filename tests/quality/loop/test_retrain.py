@@ -22,12 +22,12 @@ from tiny_classifier import (
     store_experience,
 )
 
-from classifier.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
-from classifier.complexity.class_predictor import ClassPredictor
-from classifier.complexity.class_table import prior_table
 from classifier.complexity.prior import like_of
-from classifier.manifest import TrainingWindow
-from classifier.registry import ArtefactRegistry, Canary
+from classifier.local.class_table import prior_table
+from classifier.model.manifest import TrainingWindow
+from classifier.prediction.class_predictor import ClassPredictor
+from classifier.registry.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables import audit_events, classifier_versions, retrain_runs, training_rows
 from quality.monitor.shift_watch import tier_changes
 from quality.retraining.retrain import RetrainResult, retrain

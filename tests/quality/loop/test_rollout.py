@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import SETTINGS, base_artefact, fresh_registry, model_in, store_experience
 
 from classifier.errors import ArtefactError
-from classifier.registry import ArtefactRegistry, Canary
+from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables import audit_events, classifier_versions, rollouts, verifications
 from quality.retraining.retrain import retrain
 from quality.rollout import operator_commands as version_orders

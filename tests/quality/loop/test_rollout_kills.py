@@ -23,7 +23,7 @@ from rollout_world import BAD, GOOD, QUICK, begin, blind, store_probes, variant
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import base_artefact, fresh_registry, model_in, store_experience
 
-from classifier.registry import ArtefactRegistry, Canary
+from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables import audit_events, classifier_versions, retrain_runs, rollouts
 from quality.rollout.rollout import Rollouts
 from quality.store.database import migrate, open_database

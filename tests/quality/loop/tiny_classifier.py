@@ -7,12 +7,12 @@ from typing import Any
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.artefact import load_artefact
 from classifier.complexity.classes import Complexity
-from classifier.outcome_model import OutcomeModel
-from classifier.registry import ArtefactRegistry
-from classifier.training.dataset import TIER_MODELS, OutcomeRow
-from classifier.training.train import train
+from classifier.model.outcome_model import OutcomeModel
+from classifier.registry.artefact import load_artefact
+from classifier.registry.registry import ArtefactRegistry
+from classifier.training.data.dataset import TIER_MODELS, OutcomeRow
+from classifier.training.recipes.train_static import train
 from migrations.tables import training_rows
 from quality.retraining.retrain import RetrainSettings
 from quality.verification.training_rows import encode_prompt

@@ -1,0 +1,213 @@
+"""From the words of a turn to a vector: the Encoder protocol and the artefact's own static encoder."""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import cached_property
+from itertools import repeat
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from classifier.encoders.boosted_trees import Trees
+from classifier.encoders.int8_matrix import dequantise, quantise
+from classifier.features.surface_features import FEATURE_NAMES
+from classifier.native import KERNELS
+
+Float = npt.NDArray[np.float32]
+# Weight of a term by how often it occurs: 1 + log n; a turn has at most some hundred words.
+_SUBLINEAR = (1.0 + np.log(np.maximum(np.arange(1024), 1))).astype(np.float32)
+
+Tensors = Mapping[str, npt.NDArray[np.generic]]
+
+
+class Encoding(NamedTuple):
+    """A turn as numbers.
+
+    `embedding` float32 [dim], of unit length, or all zero for a turn without a known word.
+    `word_logits` float32 [heads]: what its wording says about each head, as a logit.
+    """
+
+    embedding: Float
+    word_logits: Float
+
+
+class Encoder(Protocol):
+    """Turns into vectors. Frozen once an artefact is released: stored embeddings must stay comparable."""
+
+    name: str
+    dim: int
+
+    def encode(self, turn: str, tokens: Sequence[str], features: Float) -> Encoding:
+        """Encode one turn; `tokens` are `tokenise(turn)`, `features` float32 [f] its `surface_features`.
+        Deterministic, and fast enough for the request path."""
+
+
+@runtime_checkable
+class BatchEncoder(Protocol):
+    """An encoder that is faster with many turns at once; the encodings are those of `encode`."""
+
+    def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
+        """Encode turns together."""
+
+
+@runtime_checkable
+class SlowEncoder(Protocol):
+    """An encoder that takes milliseconds, and computes prompts that come together in one batch."""
+
+    def warm(self) -> None:
+        """Load what the first prompt would otherwise wait for. Raises `ArtefactError` if it cannot be loaded."""
+
+    def submit(self, turn: str) -> Future[Encoding]:
+        """Begin to encode; `encode` of the same turn then finds it done."""
+
+
+class StoredEncoder(Encoder, Protocol):
+    """An encoder that an artefact holds. `logit_bias` float32 [heads]: its word logits for a turn that says nothing."""
+
+    logit_bias: Float
+
+    def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
+        """What the artefact keeps of it, by names that begin with "encoder."."""
+
+    def description(self) -> dict[str, Any]:
+        """Its entry in the manifest, the fingerprint aside."""
+
+
+class StaticEncoder:
+    """TF-IDF over known words and word pairs, projected by a table that imitates a language model's hidden states.
+
+    Row r of the table belongs to word r, then to the pairs. The same sparse vector also meets a linear layer trained
+    on outcomes; with boosted trees over the surface features it makes the `word_logits`. After model2vec (Tulkens and
+    van Dongen, 2024), with pairs and with the table regressed on whole prompts; numpy only, tens of microseconds.
+    """
+
+    name = "static-distilled"
+
+    def __init__(
+        self,
+        *,
+        words: Sequence[str],
+        pairs: npt.NDArray[np.int32],
+        idf: Float,
+        table: Float,
+        logit_table: Float,
+        logit_bias: Float,
+        trees: Trees,
+    ) -> None:
+        """`pairs` int32 [P, 2] are word indices in ascending order of (first, second); `idf` [W + P];
+        `table` [W + P, dim]; `logit_table` [W + P, heads]; `logit_bias` [heads]."""
+        self.words, self.pairs, self.idf, self.logit_bias = list(words), pairs, idf, logit_bias
+        self.trees = trees
+        self.dim = table.shape[1]
+        self._index = {word: i for i, word in enumerate(self.words)}
+        # Words and pairs that the table does not know get the number after its last row, which sorts behind all rows.
+        self._unknown = len(self.words) + len(pairs)
+        # One number per pair, ascending; the last one is larger than any, so that a search ends on a key.
+        self._pair_keys = np.append(_pair_keys(pairs[:, 0], pairs[:, 1]), np.iinfo(np.int64).max)
+        self._values, self._scale = quantise(table)
+        self._logit_table = logit_table.astype(np.float32)
+        self._native = self._for_kernels() if KERNELS is not None else None
+
+    def terms(self, tokens: Sequence[str]) -> tuple[npt.NDArray[np.intp], Float]:
+        """The sparse vector of `tokens`: (rows of the table, ascending; weights of unit length)."""
+        unknown = self._unknown
+        ids = np.fromiter(map(self._index.get, tokens, repeat(unknown)), np.intp, len(tokens))
+        keys = _pair_keys(ids[:-1], ids[1:])
+        places = self._pair_keys.searchsorted(keys)
+        pairs = np.where(self._pair_keys.take(places) == keys, places + len(self.words), unknown)
+        found = np.concatenate((ids, pairs))
+        found.sort()
+        edges = np.empty(len(found) + 1, np.bool_)
+        edges[0] = edges[-1] = True
+        np.not_equal(found[1:], found[:-1], out=edges[1:-1])
+        starts = edges.nonzero()[0]
+        rows, counts = found.take(starts[:-1]), starts[1:] - starts[:-1]
+        if len(rows) and rows[-1] == unknown:
+            rows, counts = rows[:-1], counts[:-1]
+        if not len(rows):
+            return rows, np.zeros(0, np.float32)
+        weights = _SUBLINEAR.take(counts, mode="clip") * self.idf.take(rows)
+        return rows, weights / np.float32(math.sqrt(weights @ weights))
+
+    @cached_property
+    def _projection(self) -> Float:
+        """One gather from it and one product give the embedding and the logits: a turn touches hundreds of rows, and
+        what it costs is the number of places in memory."""
+        return np.hstack([dequantise(self._values, self._scale), self._logit_table])
+
+    def _for_kernels(self) -> object:
+        """The encoder as the kernels want it: rows of int8, a quarter of the memory to walk through."""
+        parts = (self.idf, self._values, self._scale, self._logit_table, self.logit_bias)
+        packed = [np.ascontiguousarray(part, part.dtype) for part in parts]
+        return KERNELS.make_encoder(self._index, np.ascontiguousarray(self.pairs, np.int32), *packed)
+
+    def encode(self, turn: str, tokens: Sequence[str], features: Float) -> Encoding:
+        encoding = self._words_encoded(tokens)
+        self.trees.add_to(encoding.word_logits, features)
+        return encoding
+
+    def _words_encoded(self, tokens: Sequence[str]) -> Encoding:
+        if KERNELS is not None:
+            encoding = Encoding(np.empty(self.dim, np.float32), np.empty(len(self.logit_bias), np.float32))
+            KERNELS.encode(self._native, tokens, *encoding)
+            return encoding
+        rows, weights = self.terms(tokens)
+        projected = weights @ self._projection.take(rows, axis=0)
+        embedding = projected[: self.dim]
+        norm = math.sqrt(embedding @ embedding)
+        word_logits = projected[self.dim :] + self.logit_bias
+        return Encoding(embedding / np.float32(norm) if norm > 1e-6 else embedding * np.float32(0), word_logits)
+
+    def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
+        """What `from_tensors` needs, by name; the table as int8 rows, the vocabulary as UTF-8 bytes."""
+        return {
+            "encoder.words": np.frombuffer("\n".join(self.words).encode(), np.uint8),
+            "encoder.pairs": self.pairs.astype(np.int32),
+            "encoder.idf": self.idf.astype(np.float32),
+            "encoder.table": self._values,
+            "encoder.table_scale": self._scale,
+            "encoder.logit_table": self._logit_table.astype(np.float16),
+            "encoder.logit_bias": self.logit_bias.astype(np.float32),
+            **self.trees.tensors(),
+        }
+
+    def description(self) -> dict[str, Any]:
+        """The encoder's entry in the manifest, its fingerprint aside."""
+        sizes = {"words": len(self.words), "pairs": len(self.pairs), "trees": len(self.trees.arrays.root)}
+        return {"name": self.name, "dim": self.dim, **sizes}
+
+    @classmethod
+    def from_tensors(cls, tensors: Tensors) -> "StaticEncoder":
+        """The encoder saved by `tensors`. Raises KeyError for a missing tensor, ValueError for shapes that disagree."""
+        words = tensors["encoder.words"].tobytes().decode().split("\n")
+        pairs = tensors["encoder.pairs"].astype(np.int32)
+        idf = tensors["encoder.idf"].astype(np.float32)
+        table = dequantise(tensors["encoder.table"].astype(np.int8), tensors["encoder.table_scale"].astype(np.float32))
+        logit_table = tensors["encoder.logit_table"].astype(np.float32)
+        rows = len(words) + len(pairs)
+        if not len(idf) == len(table) == len(logit_table) == rows:
+            raise ValueError(
+                f"encoder: {len(words)} words and {len(pairs)} pairs need {rows} rows; idf has {len(idf)}, "
+                f"table {len(table)}, logit_table {len(logit_table)}"
+            )
+        bias = tensors["encoder.logit_bias"].astype(np.float32)
+        trees = Trees.from_tensors(tensors, features=len(FEATURE_NAMES), heads=len(bias))
+        return cls(
+            words=words, pairs=pairs, idf=idf, table=table, logit_table=logit_table, logit_bias=bias, trees=trees
+        )
+
+
+def _pair_keys(firsts: npt.NDArray[np.signedinteger], seconds: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.int64]:
+    return (firsts.astype(np.int64) << 32) + seconds
+
+
+def encoder_fingerprint(tensors: Tensors) -> str:
+    """SHA-256 over the saved encoder; embeddings of encoders with equal fingerprints are comparable."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        if name.startswith("encoder."):
+            digest.update(name.encode() + tensor.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,115 @@
+"""A fine-tuned transformer as the encoder of an artefact; torch is imported with the first prompt, not before."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classifier.encoders.checkpoint import checkpoint_folder, verify_checkpoint
+from classifier.encoders.encoding_cache import RememberedEncodings
+from classifier.encoders.linear_projection import PooledProjection
+from classifier.encoders.micro_batcher import MicroBatcher
+from classifier.encoders.static_encoder import Encoding
+from classifier.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from classifier.encoders.pooled_transformer import PooledTransformer
+
+Tensors = Mapping[str, npt.NDArray[np.generic]]
+
+NAME = "transformer"
+
+
+class TransformerEncoder:
+    """Pooled states of a checkpoint, centred and projected to `dim`; its fine-tuned heads give the word logits.
+
+    The checkpoint lies beside the artefact, named by its hash, and is loaded with the first prompt or by `warm`. Safe
+    from many threads: concurrent prompts are computed together.
+    """
+
+    name = NAME
+
+    def __init__(self, folder: Path, sha256: str, *, max_tokens: int, above: PooledProjection) -> None:
+        self.folder, self.sha256, self.max_tokens = folder, sha256, max_tokens
+        self.above, self.dim, self.logit_bias = above, above.dim, above.head_bias
+        self._loading = threading.Lock()
+        self._transformer: PooledTransformer | None = None
+        self._batcher = MicroBatcher(self._encode_and_remember)
+        self._remembered = RememberedEncodings()
+
+    def warm(self) -> None:
+        """Load the checkpoint now. Raises `CheckpointError` if it is missing, changed, or no safetensors."""
+        self._loaded()
+
+    def submit(self, turn: str) -> "Future[Encoding]":
+        """The encoding of one turn, computed together with others that are wanted now; for callers that must not
+        block (`asyncio.wrap_future`)."""
+        return self._batcher.submit(turn)
+
+    def encode(self, turn: str, tokens: Sequence[str], features: npt.NDArray[np.float32]) -> Encoding:
+        """Encode one turn; neither `tokens` nor `features` are needed, the checkpoint reads the text itself.
+
+        At once if the turn was submitted shortly before; otherwise it blocks for milliseconds."""
+        known = self._remembered.get(turn)
+        return self.submit(turn).result() if known is None else known
+
+    def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
+        """Encode turns in batches without padding."""
+        return self.above.encodings(self._loaded().encode(turns))
+
+    def _encode_and_remember(self, turns: list[str]) -> list[Encoding]:
+        found = self.encode_many(turns)
+        self._remembered.put(turns, found)
+        return found
+
+    def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
+        """What `from_tensors` needs besides the checkpoint; the checkpoint's hash is among it, so that encoders over
+        different checkpoints have different fingerprints."""
+        return {
+            "encoder.checkpoint_sha256": np.frombuffer(bytes.fromhex(self.sha256), np.uint8),
+            "encoder.max_tokens": np.array([self.max_tokens], np.int32),
+            **self.above.tensors(),
+        }
+
+    def description(self) -> dict[str, Any]:
+        """The encoder's entry in the manifest, its fingerprint aside."""
+        return {
+            "name": self.name,
+            "dim": self.dim,
+            "checkpoint_sha256": self.sha256,
+            "checkpoint": f"{self.folder.parent.name}/{self.folder.name}",
+            "max_tokens": self.max_tokens,
+            "pooling": "mean",
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: Tensors, registry: Path | None) -> "TransformerEncoder":
+        """The encoder saved by `tensors`, over its checkpoint in `registry`, whose hash is checked; it is loaded later.
+
+        Without `registry` it encodes nothing. Raises KeyError for a missing tensor, ValueError for shapes that
+        disagree, `CheckpointError` for a checkpoint that is missing or was changed."""
+        sha256 = tensors["encoder.checkpoint_sha256"].tobytes().hex()
+        folder = checkpoint_folder(Path() if registry is None else registry, sha256)
+        if registry is not None:
+            verify_checkpoint(folder, sha256)
+        return cls(
+            folder,
+            sha256,
+            max_tokens=int(tensors["encoder.max_tokens"][0]),
+            above=PooledProjection.from_tensors(tensors),
+        )
+
+    def _loaded(self) -> "PooledTransformer":
+        with self._loading:
+            if self._transformer is None:
+                verify_checkpoint(self.folder, self.sha256)
+                try:
+                    from classifier.encoders.pooled_transformer import PooledTransformer
+                except ImportError as error:
+                    raise CheckpointError(f"this artefact's encoder needs torch and transformers: {error}.") from error
+                self._transformer = PooledTransformer.load(self.folder, max_tokens=self.max_tokens)
+            return self._transformer

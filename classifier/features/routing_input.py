@@ -1,0 +1,97 @@
+"""What the classifier may look at of one request: the last user turn, and counts instead of the rest."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from classifier.features.router_instructions import without_appeals
+
+HEAD_WORDS = 192
+TAIL_WORDS = 64
+# A word is seldom longer; bounds the work on text without spaces (base64, Chinese).
+CHARS_PER_WORD = 8
+CHARS_PER_TOKEN = 4
+TOKENS_PER_MESSAGE = 4  # of a chat template
+
+
+class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as the outcome model sees it (DESIGN §4).
+
+    `turn`: last user turn without words to the router (`classifier.features.router_instructions`) and without white
+    space around it, cut by `cut_turn`; `turn_chars`: its length in characters before the cut.
+    `key`: the caller's key, which has labels of its own; "" without one.
+    `app`: hash of the system prompt ("" without one), which tells applications apart and keeps their text out.
+    `prompt_tokens`: estimate over all messages; `max_tokens` None means unlimited.
+    `previous_tiers`: tiers that answered this conversation so far, oldest first.
+    """
+
+    turn: str
+    turn_chars: int
+    key: str = ""
+    app: str = ""
+    user_turns: int = 1
+    assistant_turns: int = 0
+    prompt_tokens: int = 0
+    max_tokens: int | None = None
+    has_tools: bool = False
+    has_schema: bool = False
+    previous_tiers: tuple[int, ...] = ()
+
+
+def cut_turn(text: str) -> str:
+    """The first 192 and last 64 words of `text` with its white space kept; a line break marks the cut.
+
+    Work is bounded: at most 8 characters a word are looked at.
+    """
+    head = _first_words(text[: HEAD_WORDS * CHARS_PER_WORD])
+    tail = _last_words(text[len(head) :][-TAIL_WORDS * CHARS_PER_WORD :])
+    if len(head) + len(tail) == len(text):
+        return text
+    return f"{head.rstrip()}\n{tail.lstrip()}"
+
+
+def _first_words(text: str) -> str:
+    parts = text.split(None, HEAD_WORDS)
+    return text if len(parts) <= HEAD_WORDS else text[: len(text) - len(parts[-1])]
+
+
+def _last_words(text: str) -> str:
+    parts = text.rsplit(None, TAIL_WORDS)
+    return text if len(parts) <= TAIL_WORDS else text[len(parts[0]) :]
+
+
+def routing_input(
+    messages: Sequence[Mapping[str, str]],
+    *,
+    key: str = "",
+    max_tokens: int | None = None,
+    has_tools: bool = False,
+    has_schema: bool = False,
+    previous_tiers: Sequence[int] = (),
+) -> RoutingInput:
+    """The routing input of chat `messages` (each with "role" and a text "content"); pure.
+
+    System and developer messages count only through their hash, assistant and tool messages only as counts.
+    """
+    system = "\n".join(m["content"] for m in messages if m["role"] in ("system", "developer"))
+    user = [m["content"] for m in messages if m["role"] == "user"]
+    turn = without_appeals(user[-1]).strip() if user else ""
+    return RoutingInput(
+        turn=cut_turn(turn),
+        turn_chars=len(turn),
+        key=key,
+        app=hashlib.blake2b(system.encode(errors="replace"), digest_size=8).hexdigest() if system else "",
+        user_turns=len(user),
+        assistant_turns=sum(m["role"] == "assistant" for m in messages),
+        prompt_tokens=sum(len(m["content"]) for m in messages) // CHARS_PER_TOKEN + TOKENS_PER_MESSAGE * len(messages),
+        max_tokens=max_tokens,
+        has_tools=has_tools,
+        has_schema=has_schema,
+        previous_tiers=tuple(previous_tiers),
+    )
+
+
+def routing_input_of_text(text: str, *, max_tokens: int | None = None) -> RoutingInput:
+    """The routing input of a bare prompt (the completions endpoint, `aio route`, training rows)."""
+    return routing_input([{"role": "user", "content": text}], max_tokens=max_tokens)

@@ -1,0 +1,130 @@
+"""P(tier k's answer is no worse than the strongest tier's), calibrated: the model behind every routing decision."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from classifier.decision import Prediction
+from classifier.encoders.static_encoder import BatchEncoder, Encoder
+from classifier.features.routing_input import RoutingInput
+from classifier.features.surface_features import FEATURE_NAMES, surface_features
+from classifier.features.words import tokenise
+from classifier.model.heads import Heads
+from classifier.model.knn_memory import Memory, Nearby
+from classifier.model.manifest import Manifest
+
+Float = npt.NDArray[np.float32]
+
+# Nothing learned from some thousand prompts is surer than this.
+P_MIN, P_MAX = 0.005, 0.995
+LOGIT_MAX = 500.0  # beyond, the exponential overflows
+CONTRIBUTIONS = 6
+_EXPLAINED = (*FEATURE_NAMES, "topic", "wording", "neighbourhood")
+
+
+class EncodedTurn(NamedTuple):
+    """One prompt as numbers, without its text: `features` [f], `embedding` [d], `word_logits` [heads], float32."""
+
+    features: Float
+    embedding: Float
+    word_logits: Float
+
+
+class Outcomes(NamedTuple):
+    """Predictions for n prompts: `p` float32 [n, heads], calibrated and clipped; `novelty` float32 [n]."""
+
+    p: Float
+    novelty: Float
+
+
+class OutcomeModel:
+    """A loaded artefact. Immutable; `predict` is pure and safe from many threads.
+
+    `catalogue_fingerprint` is the serving catalogue's. `kind` is "measured" if the artefact has a table that was
+    learned of that catalogue's outcomes; else what it says of the tiers is a prior.
+    """
+
+    def __init__(
+        self, manifest: Manifest, encoder: Encoder, heads: Heads, memory: Memory, catalogue_fingerprint: str = ""
+    ) -> None:
+        self.manifest, self.encoder, self.heads, self.memory = manifest, encoder, heads, memory
+        learned = manifest.adequacy is not None and bool(manifest.catalogue_fingerprint)
+        measured = learned and manifest.catalogue_fingerprint == catalogue_fingerprint
+        self.kind: Literal["measured", "prior"] = "measured" if measured else "prior"
+
+    def for_catalogue(self, fingerprint: str) -> "OutcomeModel":
+        """The same artefact where the catalogue of this fingerprint is served."""
+        return OutcomeModel(self.manifest, self.encoder, self.heads, self.memory, fingerprint)
+
+    @property
+    def version(self) -> str:
+        return self.manifest.version
+
+    @property
+    def adequacy(self) -> Float | None:
+        """[4, tiers - 1]: P(as good as the strongest) by class, as learned; None of a version that learned none."""
+        return None if self.manifest.adequacy is None else np.array(self.manifest.adequacy, np.float32)
+
+    @cached_property
+    def encoder_hash(self) -> str:
+        """Hash of the description of its encoder: what was fitted on its embeddings holds for no other."""
+        return hashlib.sha256(msgspec.json.encode(self.manifest.encoder, order="sorted")).hexdigest()[:16]
+
+    def encode(self, prompt: RoutingInput) -> EncodedTurn:
+        """The numbers this artefact's heads look at; what retraining stores in place of the text."""
+        return encode_turn(self.encoder, prompt)
+
+    def predict(self, prompt: RoutingInput) -> Prediction:
+        """The outcome probabilities of one prompt, its novelty, and the features that moved them most."""
+        turn = self.encode(prompt)
+        return self.prediction(turn, self.memory.look_up_one(turn.embedding))
+
+    def prediction(self, turn: EncodedTurn, nearby: Nearby) -> Prediction:
+        """The prediction for an encoded prompt and its neighbourhood."""
+        logits, effects = self.heads.explained(*turn, nearby.logits, CONTRIBUTIONS)
+        # Seven numbers: an array operation on each step would take longer than all of it.
+        p = [min(max(1.0 / (1.0 + math.exp(-max(x, -LOGIT_MAX))), P_MIN), P_MAX) for x in logits.tolist()]
+        weaker = self.manifest.tiers - 1
+        return Prediction(
+            p_ok=[*p[:weaker], 1.0],
+            p_correct=p[weaker:],
+            kind=self.kind,
+            novelty=nearby.novelty,
+            classifier_version=self.manifest.version,
+            contributions=[(_EXPLAINED[i], round(effect, 4)) for i, effect in effects],
+        )
+
+    def outcomes(
+        self, features: Float, embedding: Float, word_logits: Float, own_rows: npt.NDArray[np.intp] | None = None
+    ) -> Outcomes:
+        """Predictions for many encoded prompts, rows as in `EncodedTurn`; `own_rows` as in `Memory.look_up`."""
+        nearby = self.memory.look_up(embedding, own_rows)
+        design = self.heads.design(features, embedding, word_logits, nearby.logits)
+        return Outcomes(_probability(self.heads.logits(design)), nearby.novelty)
+
+
+def encode_turn(encoder: Encoder, prompt: RoutingInput) -> EncodedTurn:
+    """Surface features and encoding of one prompt; its words are cut once for both."""
+    tokens = tokenise(prompt.turn)
+    features = surface_features(prompt.turn, tokens, prompt.turn_chars)
+    return EncodedTurn(features, *encoder.encode(prompt.turn, tokens, features))
+
+
+def encode_turns(encoder: Encoder, prompts: Sequence[RoutingInput]) -> list[EncodedTurn]:
+    """`encode_turn` of many prompts, by an encoder that is faster together at once."""
+    if not isinstance(encoder, BatchEncoder):
+        return [encode_turn(encoder, prompt) for prompt in prompts]
+    features = [surface_features(p.turn, tokenise(p.turn), p.turn_chars) for p in prompts]
+    encodings = encoder.encode_many([p.turn for p in prompts])
+    return [EncodedTurn(f, *e) for f, e in zip(features, encodings, strict=True)]
+
+
+def _probability(logits: Float) -> Float:
+    p = 1.0 / (1.0 + np.exp(-logits))
+    return np.minimum(np.maximum(p, P_MIN), P_MAX).astype(np.float32, copy=False)

@@ -1,0 +1,147 @@
+"""Which tier answers: pure functions from calibrated probabilities, predicted costs and constraints to a Decision.
+
+The cheapest allowed tier with `p_ok >= tau` answers, else the strongest allowed (DESIGN §4, RT-05). Costs never fall
+with the tier; ties go to the lower number. Constraints rule tiers out; `classifier.policy.holds` then holds some of
+the rest back. Neither looks at tau, so that a higher quality target chooses among the same tiers and never lowers one.
+The fast path's tier, if it may answer, is chosen before the rule.
+"""
+
+import math
+from itertools import pairwise
+
+from classifier.complexity.classes import Complexity
+from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
+from classifier.errors import NoTierAllowedError, PolicyInputsError
+from classifier.policy.holds import held_back
+
+
+def decide(inputs: PolicyInputs) -> Decision:
+    """The decision for `inputs`; the same inputs always give an equal decision (replay).
+
+    Raises `PolicyInputsError` for inputs without meaning and `NoTierAllowedError` if every tier is ruled out.
+    """
+    _check(inputs)
+    barred = barred_tiers(inputs)
+    tiers = range(1, len(inputs.costs) + 1)
+    allowed = [k for k in tiers if k not in barred]
+    if not allowed:
+        raise NoTierAllowedError([Exclusion(tier=k, reason=barred[k]) for k in sorted(barred)])
+    held = held_back(inputs, allowed)
+    open_tiers = [k for k in allowed if k not in held]
+    tier = next((k for k in open_tiers if inputs.prediction.p_ok[k - 1] >= inputs.tau), open_tiers[-1])
+    if inputs.arm_tier is not None and inputs.arm_tier in allowed:
+        tier = inputs.arm_tier
+    if inputs.edge is not None and inputs.edge.tier in open_tiers:
+        tier = inputs.edge.tier
+    scores = [_score(inputs, k) if k in open_tiers else None for k in tiers]
+    reason = _reason(inputs, tier, barred, held)
+    if inputs.observe_tier is None:
+        return Decision(tier=tier, reason=reason, scores=scores, inputs=inputs)
+    answers = min((k for k in allowed if k >= inputs.observe_tier), default=allowed[-1])
+    watched = f"routing is only observed and tier {answers} answers; it would be tier {tier}: {reason}"
+    return Decision(tier=answers, would_be=tier, reason=watched, scores=scores, inputs=inputs)
+
+
+def may_answer(inputs: PolicyInputs, tier: int) -> bool:
+    """Whether `tier` is neither ruled out nor held back."""
+    barred = barred_tiers(inputs)
+    allowed = [k for k in range(1, len(inputs.costs) + 1) if k not in barred]
+    return tier in allowed and tier not in held_back(inputs, allowed)
+
+
+def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
+    """Tier → why it may not answer: the caller's exclusions, then pin, minimum and maximum cost."""
+    barred = {e.tier: e.reason for e in inputs.exclusions}
+    for k, cost in enumerate(inputs.costs, start=1):
+        if k in barred:
+            continue
+        if inputs.pinned_tier is not None and k != inputs.pinned_tier:
+            barred[k] = f"the request is pinned to tier {inputs.pinned_tier}"
+        elif inputs.min_tier is not None and k < inputs.min_tier:
+            barred[k] = f"the request asks for tier {inputs.min_tier} at least"
+        elif inputs.key_min_tier is not None and k < inputs.key_min_tier:
+            barred[k] = f"the key asks for tier {inputs.key_min_tier} at least"
+        elif inputs.max_cost_usd is not None and cost > inputs.max_cost_usd:
+            barred[k] = f"predicted cost ${cost:.6f} is above the maximum ${inputs.max_cost_usd:.6f}"
+    return barred
+
+
+def _score(inputs: PolicyInputs, tier: int) -> float:
+    share = inputs.costs[tier - 1] / inputs.costs[-1]
+    return share if inputs.prediction.p_ok[tier - 1] >= inputs.tau else 2.0 - share
+
+
+def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[int, str]) -> str:
+    if inputs.pinned_tier == tier:
+        return f"pinned to tier {tier}"
+    if (edge := inputs.edge) is not None and edge.tier == tier:
+        return (
+            f"edge: tier {tier} takes prompts of up to {edge.max_prompt_tokens} tokens (this has {edge.prompt_tokens}) "
+            f"with a budget of up to {edge.max_new_tokens} (this: {edge.new_tokens}) without the classifier"
+        )
+    arm = "" if inputs.arm is None else f" (arm {inputs.arm} of experiment {inputs.experiment_id})"
+    if inputs.arm_tier == tier:
+        return f"tier {tier} is given to this arm{arm}"
+    p_ok = inputs.prediction.p_ok[tier - 1]
+    if held and len(barred) + len(held) == len(inputs.costs) - 1:
+        why = f"tier {tier} is the only one left, with P(no worse) {p_ok:.3f}"
+    elif inputs.prediction.classes:
+        why = _by_class(inputs, tier)
+    elif p_ok >= inputs.tau:
+        why = f"tier {tier} is the cheapest with P(no worse) {p_ok:.3f} >= tau {inputs.tau:.3f}"
+    else:
+        why = f"no allowed tier reaches tau {inputs.tau:.3f}; tier {tier} is the strongest allowed"
+    source = " (heuristic: the classifier failed)" if inputs.prediction.kind == "heuristic" else ""
+    if inputs.prediction.kind == "prior" and not inputs.prediction.labels:
+        source = " (prior: this catalogue has no measured outcomes)"
+    canary = f" (version {inputs.prediction.classifier_version} on trial)" if inputs.canary else ""
+    ruled_out = "".join(f"; not tier {k}: {barred[k]}" for k in sorted(barred))
+    for reason in dict.fromkeys(held[k] for k in sorted(held)):
+        tiers = ", ".join(str(k) for k in sorted(held) if held[k] == reason)
+        ruled_out += f"; not tier {tiers}: {reason}"
+    return f"{why}{source}{canary}{arm}{ruled_out}"
+
+
+def _by_class(inputs: PolicyInputs, tier: int) -> str:
+    classes = inputs.prediction.classes
+    likeliest = classes.index(max(classes))
+    p_ok, costs = inputs.prediction.p_ok[tier - 1], inputs.costs
+    if p_ok >= inputs.tau:
+        why = f"tier {tier} is the cheapest whose answer is good enough with P {p_ok:.2f} >= {inputs.tau:.2f}"
+    else:
+        why = f"no allowed tier reaches P(good enough) {inputs.tau:.2f}, and tier {tier} is the strongest allowed"
+    saving = f"; ${costs[tier - 1]:.6f} instead of ${costs[-1]:.6f}" if tier < len(costs) else ""
+    name = Complexity(likeliest + 1).name
+    return f"{name} ({classes[likeliest]:.2f}): {_known(inputs.prediction, tier)}{why}{saving}"
+
+
+def _known(prediction: Prediction, tier: int) -> str:
+    """How often the tier's answers to such prompts were as good, where there are labels."""
+    labels = round(prediction.labels[tier - 1]) if tier <= len(prediction.labels) else 0
+    if labels == 0:
+        return ""
+    return f"on such prompts tier {tier} was as good in {round(prediction.good_labels[tier - 1])} of {labels}; "
+
+
+def _check(inputs: PolicyInputs) -> None:
+    p_ok, costs = inputs.prediction.p_ok, inputs.costs
+    tiers = len(costs)
+    if not tiers or len(p_ok) != tiers:
+        raise PolicyInputsError(f"p_ok has {len(p_ok)} tiers and costs {tiers}; both need the same number, at least 1.")
+    if not all(0.0 <= p <= 1.0 for p in p_ok):
+        raise PolicyInputsError(f"p_ok is {p_ok}; probabilities lie in [0, 1].")
+    if not all(math.isfinite(c) for c in costs) or costs[0] < 0 or any(a > b for a, b in pairwise(costs)):
+        raise PolicyInputsError(f"costs are {costs}; they must be finite, at least 0 and not fall with the tier.")
+    if costs[-1] <= 0:
+        raise PolicyInputsError(f"the strongest tier's cost is {costs[-1]}; it must be above 0.")
+    if not 0.0 <= inputs.tau <= 1.0:
+        raise PolicyInputsError(f"tau is {inputs.tau}; it must lie in [0, 1].")
+    if inputs.reuse_usd and len(inputs.reuse_usd) != tiers:
+        raise PolicyInputsError(f"reuse_usd has {len(inputs.reuse_usd)} tiers and costs {tiers}; give one for each.")
+    for exclusion in inputs.exclusions:
+        if not 1 <= exclusion.tier <= tiers:
+            raise PolicyInputsError(f"exclusion of tier {exclusion.tier}; allowed are 1 to {tiers}.")
+    for name in ("pinned_tier", "min_tier", "key_min_tier", "previous_tier", "arm_tier", "observe_tier"):
+        tier = getattr(inputs, name)
+        if tier is not None and not 1 <= tier <= tiers:
+            raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")

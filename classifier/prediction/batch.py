@@ -1,0 +1,140 @@
+"""Predictions and tiers for many prompts at once: what `aio classifier predict` writes."""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+
+from classifier.decision import PolicyInputs
+from classifier.encoders.static_encoder import SlowEncoder
+from classifier.features.routing_input import routing_input_of_text
+from classifier.local.class_table import ClassTable
+from classifier.model.outcome_model import OutcomeModel, encode_turns
+from classifier.policy.decide import decide
+from classifier.policy.utility import reference_prices
+from classifier.prediction.class_predictor import ClassPredictor, threshold_of
+from classifier.prediction.prompt_file import PromptRow
+from classifier.registry.acceptance import accepted_artefact
+
+# Rows that are encoded together, and of one task of a process.
+BATCH = 256
+# Below this many rows a second process costs more to start than it saves.
+WORTH_A_PROCESS = 4096
+
+
+class PromptPrediction(msgspec.Struct, frozen=True):
+    """One line of the output. `p_ok`: P(good enough) by tier, which follows from `classes`, P of the four complexity
+    classes; `tier`: the policy's choice at the reference prices. A version that learned nothing of the catalogue says
+    it of tiers spread evenly from a 3B model to a 70B one with chain of thought."""
+
+    id: str | int
+    p_ok: list[float]
+    tier: int
+    novelty: float
+    classes: list[float]
+
+
+class BatchPredictor:
+    """A loaded artefact and one quality target."""
+
+    def __init__(
+        self, model: OutcomeModel, quality_target: float | None = None, prior: ClassTable | None = None
+    ) -> None:
+        self.model, self._predictor = model, ClassPredictor(model, prior)
+        self._costs = reference_prices(self._predictor.tiers).tolist()
+        self._target = threshold_of(quality_target)
+
+    def predict(self, rows: Sequence[PromptRow]) -> list[PromptPrediction]:
+        """The predictions of `rows`, in their order."""
+        found: list[PromptPrediction] = []
+        for start in range(0, len(rows), BATCH):
+            found += self._batch(rows[start : start + BATCH])
+        return found
+
+    def _batch(self, rows: Sequence[PromptRow]) -> list[PromptPrediction]:
+        prompts = [routing_input_of_text(row.prompt) for row in rows]
+        found = []
+        for row, given, turn in zip(rows, prompts, encode_turns(self.model.encoder, prompts), strict=True):
+            said = self._predictor.prediction(given, turn)
+            inputs = PolicyInputs(
+                prediction=said,
+                costs=self._costs,
+                quality_target=self._target,
+                tau=self._target,
+            )
+            found.append(PromptPrediction(row.id, said.p_ok, decide(inputs).tier, said.novelty, said.classes))
+        return found
+
+
+def predict_lines(
+    folder: Path,
+    rows: Iterable[PromptRow],
+    *,
+    quality_target: float | None = None,
+    processes: int | None = None,
+    catalogue_fingerprint: str = "",
+    prior: ClassTable | None = None,
+) -> Iterator[tuple[int, bytes]]:
+    """(Number of rows, their lines of JSON) in the order of `rows`, with the artefact in `folder` for the catalogue of
+    that fingerprint, of whose tiers `prior` is known.
+
+    `processes`: how many work beside each other, by default the machine's cores where there is enough to do; memory
+    stays bounded however long `rows` are. Raises `ArtefactError`.
+    """
+    given = iter(rows)
+    first = list(islice(given, WORTH_A_PROCESS))
+    wanted = (os.cpu_count() or 1) if processes is None else processes
+    # Refused here, with its reason, rather than in every process.
+    model = accepted_artefact(folder, catalogue_fingerprint)
+    # A slow encoder takes all cores for each of its batches, and much memory.
+    alone = isinstance(model.encoder, SlowEncoder) or len(first) < WORTH_A_PROCESS
+    if wanted == 1 or (processes is None and alone):
+        predictor = BatchPredictor(model, quality_target, prior)
+        for batch in _batches(first, given):
+            yield len(batch), _lines(predictor, batch)
+        return
+    # A process of its own for each core: matrix products with threads of their own would only get into their way.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with ProcessPoolExecutor(
+        wanted, get_context("spawn"), _start, (folder, quality_target, catalogue_fingerprint, prior)
+    ) as pool:
+        waiting: deque[tuple[int, Future[bytes]]] = deque()
+        for batch in _batches(first, given):
+            waiting.append((len(batch), pool.submit(_work, batch)))
+            if len(waiting) > 3 * wanted:
+                count, done = waiting.popleft()
+                yield count, done.result()
+        for count, done in waiting:
+            yield count, done.result()
+
+
+def _batches(first: list[PromptRow], rest: Iterator[PromptRow]) -> Iterator[list[PromptRow]]:
+    for start in range(0, len(first), 2 * BATCH):
+        yield first[start : start + 2 * BATCH]
+    while batch := list(islice(rest, 2 * BATCH)):
+        yield batch
+
+
+def _lines(predictor: BatchPredictor, rows: list[PromptRow]) -> bytes:
+    return b"".join(msgspec.json.encode(one) + b"\n" for one in predictor.predict(rows))
+
+
+_predictor: BatchPredictor | None = None
+
+
+def _start(folder: Path, quality_target: float | None, catalogue_fingerprint: str, prior: ClassTable | None) -> None:
+    """Load the artefact once per process."""
+    global _predictor
+    model = accepted_artefact(folder, catalogue_fingerprint)
+    _predictor = BatchPredictor(model, quality_target, prior)
+
+
+def _work(rows: list[PromptRow]) -> bytes:
+    if _predictor is None:
+        raise RuntimeError("the process was not started by predict_lines")
+    return _lines(_predictor, rows)

@@ -1,0 +1,112 @@
+"""Predictions by the prompt's complexity class: from what the tiers are like, or what was learned of them."""
+
+from functools import cache
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from classifier.complexity.model import shipped_complexity
+from classifier.complexity.prior import DEFAULT_TARGET, like_of
+from classifier.decision import Prediction
+from classifier.errors import PolicyInputsError
+from classifier.features.routing_input import RoutingInput
+from classifier.features.words import tokenise
+from classifier.local.class_table import ClassTable, prior_table
+from classifier.local.estimator import N0_KEY
+from classifier.local.own import OwnOutcomes
+from classifier.model.outcome_model import EncodedTurn, OutcomeModel, encode_turn
+from classifier.registry.artefact import default_artefact, load_artefact
+
+Float = npt.NDArray[np.float32]
+
+
+def threshold_of(quality_target: float | None) -> float:
+    """How likely the chosen tier's answer must be good enough, in [0, 1]: the quality target itself; None is the
+    default one. Raises `PolicyInputsError` for a target outside [0, 1]."""
+    if quality_target is None:
+        return DEFAULT_TARGET
+    if not 0.0 <= quality_target <= 1.0:
+        raise PolicyInputsError(f"quality target is {quality_target}; it must lie in [0, 1].")
+    return quality_target
+
+
+class ClassPredictor:
+    """Predictions by complexity class beside one outcome model, whose encoding it uses where that is of the encoder
+    that the classes were trained with; else the shipped one encodes the prompt. Raises `ArtefactError` if either file
+    is missing.
+
+    `prior`: what is known of the catalogue's tiers, which need not be as many as the model is for; by default as many,
+    spread evenly. A table that the model learned of this catalogue takes its place if it is of as many tiers. `kind` is
+    "measured" where either holds answers of the catalogue's own tiers, else "prior".
+    """
+
+    def __init__(self, model: OutcomeModel, prior: ClassTable | None = None) -> None:
+        self._complexity = shipped_complexity()
+        self._prior = prior_table(like_of(model.manifest.tiers)) if prior is None else prior
+        learned = model.adequacy if model.kind == "measured" else None
+        if learned is not None and learned.shape != self._prior.p.shape:
+            learned = None
+        self._table = self._prior.p if learned is None else learned
+        measured = learned is not None or self._prior.measured
+        self._kind: Literal["measured", "prior"] = "measured" if measured else "prior"
+        # By tier, so that a decision takes four products for each.
+        self._by_tier = [tuple(column) for column in self._table.T.tolist()]
+        self._version = model.version
+        self._shares_encoder = model.manifest.encoder.get("sha256") == self._complexity.encoder
+
+    @property
+    def kind(self) -> Literal["measured", "prior"]:
+        """Whether the table was learned of this catalogue."""
+        return self._kind
+
+    @property
+    def tiers(self) -> int:
+        """How many tiers the predictions are of."""
+        return len(self._by_tier) + 1
+
+    @property
+    def table(self) -> Float:
+        """[4, tiers - 1]: P(as good as the strongest) by class, as learned of this catalogue or else the prior."""
+        return self._table
+
+    def classes(self, given: RoutingInput, turn: EncodedTurn) -> list[float]:
+        """P of the four classes of the prompt `given`, encoded as `turn`."""
+        encoded = turn if self._shares_encoder else encode_turn(_shipped_model().encoder, given)
+        tokens = tokenise(given.turn)
+        return self._complexity.probabilities(given.turn, tokens, encoded.features, encoded.embedding)
+
+    def prediction(self, given: RoutingInput, turn: EncodedTurn, own: OwnOutcomes | None = None) -> Prediction:
+        """The prediction for the prompt `given`, encoded as `turn`; with the catalogue's `own` outcomes, if any.
+
+        Novelty is the share that what is known above the key's labels has in them: 1 without labels of such prompts.
+        """
+        classes = self.classes(given, turn)
+        known = None if own is None else own.estimate(given, turn, classes)
+        if known is None:
+            simple, medium, complex_, expert = classes
+            p_ok = [simple * a + medium * b + complex_ * c + expert * d for a, b, c, d in self._by_tier]
+            labels, good = self._measured_labels(classes)
+        else:
+            p_ok, labels, good = known.p_ok.tolist(), known.labels.tolist(), known.good.tolist()
+        return Prediction(
+            p_ok=[*(round(p, 6) for p in p_ok), 1.0],
+            classes=[round(p, 4) for p in classes],
+            labels=[round(n, 1) for n in labels],
+            good_labels=[round(n, 1) for n in good],
+            kind=self._kind,
+            novelty=1.0 if known is None else round(N0_KEY / (N0_KEY + float(known.labels.max())), 4),
+            classifier_version=self._version,
+        )
+
+    def _measured_labels(self, classes: list[float]) -> tuple[list[float], list[float]]:
+        """By tier, how many answers to measured prompts of such classes there are, and how many were as good."""
+        if not self._prior.measured:
+            return [], []
+        weights = np.array(classes, np.float32)
+        return (weights @ self._prior.labels).tolist(), (weights @ self._prior.good).tolist()
+
+
+@cache
+def _shipped_model() -> OutcomeModel:
+    return load_artefact(default_artefact())

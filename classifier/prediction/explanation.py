@@ -1,0 +1,75 @@
+"""Everything a version has to say about one prompt, for people: what it looked at, what moved it, what it would do."""
+
+import msgspec
+
+from classifier.decision import PolicyInputs
+from classifier.features.router_instructions import without_appeals
+from classifier.features.routing_input import routing_input_of_text
+from classifier.features.surface_features import FEATURE_NAMES
+from classifier.model.outcome_model import OutcomeModel
+from classifier.policy.decide import decide
+from classifier.policy.utility import reference_prices
+from classifier.prediction.class_predictor import ClassPredictor, threshold_of
+from classifier.prediction.prompt_file import PromptRow
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt explained. `tier` and `reason`: the policy's at the default target and reference prices.
+
+    `classes`: P of the four complexity classes, from which `p_ok` by tier follows. `features`: the surface features
+    that are not 0. `looked_at` of `characters` are seen by the classifier; `appeals` are words to the router, passed
+    over.
+    """
+
+    id: str | int
+    version: str
+    kind: str
+    tier: int
+    reason: str
+    quality_target: float
+    classes: list[float]
+    p_ok: list[float]
+    novelty: float
+    features: dict[str, float]
+    characters: int
+    looked_at: int
+    appeals: list[str]
+
+
+def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
+    """The explanation of one prompt by `model`."""
+    given, predictor = routing_input_of_text(row.prompt), ClassPredictor(model)
+    turn = model.encode(given)
+    prediction, target = predictor.prediction(given, turn), threshold_of(None)
+    decision = decide(
+        PolicyInputs(
+            prediction=prediction,
+            costs=reference_prices(predictor.tiers).tolist(),
+            quality_target=target,
+            tau=target,
+        )
+    )
+    features = turn.features.tolist()[: len(FEATURE_NAMES)]
+    return Explanation(
+        id=row.id,
+        version=model.version,
+        kind=prediction.kind,
+        tier=decision.tier,
+        reason=decision.reason,
+        quality_target=target,
+        classes=prediction.classes,
+        p_ok=prediction.p_ok,
+        novelty=prediction.novelty,
+        features={name: round(value, 4) for name, value in zip(FEATURE_NAMES, features, strict=True) if value},
+        characters=len(row.prompt),
+        looked_at=len(given.turn),
+        appeals=_passed_over(row.prompt),
+    )
+
+
+def _passed_over(text: str) -> list[str]:
+    """The lines of `text` that lose words, for showing; what is lost is a sentence or a setting."""
+    if without_appeals(text) == text:
+        return []
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if without_appeals(line) != line]

@@ -1,0 +1,92 @@
+"""Whether an artefact may serve: whole files, finite numbers, the right models, and a table of probabilities."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from classifier.complexity.classes import Complexity
+from classifier.errors import ArtefactError
+from classifier.model.manifest import Manifest
+from classifier.model.outcome_model import OutcomeModel
+from classifier.registry.artefact import Tensors, load_manifest, load_model_tensors, model_from_tensors
+
+# NaN marks an outcome that nobody observed; everywhere else it is damage.
+MAY_BE_NAN = ("memory.labels",)
+
+
+def accepted_artefact(
+    folder: Path, catalogue_fingerprint: str = "", *, tiers: int | None = None, must_be_measured: bool = False
+) -> OutcomeModel:
+    """The model in `folder` after every check; some milliseconds beyond loading it.
+
+    `tiers`: of the serving catalogue, where that is known. `must_be_measured`: refuse a version that learned nothing of
+    the catalogue, or of another number of tiers; otherwise it serves by its prior. Raises `ArtefactError` with the
+    reason.
+    """
+    manifest = load_manifest(folder)
+    _check_files(folder, manifest)
+    tensors = load_model_tensors(folder)
+    check_finite(manifest, tensors)
+    check_table(manifest)
+    model = model_from_tensors(manifest, tensors, catalogue_fingerprint, folder.parent)
+    if must_be_measured:
+        _check_measured(model, catalogue_fingerprint, tiers)
+    return model
+
+
+def check_table(manifest: Manifest) -> None:
+    """Raises `ArtefactError` unless what was learned by class is a probability for each class and weaker tier."""
+    table = manifest.adequacy
+    if table is None:
+        return
+    widths = {len(row) for row in table}
+    if len(table) != len(Complexity) or len(widths) != 1:
+        raise _refused(manifest, f"its table by class has {len(table)} rows of {sorted(widths)} tiers")
+    if not all(0.0 <= p <= 1.0 for row in table for p in row):
+        raise _refused(manifest, "its table by class holds numbers outside 0 to 1")
+
+
+def _check_measured(model: OutcomeModel, catalogue_fingerprint: str, tiers: int | None) -> None:
+    manifest, table = model.manifest, model.adequacy
+    if model.kind != "measured" or table is None:
+        raise _refused(
+            manifest,
+            f"it learned of the models {manifest.catalogue_fingerprint!r} if of any, the catalogue's are "
+            f"{catalogue_fingerprint!r}, and a prior is not wanted here",
+        )
+    if tiers is not None and table.shape[1] != tiers - 1:
+        raise _refused(
+            manifest, f"it learned of {table.shape[1] + 1} tiers, the catalogue has {tiers}, and a prior is not wanted"
+        )
+
+
+def check_finite(manifest: Manifest, tensors: Tensors) -> None:
+    """Raises `ArtefactError` for a weight that is NaN or infinite, or a probability outside [0, 1]."""
+    for name, tensor in tensors.items():
+        if not np.issubdtype(tensor.dtype, np.floating):
+            continue
+        bad = np.isinf(tensor) if name in MAY_BE_NAN else ~np.isfinite(tensor)
+        if bad.any():
+            raise _refused(manifest, f"{name} holds {int(bad.sum())} numbers that are not finite")
+    for name in ("memory.labels", "memory.base_rates"):
+        values = tensors[name].astype(np.float32) if name in tensors else np.zeros(0, np.float32)
+        if ((values < 0) | (values > 1)).any():
+            raise _refused(manifest, f"{name} holds probabilities outside 0 to 1")
+
+
+def _check_files(folder: Path, manifest: Manifest) -> None:
+    """Every file of the manifest, those that serving does not read too: retraining would find out too late."""
+    if not manifest.files:
+        raise _refused(manifest, "its manifest names no files")
+    for name, wanted in manifest.files.items():
+        try:
+            found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        except OSError as error:
+            raise _refused(manifest, f"{folder / name} cannot be read: {error}") from error
+        if found != wanted:
+            raise _refused(manifest, f"{folder / name} was changed or cut short: its SHA-256 is {found[:12]}…")
+
+
+def _refused(manifest: Manifest, reason: str) -> ArtefactError:
+    return ArtefactError(f"artefact {manifest.version} is refused: {reason}. Use another version or train one.")

@@ -1,0 +1,206 @@
+"""Versions of the artefact side by side, and one pointer file that says which of them serves (RT-14)."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from classifier.errors import ArtefactError
+from classifier.policy.experiment_split import Split
+
+POINTER = "current.json"
+
+
+class Canary(msgspec.Struct, frozen=True, kw_only=True):
+    """A version on trial beside the current one: it decides about a `share` of the requests, in (0, 1)."""
+
+    version: str
+    share: float
+
+
+class ArtefactRegistry:
+    """A folder with one folder per version, and `current.json`: {"current": version, "previous": version or null,
+    "canary": {"version": …, "share": …} or null, "experiment": a `classifier.policy.experiment_split.Split` or null}.
+
+    The pointer is swapped atomically; readers see the old state or the new one. One writer at a time
+    (`quality.rollout.registry_transaction`). A promotion or a rollback ends a canary: it was on trial against what
+    served before. An experiment goes on.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def current(self) -> Path:
+        """Folder of the serving version. Raises `ArtefactError` if none was promoted or it is gone."""
+        version = self._pointer().get("current")
+        if version is None:
+            raise ArtefactError(f"{self.root / POINTER} names no current version; promote one.")
+        return self.folder(version)
+
+    def current_or(self, shipped: Path) -> Path:
+        """As `current`; `shipped` while none was promoted."""
+        return shipped if self._pointer().get("current") is None else self.current()
+
+    def previous(self) -> str | None:
+        """The version that `rollback` would restore."""
+        version: str | None = self._pointer().get("previous")
+        return version
+
+    def canary(self) -> Canary | None:
+        """The version on trial, if there is one. Raises `ArtefactError` for a pointer that makes no sense."""
+        given = self._pointer().get("canary")
+        if given is None:
+            return None
+        try:
+            canary = msgspec.convert(given, Canary)
+        except msgspec.ValidationError as error:
+            raise ArtefactError(f"{self.root / POINTER}: canary: {error}.") from error
+        _check_share(canary.share)
+        return canary
+
+    def versions(self) -> list[str]:
+        """All complete versions, by name."""
+        return sorted(path.parent.name for path in self.root.glob("[!.]*/manifest.json"))
+
+    def folder(self, version: str) -> Path:
+        """Folder of `version`. Raises `ArtefactError` if there is no such version."""
+        folder = self.root / version
+        if version.startswith(".") or Path(version).name != version or not (folder / "manifest.json").is_file():
+            raise ArtefactError(f"no artefact version {version!r} under {self.root}; there are {self.versions()}.")
+        return folder
+
+    def promote(self, version: str) -> Path:
+        """Make `version` current and remember the one before it; promoting the current version only ends a canary."""
+        folder = self.folder(version)
+        pointer = self._pointer()
+        before = pointer.get("current")
+        if before != version:
+            self._write({**pointer, "current": version, "previous": before, "canary": None})
+        elif pointer.get("canary") is not None:
+            self._write({**pointer, "canary": None})
+        return folder
+
+    def start_canary(self, version: str, share: float) -> Path:
+        """Put `version` on trial for a `share` of the requests. Raises `ArtefactError` if it is the current one."""
+        folder = self.check_canary(version, share)
+        self._write({**self._pointer(), "canary": {"version": version, "share": share}})
+        return folder
+
+    def check_canary(self, version: str, share: float) -> Path:
+        """Raises `ArtefactError` if `version` cannot be put on trial; its folder."""
+        _check_share(share)
+        folder, pointer = self.folder(version), self._pointer()
+        if pointer.get("current") is None:
+            raise ArtefactError(f"{self.root / POINTER} names no current version to try {version} beside; promote one.")
+        if pointer["current"] == version:
+            raise ArtefactError(f"{version} serves already; a canary must be another version.")
+        return folder
+
+    def stop_canary(self) -> str | None:
+        """End the trial; returns the version that was on it."""
+        pointer = self._pointer()
+        canary = pointer.get("canary")
+        if canary is None:
+            return None
+        self._write({**pointer, "canary": None})
+        return str(canary.get("version"))
+
+    def experiment(self) -> Split | None:
+        """How the traffic is split, if it is. Raises `ArtefactError` for a pointer that makes no sense."""
+        given = self._pointer().get("experiment")
+        try:
+            return None if given is None else msgspec.convert(given, Split)
+        except msgspec.ValidationError as error:
+            raise ArtefactError(f"{self.root / POINTER}: experiment: {error}.") from error
+
+    def set_experiment(self, split: Split | None) -> None:
+        """Split the traffic, or no more. Raises `ArtefactError` for an arm whose version is not there."""
+        for arm in () if split is None else (split.a, split.b):
+            if arm.version is not None:
+                self.folder(arm.version)
+        if split != self.experiment():
+            self._write({**self._pointer(), "experiment": None if split is None else msgspec.to_builtins(split)})
+
+    def seed(self, shipped: Path) -> Path:
+        """Give an empty registry the version in `shipped` as its first; returns the current one's folder.
+
+        Without it the first promotion would have nothing to roll back to.
+        """
+        # An experiment that began before may have written the pointer.
+        if self._pointer().get("current") is not None:
+            return self.current()
+        self.add(shipped)
+        return self.promote(shipped.name)
+
+    def add(self, artefact: Path) -> Path:
+        """Copy the version in the folder `artefact` here, whole or not at all, if it is not here yet."""
+        target = self.root / artefact.name
+        if not target.is_dir():
+            incoming = self.root / f".seed-{artefact.name}-{time.time_ns()}"
+            shutil.copytree(artefact, incoming)
+            try:
+                incoming.rename(target)
+            except OSError:
+                # Another process was first; versions never differ in content.
+                shutil.rmtree(incoming)
+        return target
+
+    def rollback(self) -> Path:
+        """Make the previous version current again (and the other way round). Raises `ArtefactError` without one."""
+        pointer = self._pointer()
+        previous = pointer.get("previous")
+        if previous is None:
+            raise ArtefactError(f"{self.root / POINTER} names no previous version to roll back to.")
+        folder = self.folder(previous)
+        self._write({**pointer, "current": previous, "previous": pointer.get("current"), "canary": None})
+        return folder
+
+    def replace(self, versions: Mapping[str, str]) -> None:
+        """Let the pointer name other versions in the place of those that are to go, `versions` by the old name."""
+        pointer = self._pointer()
+        named: list[Any] = [pointer.get("current"), pointer.get("previous")]
+        current, previous = (versions.get(name, name) for name in named)
+        canary = pointer.get("canary")
+        if canary is not None:
+            canary = {**canary, "version": versions.get(canary["version"], canary["version"])}
+        if current is not None:
+            self._write(
+                {
+                    **pointer,
+                    "current": current,
+                    "previous": None if previous == current else previous,
+                    "canary": None if canary is None or canary["version"] == current else canary,
+                }
+            )
+
+    def _pointer(self) -> dict[str, Any]:
+        path = self.root / POINTER
+        try:
+            pointer = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise ArtefactError(f"{path} cannot be read: {error}.") from error
+        if not isinstance(pointer, dict):
+            raise ArtefactError(f"{path} holds {type(pointer).__name__}; it must be an object.")
+        return pointer
+
+    def _write(self, pointer: dict[str, Any]) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        temporary = self.root / f".{POINTER}.{os.getpid()}"
+        with temporary.open("w") as file:
+            json.dump(pointer, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.root / POINTER)
+
+
+def _check_share(share: float) -> None:
+    if not 0.0 < share < 1.0:
+        raise ArtefactError(f"a canary's share is {share}; it must lie between 0 and 1. Promote the version instead.")

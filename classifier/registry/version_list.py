@@ -1,0 +1,56 @@
+"""The versions of a registry as an operator wants to see them: status, origin, size, and what is wrong with any."""
+
+from pathlib import Path
+
+import msgspec
+
+from classifier.errors import ArtefactError
+from classifier.registry.artefact import default_artefact, load_manifest
+from classifier.registry.lineage import lineage
+from classifier.registry.registry import POINTER, ArtefactRegistry
+
+
+class ListedVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """`status`: current, previous, "canary 10.0%", shipped (with the program, not in the registry) or "". `line`: the
+    version and its ancestors. `rows` trained it; `problem` is why it cannot be read, "" if it can."""
+
+    version: str
+    status: str
+    parent: str | None = None
+    encoder: str = "?"
+    rows: int = 0
+    megabytes: float = 0.0
+    line: list[str] = []
+    problem: str = ""
+
+
+def listed_versions(root: Path) -> list[ListedVersion]:
+    """Every version in the registry `root`, by name, and the shipped one. Raises `ArtefactError` for a bad pointer."""
+    registry, shipped = ArtefactRegistry(root), default_artefact()
+    status: dict[str, str] = {}
+    if (canary := registry.canary()) is not None:
+        status[canary.version] = f"canary {canary.share:.1%}"
+    if (previous := registry.previous()) is not None:
+        status[previous] = "previous"
+    promoted = (root / POINTER).is_file()
+    status[registry.current().name if promoted else shipped.name] = "current"
+    found = [_listed(registry, root / version, status.get(version, "")) for version in registry.versions()]
+    if shipped.name not in registry.versions():
+        found.append(_listed(ArtefactRegistry(shipped.parent), shipped, status.get(shipped.name, "shipped")))
+    return found
+
+
+def _listed(registry: ArtefactRegistry, folder: Path, status: str) -> ListedVersion:
+    try:
+        manifest = load_manifest(folder)
+    except ArtefactError as error:
+        return ListedVersion(version=folder.name, status=status, problem=str(error))
+    return ListedVersion(
+        version=manifest.version,
+        status=status,
+        parent=manifest.parent,
+        encoder=str(manifest.encoder.get("name", "?")),
+        rows=manifest.counts.get("train", 0),
+        megabytes=round(sum(file.stat().st_size for file in folder.iterdir()) / 1e6, 2),
+        line=[one.version for one in lineage(registry, folder.name)],
+    )

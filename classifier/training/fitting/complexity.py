@@ -1,0 +1,141 @@
+"""Training the complexity model on labelled prompts, with out-of-fold predictions to measure it by."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from classifier.complexity.model import CUTS, ComplexityModel, standardised
+from classifier.complexity.ngrams import ROWS, trigram_rows, word_rows
+from classifier.features.routing_input import RoutingInput, routing_input_of_text
+from classifier.features.words import tokenise
+from classifier.model.outcome_model import OutcomeModel, encode_turns
+from classifier.training.fitting.logistic import fit_logistic
+from classifier.training.fitting.trees import fit_trees
+
+Float = npt.NDArray[np.float32]
+
+# By five-fold cross-validation; flat within a factor of three.
+C = 3.0
+FOLDS = 5
+SURFACE_SCALE, EMBEDDING_SCALE = 0.07, 0.6
+ROUNDS = 60
+
+
+class LabelledPrompt(msgspec.Struct, frozen=True):
+    """A prompt with the classes that its raters gave it, 1 to 4 each, and the tiers that they accept."""
+
+    prompt: str
+    classes: list[int]
+    range: tuple[int, int] | None = None
+
+
+class _Encoded(NamedTuple):
+    prompts: list[RoutingInput]
+    grams: sp.csr_matrix
+    features: Float
+    embedding: Float
+
+
+def fit_complexity(rows: Sequence[LabelledPrompt], outcome_model: OutcomeModel, *, seed: int = 0) -> ComplexityModel:
+    """The model for `rows`, bound to the encoder of `outcome_model`; deterministic."""
+    return _fit(_encoded([row.prompt for row in rows], outcome_model), _cuts(rows), outcome_model, seed)
+
+
+def out_of_fold(rows: Sequence[LabelledPrompt], outcome_model: OutcomeModel, *, seed: int = 0) -> Float:
+    """P(class) [n, 4] of each row by a model that was not trained on its fold."""
+    encoded, cuts = _encoded([row.prompt for row in rows], outcome_model), _cuts(rows)
+    fold, found = _folds(len(rows), seed), np.zeros((len(rows), CUTS + 1), np.float32)
+    for k in range(FOLDS):
+        model = _fit(_part(encoded, fold != k), cuts[fold != k], outcome_model, seed)
+        found[fold == k] = _predicted(model, _part(encoded, fold == k))
+    return found
+
+
+def predicted(model: ComplexityModel, prompts: Sequence[str], outcome_model: OutcomeModel) -> Float:
+    """P(class) [n, 4] of `prompts`."""
+    return _predicted(model, _encoded(prompts, outcome_model))
+
+
+def _fit(encoded: _Encoded, cuts: Float, outcome_model: OutcomeModel, seed: int) -> ComplexityModel:
+    centre, scale = encoded.features.mean(axis=0), encoded.features.std(axis=0) + np.float32(1e-3)
+    x = _design(encoded, centre, scale)
+    fold = _folds(len(cuts), seed + 1)
+    coef, bias = _linear(x, cuts)
+    unseen = np.zeros_like(cuts)
+    for k in range(FOLDS):
+        part, part_bias = _linear(x[fold != k], cuts[fold != k])
+        unseen[fold == k] = x[fold == k] @ part + part_bias
+    trees, _ = fit_trees(np.hstack([encoded.features, unseen]), cuts, fold, rounds=ROUNDS, seed=seed)
+    rate = cuts.mean(axis=0)
+    f = len(centre)
+    grams, surface, embedding = np.split(coef, (2 * ROWS, 2 * ROWS + f))
+    return ComplexityModel(
+        trigrams=grams[:ROWS],
+        words=grams[ROWS:],
+        embedding=embedding * np.float32(EMBEDDING_SCALE),
+        surface=surface * np.float32(SURFACE_SCALE),
+        centre=centre,
+        scale=scale,
+        bias=bias,
+        trees=trees,
+        tree_bias=np.log(rate / (1 - rate)).astype(np.float32),
+        encoder=str(outcome_model.manifest.encoder["sha256"]),
+    )
+
+
+def _linear(x: sp.csr_matrix, cuts: Float) -> tuple[Float, Float]:
+    fitted = [fit_logistic(x, cuts[:, k], np.ones(len(cuts)), c=C) for k in range(CUTS)]
+    return np.stack([coef for coef, _ in fitted], axis=1).astype(np.float32), np.array(
+        [b for _, b in fitted], np.float32
+    )
+
+
+def _predicted(model: ComplexityModel, encoded: _Encoded) -> Float:
+    found = [
+        model.probabilities(prompt.turn, tokenise(prompt.turn), features, embedding)
+        for prompt, features, embedding in zip(encoded.prompts, encoded.features, encoded.embedding, strict=True)
+    ]
+    return np.array(found, np.float32).reshape(-1, CUTS + 1)
+
+
+def _encoded(texts: Sequence[str], outcome_model: OutcomeModel) -> _Encoded:
+    prompts = [routing_input_of_text(text) for text in texts]
+    turns = encode_turns(outcome_model.encoder, prompts)
+    grams = [sp.hstack([_unit_rows(trigram_rows(p.turn)), _unit_rows(word_rows(tokenise(p.turn)))]) for p in prompts]
+    return _Encoded(
+        prompts,
+        sp.vstack(grams).tocsr(),
+        np.stack([turn.features for turn in turns]),
+        np.stack([turn.embedding for turn in turns]),
+    )
+
+
+def _unit_rows(rows: npt.NDArray[np.uint16]) -> sp.csr_matrix:
+    values = np.full(len(rows), 1 / np.sqrt(max(len(rows), 1)))
+    return sp.csr_matrix((values, (np.zeros(len(rows), np.intp), rows.astype(np.intp))), shape=(1, ROWS))
+
+
+def _design(encoded: _Encoded, centre: Float, scale: Float) -> sp.csr_matrix:
+    dense = np.hstack([
+        standardised(encoded.features, centre, scale) * SURFACE_SCALE,
+        encoded.embedding * EMBEDDING_SCALE,
+    ])  # fmt: skip
+    return sp.hstack([encoded.grams, sp.csr_matrix(dense)]).tocsr()
+
+
+def _part(encoded: _Encoded, rows: npt.NDArray[np.bool_]) -> _Encoded:
+    kept = [prompt for prompt, keep in zip(encoded.prompts, rows, strict=True) if keep]
+    return _Encoded(kept, encoded.grams[np.flatnonzero(rows)], encoded.features[rows], encoded.embedding[rows])
+
+
+def _cuts(rows: Sequence[LabelledPrompt]) -> Float:
+    """[n, 3]: the share of a prompt's raters whose class is at most k."""
+    return np.array([[np.mean([c <= k for c in row.classes]) for k in range(1, CUTS + 1)] for row in rows], np.float32)
+
+
+def _folds(rows: int, seed: int) -> npt.NDArray[np.intp]:
+    return np.random.default_rng(seed).permutation(rows) % FOLDS

@@ -1,0 +1,112 @@
+"""Fitting everything above the frozen encoder: the kNN memory, the linear heads, and their calibration."""
+
+import numpy as np
+import numpy.typing as npt
+
+from classifier.model.heads import Heads
+from classifier.model.knn_memory import Memory
+from classifier.training.data.encoded_rows import EncodedRows
+from classifier.training.fitting.logistic import fit_logistic
+from classifier.training.fitting.novelty import fit_novelty
+
+Float = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+# Chosen by cross-validation inside train and valid, by log loss, for the outcome with most rows; it is flat within
+# a factor of three. The penalty *per row* is the same for all: an outcome seen on a fifth of the rows must not be held
+# five times closer to its prior.
+HEAD_C = 0.001
+MOST_FREEDOM = 10.0  # times HEAD_C: an outcome that hardly anybody observed has to stay near its prior
+CALIBRATION_C = 0.1
+# The embedding is of unit length and the features are standardised; this balances the penalty on both. The opinions
+# have a whole model's say behind each of them.
+EMBEDDING_SCALE = 0.25
+OPINION_SCALE = 0.5
+MEMORY_ROWS = 2048
+
+
+def fit_heads(rows: EncodedRows, *, seed: int) -> tuple[Heads, Memory]:
+    """Heads and memory from encoded rows: rows not held train, held rows calibrate. Deterministic."""
+    train, held = rows.take(~rows.held), rows.take(rows.held)
+    base_rates = _base_rates(train)
+    chosen = remembered(train, seed=seed)
+    novelty = fit_novelty(rows, seed=seed)
+    memory = Memory.build(train.embedding[chosen], train.labels[chosen], train.weights[chosen], base_rates, novelty)
+    own_rows = np.full(len(train), -1)
+    own_rows[chosen] = np.arange(len(chosen))
+    nearby = memory.look_up(train.embedding, own_rows).logits
+    mean, scale = _standards(train, nearby, base_rates)
+    heads = train.labels.shape[1]
+    coef, bias = np.zeros((len(mean), heads)), np.zeros(heads)
+    design = _design(Heads(mean, scale, _f32(coef), _f32(bias)), train, nearby)
+    freedom = _freedom(train)
+    for head in range(heads):
+        # Until the rows say otherwise, an outcome is as likely as the words say.
+        prior = np.zeros(len(mean))
+        prior[len(mean) - 2 * heads + head] = OPINION_SCALE
+        c = HEAD_C * float(freedom[head])
+        coef[:, head], bias[head] = fit_logistic(design, train.labels[:, head], train.weights, c=c, centre=prior)
+    unfitted = Heads(mean, scale, _f32(coef), _f32(bias))
+    return (_calibrated(unfitted, held, memory) if len(held) else unfitted), memory
+
+
+def remembered(train: EncodedRows, *, seed: int) -> npt.NDArray[np.intp]:
+    """Which training rows the memory keeps, ascending: rows with every outcome first, of which at most half while there
+    are others."""
+    order = np.random.default_rng(seed).permutation(len(train))
+    complete = np.asarray(~np.isnan(train.labels).any(axis=1))
+    kinds = [order[complete[order]], order[~complete[order]]]
+    chosen: list[npt.NDArray[np.intp]] = []
+    room = min(MEMORY_ROWS, len(train))
+    for i, kind in enumerate(kinds):
+        later = sum(len(k) for k in kinds[i + 1 :])
+        take = min(len(kind), max(room // 2, room - later))
+        chosen.append(kind[:take])
+        room -= take
+    return np.sort(np.concatenate(chosen))
+
+
+def _standards(train: EncodedRows, nearby: Float, base_rates: Float) -> tuple[Float, Float]:
+    """Mean and scale of the heads' inputs."""
+    base = np.log(base_rates / (1 - base_rates))
+    dim, heads = train.embedding.shape[1], len(base)
+    mean = np.concatenate([train.features.mean(axis=0), np.zeros(dim), base, base])
+    scale = np.concatenate(
+        [train.features.std(axis=0) + 1e-3, np.full(dim, EMBEDDING_SCALE), np.full(2 * heads, OPINION_SCALE)]
+    )
+    return _f32(mean), _f32(scale)
+
+
+def _design(heads: Heads, rows: EncodedRows, nearby: Float) -> Float64:
+    return heads.design(rows.features, rows.embedding, rows.word_logits, nearby).astype(np.float64)
+
+
+def _calibrated(heads: Heads, held: EncodedRows, memory: Memory) -> Heads:
+    """`heads` with each logit's slope and shift fitted on rows that trained nothing (Platt scaling)."""
+    logits = _design(heads, held, memory.look_up(held.embedding).logits) @ heads.coef + heads.bias
+    slopes, shifts = np.ones(len(heads.bias)), np.zeros(len(heads.bias))
+    for head in range(len(heads.bias)):
+        labels = held.labels[:, head]
+        # Without any label here the fitted shift would be a made-up rate.
+        if not np.isnan(labels).all():
+            slope, shifts[head] = fit_logistic(
+                logits[:, head, None], labels, held.weights, c=CALIBRATION_C, centre=np.ones(1)
+            )
+            slopes[head] = max(float(slope[0]), 0.0)
+    return Heads(heads.mean, heads.scale, _f32(heads.coef * slopes), _f32(heads.bias * slopes + shifts))
+
+
+def _freedom(rows: EncodedRows) -> Float64:
+    """How much weaker each outcome's penalty is than that of the one with most observations, [heads], at least 1."""
+    observed = (~np.isnan(rows.labels) * rows.weights[:, None]).sum(axis=0, dtype=np.float64)
+    freedom: Float64 = np.minimum(observed.max() / np.maximum(observed, 1e-9), MOST_FREEDOM)
+    return freedom
+
+
+def _base_rates(rows: EncodedRows) -> Float:
+    seen = ~np.isnan(rows.labels) * rows.weights[:, None]
+    return _f32((np.nansum(rows.labels * rows.weights[:, None], axis=0) + 0.5) / (seen.sum(axis=0) + 1.0))
+
+
+def _f32(values: npt.NDArray[np.floating]) -> Float:
+    return values.astype(np.float32)

@@ -1,0 +1,201 @@
+"""Fits what judges answers by their evidence: a ridge-penalised logistic, kept where it beats the prompt alone.
+
+Deterministic: Newton's method, folds by hashes of prompts.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from classifier.evidence.features import EVIDENCE_NAMES, Float, with_agreement
+from classifier.evidence.model import EvidenceHead, Label, logit, standardised
+from classifier.training.data.outcome_folder import Outcomes
+
+Float64 = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Folds = npt.NDArray[np.intp]
+
+FOLDS = 5
+# Of the other folds, within which a strength is chosen.
+INNER_FOLDS = 3
+# Variances of the prior of the weights of standardised evidence; cross-validation chooses among them.
+STRENGTHS = (3e-3, 3e-2, 3e-1)
+# Precision of the prior of the prompt's weight around 1: its order is trusted unless some hundred rows say otherwise.
+PROMPT_PRECISION = 10.0
+# Of the bias around 0: hardly any, because the prompt's probability is of adequacy and may be far off for a tier.
+BIAS_PRECISION = 1e-2
+MIN_SCALE = 1e-4
+NEWTON_STEPS = 40
+
+
+class Examples(NamedTuple):
+    """What one tier's judge learns from: `evidence` [n, e], the logits of the prompt's own probabilities and the labels
+    of the judged tiers [n, t], the hash of the prompt `row` [n], and weights [n].
+
+    A prompt whose answer has a second sample is there twice, without its agreement and with it, of half the weight.
+    """
+
+    evidence: Float
+    prompt: Float
+    labels: Float64
+    row: npt.NDArray[np.int64]
+    weight: Float64
+
+    def take(self, index: npt.NDArray[np.integer] | Flags) -> "Examples":
+        """The examples of these positions."""
+        return Examples._make(part[index] for part in self)
+
+    def column(self, place: int) -> "Examples":
+        """The same of one judged tier."""
+        return self._replace(prompt=self.prompt[:, place : place + 1], labels=self.labels[:, place : place + 1])
+
+    def without_evidence(self) -> "Examples":
+        """The same where the prompt is all that is known."""
+        return self._replace(evidence=self.evidence[:, :0])
+
+
+def labels_of(common: dict[int, Outcomes], label: Label, strongest: int) -> dict[int, Float64]:
+    """What is learned by tier, 0 or 1 [n]; `no_worse_k = correct_k or not correct_strongest` (DESIGN §4)."""
+    if label == "correct":
+        return {k: outcomes.correct.astype(np.float64) for k, outcomes in common.items()}
+    failed = ~common[strongest].correct
+    return {k: (outcomes.correct | failed).astype(np.float64) for k, outcomes in common.items()}
+
+
+def judged_by(tier: int, common: dict[int, Outcomes], label: Label, strongest: int) -> list[int]:
+    """The tiers that evidence of `tier` says something about: its own and those above. A strongest tier is certain to
+    be no worse than itself."""
+    certain = strongest if label == "no_worse" else None
+    return [k for k in sorted(common) if k >= tier and k != certain]
+
+
+def folds_of(rows: npt.NDArray[np.int64], seed: int, count: int = FOLDS) -> Folds:
+    """The fold [n] of each row: by the hash of its prompt, so that it is the same whatever else was collected."""
+    mixed = (rows.astype(np.uint64) ^ np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)) * np.uint64(0xBF58476D1CE4E5B9)
+    return ((mixed >> np.uint64(33)) % np.uint64(count)).astype(np.intp)
+
+
+def examples_of(outcomes: Outcomes, labels: Float64, judged: list[int]) -> Examples:
+    """The examples of one tier's outcomes, `labels` [n, t] of the `judged` tiers: the outcomes' rows in their order,
+    and after them those with a second sample once more."""
+    columns = [[logit(float(p)) for p in outcomes.p_ok[:, tier - 1]] for tier in judged]
+    twice = np.flatnonzero(~np.isnan(outcomes.agreement))
+    weight = np.ones(len(outcomes))
+    weight[twice] = 0.5
+    once = Examples(outcomes.evidence, np.asarray(columns, np.float32).T, labels, outcomes.row, weight)
+    again = once.take(twice)._replace(evidence=with_agreement(outcomes.evidence[twice], outcomes.agreement[twice]))
+    return Examples._make(np.concatenate([getattr(once, name), getattr(again, name)]) for name in Examples._fields)
+
+
+def fit_head(examples: Examples, seed: int) -> EvidenceHead:
+    """The judge of a tier: one logistic per judged tier, drawn towards the prompt's own probability."""
+    mean, scale = _moments(examples.evidence)
+    columns = [_fitted(examples.column(place), seed) for place in range(examples.labels.shape[1])]
+    coef, before, bias = (np.stack(parts, axis=-1) for parts in zip(*columns, strict=True))
+    return EvidenceHead(*(part.astype(np.float32) for part in (mean, scale, coef, before, bias)))
+
+
+def fit_judge(examples: Examples, seed: int) -> EvidenceHead | None:
+    """`fit_head`, as far as the evidence is worth something (`is_better`): of the tiers above, columns where it is not
+    have the prompt alone; None where it is not for the tier's own answers."""
+    tiers = examples.labels.shape[1]
+    better = [is_better(examples.column(place), seed) for place in range(tiers)]
+    if not better[0]:
+        return None
+    head, alone = fit_head(examples, seed), fit_head(examples.without_evidence(), seed)
+    known = np.asarray(better)
+    return head._replace(
+        coef=np.where(known, head.coef, 0.0).astype(np.float32),
+        before=np.where(known, head.before, alone.before),
+        bias=np.where(known, head.bias, alone.bias),
+    )
+
+
+def is_better(examples: Examples, seed: int) -> bool:
+    """Whether the log loss of the first judged tier on prompts that were not fitted on is lower with evidence than by
+    the prompt alone, by more than the standard error of the difference. Agreement has no part in it, because most
+    answers have none."""
+    known = examples.evidence[:, EVIDENCE_NAMES.index("agreement_known")] > 0
+    first = examples.take(~known).column(0)
+    losses = [
+        _log_loss(unseen_logits(given, seed)[:, 0], first.labels[:, 0]) for given in (first.without_evidence(), first)
+    ]
+    gain = losses[0] - losses[1]
+    return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
+
+
+def unseen_logits(examples: Examples, seed: int) -> Float64:
+    """Logits [n, t] of every example by heads that were fitted without its prompt's fold; strengths are chosen within
+    the other folds."""
+    unseen = np.empty(examples.labels.shape)
+    fold = _even_folds(examples, seed + 1)
+    for number in np.unique(fold):
+        own = fold == number
+        head = fit_head(examples.take(~own), seed)
+        unseen[own] = head.logits(examples.evidence[own], examples.prompt[own])
+    return unseen
+
+
+def _even_folds(examples: Examples, seed: int) -> Folds:
+    """Folds of equal shares of good answers by the first judged tier. With unequal ones a fold's own base rate, which
+    it is not fitted on, would turn the order of rows of different folds round."""
+    rows, first, of = np.unique(examples.row, return_index=True, return_inverse=True)
+    drawn = np.random.default_rng(seed).permutation(len(rows))
+    order = np.lexsort((drawn, examples.labels[first, 0]))
+    fold = np.empty(len(rows), np.intp)
+    fold[order] = np.arange(len(rows)) % FOLDS
+    return fold[of]
+
+
+def _fitted(examples: Examples, seed: int) -> tuple[Float64, float, float]:
+    """Weights of the evidence and of the prompt, and the bias, of one judged tier."""
+    if not examples.evidence.shape[1]:
+        theta = _logistic(_inputs(examples, examples.evidence), examples, STRENGTHS[0])
+        return theta[:-2], float(theta[-2]), float(theta[-1])
+    fold = folds_of(examples.row, seed, INNER_FOLDS)
+    losses = dict.fromkeys(STRENGTHS, 0.0)
+    for number in np.unique(fold):
+        train, test = examples.take(fold != number), examples.take(fold == number)
+        inputs, seen = _inputs(train, train.evidence), _inputs(train, test.evidence, test.prompt)
+        found: Float64 | None = None
+        for strength in STRENGTHS:
+            found = _logistic(inputs, train, strength, found)
+            losses[strength] += float(test.weight @ _log_loss(seen @ found, test.labels[:, 0]))
+    theta = _logistic(_inputs(examples, examples.evidence), examples, min(STRENGTHS, key=losses.__getitem__))
+    return theta[:-2], float(theta[-2]), float(theta[-1])
+
+
+def _inputs(train: Examples, evidence: Float, prompt: Float | None = None) -> Float64:
+    """Inputs [n, e + 2]: `evidence` standardised as that of `train`, the prompt's logit and 1."""
+    x = standardised(evidence, *_moments(train.evidence))
+    return np.column_stack([x, train.prompt if prompt is None else prompt, np.ones(len(x))]).astype(np.float64)
+
+
+def _logistic(inputs: Float64, examples: Examples, strength: float, start: Float64 | None = None) -> Float64:
+    """Coefficients [e + 2] that minimise the weighted cross-entropy of `examples` plus `|coef|^2 / (2 strength)`, found
+    from `start` on."""
+    label, weight = examples.labels[:, 0], examples.weight
+    penalty = np.append(np.full(inputs.shape[1] - 2, 1 / strength), (PROMPT_PRECISION, BIAS_PRECISION))
+    prior = np.zeros(inputs.shape[1])
+    prior[-2] = 1.0
+    theta = (prior if start is None else start).copy()
+    for _ in range(NEWTON_STEPS):
+        p = 1 / (1 + np.exp(-np.clip(inputs @ theta, -30, 30)))
+        gradient = inputs.T @ (weight * (p - label)) + penalty * (theta - prior)
+        hessian = (inputs.T * (weight * p * (1 - p))) @ inputs + np.diag(penalty)
+        step = np.linalg.solve(hessian, gradient)
+        # Far from the optimum a full step may overshoot.
+        theta -= step / max(1.0, float(np.abs(step).max()))
+        if np.abs(step).max() < 1e-6:
+            break
+    return theta
+
+
+def _moments(evidence: Float) -> tuple[Float, Float]:
+    return evidence.mean(axis=0), np.maximum(evidence.std(axis=0), MIN_SCALE)
+
+
+def _log_loss(z: Float64, label: Float64) -> Float64:
+    loss: Float64 = np.logaddexp(0.0, z) - label * z
+    return loss

@@ -1,0 +1,157 @@
+"""Learning the static encoder: its vocabulary, a table distilled from a teacher's vectors, the logits and the trees."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from sklearn.decomposition import PCA, TruncatedSVD
+from sklearn.kernel_ridge import KernelRidge
+
+from classifier.encoders.boosted_trees import Trees
+from classifier.encoders.static_encoder import StaticEncoder
+from classifier.training.fitting.soft_labels import taught_labels
+from classifier.training.fitting.trees import ROUNDS, fit_trees, scaled
+
+Float = npt.NDArray[np.float32]
+MIN_TURNS = 2  # a term in one turn says nothing about others
+# Chosen by cross-validation inside train and valid.
+TABLE_ALPHA = 0.5
+LOGIT_ALPHA = 5.0
+TREE_SHARE = 0.6  # of the logits' distance from the base rate; the rest is the words'
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class FittedEncoder:
+    """The encoder, and the training turns as it would have encoded them had it not been fitted on them:
+    `embedding` float32 [n, dim] and `word_logits` float32 [n, heads], cross-fitted."""
+
+    encoder: StaticEncoder
+    embedding: Float
+    word_logits: Float
+
+
+def fit_encoder(
+    tokens: Sequence[Sequence[str]],
+    features: Float,
+    labels: Float,
+    fold: npt.NDArray[np.intp],
+    *,
+    teacher: Float | None,
+    dim: int,
+    max_terms: int,
+    rounds: int = ROUNDS,
+    seed: int,
+) -> FittedEncoder:
+    """Fit on training turns only: their tokens and surface `features` [n, f]. `labels` [n, heads] in [0, 1], NaN where
+    not observed; `fold` [n] numbers 0 to FOLDS - 1, equal for turns that share a passage.
+
+    `teacher` [n, any] are vectors of a larger model for the same turns, NaN where it was not asked: the table is the
+    ridge regression of their `dim` whitened principal components on the sparse vectors, and the labels that words and
+    trees learn are softened by it. Without a teacher the table regresses the components of the sparse vectors
+    themselves (latent semantic analysis).
+    """
+    words, pairs, idf = _vocabulary(tokens, max_terms)
+    blank = StaticEncoder(
+        words=words,
+        pairs=pairs,
+        idf=idf,
+        table=np.zeros((len(idf), 1), np.float32),
+        logit_table=np.zeros((len(idf), 1), np.float32),
+        logit_bias=np.zeros(1, np.float32),
+        trees=Trees.none(features=features.shape[1], heads=1),
+    )
+    matrix = term_matrix(blank, tokens)
+    gram = (matrix @ matrix.T).toarray()
+    targets = _components(matrix if teacher is None else teacher, dim, seed)
+    table, embedding = _regress(matrix, gram, targets, fold, TABLE_ALPHA)
+    labels = labels if teacher is None else taught_labels(labels, teacher, fold)
+    trees, of_trees = fit_trees(features, labels, fold, rounds=rounds, seed=seed)
+    rates = np.clip(np.nan_to_num(np.nanmean(labels, axis=0), nan=0.5), 0.01, 0.99)
+    bias = np.log(rates / (1 - rates)).astype(np.float32)
+    logit_table, word_logits = np.zeros((len(idf), len(bias)), np.float32), bias + TREE_SHARE * of_trees
+    # The slope of the logit at the base rate turns a regression of outcomes into one of logits.
+    pulls = ((labels - rates) / (rates * (1 - rates))).astype(np.float32)
+    for together in _observed_together(labels):
+        logit_table[:, together], pulled = _regress(matrix, gram, pulls[:, together], fold, LOGIT_ALPHA)
+        word_logits[:, together] += (1 - TREE_SHARE) * pulled
+    logit_table *= 1 - TREE_SHARE
+    trees = scaled(trees, TREE_SHARE)
+    fitted = StaticEncoder(
+        words=words, pairs=pairs, idf=idf, table=table, logit_table=logit_table, logit_bias=bias, trees=trees
+    )
+    length = np.linalg.norm(embedding, axis=1, keepdims=True)
+    # What is trained on must be what is served: the rounded table.
+    return FittedEncoder(
+        StaticEncoder.from_tensors(fitted.tensors()), embedding / np.maximum(length, 1e-6), word_logits
+    )
+
+
+def term_matrix(encoder: StaticEncoder, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix:
+    """The sparse vectors of many turns, float32 [n, terms]."""
+    terms = [encoder.terms(t) for t in tokens]
+    indptr = np.cumsum([0, *(len(rows) for rows, _ in terms)])
+    indices = np.concatenate([rows for rows, _ in terms])
+    data = np.concatenate([weights for _, weights in terms])
+    return sp.csr_matrix((data, indices, indptr), shape=(len(terms), len(encoder.idf)))
+
+
+def _components(vectors: Any, dim: int, seed: int) -> Float:
+    """Principal components [n, dim] of dense vectors, or singular ones of sparse vectors, of unit scale together."""
+    if sp.issparse(vectors):
+        components = TruncatedSVD(dim, random_state=seed).fit_transform(vectors)
+    else:
+        known = ~np.isnan(vectors).any(axis=1)
+        components = np.full((len(vectors), dim), np.nan, np.float32)
+        components[known] = PCA(dim, whiten=True, svd_solver="full").fit_transform(vectors[known])
+    scaled: Float = (components / np.nanstd(components)).astype(np.float32)
+    return scaled
+
+
+def _regress(
+    matrix: sp.csr_matrix, gram: Float, targets: Float, fold: npt.NDArray[np.intp], alpha: float
+) -> tuple[Float, Float]:
+    """Ridge regression of `targets` [n, t], NaN rows left out, on the sparse vectors: (table [terms, t], what the
+    regression without each turn's fold predicts for it [n, t])."""
+    known = ~np.isnan(targets).any(axis=1)
+
+    def dual(rows: npt.NDArray[np.intp]) -> Float:
+        if not len(rows):
+            return np.zeros((0, targets.shape[1]), np.float32)
+        ridge = KernelRidge(alpha=alpha, kernel="precomputed").fit(gram[np.ix_(rows, rows)], targets[rows])
+        return np.asarray(ridge.dual_coef_, np.float32)
+
+    predicted = np.zeros_like(targets)
+    for k in range(FOLDS):
+        others, mine = np.flatnonzero(known & (fold != k)), np.flatnonzero(fold == k)
+        predicted[mine] = gram[np.ix_(mine, others)] @ dual(others)
+    rows = np.flatnonzero(known)
+    return matrix[rows].T @ dual(rows), predicted
+
+
+def _observed_together(labels: Float) -> list[npt.NDArray[np.intp]]:
+    """The heads in groups that were observed on the same turns."""
+    _, group = np.unique(np.isnan(labels), axis=1, return_inverse=True)
+    return [np.flatnonzero(group == g) for g in range(group.max() + 1)]
+
+
+def _vocabulary(tokens: Sequence[Sequence[str]], max_terms: int) -> tuple[list[str], npt.NDArray[np.int32], Float]:
+    """The words and word pairs that occur in most turns, at most `max_terms` together, and their idf (smoothed)."""
+    turns_with: Counter[tuple[str, ...]] = Counter()
+    for t in tokens:
+        turns_with.update({(w,) for w in t} | set(pairwise(t)))
+    common = sorted((term for term, n in turns_with.items() if n >= MIN_TURNS), key=lambda t: (-turns_with[t], t))
+    kept = common[:max_terms]
+    # A pair is as rare as its rarer word or rarer, so its words come before it; only ties can break that.
+    words = sorted(term[0] for term in kept if len(term) == 1)
+    index = {word: i for i, word in enumerate(words)}
+    pairs = sorted((index[a], index[b]) for a, b in (t for t in kept if len(t) == 2) if a in index and b in index)
+    terms = [*((w,) for w in words), *((words[a], words[b]) for a, b in pairs)]
+    n = len(tokens)
+    idf = [np.log((1 + n) / (1 + turns_with[term])) + 1 for term in terms]
+    return words, np.array(pairs, np.int32).reshape(-1, 2), np.array(idf, np.float32)

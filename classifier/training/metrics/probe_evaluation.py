@@ -1,0 +1,261 @@
+"""What evidence adds to the prompt's probability, on prompts that no judge was fitted on: AUC, cascades, lengths."""
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from classifier.evidence.model import Label
+from classifier.training.data.outcome_folder import OutcomeFolder, Outcomes
+from classifier.training.fitting.answer_length import fit_lengths
+from classifier.training.fitting.probes import (
+    Examples,
+    examples_of,
+    folds_of,
+    judged_by,
+    labels_of,
+    unseen_logits,
+)
+from classifier.training.metrics.cascade import CascadeCurve, Floats, Way, cascade_curves, pair_of
+from classifier.training.metrics.metrics import auc, brier, calibration_band, calibration_error, interval, resamples
+
+Ints = npt.NDArray[np.integer]
+
+OUTER_FOLDS = 5
+TIMES = 1000
+LEVELS = 100
+ALONE, FITTED = "p alone", "p and the prompt's features, fitted here"
+EVIDENCE, AGREEMENT, SHUFFLED = "p and evidence", "p, evidence and agreement", "p and shuffled evidence"
+
+
+class WayScore(msgspec.Struct, frozen=True, kw_only=True):
+    """How well one way to judge tells good answers from bad ones; intervals are 95% bootstrap intervals.
+
+    `auc_in_task` counts pairs of prompts of one task only, `auc_in_level` of one task and level; `more_in_task` and
+    `more_in_level`: how much that is above `p alone`, paired. `ece_band`: the most that a perfect model would
+    show.
+    """
+
+    way: str
+    auc: float
+    auc_interval: tuple[float, float]
+    auc_in_task: float
+    auc_in_task_interval: tuple[float, float]
+    more_in_task: float
+    more_in_task_interval: tuple[float, float]
+    auc_in_level: float
+    auc_in_level_interval: tuple[float, float]
+    more_in_level: float
+    more_in_level_interval: tuple[float, float]
+    brier: float
+    ece: float
+    ece_band: float
+
+
+class TierScores(msgspec.Struct, frozen=True, kw_only=True):
+    """The ways to judge one tier's answers: `rate` of them are good by `label`."""
+
+    tier: int
+    model: str
+    label: Label
+    rows: int
+    rate: float
+    ways: list[WayScore]
+
+
+class Cascade(msgspec.Struct, frozen=True, kw_only=True):
+    """Two tiers' ways of sharing the prompts; accuracies and mean costs of each tier alone."""
+
+    weak: int
+    strong: int
+    rows: int
+    weak_accuracy: float
+    strong_accuracy: float
+    either_accuracy: float
+    weak_cost_usd: float
+    strong_cost_usd: float
+    curves: list[CascadeCurve]
+
+
+class LengthScore(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the predicted answer lengths of one tier are off, in tokens, beside always predicting the mean."""
+
+    tier: int
+    rows: int
+    mean_tokens: float
+    absolute_error: float
+    absolute_error_of_mean: float
+    r_squared_of_log: float
+
+
+class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything measured on one folder of outcomes, by `OUTER_FOLDS`-fold cross-validation over prompts."""
+
+    catalog: str
+    classifier_version: str
+    seed: int
+    in_use: list[int]
+    accuracies: dict[str, dict[str, tuple[int, int]]]
+    tiers: list[TierScores]
+    cascades: list[Cascade]
+    lengths: list[LengthScore]
+
+
+def evaluate_outcomes(folder: OutcomeFolder, strongest: int, in_use: list[int], seed: int) -> ProbeReport:
+    """Measure every tier, for both labels where the strongest tier was asked, and every pair."""
+    common = folder.load_common()
+    labels: list[Label] = ["correct", "no_worse"] if strongest in common else ["correct"]
+    tiers, cascades = [], []
+    for k, outcomes in common.items():
+        for label in labels:
+            if label == "no_worse" and k == strongest:
+                continue
+            judged = judged_by(k, common, label, strongest)
+            y = np.stack([labels_of(common, label, strongest)[j] for j in judged], axis=1)
+            examples = examples_of(outcomes, y, judged)
+            unseen = _unseen_by_way(outcomes, examples, seed)
+            first = {way: z[:, 0] for way, z in unseen.items()}
+            tiers.append(
+                TierScores(
+                    tier=k,
+                    model=folder.manifest.tiers[str(k)].model,
+                    label=label,
+                    rows=len(outcomes),
+                    rate=float(y[:, 0].mean()),
+                    ways=way_scores(y[:, 0], first, outcomes.group.astype(int), outcomes.level, seed),
+                )
+            )
+            if label == "correct":
+                cascades += [_cascade(folder, common, k, j, judged, unseen, seed) for j in judged[1:]]
+    return ProbeReport(
+        catalog=folder.manifest.catalog,
+        classifier_version=folder.manifest.classifier_version,
+        seed=seed,
+        in_use=in_use,
+        accuracies={str(k): _accuracies(outcomes, folder.manifest.groups) for k, outcomes in common.items()},
+        tiers=tiers,
+        cascades=cascades,
+        lengths=_lengths(common, folder.manifest.encoder, seed),
+    )
+
+
+def _unseen_by_way(outcomes: Outcomes, examples: Examples, seed: int) -> dict[str, Floats]:
+    """Logits [n, judged] by every way, each row's by what was fitted without its fold."""
+    n = len(outcomes)
+    known = np.flatnonzero(~np.isnan(outcomes.agreement))
+    once = examples.take(np.arange(n))
+    shuffled = once._replace(evidence=np.random.default_rng(seed).permutation(once.evidence))
+    unseen: dict[str, Floats] = {
+        # As it is served: a bias of its own in each fold would only disturb its order.
+        ALONE: once.prompt,
+        FITTED: unseen_logits(once._replace(evidence=outcomes.features), seed),
+        SHUFFLED: unseen_logits(shuffled, seed),
+    }
+    seen = unseen_logits(examples, seed)
+    unseen[EVIDENCE] = seen[:n]
+    if len(known):
+        unseen[AGREEMENT] = seen[:n].copy()
+        unseen[AGREEMENT][known] = seen[n:]
+    return unseen
+
+
+def way_scores(y: Floats, logits: dict[str, Floats], task: Ints, level: Ints, seed: int) -> list[WayScore]:
+    """The scores of all ways by their `logits` [n] of labels `y` [n], beside `ALONE`; `task`, `level` group pairs."""
+    n = len(y)
+    weights = np.concatenate([np.ones((1, n), np.float32), resamples(n, TIMES, seed)])
+    groups = {"": None, "task": task, "level": task * LEVELS + level}
+    drawn = {way: {g: auc(y, z, member, weights) for g, member in groups.items()} for way, z in logits.items()}
+    base = drawn[ALONE]
+    scores = []
+    for way, z in logits.items():
+        p = (1 / (1 + np.exp(-z.astype(np.float64)))).clip(1e-6, 1 - 1e-6)
+        of = drawn[way]
+        more = {g: of[g] - base[g] for g in groups}
+        scores.append(
+            WayScore(
+                way=way,
+                auc=float(of[""][0]),
+                auc_interval=interval(of[""][1:]),
+                auc_in_task=float(of["task"][0]),
+                auc_in_task_interval=interval(of["task"][1:]),
+                more_in_task=float(more["task"][0]),
+                more_in_task_interval=interval(more["task"][1:]),
+                auc_in_level=float(of["level"][0]),
+                auc_in_level_interval=interval(of["level"][1:]),
+                more_in_level=float(more["level"][0]),
+                more_in_level_interval=interval(more["level"][1:]),
+                brier=brier(y, p),
+                ece=calibration_error(y, p),
+                ece_band=calibration_band(p, seed),
+            )
+        )
+    return scores
+
+
+def _cascade(
+    folder: OutcomeFolder,
+    common: dict[int, Outcomes],
+    weak: int,
+    strong: int,
+    judged: list[int],
+    unseen: dict[str, Floats],
+    seed: int,
+) -> Cascade:
+    prices = [folder.manifest.tiers[str(k)] for k in (weak, strong)]
+    cheap, dear = ((t.input_usd_per_million, t.output_usd_per_million) for t in prices)
+    pair = pair_of(common[weak], common[strong], cheap, dear)
+    place, n = judged.index(strong), len(pair.weak_right)
+    samples = {way: np.full(n, 0.0 if way in (ALONE, FITTED) else 1.0) for way in unseen}
+    if AGREEMENT in samples:
+        samples[AGREEMENT] += ~np.isnan(common[weak].agreement)
+    ways = {way: Way(_sigmoid(z[:, place]) - _sigmoid(z[:, 0]), samples[way]) for way, z in unseen.items()}
+    ways["by chance"] = Way(np.random.default_rng(seed).random(n), np.zeros(n))
+    return Cascade(
+        weak=weak,
+        strong=strong,
+        rows=n,
+        weak_accuracy=float(pair.weak_right.mean()),
+        strong_accuracy=float(pair.strong_right.mean()),
+        either_accuracy=float(np.maximum(pair.weak_right, pair.strong_right).mean()),
+        weak_cost_usd=float(pair.weak_cost.mean()),
+        strong_cost_usd=float(pair.strong_cost.mean()),
+        curves=cascade_curves(pair, ways, ALONE, seed),
+    )
+
+
+def _lengths(common: dict[int, Outcomes], encoder: str, seed: int) -> list[LengthScore]:
+    any_tier = next(iter(common.values()))
+    tokens = np.stack([outcomes.answer_tokens for outcomes in common.values()], axis=1).astype(np.float64)
+    predicted, mean = np.empty_like(tokens), np.empty_like(tokens)
+    outer = folds_of(any_tier.row, seed + 1, OUTER_FOLDS)
+    for number in np.unique(outer):
+        own, others = np.flatnonzero(outer == number), np.flatnonzero(outer != number)
+        lengths = fit_lengths({k: outcomes.take(others) for k, outcomes in common.items()}, encoder, seed)
+        predicted[own] = lengths.tokens(any_tier.features[own], any_tier.embedding[own])
+        mean[own] = tokens[others].mean(axis=0)
+    residual = ((np.log1p(tokens) - np.log1p(predicted)) ** 2).sum(axis=0)
+    spread = ((np.log1p(tokens) - np.log1p(tokens).mean(axis=0)) ** 2).sum(axis=0)
+    return [
+        LengthScore(
+            tier=k,
+            rows=len(tokens),
+            mean_tokens=float(tokens[:, j].mean()),
+            absolute_error=float(np.abs(predicted[:, j] - tokens[:, j]).mean()),
+            absolute_error_of_mean=float(np.abs(mean[:, j] - tokens[:, j]).mean()),
+            r_squared_of_log=float(1 - residual[j] / max(spread[j], 1e-12)),
+        )
+        for j, k in enumerate(common)
+    ]
+
+
+def _accuracies(outcomes: Outcomes, groups: list[str]) -> dict[str, tuple[int, int]]:
+    """Right answers and questions by task."""
+    found: dict[str, tuple[int, int]] = {}
+    for number, name in enumerate(groups):
+        member = outcomes.group == number
+        if member.any():
+            found[name] = (int(outcomes.correct[member].sum()), int(member.sum()))
+    return found
+
+
+def _sigmoid(logits: Floats) -> Floats:
+    return 1 / (1 + np.exp(-np.asarray(logits, np.float64)))

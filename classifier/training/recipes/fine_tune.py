@@ -1,0 +1,173 @@
+"""Fine-tuning a transformer end to end: one linear layer over the pooled state for all outcomes at once."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from classifier.encoders.packed_batches import batches_by_length, shuffled_batches
+from classifier.encoders.pooled_transformer import PooledTransformer
+from classifier.errors import TrainingDataError
+from classifier.training.recipes.training_loop import Progress, ResumableLoop, Schedule
+
+Float = npt.NDArray[np.float32]
+DROPOUT = 0.1
+
+
+class FineTuneSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`learning_rate` of the checkpoint's own parameters, `head_learning_rate` of the new layer; at most `epochs`
+    passes over the training rows in batches of `tokens_per_step` tokens; the valid loss is taken `measurements` times
+    an epoch."""
+
+    learning_rate: float = 5e-5
+    head_learning_rate: float = 1e-3
+    epochs: int = 4
+    tokens_per_step: int = 4096
+    measurements: int = 2
+    patience: int = 3
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """n texts with `labels` float32 [n, heads] in [0, 1], soft ones allowed, NaN where an outcome was not observed;
+    `weights` float32 [n]."""
+
+    texts: Sequence[str]
+    labels: Float
+    weights: Float
+
+    def __post_init__(self) -> None:
+        if not len(self.texts) == len(self.labels) == len(self.weights):
+            raise TrainingDataError(
+                f"{len(self.texts)} texts, {len(self.labels)} rows of labels and {len(self.weights)} weights differ."
+            )
+
+
+@dataclass(frozen=True)
+class FineTuned:
+    """The transformer is trained in place; `head_weight` [hidden, heads] and `head_bias` [heads] belong on its pooled
+    states. `progress` has the valid losses."""
+
+    transformer: PooledTransformer
+    head_weight: Float
+    head_bias: Float
+    progress: Progress
+
+
+class OutcomeNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """Checkpoint → dropout → linear layer. A head starts at the rate of its outcome, so that the first steps do not
+    spend themselves on that."""
+
+    def __init__(self, transformer: PooledTransformer, rates: Float) -> None:
+        super().__init__()
+        self.body = transformer.model
+        self.transformer = [transformer]  # in a list: no submodule, its parameters are `body`'s
+        self.dropout = torch.nn.Dropout(DROPOUT)
+        self.head = torch.nn.Linear(transformer.hidden, len(rates))
+        with torch.no_grad():
+            self.head.weight.zero_()
+            self.head.bias.copy_(torch.from_numpy(np.log(rates / (1 - rates)).astype(np.float32)))
+
+    def forward(self, rows: Sequence[Sequence[int]]) -> Any:
+        """Logits [n, heads] of rows of token ids."""
+        return self.head(self.dropout(self.transformer[0].pooled(rows)))
+
+
+def masked_loss(logits: Any, labels: Any, weights: Any) -> Any:
+    """Weighted mean cross-entropy over the observed outcomes; `labels` [n, heads] NaN elsewhere, `weights` [n]."""
+    seen = ~torch.isnan(labels)
+    every = binary_cross_entropy_with_logits(logits, torch.nan_to_num(labels), reduction="none")
+    share = seen * weights[:, None]
+    return (every * share).sum() / share.sum().clamp(min=1e-6)
+
+
+def fine_tune(
+    transformer: PooledTransformer,
+    train: LabelledTexts,
+    valid: LabelledTexts,
+    settings: FineTuneSettings,
+    *,
+    work: Path | None = None,
+    report: Callable[[Progress, int], None] = lambda progress, steps: None,
+) -> FineTuned:
+    """Train `transformer` and new heads on `train`, stopped early by the log loss on `valid`; deterministic on one
+    machine. `work` keeps the state, so that the same call goes on where it was interrupted; `report` gets (progress,
+    steps at most).
+
+    Raises `TrainingDataError` if either has no observed label.
+    """
+    for name, part in (("train", train), ("valid", valid)):
+        if not (~np.isnan(part.labels)).any():
+            raise TrainingDataError(f"no {name} row has an observed outcome; nothing can be fine-tuned.")
+    rows = {"train": transformer.token_ids(train.texts), "valid": transformer.token_ids(valid.texts)}
+    network = OutcomeNetwork(transformer, _rates(train))
+    lengths = [len(row) for row in rows["train"]]
+    batches = [
+        batch
+        for epoch in range(settings.epochs)
+        for batch in shuffled_batches(lengths, settings.tokens_per_step, (settings.seed, epoch))
+    ]
+    labels, weights = torch.from_numpy(train.labels), torch.from_numpy(train.weights)
+
+    def loss_of(step: int) -> Any:
+        chosen = batches[step]
+        return masked_loss(network([rows["train"][i] for i in chosen]), labels[chosen], weights[chosen])
+
+    schedule = Schedule(
+        steps=len(batches),
+        measure_every=max(1, len(batches) // (settings.epochs * settings.measurements)),
+        patience=settings.patience,
+        seed=settings.seed,
+    )
+    loop = ResumableLoop(
+        network,
+        [(("head.",), settings.head_learning_rate), (("",), settings.learning_rate)],
+        schedule,
+        key=_key(transformer, rows, train, valid, settings),
+        work=work,
+    )
+    progress = loop.run(
+        loss_of, lambda: valid_loss(network, rows["valid"], valid, settings), lambda p: report(p, len(batches))
+    )
+    weight = network.head.weight.detach().numpy().T.copy()
+    return FineTuned(transformer, weight, network.head.bias.detach().numpy().copy(), progress)
+
+
+def valid_loss(
+    network: OutcomeNetwork, rows: Sequence[Sequence[int]], part: LabelledTexts, settings: FineTuneSettings
+) -> float:
+    """`masked_loss` over all rows, nats per observed outcome."""
+    logits = torch.zeros(len(rows), part.labels.shape[1])
+    for batch in batches_by_length([len(row) for row in rows], settings.tokens_per_step):
+        logits[batch] = network([rows[i] for i in batch])
+    return float(masked_loss(logits, torch.from_numpy(part.labels), torch.from_numpy(part.weights)))
+
+
+def _rates(part: LabelledTexts) -> Float:
+    seen = ~np.isnan(part.labels) * part.weights[:, None]
+    rates = (np.nansum(part.labels * part.weights[:, None], axis=0) + 0.5) / (seen.sum(axis=0) + 1.0)
+    kept: Float = np.clip(rates, 0.01, 0.99).astype(np.float32)
+    return kept
+
+
+def _key(
+    transformer: PooledTransformer,
+    rows: dict[str, list[list[int]]],
+    train: LabelledTexts,
+    valid: LabelledTexts,
+    settings: FineTuneSettings,
+) -> str:
+    digest = hashlib.sha256(msgspec.json.encode([rows, settings]))
+    for part in (train, valid):
+        digest.update(part.labels.tobytes() + part.weights.tobytes())
+    for name, tensor in sorted(transformer.model.state_dict().items()):
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,99 @@
+"""From a checkpoint on disk to the encoder of an artefact: fine-tuned, projected, and kept in the registry."""
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from classifier.encoders.checkpoint import checkpoint_folder, keep_checkpoint
+from classifier.encoders.linear_projection import PooledProjection
+from classifier.encoders.pooled_transformer import PooledTransformer
+from classifier.encoders.transformer_encoder import TransformerEncoder
+from classifier.features.routing_input import routing_input_of_text
+from classifier.training.data.dataset import HEADS, RIGHT, TIER_MODELS, OutcomeRow, outcome_labels, tier_scores
+from classifier.training.recipes.fine_tune import FineTuneSettings, LabelledTexts, fine_tune
+from classifier.training.recipes.pretrain import save_checkpoint
+from classifier.training.recipes.training_loop import Progress
+
+Float = npt.NDArray[np.float32]
+Report = Callable[[Progress, int], None]
+
+# Directions of the pooled state that are kept; beyond them lies what fine-tuning did not use.
+EMBEDDING_DIM = 96
+
+
+def labelled_texts(rows: Sequence[OutcomeRow], models: Sequence[str]) -> LabelledTexts:
+    """The turns of `rows` as serving cuts them; labels are the outcomes in the order of `HEADS`, then whether each of
+    `models` (none of which is a tier) was right: more tasks for the same text."""
+    scores = np.array([[row.outcomes.get(model, np.nan) for model in models] for row in rows], np.float32)
+    others = np.where(np.isnan(scores), np.nan, scores >= RIGHT).reshape(len(rows), len(models))
+    labels = np.hstack([outcome_labels(tier_scores(list(rows))), others]).astype(np.float32)
+    return LabelledTexts(
+        [routing_input_of_text(row.prompt).turn for row in rows], labels, np.ones(len(rows), np.float32)
+    )
+
+
+def other_models(rows: Sequence[OutcomeRow]) -> list[str]:
+    """Models with outcomes in `rows` that stand for no tier, by name."""
+    tiers = {model for models in TIER_MODELS.values() for model in models}
+    return sorted({model for row in rows for model in row.outcomes} - tiers)
+
+
+def fit_transformer(
+    checkpoint: Path,
+    registry: Path,
+    train: Sequence[OutcomeRow],
+    valid: Sequence[OutcomeRow],
+    settings: FineTuneSettings,
+    *,
+    dim: int = EMBEDDING_DIM,
+    work: Path | None = None,
+    report: Report = lambda progress, steps: None,
+) -> TransformerEncoder:
+    """Fine-tune the checkpoint on `train`, stopped early on `valid`, and keep the result in `registry` by its hash.
+
+    The embedding is the pooled state, centred and projected onto its `dim` principal directions on `train`. Raises
+    `CheckpointError` for a checkpoint that cannot be read, `TrainingDataError` without outcomes.
+    """
+    transformer = PooledTransformer.load(checkpoint)
+    models = other_models(train)
+    texts = labelled_texts(train, models)
+    tuned = fine_tune(transformer, texts, labelled_texts(valid, models), settings, work=work, report=report)
+    mean, projection = principal_directions(transformer.encode(texts.texts), dim)
+    registry.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=registry, prefix=".fine-tuned-") as folder:
+        save_checkpoint(Path(folder), transformer.model, transformer.tokenizer)
+        sha256 = keep_checkpoint(Path(folder), registry)
+    return TransformerEncoder(
+        checkpoint_folder(registry, sha256),
+        sha256,
+        max_tokens=transformer.max_tokens,
+        above=PooledProjection(mean, projection, tuned.head_weight[:, : len(HEADS)], tuned.head_bias[: len(HEADS)]),
+    )
+
+
+def principal_directions(states: Float, dim: int) -> tuple[Float, Float]:
+    """(mean [hidden], projection [hidden, at most dim]) of `states` [n, hidden]; signs fixed, so that equal states give
+    equal projections."""
+    mean = states.mean(axis=0)
+    centred = (states - mean).astype(np.float64)
+    _, vectors = np.linalg.eigh(centred.T @ centred)
+    projection = vectors[:, ::-1][:, : min(dim, states.shape[1])]
+    signs = np.sign(projection[np.abs(projection).argmax(axis=0), np.arange(projection.shape[1])])
+    return mean.astype(np.float32), np.ascontiguousarray(projection * signs).astype(np.float32)
+
+
+_FOLDS = 5
+
+
+def unseen_by_fine_tuning(rows: Sequence[OutcomeRow]) -> npt.NDArray[np.bool_]:
+    """The fifth of the training rows that fine-tuning leaves out [n]: the layers above learn on it what the encoder's
+    opinion is worth on prompts that it has not seen. Questions about one passage stay together."""
+    starts = [re.sub(r"\W+", " ", row.prompt.lower())[:300] for row in rows]
+    return np.array(
+        [hashlib.blake2b(s.encode(errors="replace"), digest_size=4).digest()[0] % _FOLDS == 0 for s in starts]
+    )

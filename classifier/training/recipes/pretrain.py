@@ -1,0 +1,184 @@
+"""A small DistilBERT from nothing: a WordPiece vocabulary and masked-language modelling on the training prompts."""
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import WordPiece
+from tokenizers.trainers import WordPieceTrainer
+from torch.nn.functional import cross_entropy
+from transformers import DistilBertConfig, DistilBertForMaskedLM
+
+from classifier.encoders.checkpoint import TOKENIZER
+from classifier.encoders.packed_batches import batches_by_length, runs, shuffled_batches
+from classifier.encoders.pooled_transformer import PooledTransformer
+from classifier.errors import TrainingDataError
+from classifier.training.recipes.training_loop import Progress, ResumableLoop, Schedule
+
+PAD, UNKNOWN, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MASKED_SHARE = 0.2  # Wettig et al., 2023: small models learn faster from more than BERT's 15 %
+KEPT_SHARE, RANDOM_SHARE = 0.1, 0.1  # of the masked tokens, as in BERT (Devlin et al., 2019)
+VALID_SHARE = 0.05
+
+
+class PretrainSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The shape of the model and how long it learns; `vocabulary` counts special tokens."""
+
+    layers: int = 4
+    hidden: int = 256
+    heads: int = 4
+    vocabulary: int = 8192
+    max_tokens: int = 256
+    learning_rate: float = 1e-3
+    epochs: int = 4
+    tokens_per_step: int = 4096
+    seed: int = 0
+
+
+def pretrain(
+    texts: Sequence[str],
+    output: Path,
+    settings: PretrainSettings,
+    *,
+    work: Path | None = None,
+    report: Callable[[Progress, int], None] = lambda progress, steps: None,
+) -> Path:
+    """Train on `texts` (one in twenty is kept for the valid loss) and write `output`/: config.json, model.safetensors,
+    tokenizer.json. `work` keeps the state, so that the same call goes on where it was interrupted.
+
+    Raises `TrainingDataError` for too few texts or an `output` that exists.
+    """
+    if output.exists():
+        raise TrainingDataError(f"{output} exists; a checkpoint is never overwritten.")
+    if len(texts) < 1 / VALID_SHARE:
+        raise TrainingDataError(f"{len(texts)} texts; masked-language modelling needs at least {1 / VALID_SHARE:.0f}.")
+    tokenizer = train_tokenizer(texts, settings.vocabulary)
+    torch.manual_seed(settings.seed)
+    model = DistilBertForMaskedLM(
+        DistilBertConfig(
+            vocab_size=tokenizer.get_vocab_size(),
+            max_position_embeddings=settings.max_tokens,
+            n_layers=settings.layers,
+            n_heads=settings.heads,
+            dim=settings.hidden,
+            hidden_dim=4 * settings.hidden,
+            attention_dropout=0.0,  # torch's fast kernel has none
+            pad_token_id=tokenizer.token_to_id(PAD),
+        )
+    )
+    body = PooledTransformer(model.distilbert, tokenizer, max_tokens=settings.max_tokens)
+    MaskedLanguageModelling(model, body, texts, settings).run(work, report)
+    _write(output, model.distilbert, tokenizer)
+    return output
+
+
+def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
+    """A lower-case WordPiece tokeniser (Wu et al., 2016) with single digits, BERT's special tokens and template."""
+    tokenizer = Tokenizer(WordPiece(unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Digits(individual_digits=True)]
+    )
+    tokenizer.train_from_iterator(
+        texts,
+        WordPieceTrainer(vocab_size=vocabulary, min_frequency=2, special_tokens=list(SPECIAL), show_progress=False),
+    )
+    tokenizer.decoder = decoders.WordPiece()
+    ids = {token: number for number, token in enumerate(SPECIAL)}  # the trainer numbers them first
+    tokenizer.post_processor = processors.BertProcessing((SEP, ids[SEP]), (CLS, ids[CLS]))
+    return tokenizer
+
+
+class MaskedLanguageModelling:
+    """Batches, masks and loss. Logits are computed at masked places only: with a vocabulary of thousands they cost as
+    much as the body."""
+
+    def __init__(self, model: Any, body: PooledTransformer, texts: Sequence[str], settings: PretrainSettings) -> None:
+        self.model, self.body, self.settings = model, body, settings
+        rows = body.token_ids(texts)
+        valid = np.random.default_rng([settings.seed, 1]).random(len(rows)) < VALID_SHARE
+        valid[0], valid[-1] = True, False
+        self.train = [row for row, held in zip(rows, valid, strict=True) if not held]
+        self.valid = [row for row, held in zip(rows, valid, strict=True) if held]
+        self._special = np.array([body.tokenizer.token_to_id(token) for token in SPECIAL])
+        self._mask, self._vocabulary = body.tokenizer.token_to_id(MASK), body.tokenizer.get_vocab_size()
+
+    def run(self, work: Path | None, report: Callable[[Progress, int], None]) -> Progress:
+        """Train to the end, or until the valid loss stops falling."""
+        settings = self.settings
+        lengths = [len(row) for row in self.train]
+        batches = [
+            batch
+            for epoch in range(settings.epochs)
+            for batch in shuffled_batches(lengths, settings.tokens_per_step, (settings.seed, epoch))
+        ]
+        schedule = Schedule(
+            steps=len(batches),
+            measure_every=max(1, len(batches) // (2 * settings.epochs)),
+            patience=3,
+            seed=settings.seed,
+        )
+        key = hashlib.sha256(msgspec.json.encode([self.train, self.valid, settings])).hexdigest()
+        loop = ResumableLoop(self.model, [(("",), settings.learning_rate)], schedule, key=key, work=work)
+        return loop.run(
+            lambda step: self.loss([self.train[i] for i in batches[step]], (settings.seed, 2, step)),
+            self.valid_loss,
+            lambda progress: report(progress, len(batches)),
+        )
+
+    def loss(self, rows: Sequence[Sequence[int]], seed: Sequence[int]) -> Any:
+        """Mean cross-entropy at the masked places of `rows`, nats."""
+        rows = sorted(rows, key=len)
+        truth = np.concatenate([np.asarray(row) for row in rows])
+        given, places = self._masked(truth, np.random.default_rng(list(seed)))
+        lengths = runs([len(row) for row in rows])
+        edges = np.cumsum([0, *(len(row) for row in rows)])
+        hidden = self.body.states([given[a:b].tolist() for a, b in pairwise(edges)], lengths)
+        found = self.model.activation(self.model.vocab_transform(hidden[torch.from_numpy(places)]))
+        logits = self.model.vocab_projector(self.model.vocab_layer_norm(found))
+        return cross_entropy(logits, torch.from_numpy(truth[places]))
+
+    def valid_loss(self) -> float:
+        """The same on texts that train nothing, always with the same masks."""
+        total = places = 0.0
+        for number, batch in enumerate(
+            batches_by_length([len(row) for row in self.valid], self.settings.tokens_per_step)
+        ):
+            rows = [self.valid[i] for i in batch]
+            tokens = sum(map(len, rows))
+            total += float(self.loss(rows, (self.settings.seed, 3, number))) * tokens
+            places += tokens
+        return total / places
+
+    def _masked(self, truth: Any, rng: np.random.Generator) -> tuple[Any, Any]:
+        """(what the model is shown, places whose token it has to say); at least one place."""
+        ordinary = ~np.isin(truth, self._special)
+        chosen = ordinary & (rng.random(len(truth)) < MASKED_SHARE)
+        if not chosen.any():
+            chosen[np.flatnonzero(ordinary)[:1] if ordinary.any() else [0]] = True
+        draw = rng.random(len(truth))
+        given: Any = np.where(chosen & (draw >= KEPT_SHARE + RANDOM_SHARE), self._mask, truth)
+        swapped = chosen & (draw < RANDOM_SHARE)
+        given[swapped] = rng.integers(len(SPECIAL), max(self._vocabulary, len(SPECIAL) + 1), int(swapped.sum()))
+        return np.minimum(given, self._vocabulary - 1), np.flatnonzero(chosen)
+
+
+def _write(output: Path, model: Any, tokenizer: Tokenizer) -> None:
+    """The checkpoint, whole or not at all."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".incoming-") as folder:
+        save_checkpoint(Path(folder) / output.name, model, tokenizer)
+        (Path(folder) / output.name).rename(output)
+
+
+def save_checkpoint(folder: Path, model: Any, tokenizer: Tokenizer) -> None:
+    """`model` and `tokenizer` as config.json, model.safetensors and tokenizer.json in `folder`."""
+    model.save_pretrained(folder)
+    tokenizer.save(str(folder / TOKENIZER))

@@ -1,0 +1,121 @@
+"""Training an artefact over the hidden states of a model: a layer on the states, then heads and memory."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from classifier.encoders.hidden_state_encoder import HiddenStateEncoder
+from classifier.encoders.hidden_states import Float, StateSource, StateSpec
+from classifier.features.routing_input import routing_input_of_text
+from classifier.training.data.dataset import OutcomeRow, outcome_labels, tier_scores
+from classifier.training.fitting.hidden_states import fit_layer
+from classifier.training.recipes.train_static import (
+    Candidate,
+    Progress,
+    domains_of,
+    encode_split,
+    passage_fold,
+    rows_by_split,
+    train_over_encoder,
+)
+from inference_core.model_spec import Compute
+
+if TYPE_CHECKING:
+    from classifier.training.fitting.teacher import HiddenStates
+
+NAME = "hidden"
+LAYER = 15  # of SmolLM2's 30: the middle knows most about difficulty
+COMPUTE: Compute = "int4-int8"
+EMBEDDING_DIM = 96
+
+
+class ReadLayer(NamedTuple):
+    """Which hidden states to train on: a model, as `resolve_model_path` takes it, and after how many of its layers."""
+
+    model: str
+    layer: int = LAYER
+
+
+def parse_read_layer(text: str, default_model: Callable[[], str]) -> ReadLayer:
+    """`hidden[:MODEL[:LAYER]]`. Raises `ValueError` for anything else."""
+    name, _, rest = text.partition(":")
+    model, colon, last = rest.rpartition(":")
+    layer = LAYER
+    if colon and last.isdecimal():
+        rest, layer = model, int(last)
+    if name != NAME or layer < 1:
+        raise ValueError(f"{text!r} names no hidden states; give {NAME}[:MODEL[:LAYER]], LAYER at least 1")
+    return ReadLayer(rest or default_model(), layer)
+
+
+class StoredStates:
+    """A `StateSource` for training: the states of the teacher, computed once and kept in the user's cache."""
+
+    def __init__(self, teacher: "HiddenStates") -> None:
+        self._teacher = teacher
+
+    def warm(self) -> None:
+        """The teacher is loaded when a state is missing."""
+
+    def submit(self, turn: str) -> "Future[Float]":
+        """The state of one turn, at once."""
+        done: Future[Float] = Future()
+        done.set_result(self.states([turn])[0])
+        return done
+
+    def states(self, turns: Sequence[str]) -> Float:
+        """The states float32 [turns, hidden], rounded to float16 as they are kept."""
+        return self._teacher(turns)
+
+
+def stored_states(read: ReadLayer, progress: Progress = lambda stage, share: None) -> tuple[StateSpec, StateSource]:
+    """Which states those are, and who has them. Raises `ModelFileError` if the model is not on this machine."""
+    # Imports the inference core, and torch with it.
+    from classifier.encoders.local_hidden_states import state_spec, user_cache
+    from classifier.training.fitting.teacher import MAX_TOKENS, HiddenStates
+
+    spec = state_spec(read.model, read.layer, COMPUTE, MAX_TOKENS)
+    # By content: files of one name are not one model.
+    folder = user_cache() / "teacher" / spec.fingerprint
+    return spec, StoredStates(HiddenStates(read.model, folder, read.layer, progress))
+
+
+def train_over_hidden_states(
+    rows: Sequence[OutcomeRow],
+    root: Path,
+    read: ReadLayer,
+    *,
+    states: tuple[StateSpec, StateSource] | None = None,
+    dim: int = EMBEDDING_DIM,
+    seed: int = 0,
+    progress: Progress = lambda stage, share: None,
+) -> Candidate:
+    """Train on the rows' own splits and write `root/<version>/`.
+
+    `states`: whose states to train on, by default `stored_states` of `read`. Raises `ModelFileError` if the model is
+    not on this machine, `TrainingDataError` if a split is empty.
+    """
+    parts, groups = rows_by_split(rows), domains_of(rows)
+    prompts = {name: [routing_input_of_text(row.prompt) for row in members] for name, members in parts.items()}
+    progress("reading hidden states", 0.0)
+    spec, source = states or stored_states(read, progress)
+    trained_on = source.states([prompt.turn for prompt in prompts["train"]])
+    progress("fitting the encoder", 0.35)
+    fitted = fit_layer(
+        trained_on,
+        outcome_labels(tier_scores(parts["train"])),
+        np.array([passage_fold(row.prompt) for row in parts["train"]]),
+        dim=dim,
+    )
+    encoder = HiddenStateEncoder(spec, fitted.above, source)
+    progress("encoding", 0.7)
+    encoded = {name: encode_split(encoder, members, prompts[name], groups) for name, members in parts.items()}
+    # Encoded as new prompts are: by layers that did not see them.
+    encoded["train"] = replace(encoded["train"], embedding=fitted.embedding, word_logits=fitted.logits).stored()
+    return train_over_encoder(
+        encoder, encoded["train"], encoded["valid"], root, rows=rows, seed=seed, progress=progress
+    )
