@@ -69,8 +69,8 @@ from quality.records.redaction_process import RedactionProcess
 from quality.store.database import migrate, open_database
 from quality.verification.feedback import FeedbackDesk
 from quality.verification.training_rows import Encode, encoder_of
-from tiers.catalog_file import load_catalog
-from tiers.text_threads import TextThreads
+from tiers.catalog.load import load_catalog
+from tiers.decoding.text_threads import TextThreads
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)

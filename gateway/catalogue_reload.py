@@ -17,12 +17,12 @@ from gateway.routing.router import RoutingService
 from gateway.settings import Settings
 from quality.store.queries import record_audit
 from tiers.build import build_remote
-from tiers.catalog import Catalog
-from tiers.catalog_file import load_catalog
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog
+from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import CatalogError, TierError
-from tiers.reloadable import ReloadableTier
+from tiers.hot_swap import ReloadableTier
 from tiers.tier import Tier
-from tiers.tier_spec import TierSpec
 
 log = logging.getLogger(__name__)
 

@@ -34,8 +34,8 @@ from quality.rollout.rollout import Rollouts
 from quality.store.queries import record_audit
 from quality.verification.sampling import SamplingSettings, sampling_of
 from quality.verification.training_rows import Encode, text_embedder
-from tiers.catalog import Catalog
-from tiers.pricing import cost_usd
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.pricing import cost_usd
 from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)

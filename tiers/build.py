@@ -7,15 +7,15 @@ from inference_core.client import CoreClient
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.tokenization.loading import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.catalog import Catalog
-from tiers.core_watch import CoreWatch
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.tier_spec import TierSpec
+from tiers.decoding.text_threads import TextThreads
 from tiers.errors import CatalogError
-from tiers.local import LocalTier
-from tiers.remote import RemoteTier
-from tiers.replica_set import ReplicaSet
-from tiers.text_threads import TextThreads
+from tiers.local.core_health import CoreWatch
+from tiers.local.local_tier import LocalTier
+from tiers.remote.remote_tier import RemoteTier
+from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import Tier
-from tiers.tier_spec import TierSpec
 
 
 def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient], threads: TextThreads | None = None) -> list[Tier]:

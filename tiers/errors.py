@@ -1,6 +1,6 @@
 """Errors of the tiers, one type per thing the gateway can do about it."""
 
-from tiers.replica_try import ReplicaTry
+from tiers.attempt import ReplicaTry
 
 
 class TierError(Exception):

@@ -9,8 +9,8 @@ import msgspec
 from inference_core.evidence import Evidence, EvidenceRequest
 from inference_core.protocol import SamplingParams, TokenLogprob
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
-from tiers.replica_try import ReplicaStatus, ReplicaTry
-from tiers.tools.tool import ToolCall, ToolCallDelta, Tooling
+from tiers.attempt import ReplicaStatus, ReplicaTry
+from tiers.tool_types import ToolCall, ToolCallDelta, Tooling
 
 FinishReason = Literal["stop", "length", "tool_calls", "error"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]

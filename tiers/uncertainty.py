@@ -3,9 +3,9 @@
 import msgspec
 
 from inference_core.evidence import EvidenceRequest
-from tiers.remote_kinds import tells_logprobs
+from tiers.catalog.tier_spec import TierSpec
+from tiers.remote.wires import tells_logprobs
 from tiers.tier import Delta, GenerationRequest, Tier
-from tiers.tier_spec import TierSpec
 
 # Of a second sample, which is compared with the first: at the temperature of a cautious answer it would only repeat it.
 SECOND_TEMPERATURE = 0.8

@@ -25,8 +25,8 @@ from quality.judges.calibration import GradedPair, calibrate
 from quality.judges.default_panel import store_calibration
 from quality.judges.pairwise import PairwiseJudge
 from quality.store.database import migrate, open_database
-from tiers.catalog_file import load_catalog
-from tiers.remote import RemoteTier
+from tiers.catalog.load import load_catalog
+from tiers.remote.remote_tier import RemoteTier
 
 # So many pairs of either outcome measure the judge before the start.
 _MEASURED_PAIRS = 60

@@ -8,9 +8,9 @@ from gateway.answering.caller import KEYLESS, Caller
 from gateway.answering.slo_class import SLO_CLASSES, SloName
 from gateway.answering.trace_context import TraceContext
 from inference_core.protocol import SamplingParams
+from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
 from tiers.tier import ChatMessage, GenerationRequest, ReasoningEffort
-from tiers.tier_spec import SamplingDefaults, TierSpec
-from tiers.tools.tool import Tooling
+from tiers.tool_types import Tooling
 
 Prompt = str | list[int]
 CacheWish = Literal["use", "refresh", "exact", "off"]

@@ -4,7 +4,7 @@ import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from tiers.replica_try import ReplicaTry
+from tiers.attempt import ReplicaTry
 from tiers.tier import Delta
 
 

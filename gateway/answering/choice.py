@@ -3,7 +3,7 @@
 import msgspec
 
 from tiers.tier import Delta, TextLogprob
-from tiers.tools.tool import ToolCall, ToolCallDelta
+from tiers.tool_types import ToolCall, ToolCallDelta
 
 
 class Choice(msgspec.Struct):

@@ -11,9 +11,9 @@ from classifier.evidence.model import EvidenceModel
 from classifier.policy.escalation import EscalationChoice, weigh_escalation
 from gateway.answering.ask import Ask
 from gateway.routing.knobs import RoutingKnobs
-from tiers.final_answer import agreement, checkable_answer
+from tiers.catalog.tier_spec import TierSpec
+from tiers.policies.final_answer import agreement, checkable_answer
 from tiers.tier import Delta, GenerationRequest, Tier, UsageMeter
-from tiers.tier_spec import TierSpec
 from tiers.uncertainty import SECOND_TEMPERATURE, uncertainty_of
 
 Stage = Literal["opening", "whole", "agreement"]

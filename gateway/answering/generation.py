@@ -14,11 +14,11 @@ from gateway.answering.escalation import Escalation, Verdict
 from gateway.answering.tier_deltas import tier_deltas
 from gateway.telemetry.logs import FIELDS
 from quality.records.record import Attempt, AttemptStatus, CacheUse
+from tiers.attempt import ReplicaTry
+from tiers.catalog.pricing import cost_usd
+from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
-from tiers.pricing import cost_usd
-from tiers.replica_try import ReplicaTry
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
-from tiers.tier_spec import TierSpec
 from tiers.uncertainty import asking_uncertainty
 
 log = logging.getLogger(__name__)

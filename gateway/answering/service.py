@@ -24,8 +24,8 @@ from gateway.tenancy.tenancy import Tenancy
 from quality.records.record import Record
 from quality.records.redaction import Redact, redacted, without_texts
 from quality.records.redaction_process import LONG_CHARS, RedactionProcess, num_chars
+from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier, Usage
-from tiers.tier_spec import TierSpec
 
 log = logging.getLogger(__name__)
 

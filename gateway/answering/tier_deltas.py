@@ -5,7 +5,7 @@ from contextlib import aclosing
 from typing import cast
 
 from gateway.answering.best_of import best_of
-from tiers.merge import merge
+from tiers.merge_streams import merge
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
 
 

@@ -9,7 +9,7 @@ from gateway.api.answers import routed, usage_body
 from gateway.api.logprobs import chat_logprobs, completion_logprobs
 from gateway.errors import ErrorEnvelope, as_api_error
 from tiers.tier import Delta
-from tiers.tools.tool import ToolCallDelta
+from tiers.tool_types import ToolCallDelta
 
 DONE = b"data: [DONE]\n\n"
 

@@ -8,7 +8,7 @@ import msgspec
 from gateway.api.schemas import ChatRequest, NamedToolChoice, ResponseFormat, StructuredOutputs, ToolDefinition
 from gateway.errors import bad_request
 from inference_core.protocol import Grammar
-from tiers.tools.tool import Tool, Tooling
+from tiers.tool_types import Tool, Tooling
 
 _CHOICES: dict[str, Literal["none", "auto", "required"]] = {"none": "none", "auto": "auto", "required": "required"}
 

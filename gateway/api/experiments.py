@@ -21,7 +21,7 @@ from gateway.parts import HttpRequest, parts_of
 from gateway.routing.class_prior import tier_prior
 from gateway.stores.database_reach import reached
 from quality.rollout.experiments import ExperimentError, Experiments, Plan
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
 
 
 class ArmOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from gateway.api.guard import caller_of
 from gateway.api.operations import describe
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, Parts, parts_of
-from tiers.tier_spec import TierSpec
+from tiers.catalog.tier_spec import TierSpec
 
 
 class ModelTier(msgspec.Struct, frozen=True, kw_only=True):

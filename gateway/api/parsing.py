@@ -21,7 +21,7 @@ from gateway.api.schemas import (
 from gateway.errors import ApiError, bad_request
 from inference_core.protocol import SamplingParams
 from tiers.tier import ChatMessage
-from tiers.tools.tool import ToolCall
+from tiers.tool_types import ToolCall
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 

@@ -12,8 +12,8 @@ from gateway.api.operations import describe
 from gateway.knobs.values import knob_schemas
 from gateway.parts import HttpRequest, parts_of
 from quality.store.knob_log import KnobChange
-from tiers.replica_spec import BalancingSpec
-from tiers.replica_try import ReplicaStatus
+from tiers.attempt import ReplicaStatus
+from tiers.catalog.replica_spec import BalancingSpec
 
 PART = "replicas"
 

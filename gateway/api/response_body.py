@@ -7,8 +7,8 @@ from gateway.answering.choice import Choice
 from gateway.api.answers import routed
 from gateway.api.responses_schemas import ResponsesRequest, ResponseTool
 from gateway.errors import ErrorBody
+from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.tier import Usage
-from tiers.tier_spec import SamplingDefaults
 
 
 class ResponseBody:

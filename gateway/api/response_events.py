@@ -17,7 +17,7 @@ from gateway.api.response_body import (
 )
 from gateway.errors import as_api_error
 from tiers.tier import Delta
-from tiers.tools.tool import ToolCallDelta
+from tiers.tool_types import ToolCallDelta
 
 _encode = msgspec.json.Encoder().encode
 

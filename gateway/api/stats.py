@@ -14,7 +14,7 @@ from gateway.errors import ApiError
 from gateway.parts import HttpRequest, Parts, parts_of
 from inference_core.errors import CoreError
 from inference_core.protocol import CoreStats, ModelStats
-from tiers.replica_try import ReplicaStatus
+from tiers.attempt import ReplicaStatus
 from tiers.tier import Tier
 
 

@@ -22,7 +22,7 @@ from inference_core.errors import InvalidRequestError
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import Piece, Tokenizer
 from tiers.tier import ChatMessage, Tier
-from tiers.tools.calling import ToolCalling
+from tiers.tools.tool_calling import ToolCalling
 
 # Of one request; lists of more take so long to write that others would wait.
 MOST_TOKENS = 1_000_000

@@ -16,7 +16,7 @@ from gateway.routing.model import rule_of
 from gateway.routing.router import RoutingService
 from gateway.routing.rule import RoutingRule
 from quality.estimates.upgrade_rate import Share, wilson_interval
-from tiers.pricing import request_cost_usd
+from tiers.catalog.pricing import request_cost_usd
 from tiers.tier import ChatMessage
 
 TARGETS = (0.8, 0.85, 0.9, 0.95, 0.99)

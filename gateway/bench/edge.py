@@ -20,7 +20,7 @@ from gateway.settings import Settings
 from inference_core.bench.workload import Prompts
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError
 from tiers.tier import ChatMessage
 

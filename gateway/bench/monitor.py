@@ -19,8 +19,8 @@ from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
 from quality.verification.feedback import Feedback, FeedbackDesk
 from quality.verification.training_rows import encoder_of
-from tiers.catalog import Catalog
-from tiers.pricing import cost_usd
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.pricing import cost_usd
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, Usage
 
 # Of a redaction as operators write them: mail addresses, card numbers, telephone numbers, IBANs, addresses of machines.

@@ -19,7 +19,7 @@ from inference_core.core_loop import ThreadCoreClient
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import ModelInfo
 from inference_core.tokenization.loading import load_tokenizer
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 
 Progress = Callable[[str, float], None]
 

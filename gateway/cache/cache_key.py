@@ -7,7 +7,7 @@ import msgspec
 
 from classifier.decision import Decision
 from gateway.answering.ask import Ask
-from tiers.tier_spec import TierSpec
+from tiers.catalog.tier_spec import TierSpec
 
 # Another number for another form of what is kept: answers of both never meet in one Redis.
 VERSION = 1

@@ -83,7 +83,7 @@ def backtest(
 
 
 def _named_tier(given: str) -> tuple[str, int]:
-    from tiers.tier_spec import MAX_TIERS
+    from tiers.catalog.tier_spec import MAX_TIERS
 
     name, equals, number = given.rpartition("=")
     if not equals or not name or not number.isdigit() or not 1 <= int(number) <= MAX_TIERS:

@@ -7,7 +7,7 @@ import click
 from gateway.cli.options import catalog_option, echo_json, json_option, settings_from, table
 
 if TYPE_CHECKING:
-    from tiers.pricing import BlendedCost
+    from tiers.catalog.pricing import BlendedCost
 
 
 def percent_shares(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
@@ -57,8 +57,8 @@ def cost(
     **given: Any,
 ) -> None:
     """Work out the blended cost of a traffic mix and its saving, without and with the cost of checking answers."""
-    from tiers.catalog_file import load_catalog
-    from tiers.pricing import blended_cost, predicted_costs, request_cost_usd
+    from tiers.catalog.load import load_catalog
+    from tiers.catalog.pricing import blended_cost, predicted_costs, request_cost_usd
 
     if costs is None:
         catalog = load_catalog(settings_from(**given).catalog)

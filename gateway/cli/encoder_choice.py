@@ -18,7 +18,7 @@ def encoder_choice(given: str, settings: "Settings") -> "Path | ReadLayer":
         return Path(given)
     from classifier.training.recipes.train_hidden_state import parse_read_layer
     from gateway.cores.hidden_states import smallest_model
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     try:
         return parse_read_layer(given, lambda: smallest_model(load_catalog(settings.catalog)))

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from inference_core.model_spec import CoreSpec, ModelSpec
-    from tiers.catalog import Catalog
-    from tiers.tier_spec import TierSpec
+    from tiers.catalog.catalog import Catalog
+    from tiers.catalog.tier_spec import TierSpec
 
 
 @click.command()
@@ -33,7 +33,7 @@ def models(as_json: bool, **given: Any) -> None:
     Warns of tiers that `aio bench tiers` has found no better than cheaper ones.
     """
     from quality.evaluation.tier_value import stored_report, warnings_of
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     settings = settings_from(**given)
     catalog = load_catalog(settings.catalog)
@@ -100,8 +100,8 @@ def _groups(catalog: "Catalog") -> list[dict[str, Any]]:
         return []
     from inference_core.device.cards import visible_cards
     from inference_core.errors import CoreError
+    from tiers.catalog.hardware_check import require_servable, validate_files
     from tiers.errors import CatalogError
-    from tiers.servable import require_servable, validate_files
 
     cards = visible_cards()
     shown = []

@@ -37,7 +37,7 @@ def import_(file: Path, key_id: str | None, margin: float, weight: float, as_jso
     from classifier.registry.artefact import default_artefact, load_artefact
     from classifier.registry.registry import ArtefactRegistry
     from quality.learning.outcome_import import OutcomeFileError, import_outcomes, read_outcomes
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     settings = settings_from(**given)
     catalog = load_catalog(settings.catalog)

@@ -24,9 +24,9 @@ from inference_core.placement.placed_draft import PlacedDraft
 from inference_core.placement.placement import Placement
 from inference_core.placement.planner import place
 from inference_core.placement.weight_formats import WeightFormat, weight_format
-from tiers.catalog import Catalog
-from tiers.catalog_file import load_catalog
-from tiers.gpu_group import GpuGroupSpec, GpuModelSpec
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
+from tiers.catalog.load import load_catalog
 
 Options = Mapping[str, Any]
 # The oldest generation that the kernels are compiled for, where a catalogue names only a card's memory.

@@ -81,7 +81,7 @@ def learning(days: float, as_json: bool, **given: Any) -> None:
 def _live(days: float, given: dict[str, Any]) -> "Live":
     from gateway.cli.stored_order import with_database
     from gateway.reporting.live import read_live
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     settings, now = settings_from(**given), time.time()
     catalog = load_catalog(settings.catalog)

@@ -51,7 +51,7 @@ def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **g
 def _retrain(settings: "Settings", show: "OnProgress", address: str | None) -> "RetrainResult":
     from gateway.quality_loop import run_retraining
     from quality.retraining.subprocess import run_training_process
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)
     train: Train = run_training_process

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from classifier.decision import Decision
     from gateway.settings import Settings
     from quality.records.any_record import Recorded
-    from tiers.catalog import Catalog
+    from tiers.catalog.catalog import Catalog
 
 
 @click.command()
@@ -111,7 +111,7 @@ def _text(decision: "Decision", catalog: "Catalog") -> str:
 def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
     from classifier.policy.decide import decide
     from quality.records.record import Record
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     record = asyncio.run(_find(settings, request_id))
     if record is None:

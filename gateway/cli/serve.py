@@ -94,7 +94,7 @@ def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> 
         raise click.UsageError("--role core serves a core here; --cluster has them started by Ray")
     if deploys:
         from gateway.cli.cluster import require_ray
-        from tiers.catalog_file import load_catalog
+        from tiers.catalog.load import load_catalog
 
         require_ray()
         from gateway.cluster.fleet import Scale, deploy, join
@@ -116,7 +116,7 @@ def _serve_core(settings: "Settings", group: str | None) -> None:
         watchdog_seconds_of,
     )
     from inference_core.core_server import serve_core
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)
     core = chosen_core(catalog, group)

@@ -8,7 +8,7 @@ import click
 from gateway.cli.options import catalog_option, settings_from
 
 if TYPE_CHECKING:
-    from tiers.triton_config import Backend, DeviceKind
+    from tiers.catalog.triton_config import Backend, DeviceKind
 
 
 @click.command("triton-config")
@@ -45,8 +45,8 @@ def triton_config(
     Instances are replicas, each with weights of its own: `--instances 2 --gpus 0,1` makes four of them. A model that
     one GPU cannot hold is split by its backend (tensor parallel), never by an instance group.
     """
-    from tiers.catalog_file import load_catalog
-    from tiers.triton_config import Instances, triton_files
+    from tiers.catalog.load import load_catalog
+    from tiers.catalog.triton_config import Instances, triton_files
 
     try:
         cards = [int(number) for number in gpus.split(",")] if gpus else []

@@ -21,7 +21,7 @@ from inference_core.client import CoreClient
 from inference_core.core_loop import ThreadCoreClient
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, SamplingParams
-from tiers.catalog import CPU_CORE, Catalog
+from tiers.catalog.catalog import CPU_CORE, Catalog
 
 Progress = Callable[[str, float], None]
 _LOOK_SECONDS = 0.1

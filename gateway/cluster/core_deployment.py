@@ -22,7 +22,7 @@ from inference_core.core_server import CoreServer
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import KnobValue
 from inference_core.tcp_transport import TcpCoreClient, TcpDoor
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from gateway.cluster.placement import NodeRoom, placement_of, require_room
 from gateway.cluster.registry import NAMESPACE
 from gateway.settings import Settings
 from inference_core.protocol import KnobValue
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from gateway.cluster.errors import NoRoomError
-from tiers.catalog import CPU_CORE, Catalog
+from tiers.catalog.catalog import CPU_CORE, Catalog
 
 Bundle = dict[str, float]
 """Resources by Ray's names that one node gives together: CPU, GPU, and memory in bytes."""

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from gateway.cluster.announced import Announced
 from inference_core.client import CoreClient
 from inference_core.protocol import AddRequest, CoreStats, Knobs, KnobsSet, KnobValue
-from tiers.prefix_affinity import rendezvous_score
+from tiers.replicas.prefix_affinity import rendezvous_score
 
 PREFIX_TOKENS = 256
 BOUND = 1.25

@@ -9,11 +9,11 @@ import msgspec
 
 from gateway.settings import Settings
 from inference_core.client import CoreClient
-from tiers.catalog import CPU_CORE, Catalog
-from tiers.core_spec import core_spec, group_spec
+from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.catalog.core_spec import core_spec, group_spec
+from tiers.catalog.hardware_check import require_plans, require_servable, validate_files
+from tiers.catalog.quality_gate import require_quality
 from tiers.errors import CatalogError
-from tiers.quality_gate import require_quality
-from tiers.servable import require_plans, require_servable, validate_files
 
 if TYPE_CHECKING:
     from inference_core.core_loop import CoreFactory, SteppingCore

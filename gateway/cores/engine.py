@@ -12,10 +12,10 @@ from gateway.stores.retries import background, until_it_works
 from inference_core.client import CoreClient
 from inference_core.errors import CoreError
 from tiers.build import build_tiers
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
+from tiers.decoding.text_threads import TextThreads
 from tiers.errors import CatalogError
-from tiers.reloadable import ReloadableTier
-from tiers.text_threads import TextThreads
+from tiers.hot_swap import ReloadableTier
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)

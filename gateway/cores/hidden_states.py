@@ -16,7 +16,7 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.model_spec import ModelSpec
 from inference_core.tokenization.loading import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.catalog import CPU_CORE, Catalog
+from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.errors import CatalogError
 
 # Of a request for a state: until it is there, the request that waits for it is in no tier's queue.

@@ -19,7 +19,7 @@ from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.live_knobs import COMMON_KNOBS, KNOB_NAMES
 from inference_core.protocol import CoreStats, Knobs, KnobsSet, KnobValue
 from quality.store.knob_log import KnobChange, list_knob_changes, record_knob_changes
-from tiers.catalog import CPU_CORE
+from tiers.catalog.catalog import CPU_CORE
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import ModelInfo
 from inference_core.tokenization.loading import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.catalog import CPU_CORE
-from tiers.embedding_spec import EmbeddingSpec
+from tiers.catalog.catalog import CPU_CORE
+from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.errors import TierLostError
 from tiers.tier import Usage, UsageMeter
 

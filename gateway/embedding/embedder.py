@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.errors import bad_request
-from tiers.embedding_spec import EmbeddingSpec
+from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.tier import UsageMeter
 
 Float = npt.NDArray[np.float32]

@@ -6,7 +6,7 @@ from gateway.embedding.core_embedder import CoreEmbedder
 from gateway.embedding.embedder import Embedder
 from gateway.embedding.encoder_embedder import EncoderEmbedder
 from inference_core.client import CoreClient
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
 
 
 def embedders_of(catalog: Catalog, cores: Mapping[str, CoreClient]) -> dict[str, Embedder]:

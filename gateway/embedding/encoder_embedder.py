@@ -12,7 +12,7 @@ from classifier.encoders.micro_batcher import MicroBatcher
 from classifier.errors import CheckpointError
 from gateway.embedding.embedder import Float
 from gateway.errors import ApiError
-from tiers.embedding_spec import EmbeddingSpec
+from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.errors import CatalogError
 from tiers.tier import Usage, UsageMeter
 

@@ -10,8 +10,8 @@ import msgspec
 from gateway.errors import bad_request
 from gateway.knobs.followed_file import FollowedFile
 from gateway.knobs.values import check_knobs
-from tiers.replica_set import ReplicaSet
-from tiers.replica_spec import BalancingSpec
+from tiers.catalog.replica_spec import BalancingSpec
+from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)

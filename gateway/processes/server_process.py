@@ -15,7 +15,7 @@ import httpx
 
 from gateway.processes.announcement import ServerStartError
 from gateway.settings import Settings, variable_of
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 
 _READY = "AIO is ready on "
 _LAUNCH = "from gateway.cli import main; main()"

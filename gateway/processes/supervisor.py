@@ -19,7 +19,7 @@ from gateway.processes.kept_process import KeptProcess, ProcessEndedError
 from gateway.processes.peers import ask_worker
 from gateway.processes.worker_place import WorkerPlace
 from gateway.settings import Settings, variable_of
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.reporting.stages import Stage, recorded_stages
 from quality.estimates.costs import CostReport, Part, cost_report
 from quality.estimates.stage_timings import AnswerTimings, answer_timings
-from tiers.catalog import Catalog
-from tiers.pricing import cost_usd
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.pricing import cost_usd
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,9 +6,9 @@ from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import like_of
 from classifier.local.class_table import ClassTable, prior_table, whole_table
 from quality.evaluation.measured_outcomes import OWN_FOLDER, with_measured
-from tiers.catalog import Catalog
-from tiers.catalog_defaults import model_billions
-from tiers.tier_spec import ChainOfThoughtSpec, TierSpec
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.defaults import model_billions
+from tiers.catalog.tier_spec import ChainOfThoughtSpec, TierSpec
 
 # Below so many billions of parameters a model is like 3B, then like 8B, then like 70B.
 SMALL_BELOW, MEDIUM_BELOW = 5.0, 24.0

@@ -11,9 +11,9 @@ import msgspec
 from classifier.features.routing_input import CHARS_PER_TOKEN, TOKENS_PER_MESSAGE
 from gateway.answering.ask import Ask
 from gateway.routing.tiers_by_digest import DIGEST_BYTES, TiersByDigest
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import ChatMessage
-from tiers.tier_spec import TierSpec
 
 MOST = 65_536
 SECONDS = 3600.0

@@ -12,7 +12,7 @@ from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
 from gateway.settings import Settings
 from inference_core.protocol import SamplingParams
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.tier import ChatMessage
 
 

@@ -7,9 +7,9 @@ import msgspec
 
 from classifier.decision import Exclusion
 from gateway.answering.ask import Ask
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier
-from tiers.tier_spec import TierSpec
 
 NOT_ALLOWED = "the key may not use it"
 # No tokeniser makes more tokens than bytes; a chat template adds less than this per turn and at its ends.

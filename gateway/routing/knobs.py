@@ -11,7 +11,7 @@ from msgspec import Meta
 from classifier.policy.quality_setting import QualitySetting
 from gateway.errors import bad_request
 from gateway.knobs.file import KnobFile
-from tiers.tier_spec import MAX_TIERS, TierNumber
+from tiers.catalog.tier_spec import MAX_TIERS, TierNumber
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from classifier.registry.registry import ArtefactRegistry
 from gateway.routing.class_prior import class_prior
 from gateway.settings import Settings
 from quality.learning.learning import LabelSource
-from tiers.catalog import Catalog
-from tiers.catalog_file import load_catalog
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog
 
 
 def label_source(model: OutcomeModel, catalog: Catalog, data_path: Path, tau: float | None) -> LabelSource:

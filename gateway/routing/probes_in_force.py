@@ -14,7 +14,7 @@ from classifier.registry.registry import POINTER, ArtefactRegistry
 from gateway.answering.ask import Ask
 from gateway.answering.escalation import Escalation, Ladder, may_escalate
 from gateway.routing.knobs import RoutingKnobFile
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
 

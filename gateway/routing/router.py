@@ -20,11 +20,11 @@ from gateway.routing.exclusions import count_in_doubt, exclusions, is_in_doubt
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.model import Classifier, EncodesAhead, Routed, Verdict
 from gateway.routing.rule import class_rule, heuristic_rule
-from tiers.catalog import Catalog
-from tiers.pricing import cost_usd, predicted_costs
-from tiers.text_threads import TextThreads
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.pricing import cost_usd, predicted_costs
+from tiers.catalog.tier_spec import TierSpec
+from tiers.decoding.text_threads import TextThreads
 from tiers.tier import Tier, Usage
-from tiers.tier_spec import TierSpec
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import msgspec
 from gateway.settings import Settings
 from gateway.telemetry.alert_rules import RULES, AlertRule, Figure
 from gateway.telemetry.told_url import told_url
-from tiers.http_transport import transport_to
+from tiers.remote.http_transport import transport_to
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from gateway.answering.ask import Ask
 from gateway.routing.exclusions import most_tokens
+from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier
-from tiers.tier_spec import TierSpec
 
 
 def most_usd(ask: Ask, tier: Tier, spec: TierSpec) -> float:

@@ -19,7 +19,7 @@ from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.known_keys import ADMINISTRATION, KnownKey, KnownKeys
 from gateway.tenancy.periods import MICRO
 from migrations.tables import api_keys, budgets, tenancy_state
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
 

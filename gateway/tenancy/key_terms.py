@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 from classifier.policy.quality_setting import QualitySetting
 from gateway.answering.caller import Scope
 from gateway.tenancy.errors import TenancyError
-from tiers.tier_spec import TierNumber
+from tiers.catalog.tier_spec import TierNumber
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]

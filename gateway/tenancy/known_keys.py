@@ -9,7 +9,7 @@ import msgspec
 
 from classifier.policy.quality_setting import target_of
 from gateway.answering.caller import Allowance, BudgetRef, Caller
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
 
 ADMINISTRATION: frozenset[str] = frozenset({"viewer", "admin"})
 # A budget's subject: its kind, and the id of the key or team.

@@ -23,7 +23,7 @@ from gateway.tenancy.orders import Order
 from gateway.tenancy.purse import Purse
 from gateway.tenancy.redis_windows import RedisWindows
 from gateway.tenancy.windows import LocalWindows, Windows
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
 

@@ -25,11 +25,11 @@ from classifier.training.data.outcome_folder import (
 from inference_core.protocol import SamplingParams
 from quality.evaluation.task_set import Kind, Task, check, tasks
 from quality.evaluation.tier_accuracy import ANSWER_TOKENS, TierMeasurementError
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.tier_spec import ChainOfThoughtSpec, TierSpec
 from tiers.errors import TierError
-from tiers.final_answer import agreement, checkable_answer, choice_letter, final_number, options
+from tiers.policies.final_answer import agreement, checkable_answer, choice_letter, final_number, options
 from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
-from tiers.tier_spec import ChainOfThoughtSpec, TierSpec
 from tiers.uncertainty import SECOND_TEMPERATURE, asking_uncertainty, uncertainty_of
 
 Progress = Callable[[str, float], None]

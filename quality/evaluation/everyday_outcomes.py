@@ -14,7 +14,7 @@ import msgspec
 from inference_core.loaders.atomic_file import atomic_file
 from quality.evaluation.everyday_tasks import EverydayTask, everyday_tasks, is_right
 from quality.evaluation.tier_accuracy import ANSWER_TOKENS, ask
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
 from tiers.tier import Tier
 
 Progress = Callable[[str, float], None]

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from tiers.final_answer import final_number, normalised, yes_or_no
+from tiers.policies.final_answer import final_number, normalised, yes_or_no
 
 EverydayKind = Literal["fact", "sum", "extract", "translate", "yes-no", "code", "list", "reason"]
 Rule = Literal["contains", "number", "yes-no", "exact"]

@@ -20,7 +20,7 @@ from classifier.registry.artefact import default_artefact, load_artefact
 from quality.evaluation.everyday_outcomes import EverydayOutcomes, EverydayOutcomesError, read_outcomes
 from quality.evaluation.everyday_tasks import everyday_tasks
 from tiers import catalogs
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
 

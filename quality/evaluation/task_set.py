@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from tiers.final_answer import final_number, normalised
+from tiers.policies.final_answer import final_number, normalised
 
 Kind = Literal["copy", "spell", "compare", "arithmetic"]
 Make = Callable[[random.Random, int], tuple[str, str]]

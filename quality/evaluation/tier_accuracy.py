@@ -10,10 +10,10 @@ import msgspec
 from inference_core.protocol import SamplingParams
 from quality.estimates.upgrade_rate import Share, wilson_interval
 from quality.evaluation.task_set import Kind, Task, check, tasks
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.tier_spec import ChainOfThoughtSpec, TierSpec
 from tiers.errors import TierError
 from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
-from tiers.tier_spec import ChainOfThoughtSpec, TierSpec
 
 Progress = Callable[[str, float], None]
 

@@ -8,8 +8,8 @@ import msgspec
 from inference_core.loaders.atomic_file import atomic_file
 from quality.evaluation.tier_accuracy import AccuracyReport, TierAccuracy
 from quality.statistics.mcnemar import better_p_value
-from tiers.catalog import Catalog
-from tiers.tier_spec import Price
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.tier_spec import Price
 
 LEVEL = 0.05
 """Significance level of "better": how often two equally good tiers would be told apart by chance, at most."""

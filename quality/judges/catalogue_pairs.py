@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from quality.evaluation.collect_outcomes import Question, is_right
 from quality.evaluation.tier_accuracy import Given, ask
 from quality.judges.calibration import GradedPair
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
 from tiers.tier import Tier
 
 Progress = Callable[[str, float], None]

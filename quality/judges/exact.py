@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from quality.judges.judge import Judge, Verdict
-from tiers.final_answer import asks_for_number, choice_letter, final_number, normalised, options
+from tiers.policies.final_answer import asks_for_number, choice_letter, final_number, normalised, options
 
 _DIGITS = re.compile(r"\d+(?:[.,:]\d+)*")
 _TO_THE_LETTER = re.compile(

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from classifier.decision import Decision
-from tiers.replica_try import ReplicaTry
+from tiers.attempt import ReplicaTry
 
 AttemptStatus = Literal["ok", "error", "aborted", "escalated", "compared"]
 CacheUse = Literal["hit", "similar", "shared", "miss"]

@@ -23,8 +23,8 @@ from quality.judges.judge import Judge
 from quality.judges.pairwise import PairwiseJudge
 from tests.gateway.scripted_tier import ScriptedTier
 from tests.shared_data import data_file
-from tiers.catalog_file import load_catalog
-from tiers.remote import RemoteTier
+from tiers.catalog.load import load_catalog
+from tiers.remote.remote_tier import RemoteTier
 
 
 def ladder_of(*marks: tuple[float, float, float, float]) -> Ladder:

@@ -7,8 +7,8 @@ import pytest
 
 from gateway.settings import variable_of
 from tests.deploy.rendered_chart import VALUES, Object, containers, of_kind, pods, rendered
-from tiers.catalog import CPU_CORE, Catalog
-from tiers.catalog_file import load_catalog, parse_catalog
+from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.catalog.load import load_catalog, parse_catalog
 
 pytestmark = pytest.mark.deploy
 UNITS = {"Mi": 2**20, "Gi": 2**30}

@@ -11,7 +11,7 @@ import pytest
 from gateway.cli.worker import worker
 from gateway.settings import Settings, variable_of
 from tests.deploy.files import DEPLOY, read_yaml, strings
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 
 pytestmark = pytest.mark.deploy
 FOLDER = DEPLOY / "compose"

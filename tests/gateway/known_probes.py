@@ -4,7 +4,7 @@ import numpy as np
 
 from classifier.evidence.features import EVIDENCE_NAMES, Float
 from classifier.evidence.model import EvidenceHead, EvidenceModel, EvidenceModels, JudgedTier
-from tiers.catalog import Catalog
+from tiers.catalog.catalog import Catalog
 
 # Of the logit: 4 if sure; 4 less for a 90th percentile of 1.7 nats, and refusals and second samples as they are.
 WEIGHTS = {"uncertainty_p90": -4.0, "refusal": -8.0, "agreement_known": -3.0, "agreement": 8.0}

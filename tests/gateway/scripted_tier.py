@@ -7,7 +7,7 @@ from inference_core.evidence import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.errors import TierError
 from tiers.tier import Delta, GenerationRequest, TextLogprob, Tier, TierLoad, Usage
-from tiers.tools.tool import ToolCallDelta
+from tiers.tool_types import ToolCallDelta
 
 WORDS = ("Hello", " there,", " how", " are", " you?")
 

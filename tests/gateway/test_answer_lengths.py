@@ -17,8 +17,8 @@ from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
-from tiers.catalog_file import load_catalog
-from tiers.pricing import predicted_costs
+from tiers.catalog.load import load_catalog
+from tiers.catalog.pricing import predicted_costs
 from tiers.tier import ChatMessage
 
 CATALOG = load_catalog("laptop")

@@ -25,7 +25,7 @@ from gateway.cli import main
 from gateway.routing.router import RoutingService
 from tests.classifier.synthetic_outcomes import generated_rows
 from tests.gateway.scripted_classifier import ScriptedClassifier
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 
 
 def result_of(rows: Sequence[LogRow], p_ok: tuple[float, ...], *targets: float) -> Any:

@@ -13,7 +13,7 @@ from gateway.settings import Settings
 from migrations.tables import verifications
 from quality.store.database import migrate, open_database
 from quality.store.listings import ARTEFACTS, EXPERIMENTS, REQUESTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 
 
 async def test_every_filter_has_rows_to_find_and_a_used_database_is_left_alone(database_url: str) -> None:

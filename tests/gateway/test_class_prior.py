@@ -18,7 +18,7 @@ from gateway.routing.class_prior import class_prior, tier_kinds
 from quality.evaluation.everyday_outcomes import read_outcomes, write_outcomes
 from quality.evaluation.measured_outcomes import OWN_FOLDER, SHIPPED
 from tiers import catalogs
-from tiers.catalog_file import load_catalog, parse_catalog
+from tiers.catalog.load import load_catalog, parse_catalog
 
 SIMPLE, MEDIUM, COMPLEX, EXPERT = Complexity
 

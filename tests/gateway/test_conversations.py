@@ -11,9 +11,9 @@ from gateway.routing.conversations import Conversations, circumstances
 from gateway.routing.tiers_by_digest import TIERS_KEPT
 from inference_core.protocol import SamplingParams
 from tests.gateway.running_gateway import RunningGateway
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.tier import ChatMessage
-from tiers.tools.tool import ToolCall
+from tiers.tool_types import ToolCall
 
 CATALOG = load_catalog("laptop")
 HELLO = ("user", "Tell me of the sea.")

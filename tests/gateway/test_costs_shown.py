@@ -14,7 +14,7 @@ from gateway.routing.router import RoutingService
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.test_disconnects import only_record
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 
 
 def aio(*arguments: str) -> Result:

@@ -21,8 +21,8 @@ from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.tokenization.loading import load_tokenizer
 from tests.gateway.device_catalog import CARD_MODEL, CPU_MODEL, MODEL, write_catalog
 from tests.gateway.served_process import ServedProcess, served, started
-from tiers.catalog_file import load_catalog
-from tiers.core_spec import group_spec
+from tiers.catalog.core_spec import group_spec
+from tiers.catalog.load import load_catalog
 
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
 WORDS = 8
@@ -159,6 +159,6 @@ def test_a_machine_without_the_cards_refuses_before_it_loads_anything(tmp_path: 
         assert process.wait(60) == 1
     log = (tmp_path / "log").read_text()
     assert "group gpu-70b" in log
-    assert "[tiers.remote]" in log
+    assert "[tiers.remote.remote_tier]" in log
     assert "Traceback" not in log
     assert "loaded" not in log

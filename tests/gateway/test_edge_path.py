@@ -29,10 +29,10 @@ from quality.records.record import Record
 from tests.gateway.known_probes import known_probes
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.errors import TierError, TierUnavailableError
 from tiers.tier import ChatMessage, TierLoad
-from tiers.tools.tool import Tool, Tooling
+from tiers.tool_types import Tool, Tooling
 
 CATALOG = load_catalog("laptop")
 TWENTY_NINE = " ".join(["the"] * 29)

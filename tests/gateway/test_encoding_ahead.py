@@ -21,7 +21,7 @@ from gateway.answering.ask import Ask
 from gateway.routing.loaded_version import LoadedVersion
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.tier import ChatMessage
 
 SHIPPED = load_artefact(default_artefact())

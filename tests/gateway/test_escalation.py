@@ -23,7 +23,7 @@ from tests.examples import examples
 from tests.gateway.known_probes import known_probes
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.errors import TierError
 from tiers.tier import ChatMessage, Delta, TierLoad
 

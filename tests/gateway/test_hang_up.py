@@ -17,7 +17,7 @@ from tests.gateway.scripted_tier import ScriptedTier
 from tests.gateway.served_process import UNCACHED
 from tests.gateway.test_disconnects import only_record, post
 from tests.polling import eventually
-from tiers.pricing import cost_usd
+from tiers.catalog.pricing import cost_usd
 from tiers.tier import Usage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -30,9 +30,9 @@ from inference_core.protocol import SamplingParams
 from quality.verification.training_rows import encoder_of
 from tests.classifier.synthetic_outcomes import EASY, generated_rows
 from tests.classifier.tiny_model import COMPUTE, tiny_model, tiny_spec
-from tiers.catalog import Catalog
-from tiers.catalog_file import load_catalog
-from tiers.core_spec import core_spec
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.core_spec import core_spec
+from tiers.catalog.load import load_catalog
 from tiers.tier import ChatMessage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

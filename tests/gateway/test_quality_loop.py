@@ -20,8 +20,8 @@ from quality.monitor.e_detector import ShiftAlarm
 from quality.retraining.retrain import RetrainResult
 from quality.store.database import migrate, open_database
 from tests.gateway.running_gateway import running_gateway, scripted_tiers
-from tiers.catalog import Catalog
-from tiers.catalog_file import load_catalog
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog
 
 ALARM = ShiftAlarm(stream="tier 1", evidence=2e4, answers=100, rate=0.5, allowed=0.2, since=0.0)
 HELLO = [{"role": "user", "content": "Say hello."}]

@@ -11,7 +11,7 @@ from tests.gateway.known_probes import known_probes
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
 from tests.tiers.loopback_server import Call, LoopbackServer
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 
 PROMPT = {"model": "auto", "messages": [{"role": "user", "content": "Say hello."}]}
 

@@ -9,8 +9,8 @@ from gateway.knobs.replicas import ReplicaKnobs
 from gateway.settings import Settings
 from tests.gateway.running_gateway import running_gateway
 from tests.tiers.tier_world import remote_spec
-from tiers.replica_set import ReplicaSet
-from tiers.replica_spec import BalancingSpec
+from tiers.catalog.replica_spec import BalancingSpec
+from tiers.replicas.replica_set import ReplicaSet
 
 REPLICAS = "/v1/admin/replicas"
 URLS = ["http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1"]

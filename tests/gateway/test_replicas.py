@@ -14,9 +14,9 @@ from tests.gateway.running_gateway import RunningGateway, scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.tiers.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec
-from tiers.catalog_file import load_catalog
-from tiers.replica_set import ReplicaSet
-from tiers.replica_try import ReplicaStatus
+from tiers.attempt import ReplicaStatus
+from tiers.catalog.load import load_catalog
+from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import ChatMessage, Tier
 
 

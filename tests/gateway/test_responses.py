@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from tests.gateway.running_gateway import RunningGateway
 from tiers.errors import TierError
-from tiers.tools.tool import ToolCallDelta
+from tiers.tool_types import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAID = "Hello there, how are you?"

@@ -23,7 +23,7 @@ from inference_core.socket_transport import SocketCoreClient
 from tests.gateway.device_catalog import CARD_MODEL, CPU_MODEL, write_catalog
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.scripted_tier import ScriptedTier
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -12,7 +12,7 @@ from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
 from tests.tiers.loopback_server import Call, LoopbackServer
 from tests.tiers.triton_server import Triton
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError
 
 

@@ -15,7 +15,7 @@ from tests.gateway.otlp_collector import attribute, running_collector
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.tiers.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec
-from tiers.remote import RemoteTier
+from tiers.remote.remote_tier import RemoteTier
 
 HELLO = [{"role": "user", "content": "Say the secret word."}]
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -18,10 +18,10 @@ from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, runn
 from tests.tiers.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec
 from tiers import metadata_addresses
-from tiers.catalog_file import load_catalog
-from tiers.catalog_rules import check_rules
-from tiers.http_transport import HttpTransport
+from tiers.catalog.load import load_catalog
+from tiers.catalog.validate import check_rules
 from tiers.metadata_addresses import is_metadata_address, is_metadata_host
+from tiers.remote.http_transport import HttpTransport
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 # One address, as it can be written, and where it hides in others.

@@ -5,7 +5,7 @@ import pytest
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.tokenization.loading import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from tests.examples import examples
 from tests.tiers.tier_world import GREEDY, chat
-from tiers.balancer import Balancer
-from tiers.peak_ewma import PeakEwma
-from tiers.prefix_affinity import prefix_key, rendezvous_score
-from tiers.replica import Flight, Replica
-from tiers.replica_spec import BalancingSpec, ReplicaSpec
-from tiers.retry_budget import RetryBudget
+from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
+from tiers.replicas.balancer import Balancer
+from tiers.replicas.peak_ewma import PeakEwma
+from tiers.replicas.prefix_affinity import prefix_key, rendezvous_score
+from tiers.replicas.replica import Flight, Replica
+from tiers.replicas.retry_budget import RetryBudget
 from tiers.tier import ChatMessage, GenerationRequest
 
 KEYS = [f"key {i}".encode() for i in range(6)]

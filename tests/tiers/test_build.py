@@ -10,12 +10,12 @@ import pytest
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import ScriptedCore
 from tiers.build import build_tiers
-from tiers.catalog import Catalog
-from tiers.catalog_file import load_catalog, parse_catalog
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog, parse_catalog
 from tiers.errors import CatalogError
-from tiers.local import LocalTier
-from tiers.remote import RemoteTier
-from tiers.replica_set import ReplicaSet
+from tiers.local.local_tier import LocalTier
+from tiers.remote.remote_tier import RemoteTier
+from tiers.replicas.replica_set import ReplicaSet
 
 TABLE: dict[str, Any] = tomllib.loads(resources.files("tiers.catalogs").joinpath("laptop.toml").read_text())
 

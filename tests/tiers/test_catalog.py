@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tiers.catalog import Catalog
-from tiers.catalog_file import load_catalog, parse_catalog, shipped_catalogs
-from tiers.core_spec import group_spec
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.core_spec import group_spec
+from tiers.catalog.hardware_check import validate_files
+from tiers.catalog.load import load_catalog, parse_catalog, shipped_catalogs
+from tiers.catalog.tier_spec import ChainOfThoughtSpec, PlainSpec, SelfConsistencySpec, TierClass
 from tiers.errors import CatalogError
-from tiers.servable import validate_files
-from tiers.tier_spec import ChainOfThoughtSpec, PlainSpec, SelfConsistencySpec, TierClass
 
 Edit = Callable[[dict[str, Any]], object]
 

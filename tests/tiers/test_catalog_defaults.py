@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tiers.catalog import Catalog
-from tiers.catalog_file import load_catalog, parse_catalog, shipped_catalogs
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog, parse_catalog, shipped_catalogs
+from tiers.catalog.price_estimate import named_billions
+from tiers.catalog.pricing import predicted_costs
 from tiers.errors import CatalogError
-from tiers.price_estimate import named_billions
-from tiers.pricing import predicted_costs
 
 TEN_LINES = """
 [[tiers]]

@@ -8,10 +8,10 @@ import pytest
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import GREEDY, Answer, Script, ScriptedCore, chat, collect, local_tier, tier_spec
+from tiers.catalog.tier_spec import ChainOfThoughtSpec
 from tiers.errors import TierRequestError
-from tiers.local import LocalTier
+from tiers.local.local_tier import LocalTier
 from tiers.tier import GenerationRequest, Usage
-from tiers.tier_spec import ChainOfThoughtSpec
 
 SPEC = ChainOfThoughtSpec(
     budget_tokens=30,

@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from inference_core.live_knobs import start_knobs
 from inference_core.model_spec import DeviceScheme
-from tiers.catalog import Catalog
-from tiers.catalog_file import load_catalog
-from tiers.core_spec import core_spec, group_spec
-from tiers.gpu_group import COMPUTE, GpuWeights
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.core_spec import core_spec, group_spec
+from tiers.catalog.gpu_group import COMPUTE, GpuWeights
+from tiers.catalog.load import load_catalog
 
 
 def objectives(catalog: Catalog) -> dict[str, tuple[float, float]]:

@@ -8,7 +8,7 @@ import pytest
 from inference_core.core_loop import ThreadCoreClient
 from inference_core.errors import CoreGoneError
 from inference_core.fake_runner import hash_core
-from tiers.core_watch import CoreWatch
+from tiers.local.core_health import CoreWatch
 
 
 class Watched(ThreadCoreClient):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiers.final_answer import agreement, checkable_answer
+from tiers.policies.final_answer import agreement, checkable_answer
 
 NUMBER, OPEN = "How many legs do nine dogs have?", "Tell me about dogs."
 CHOICE = "Which planet is nearest to the Sun?\nA. Venus\nB. Mercury"

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from tiers import http_transport
-from tiers.http_transport import HttpTransport, transport_to
+from tiers.remote import http_transport
+from tiers.remote.http_transport import HttpTransport, transport_to
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"

@@ -16,7 +16,7 @@ from inference_core.repetition import goes_round
 from inference_core.tokenization.loading import load_tokenizer
 from tests.tiers.tier_world import chat, collect, local_tier
 from tiers.build import build_tiers
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.tier import GenerationRequest, Tier
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

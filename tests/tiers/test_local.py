@@ -8,7 +8,7 @@ from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import GREEDY, Answer, ScriptedCore, chat, collect, local_tier, tier_spec
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
-from tiers.local import LocalTier
+from tiers.local.local_tier import LocalTier
 from tiers.tier import GenerationRequest, Usage
 
 LOGPROBS = SamplingParams(temperature=0.0, logprobs=1)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiers.catalog import Catalog
-from tiers.catalog_file import load_catalog, shipped_catalogs
-from tiers.pricing import blended_cost, cost_usd, predicted_costs, request_cost_usd
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog, shipped_catalogs
+from tiers.catalog.pricing import blended_cost, cost_usd, predicted_costs, request_cost_usd
+from tiers.catalog.tier_spec import Price
 from tiers.tier import Usage
-from tiers.tier_spec import Price
 
 REQUEST_COSTS = [0.0001, 0.0005, 0.003, 0.01]
 MIX = [0.60, 0.20, 0.15, 0.05]

@@ -11,11 +11,11 @@ from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tests.polling import eventually
 from tests.tiers.test_chain_of_thought import SPEC
 from tests.tiers.tier_world import ScriptedCore, chat, collect, tier_spec
-from tiers.core_watch import CoreWatch
+from tiers.decoding.prompt import TextPrompt, TokenPrompt
+from tiers.decoding.text_threads import TextThreads
 from tiers.errors import TierRequestError
-from tiers.local import LocalTier
-from tiers.prompt import TextPrompt, TokenPrompt
-from tiers.text_threads import TextThreads
+from tiers.local.core_health import CoreWatch
+from tiers.local.local_tier import LocalTier
 
 # Of few tokens.
 LONG = f"Why is the sky blue?{' ' * (2 * LONG_TEXT)}Tell me."

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.quality_report import MeasuredModel, QualityReport, QuestionFigures, TextFigures, write_report
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
-from tiers.catalog import Catalog
-from tiers.catalog_file import parse_catalog
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import parse_catalog
+from tiers.catalog.quality_gate import require_quality
 from tiers.errors import CatalogError
-from tiers.quality_gate import require_quality
 
 TABLE = tomllib.loads(resources.files("tiers.catalogs").joinpath("laptop.toml").read_text())
 GOOD = TextFigures(

@@ -10,13 +10,13 @@ import pytest
 from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
-from tiers.catalog_file import load_catalog
-from tiers.catalog_rules import check_rules
+from tiers.catalog.load import load_catalog
+from tiers.catalog.replica_spec import BalancingSpec
+from tiers.catalog.validate import check_rules
 from tiers.errors import TierRequestError, TierUnavailableError
-from tiers.queue_page import sum_of_samples
-from tiers.remote import RemoteTier
-from tiers.replica_set import ReplicaSet
-from tiers.replica_spec import BalancingSpec
+from tiers.remote.prometheus_queue import sum_of_samples
+from tiers.remote.remote_tier import RemoteTier
+from tiers.replicas.replica_set import ReplicaSet
 from tiers.uncertainty import asking_uncertainty
 
 VLLM_PAGE = """# HELP vllm:num_requests_running Number of requests in model execution batches.

@@ -13,10 +13,10 @@ from tests.polling import eventually
 from tests.tiers.loopback_server import Call, LoopbackServer
 from tests.tiers.test_balancer import Clock
 from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.attempt import ReplicaStatus, ReplicaTry
+from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
 from tiers.errors import CatalogError, TierBusyError, TierError, TierRequestError, TierUnavailableError
-from tiers.replica_set import ReplicaSet
-from tiers.replica_spec import BalancingSpec, ReplicaSpec
-from tiers.replica_try import ReplicaStatus, ReplicaTry
+from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import GenerationRequest, Usage
 
 Handler = Callable[[Call], Coroutine[Any, Any, None]]

@@ -10,10 +10,10 @@ from hypothesis import given
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import GREEDY, ScriptedCore, chat, collect, local_tier, tier_spec
-from tiers.local import LocalTier
-from tiers.policies.short_answer import AnswerKind, answer_kind, extract_answer, majority, still_needed
+from tiers.catalog.tier_spec import SelfConsistencySpec
+from tiers.local.local_tier import LocalTier
+from tiers.policies.answer_vote import AnswerKind, answer_kind, extract_answer, majority, still_needed
 from tiers.tier import GenerationRequest
-from tiers.tier_spec import SelfConsistencySpec
 
 SPEC = SelfConsistencySpec(samples=5, temperature=0.6)
 SAMPLES = ["It is 12.", "So the sum is 13.", "12 it is", "I do not know.", "13, I think"]

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from inference_core.errors import DevicesMissingError
 from tests.inference_core.tiny_gguf import CONTEXT, HEAD_DIM, KV_HEADS, LAYERS, decoder_weights, write_gguf
-from tiers.catalog import Catalog
-from tiers.catalog_file import load_catalog
-from tiers.core_spec import group_spec
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.core_spec import group_spec
+from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
+from tiers.catalog.hardware_check import require_plans, require_servable, validate_files
+from tiers.catalog.load import load_catalog
+from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import CatalogError
-from tiers.gpu_group import GpuGroupSpec, GpuModelSpec
-from tiers.servable import require_plans, require_servable, validate_files
-from tiers.tier_spec import RemoteSpec
 
 REMOTE = RemoteSpec(base_url="http://10.0.0.1:8000/v1", model="big", max_context=8192)
 
@@ -39,7 +39,7 @@ def test_a_machine_without_the_cards_is_told_which_groups_need_how_many_and_what
     assert "group gpu-8b (tier-2: llama-3.1-8b-int4) needs 1, card 0" in said
     assert "group gpu-70b (tier-3: llama-3.3-70b-awq, tier-4: llama-3.3-70b-awq) needs 4, cards 1 to 4" in said
     assert "'laptop'" in said
-    assert "[tiers.remote]" in said
+    assert "[tiers.remote.remote_tier]" in said
 
 
 def test_groups_take_their_cards_one_after_another(datacenter: Catalog) -> None:

@@ -6,8 +6,8 @@ import pytest
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import ScriptedCore, chat, collect, local_tier, tier_spec
-from tiers.local import LocalTier
-from tiers.tier_spec import ChainOfThoughtSpec
+from tiers.catalog.tier_spec import ChainOfThoughtSpec
+from tiers.local.local_tier import LocalTier
 
 SPEC = ChainOfThoughtSpec(
     budget_tokens=120,

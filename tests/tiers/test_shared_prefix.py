@@ -5,8 +5,8 @@ import msgspec
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.test_tier_contract import hash_core
 from tests.tiers.tier_world import chat, collect, local_tier, tier_spec
-from tiers.catalog_file import load_catalog
-from tiers.local import LocalTier
+from tiers.catalog.load import load_catalog
+from tiers.local.local_tier import LocalTier
 from tiers.tier import ChatMessage, GenerationRequest
 
 HISTORY = [

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiers import sse
-from tiers.sse import EventParser, EventTooLargeError, ServerSentEvent
+from tiers.remote import sse
+from tiers.remote.sse import EventParser, EventTooLargeError, ServerSentEvent
 
 STREAM = (
     '\ufeff: a comment\ndata: {"text": "Grüße 🌍"}\n\nevent: error\ndata: first\ndata: second\nid: 7\nretry: 10\n\n'

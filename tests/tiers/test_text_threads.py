@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.polling import eventually
-from tiers.text_threads import TextThreads, usual_threads
+from tiers.decoding.text_threads import TextThreads, usual_threads
 
 
 class Work:
@@ -107,7 +107,7 @@ def test_there_are_two_threads_at_least() -> None:
 async def test_what_work_has_left_is_cleared_once_and_only_while_none_is_under_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tiers.text_threads.QUIET_SECONDS", 0.05)
+    monkeypatch.setattr("tiers.decoding.text_threads.QUIET_SECONDS", 0.05)
     cleared, goes_on = threading.Event(), threading.Event()
     threads = TextThreads(2, when_quiet=cleared.set)
     under_way = asyncio.create_task(threads.run("ann", goes_on.wait))

@@ -20,9 +20,9 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import GREEDY, Answer, chat, collect, local_tier, remote_spec, tier_spec
 from tiers.errors import TierRequestError, TierUnavailableError
-from tiers.local import LocalTier
-from tiers.remote import RemoteTier
-from tiers.replica_set import ReplicaSet
+from tiers.local.local_tier import LocalTier
+from tiers.remote.remote_tier import RemoteTier
+from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Tier
 
 SLAB_BYTES, SLABS = 4096, 64

@@ -11,10 +11,10 @@ from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tests.tiers.triton_server import Triton
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError, TierError, TierRequestError, TierUnavailableError
-from tiers.remote import RemoteTier
-from tiers.replica_set import ReplicaSet
+from tiers.remote.remote_tier import RemoteTier
+from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import GenerationRequest, Usage
 
 TRT, VLLM = "triton-tensorrt-llm", "triton-vllm"

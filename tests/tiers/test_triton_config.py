@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli import main
-from tiers.catalog import Catalog
-from tiers.catalog_file import load_catalog, parse_catalog
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog, parse_catalog
+from tiers.catalog.triton_config import Instances, triton_files
 from tiers.errors import CatalogError
-from tiers.triton_config import Instances, triton_files
 
 COMPOSE_CATALOGUE = Path(__file__).parents[2] / "deploy" / "compose" / "triton.toml"
 text_format = pytest.importorskip("google.protobuf.text_format")

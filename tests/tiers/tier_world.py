@@ -21,11 +21,11 @@ from inference_core.protocol import (
     TokenLogprob,
 )
 from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.catalog_file import load_catalog
-from tiers.core_watch import CoreWatch
-from tiers.local import LocalTier
+from tiers.catalog.load import load_catalog
+from tiers.catalog.tier_spec import PolicySpec, RemoteSpec, TierSpec
+from tiers.local.core_health import CoreWatch
+from tiers.local.local_tier import LocalTier
 from tiers.tier import ChatMessage, Delta, GenerationRequest, TextLogprob, Tier, Usage
-from tiers.tier_spec import PolicySpec, RemoteSpec, TierSpec
 
 GREEDY = SamplingParams(temperature=0.0)
 

@@ -7,14 +7,14 @@ from math import ceil
 import msgspec
 
 from inference_core.evidence import EvidenceRequest
-from tiers.decoder import Decoder
-from tiers.merge import merge
+from tiers.catalog.tier_spec import ChainOfThoughtSpec
+from tiers.decoding.decoder import Decoder
+from tiers.decoding.prompt import Prompt
+from tiers.merge_streams import merge
+from tiers.policies.early_stopped_thought import SettledThought
 from tiers.policies.plain import Plain
 from tiers.policies.policy import Policy, derive_seed
-from tiers.policies.settled_thought import SettledThought
-from tiers.prompt import Prompt
 from tiers.tier import Delta, GenerationRequest, ReasoningEffort, UsageMeter
-from tiers.tier_spec import ChainOfThoughtSpec
 
 THINK_TAG = "<think>"
 # Of the tier's own budget, which is also what a request gets that does not say.

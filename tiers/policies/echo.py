@@ -7,9 +7,9 @@ import msgspec
 
 from inference_core.protocol import TokenLogprob
 from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.decoder import Decoder
+from tiers.decoding.decoder import Decoder
+from tiers.decoding.text_logprobs import prompt_text_logprobs
 from tiers.errors import TierError
-from tiers.text_logprobs import prompt_text_logprobs
 from tiers.tier import Delta, GenerationRequest, TextLogprob, Usage
 
 

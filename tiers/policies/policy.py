@@ -5,8 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from hashlib import blake2b
 
-from tiers.decoder import Decoder
-from tiers.prompt import Prompt
+from tiers.decoding.decoder import Decoder
+from tiers.decoding.prompt import Prompt
 from tiers.tier import Delta, GenerationRequest, is_long
 
 

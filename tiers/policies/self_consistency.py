@@ -6,12 +6,12 @@ from contextlib import aclosing
 import msgspec
 
 from inference_core.evidence import Evidence
-from tiers.decoder import Decoder
+from tiers.catalog.tier_spec import SelfConsistencySpec
+from tiers.decoding.decoder import Decoder
+from tiers.policies.answer_vote import AnswerKind, answer_kind, extract_answer, majority, still_needed
 from tiers.policies.plain import Plain
 from tiers.policies.policy import Policy
-from tiers.policies.short_answer import AnswerKind, answer_kind, extract_answer, majority, still_needed
 from tiers.tier import Delta, GenerationRequest
-from tiers.tier_spec import SelfConsistencySpec
 
 FIXED_SEED = 0
 

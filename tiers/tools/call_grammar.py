@@ -7,8 +7,8 @@ from typing import Any
 from inference_core.grammar.json_style import JSON_STYLE
 from inference_core.protocol import Grammar
 from tiers.errors import TierRequestError
+from tiers.tool_types import Tool, Tooling
 from tiers.tools.dialect import Dialect
-from tiers.tools.tool import Tool, Tooling
 
 # A small model that may call again and again does.
 MORE_CALLS = "{0,7}"

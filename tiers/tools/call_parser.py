@@ -4,9 +4,9 @@ import secrets
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
+from tiers.tool_types import ToolCallDelta
 from tiers.tools.call_scanner import CallScanner
 from tiers.tools.dialect import Dialect
-from tiers.tools.tool import ToolCallDelta
 
 _BETWEEN = " \n\r\t,;"
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from tiers.tier import ChatMessage
+from tiers.tool_types import Tool
 from tiers.tools.dialect import Dialect
-from tiers.tools.tool import Tool
 
 # For models whose chat template knows nothing of tools; docs/structured-output.md shows it.
 INSTRUCTIONS = """\

@@ -40,7 +40,7 @@ async def _run(
     from inference_core.bench.ablation import ablate
     from inference_core.bench.measurement import Measurement
     from inference_core.bench.opening import layout_in, model_of
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     core = load_catalog(settings.catalog).core
     spec = model_of(core, model)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def cluster(rounds: int, requests: int, concurrency: int, kills: int, as_json: bool, **given: Any) -> None:
     """The first model of the CPU's core on a Ray node of this machine, beside the same core in this process."""
     from gateway.cli.cluster import require_ray
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     require_ray()
     from gateway.cluster.bench import Load, bench_cluster

@@ -56,7 +56,7 @@ async def _run(
     from inference_core.bench import row_text, run_bench
     from inference_core.bench.opening import core_target, model_of
     from inference_core.live_knobs import changed_knobs, start_knobs
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)
     spec = model_of(catalog.core, model)

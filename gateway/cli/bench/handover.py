@@ -45,7 +45,7 @@ def handover(prompt_tokens: tuple[int, ...], rounds: int, model: str | None, as_
 
     from inference_core.bench.handover import bench_handover
     from inference_core.loading import load_core
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     settings = settings_from(**given)
     core = load_catalog(settings.catalog).core

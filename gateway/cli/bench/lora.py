@@ -46,7 +46,7 @@ async def _run(settings: Any, model: str | None, options: "LoraOptions") -> "Lor
     from inference_core.loaders.model_path import resolve_model_path
     from inference_core.loaders.opening import open_checkpoint
     from inference_core.tokenization.loading import load_tokenizer
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)
     # All adapters of the measurement lie ready: what is measured is computing with them, not bringing them in.

@@ -16,7 +16,7 @@ from gateway.cli.options import catalog_option, echo_json, json_option, settings
 def monitor(requests: int, catalog: str | None, as_json: bool) -> None:
     """Microseconds of CPU time of the event loop's thread per finished request, on its path and in the background."""
     from gateway.bench.monitor import bench_monitor
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     settings = settings_from(catalog=catalog)
     with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:

@@ -27,7 +27,7 @@ def quality(model: str | None, text: Path | None, tokens: int, window: int, as_j
     A row passes if the mean normalised dot product of its logits is above 0.99 and its perplexity within 1%.
     """
     from inference_core.bench.quality import bench_quality
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     settings = settings_from(**given)
     specs = {spec.name: spec for spec in load_catalog(settings.catalog).core.models}

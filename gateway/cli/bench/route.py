@@ -23,7 +23,7 @@ from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.model import Reading
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.tier import ChatMessage
 
 WARM_UP = 50

@@ -47,7 +47,7 @@ def semantic_cache(
     from gateway.routing.class_prior import class_prior
     from gateway.routing.classifier_in_force import ClassifierInForce
     from gateway.routing.router import RoutingService
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     try:
         found = read_pairs(pairs)

@@ -42,7 +42,7 @@ async def _run(
     from inference_core.bench.speculation import speculate
     from inference_core.loaders.model_path import resolve_model_path
     from inference_core.tokenization.loading import load_tokenizer
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     core = load_catalog(settings.catalog).core
     drafted = (spec.name for spec in core.models if spec.draft is not None)

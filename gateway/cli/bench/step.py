@@ -28,7 +28,7 @@ from gateway.cli.options import cache_dir_option, catalog_option, json_option, s
 def step(model: str | None, as_json: bool, sequences: tuple[int, ...], **given: Any) -> None:
     """Milliseconds of a decode step and of a prompt chunk: linears, attention, vocabulary projection, rest."""
     from inference_core.bench.step import bench_step
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     shape = {name: given.pop(name) for name in ("context", "chunk", "repeats")}
     settings = settings_from(**given)

@@ -40,7 +40,7 @@ async def _run(settings: Any, model: str | None, options: "StructuredOptions") -
     from inference_core.bench.structured import structured_cost
     from inference_core.loaders.model_path import resolve_model_path
     from inference_core.tokenization.loading import load_tokenizer
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)
     spec = model_of(catalog.core, model)

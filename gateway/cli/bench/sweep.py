@@ -48,7 +48,7 @@ async def _run(
     from inference_core.bench.measurement import Measurement
     from inference_core.bench.opening import core_target, model_of, roomy
     from inference_core.bench.sweep import sweep as run_sweep
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)
     spec = model_of(catalog.core, model)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from quality.estimates.upgrade_rate import Share
     from quality.evaluation.tier_accuracy import AccuracyReport, Progress
     from quality.evaluation.tier_value import TierComparison
-    from tiers.catalog import Catalog
+    from tiers.catalog.catalog import Catalog
 
 
 @click.command()
@@ -46,7 +46,7 @@ def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **given: A
     """
     from quality.evaluation.task_set import tasks
     from quality.evaluation.tier_value import compare_tiers, store_report, warnings_of
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     settings = settings_from(role="all", **given)
     catalog = load_catalog(settings.catalog)

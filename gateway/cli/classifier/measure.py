@@ -18,7 +18,7 @@ from gateway.cli.options import (
 if TYPE_CHECKING:
     from gateway.settings import Settings
     from quality.evaluation.everyday_outcomes import EverydayOutcomes, Progress
-    from tiers.catalog import Catalog
+    from tiers.catalog.catalog import Catalog
 
 
 @click.command()
@@ -44,7 +44,7 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **gi
     from quality.evaluation.everyday_outcomes import EverydayOutcomesError, begun_outcomes, read_outcomes
     from quality.evaluation.measured_outcomes import OWN_FOLDER
     from quality.evaluation.tier_accuracy import TierMeasurementError
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     settings = settings_from(role="all", **given)
     catalog = load_catalog(settings.catalog)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from quality.evaluation.collect_outcomes import Collection, Progress, Question
     from quality.evaluation.task_set import Kind
-    from tiers.catalog import Catalog
+    from tiers.catalog.catalog import Catalog
 
 
 @click.command()
@@ -80,7 +80,7 @@ def collect(
     from quality.evaluation.collect_outcomes import KINDS, Collection, choice_questions, graded_questions
     from quality.evaluation.collect_outcomes import word_problems as public_problems
     from quality.evaluation.tier_accuracy import TierMeasurementError
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     settings = settings_from(role="all", **given)
     catalog = load_catalog(settings.catalog)
@@ -116,7 +116,7 @@ def probes(
     """Fit and measure what judges answers by their evidence, and answer lengths, on the outcomes in FOLDER."""
     from classifier.errors import ClassifierError
     from classifier.training.commands.probes import make_probes
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     settings = settings_from(**given)
     strongest = len(load_catalog(settings.catalog).tiers)

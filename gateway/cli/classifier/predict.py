@@ -48,7 +48,7 @@ def predict(
     from gateway.cli.classifier.versions import folder_of
     from gateway.routing.class_prior import class_prior
     from inference_core.loaders.atomic_file import atomic_file
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     settings = settings_from(**given)
     folder = folder_of(settings.registry_path, version)

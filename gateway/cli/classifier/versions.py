@@ -154,7 +154,7 @@ def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, st
     from classifier.registry.artefact import default_artefact
     from classifier.registry.registry import ArtefactRegistry
     from gateway.routing.class_prior import tier_prior
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)
     registry = ArtefactRegistry(settings.registry_path)

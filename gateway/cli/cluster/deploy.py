@@ -53,7 +53,7 @@ def deploy(
     their keys and values from there to the first; each pool is scaled alone. Folders are the nodes' own: --data-dir
     for knobs that were kept, --cache-dir for repacked weights.
     """
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     settings = settings_from(**given)
     catalog = load_catalog(settings.catalog)
@@ -95,7 +95,7 @@ def _own_knobs(given: tuple[str, ...], prefill: int) -> dict[str, Any]:
 @catalog_option
 def down(address: str, **given: Any) -> None:
     """Take the catalogue's cores down; answers that run may end first."""
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings_from(**given).catalog)
     for name in joined(address).remove(catalog):

@@ -16,7 +16,7 @@ from gateway.cli.options import catalog_option, echo_json, json_option, settings
 @json_option
 def status(address: str, as_json: bool, **given: Any) -> None:
     """Every core's state as Ray Serve has it, and its replicas with node and address."""
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings_from(**given).catalog)
     # Ray prints what becomes of nodes to where our answer goes, whatever it is told of logs.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from quality.evaluation.collect_outcomes import Question
     from quality.judges.calibration import Calibration, GradedPair
     from quality.judges.catalogue_pairs import Progress
-    from tiers.catalog import Catalog
+    from tiers.catalog.catalog import Catalog
 
 
 @click.command()
@@ -63,7 +63,7 @@ def calibrate(
     from quality.evaluation.collect_outcomes import graded_questions
     from quality.evaluation.collect_outcomes import word_problems as public_problems
     from quality.evaluation.tier_accuracy import TierMeasurementError
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     settings = settings_from(role="all", **given)
     catalog = load_catalog(settings.catalog)

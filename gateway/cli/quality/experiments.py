@@ -79,7 +79,7 @@ def start(
     from classifier.registry.registry import ArtefactRegistry
     from gateway.routing.class_prior import tier_prior
     from quality.rollout.experiments import Experiments, Plan
-    from tiers.catalog_file import load_catalog
+    from tiers.catalog.load import load_catalog
 
     settings = settings_from(**given)
     catalog, registry = load_catalog(settings.catalog), ArtefactRegistry(settings.registry_path)

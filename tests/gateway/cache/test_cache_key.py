@@ -3,7 +3,7 @@
 import msgspec
 
 from gateway.cache.cache_key import CatalogueDigest
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 
 
 def test_a_tier_that_was_replaced_changes_the_digest_of_the_catalogue() -> None:

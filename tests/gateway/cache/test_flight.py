@@ -20,7 +20,7 @@ from tests.examples import examples
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import WORDS
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.errors import TierError
 from tiers.tier import ChatMessage
 

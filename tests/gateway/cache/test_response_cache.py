@@ -12,7 +12,7 @@ from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.test_disconnects import only_record
 from tests.polling import eventually
 from tiers.errors import TierError
-from tiers.tools.tool import ToolCallDelta
+from tiers.tool_types import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"

@@ -14,7 +14,7 @@ from gateway.cache.semantic_study import PromptPair, SemanticStudy, read_pairs, 
 from gateway.cli.bench.semantic_cache import semantic_cache
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.router import RoutingService
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 
 REWORDED = PromptPair(
     "same", "A juggler has 16 balls. How many are blue?", "A juggler has 16 balls.  How many are blue?"

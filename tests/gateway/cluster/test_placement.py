@@ -8,7 +8,7 @@ import pytest
 from gateway.cluster.errors import NoRoomError
 from gateway.cluster.placement import CorePlacement, NodeRoom, placement_of, require_room
 from tests.gateway.device_catalog import write_catalog
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 
 MIB = 2.0**20
 FOUR_CARDS = CorePlacement(core="gpu-70b", bundles=[{"CPU": 4, "GPU": 4}])

@@ -18,7 +18,7 @@ from inference_core.fake_runner import hash_core
 from tests.gateway.embedding_catalog import TEXTS, TOKEN_USD, embedding_settings
 from tests.gateway.jobs.batching import made, outcome, request_line
 from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tiers.embedding_spec import EmbeddingSpec
+from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.errors import TierLostError
 from tiers.tier import UsageMeter
 

@@ -18,8 +18,8 @@ from gateway.tenancy.key_terms import KeyTerms
 from gateway.tenancy.orders import Order
 from migrations.tables import api_keys, tenancy_state
 from quality.store.database import migrate, open_database
-from tiers.catalog import Catalog
-from tiers.catalog_file import load_catalog
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog
 
 KEYS = 20_000
 ORDER = Order(actor="root", now=1.0)

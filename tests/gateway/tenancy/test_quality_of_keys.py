@@ -11,7 +11,7 @@ from gateway.settings import Settings, load_settings
 from gateway.tenancy.known_keys import KnownKeys
 from tests.gateway.dashboard.browsing import browser, sign_in, submit
 from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "Say hello."}]

@@ -15,7 +15,7 @@ from quality.evaluation.everyday_outcomes import (
 )
 from quality.evaluation.everyday_tasks import LEVELS, EverydayTask, everyday_tasks, is_right
 from tests.quality.loop.knowing_tier import KnowingTier
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.tier import Delta, GenerationRequest, Usage
 
 LAPTOP = load_catalog("laptop")

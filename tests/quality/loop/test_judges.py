@@ -19,7 +19,7 @@ from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.similarity import SimilarityJudge
 from quality.judges.synthetic_pairs import graded_pairs
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.errors import TierUnavailableError
 from tiers.tier import GenerationRequest
 

@@ -29,7 +29,7 @@ from quality.evaluation.collect_outcomes import (
 from quality.evaluation.task_set import Task
 from quality.evaluation.tier_accuracy import TierMeasurementError
 from tests.quality.loop.knowing_tier import KnowingTier
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.errors import TierUnavailableError
 from tiers.tier import Delta, GenerationRequest
 

@@ -7,7 +7,7 @@ import pytest
 from quality.evaluation.task_set import Task, tasks
 from quality.evaluation.tier_accuracy import ANSWER_TOKENS, AccuracyReport, TierMeasurementError, measure_tiers
 from tests.quality.loop.knowing_tier import KnowingTier
-from tiers.catalog_file import load_catalog
+from tiers.catalog.load import load_catalog
 from tiers.errors import TierUnavailableError
 
 SEED, PER_LEVEL = 3, 2

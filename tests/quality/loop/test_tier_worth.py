@@ -19,9 +19,9 @@ from quality.evaluation.tier_value import (
     worthless_tiers,
 )
 from quality.statistics.mcnemar import better_p_value
-from tiers.catalog import Catalog
-from tiers.catalog_file import load_catalog
-from tiers.tier_spec import Price
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog
+from tiers.catalog.tier_spec import Price
 
 LAPTOP = load_catalog("laptop")
 

@@ -13,8 +13,8 @@ from quality.estimates.costs import CostReport, cost_report
 from quality.records.any_record import Recorded
 from quality.records.record import Record
 from quality.store.queries import insert_records
-from tiers.catalog_file import load_catalog
-from tiers.pricing import cost_usd
+from tiers.catalog.load import load_catalog
+from tiers.catalog.pricing import cost_usd
 from tiers.tier import Usage
 
 DAY = 86_400.0

@@ -4,9 +4,9 @@ import json
 
 from inference_core.tokenization.chat_template import ChatTemplate
 from tiers.tier import ChatMessage
+from tiers.tool_types import Tool, ToolCall
 from tiers.tools.dialect import HERMES
 from tiers.tools.prompting import plain_messages, template_turns
-from tiers.tools.tool import Tool, ToolCall
 
 ADD = Tool(name="add", description="Adds.", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
 CALL = ToolCall(id="call_1", name="add", arguments='{"a": 1}')

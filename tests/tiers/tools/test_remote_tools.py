@@ -7,9 +7,9 @@ import msgspec
 
 from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.tier_world import GREEDY, remote_spec
-from tiers.openai_format import parse_chunk, request_body
+from tiers.remote.openai_format import parse_chunk, request_body
 from tiers.tier import ChatMessage, GenerationRequest
-from tiers.tools.tool import Tool, ToolCall, ToolCallDelta, Tooling
+from tiers.tool_types import Tool, ToolCall, ToolCallDelta, Tooling
 
 ADD = Tool(name="add", parameters={"type": "object", "properties": {}}, strict=True)
 CALL = ToolCall(id="call_1", name="add", arguments='{"a": 1}')

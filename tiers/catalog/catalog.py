@@ -1,0 +1,104 @@
+"""The catalogue: which models there are and what two to eight tiers make of them, as typed data."""
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from inference_core.model_spec import CoreSpec
+from tiers.catalog.embedding_spec import EmbeddingSpec
+from tiers.catalog.gpu_group import GpuGroupSpec
+from tiers.catalog.tier_spec import Count, TierSpec
+
+CPU_CORE = "cpu"
+"""What the core of this machine's CPU is called where a catalogue has several cores."""
+
+
+class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Models and tiers of one installation; `tiers[k-1]` is tier k.
+
+    `core` is what this machine's CPU serves; each of `gpu_groups` is a core of its own on GPUs, served if a tier
+    uses it.
+    `reference_prompt_tokens` is the mean prompt length that the prices were derived for.
+    """
+
+    name: str
+    description: str = ""
+    reference_prompt_tokens: Count = 200
+    core: CoreSpec = msgspec.field(default_factory=lambda: CoreSpec(models=[]))
+    gpu_groups: list[GpuGroupSpec] = []
+    tiers: list[TierSpec]
+    embeddings: list[EmbeddingSpec] = []
+
+    def tier(self, number: int) -> TierSpec:
+        """The spec of tier `number`, from 1."""
+        return self.tiers[number - 1]
+
+    @property
+    def served_groups(self) -> list[GpuGroupSpec]:
+        """GPU groups with a model that a tier runs on; the others are plans."""
+        wanted = {tier.model for tier in self.tiers}
+        return [group for group in self.gpu_groups if any(m.name in wanted for m in group.models)]
+
+    @property
+    def core_names(self) -> list[str]:
+        """The cores that serve this catalogue: the CPU's, if it has models, then those of its GPU groups."""
+        return [CPU_CORE] * bool(self.core.models) + [group.name for group in self.served_groups]
+
+    @property
+    def model_paths(self) -> dict[str, str]:
+        """Where the file of every model is, by the model's name."""
+        paths = {m.name: m.path for m in self.core.models}
+        return paths | {m.name: m.path for group in self.gpu_groups for m in group.models}
+
+    @property
+    def drafts(self) -> dict[str, str]:
+        """Which model drafts for which, by name."""
+        drafts = {m.name: m.draft for m in self.core.models}
+        drafts |= {m.name: m.draft for group in self.gpu_groups for m in group.models}
+        return {name: draft for name, draft in drafts.items() if draft is not None}
+
+    def group(self, name: str) -> GpuGroupSpec:
+        """The GPU group of this name."""
+        return next(group for group in self.gpu_groups if group.name == name)
+
+    def core_of(self, model: str) -> str:
+        """The name of the core that has `model`."""
+        return next((g.name for g in self.gpu_groups if any(m.name == model for m in g.models)), CPU_CORE)
+
+    def cards_of(self, group: GpuGroupSpec) -> range:
+        """Numbers of the CUDA devices that a served group takes."""
+        free = 0
+        for other in self.served_groups:
+            if other.device != "cuda":
+                continue
+            first = free if other.first_card is None else other.first_card
+            if other is group:
+                return range(first, first + group.cards)
+            free = max(free, first + other.cards)
+        return range(0)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all that decides which answers the tiers give (not of prices): labels are valid for one of these."""
+        return _hash([self._answering(tier) for tier in self.tiers])
+
+    def tier_fingerprint(self, number: int) -> str:
+        """Hash of what decides which answers one tier gives, wherever it stands: probes are valid for one of these."""
+        return _hash(self._answering(self.tier(number))[1:])
+
+    @property
+    def tier_fingerprints(self) -> list[str]:
+        """`tier_fingerprint` of every tier, ascending."""
+        return [self.tier_fingerprint(tier.number) for tier in self.tiers]
+
+    def _answering(self, tier: TierSpec) -> list[Any]:
+        models = {m.name: [m.path, m.compute] for m in self.core.models}
+        models |= {m.name: [m.path, m.weights] for group in self.gpu_groups for m in group.models}
+        # Of several replicas only the model: one more of them gives no other answers.
+        remote = tier.remote and [tier.remote.base_url, tier.remote.model]
+        return [tier.number, models.get(tier.model_name), remote, tier.policy]
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:16]

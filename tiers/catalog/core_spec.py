@@ -1,0 +1,78 @@
+"""What a catalogue's cores are loaded with: their own specifications, and the objectives of the tiers on each model."""
+
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from inference_core.device.spec import DeviceCoreSpec, DeviceGroupSpec, DeviceModelSpec
+from inference_core.live_knobs import knob_schemas
+from inference_core.model_spec import CoreSpec, ModelSpec
+from inference_core.protocol import KnobValue
+from tiers.catalog.catalog import Catalog
+
+M = TypeVar("M", ModelSpec, DeviceModelSpec)
+Values = dict[str, KnobValue]
+
+
+def core_spec(catalog: Catalog) -> CoreSpec:
+    """`catalog.core`, each model aiming at the strictest objectives of its tiers unless its knobs or the core's say."""
+    core = catalog.core
+    return replace(core, models=[_with_objectives(model, catalog, core.knobs) for model in core.models])
+
+
+def group_spec(catalog: Catalog, name: str) -> DeviceGroupSpec:
+    """The core of GPU group `name`, its models aiming as those of `core_spec` do."""
+    group = catalog.group(name)
+    models = [
+        DeviceModelSpec(
+            name=m.name,
+            path=m.path,
+            compute=m.compute,
+            activations=m.activations,
+            kv_dtype=m.kv_dtype,
+            block_size=m.block_size,
+            max_context=m.max_context,
+            max_adapters=m.max_adapters,
+            max_adapter_rank=m.max_adapter_rank,
+            adapters=m.adapters,
+            draft=m.draft,
+            knobs=m.knobs,
+        )
+        for m in group.models
+    ]
+    cards = catalog.cards_of(group)
+    return DeviceGroupSpec(
+        name=name,
+        device=group.device,
+        cards=group.cards,
+        pipeline=group.pipeline,
+        first_card=cards.start if cards else 0,
+        card_bytes=group.card_bytes,
+        core=DeviceCoreSpec(
+            models=[_with_objectives(model, catalog, group.knobs) for model in models],
+            memory_utilization=group.memory_utilization,
+            slab_bytes=group.slab_bytes,
+            max_num_batched_tokens=group.max_num_batched_tokens,
+            max_num_seqs=group.max_num_seqs,
+            knobs=group.knobs,
+        ),
+    )
+
+
+def _with_objectives(model: M, catalog: Catalog, common: Values) -> M:
+    objectives = [tier.objective for tier in catalog.tiers if tier.model == model.name]
+    if not objectives:
+        return model
+    strictest: dict[str, Any] = {
+        "itl_objective_ms": _in_range("itl_objective_ms", min(objective.itl_ms for objective in objectives)),
+        "ttft_objective_ms": _in_range("ttft_objective_ms", min(objective.ttft_ms for objective in objectives)),
+    }
+    said = common.keys() | model.knobs.keys()
+    unsaid = {name: value for name, value in strictest.items() if name not in said}
+    return replace(model, knobs={**unsaid, **model.knobs})
+
+
+def _in_range(knob: str, value: float) -> float:
+    """A tier may promise what no step can keep; the knob aims at the nearest that it can say."""
+    schema = knob_schemas()[knob]
+    return float(min(max(value, schema["minimum"]), schema["maximum"]))

@@ -1,0 +1,126 @@
+"""What a short catalogue leaves out: the long form of `url` and of a model's path, and every value that has a default.
+
+[[tiers]]
+name = "small"
+url = "http://localhost:8001/v1"
+
+[[tiers]]
+name = "large"
+model = "models/Qwen3-8B-Q4_0.gguf"
+"""
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.price_estimate import estimated_prices, named_billions, planned_billions
+from tiers.catalog.tier_spec import USUAL_OBJECTIVE, ChainOfThoughtSpec, SelfConsistencySpec, TierSpec
+
+ANSWER_TOKENS = 200
+MEAN_LATENCY_MS = 10_000.0
+MAX_TOKENS = 4096
+LOCAL_MAX_TOKENS = 2048
+"""Of a model in process whose context is known only once it is loaded."""
+
+
+def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A decoded TOML document with `url`, `api_key_env` and a path as `model` written out as `remote` tables and
+    entries of `core.models`. What has another form is left as it is, for the conversion to complain of."""
+    tiers, core = table.get("tiers"), table.get("core", {})
+    if not isinstance(tiers, list) or not isinstance(core, Mapping) or not isinstance(core.get("models", []), list):
+        return dict(table)
+    models = list(core.get("models", []))
+    written = [_long_form(tier, models) if isinstance(tier, Mapping) else tier for tier in tiers]
+    return {**table, "tiers": written} | ({"core": {**core, "models": models}} if models else {})
+
+
+def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
+    """`models` gets the entry of a path, once for all tiers that have it."""
+    written, model = dict(tier), tier.get("model")
+    if "url" in tier and "remote" not in tier:
+        remote = {"base_url": written.pop("url"), "model": written.pop("model", tier.get("name"))}
+        if "api_key_env" in tier:
+            remote["api_key_env"] = written.pop("api_key_env")
+        return {**written, "remote": remote}
+    entries = [one for one in models if isinstance(one, Mapping)]
+    if isinstance(model, str) and _is_path(model) and model not in [one.get("name") for one in entries]:
+        known = next((one for one in entries if one.get("path") == model), None)
+        if known is None:
+            name = PurePath(model).stem if model.endswith(".gguf") else PurePath(model).name
+            models.append(known := {"name": name, "path": model, "compute": "int4-int8"})
+        written["model"] = known.get("name")
+    return written
+
+
+def _is_path(model: str) -> bool:
+    return "/" in model or model.endswith(".gguf")
+
+
+def completed(catalog: Catalog) -> Catalog:
+    """`catalog` with a value in every field of its tiers: numbered by predicted cost if no tier has a number."""
+    contexts = {m.name: m.max_context for m in catalog.core.models}
+    contexts |= {m.name: m.max_context for g in catalog.gpu_groups for m in g.models}
+    tiers = [_with_tokens(tier, contexts) for tier in catalog.tiers]
+    billions = [model_billions(catalog, tier) for tier in tiers]
+    if not any(tier.number for tier in tiers):
+        prices = estimated_prices(tiers, billions, catalog.reference_prompt_tokens)
+        priced = [msgspec.structs.replace(tier, price=price) for tier, price in zip(tiers, prices, strict=True)]
+        order = _by_cost(priced, catalog.reference_prompt_tokens)
+        tiers = [msgspec.structs.replace(tiers[place], number=number) for number, place in enumerate(order, start=1)]
+        billions = [billions[place] for place in order]
+    prices = estimated_prices(tiers, billions, catalog.reference_prompt_tokens)
+    priced = [msgspec.structs.replace(tier, price=price) for tier, price in zip(tiers, prices, strict=True)]
+    return msgspec.structs.replace(catalog, tiers=list(map(_with_latency, priced)))
+
+
+def model_billions(catalog: Catalog, tier: TierSpec) -> float | None:
+    """Billions of active parameters of a tier's model, where its name, its path or its plan says so."""
+    for group in catalog.gpu_groups:
+        for planned in group.models:
+            if planned.name == tier.model:
+                return planned_billions(planned)
+    path = next((m.path for m in catalog.core.models if m.name == tier.model), "")
+    return named_billions(tier.model_name) or named_billions(path)
+
+
+def _with_tokens(tier: TierSpec, contexts: Mapping[str, int | None]) -> TierSpec:
+    answer = ANSWER_TOKENS
+    if isinstance(tier.policy, SelfConsistencySpec):
+        answer *= tier.policy.samples
+    elif isinstance(tier.policy, ChainOfThoughtSpec):
+        answer += tier.policy.budget_tokens
+    context = tier.remote.max_context if tier.remote is not None else contexts.get(str(tier.model))
+    most = LOCAL_MAX_TOKENS if context is None else min(MAX_TOKENS, context // 2)
+    return msgspec.structs.replace(
+        tier,
+        expected_answer_tokens=tier.expected_answer_tokens or answer,
+        max_tokens=tier.max_tokens or most,
+    )
+
+
+def _with_latency(tier: TierSpec) -> TierSpec:
+    latency, objective = tier.mean_latency_ms or MEAN_LATENCY_MS, tier.objective
+    if objective is USUAL_OBJECTIVE and objective.ttft_ms > latency:
+        objective = msgspec.structs.replace(objective, ttft_ms=latency)
+    return msgspec.structs.replace(tier, mean_latency_ms=latency, objective=objective)
+
+
+def _by_cost(tiers: list[TierSpec], prompt_tokens: int) -> list[int]:
+    """Places in the order of predicted cost. Equal costs keep the catalogue's order, and so do prices that followed
+    from the place: only the others are sorted, among the places that they have."""
+    known = [place for place, tier in enumerate(tiers) if tier.price.estimated != "order"]
+
+    def cost(place: int) -> float:
+        tier = tiers[place]
+        return (
+            tier.price.input_usd_per_million * prompt_tokens
+            + tier.price.output_usd_per_million * tier.expected_answer_tokens
+        )
+
+    order = list(range(len(tiers)))
+    for place, taken in zip(known, sorted(known, key=cost), strict=True):
+        order[place] = taken
+    return order

@@ -1,0 +1,57 @@
+"""Reads a catalogue from TOML, shipped or one's own, and reports everything that is wrong with it at once."""
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.defaults import completed, expanded
+from tiers.catalog.toml_entry import convert_entry
+from tiers.catalog.validate import check_rules
+from tiers.errors import CatalogError
+
+
+def load_catalog(name_or_path: str) -> Catalog:
+    """Read and check a catalogue: `laptop`, `datacenter`, or the path of a TOML file.
+
+    Raises CatalogError with every problem found, not only the first.
+    """
+    text, origin = _read(name_or_path)
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogError(f"{origin} is not valid TOML: {error}") from error
+    return parse_catalog({"name": Path(name_or_path).stem} | table, origin)
+
+
+def parse_catalog(table: dict[str, object], origin: str) -> Catalog:
+    """Convert and check a decoded TOML document; `origin` names it in error messages. Raises CatalogError."""
+    problems: list[str] = []
+    catalog = convert_entry(Catalog, expanded(table), "", problems)
+    if catalog is not None:
+        catalog = completed(catalog)
+        problems += check_rules(catalog)
+    if problems or catalog is None:
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        raise CatalogError(f"{origin} has {len(problems)} problem(s):\n{lines}")
+    return catalog
+
+
+def shipped_catalogs() -> list[str]:
+    """Names that `load_catalog` understands without a path."""
+    folder = resources.files("tiers.catalogs")
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def _read(name_or_path: str) -> tuple[str, str]:
+    if name_or_path in shipped_catalogs():
+        text = resources.files("tiers.catalogs").joinpath(f"{name_or_path}.toml").read_text(encoding="utf-8")
+        return text, f"catalogue '{name_or_path}'"
+    path = Path(name_or_path).expanduser()
+    try:
+        return path.read_text(encoding="utf-8"), f"catalogue {path}"
+    except (OSError, UnicodeDecodeError) as error:
+        known = ", ".join(shipped_catalogs())
+        raise CatalogError(
+            f"catalogue '{name_or_path}' cannot be read ({error}); give one of {known}, or the path of a TOML file"
+        ) from error

@@ -1,0 +1,89 @@
+"""Prices of tiers whose catalogue has none, so that routing and budgets have a cost to work with.
+
+Of the three ways the first that can be used:
+
+1. **Size.** A model of P billion parameters costs $0.05 x P per million prompt tokens. The shipped catalogues' prices
+   come to $0.04 to $0.08 per billion.
+2. **Seconds.** An answer that takes `mean_latency_ms` costs that share of a server for $1 per hour.
+3. **Order.** Where neither is known, the price follows from the tier's place: between two prices that are known, equal
+   factors apart; beyond them four times as much per tier; if none is known, from that of a model of 3 billion on.
+
+An output token costs three prompt tokens. Estimates are marked in `Price.estimated`, and wherever a cost is shown.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from tiers.catalog.gpu_group import GpuModelSpec
+from tiers.catalog.tier_spec import Price, TierSpec
+
+USD_PER_BILLION = 0.05
+OUTPUT_FACTOR = 3.0
+USD_PER_HOUR = 1.0
+STEP_FACTOR = 4.0
+FIRST_BILLIONS = 3.0
+_BITS = {"dense": 16.0, "int8": 8.0, "fp8": 8.0, "fp8-blocks": 8.0, "int4": 4.5}
+# "30B" and "135M", "8x7B" (of the experts two are active), and "A3B" for the active part of what goes before it.
+_SIZE = re.compile(r"(?<![A-Za-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)(b|m)(?![A-Za-z0-9])", re.IGNORECASE)
+_ACTIVE = re.compile(r"(?<![A-Za-z0-9])a(\d+(?:\.\d+)?)b(?![A-Za-z0-9])", re.IGNORECASE)
+
+
+def named_billions(name: str) -> float | None:
+    """Billions of active parameters, where a model's name or path says them; None if it does not."""
+    if active := _ACTIVE.search(name):
+        return float(active[1])
+    if (size := _SIZE.search(name)) is None:
+        return None
+    billions = float(size[2]) * (2.0 if size[1] else 1.0)
+    return billions / 1000 if size[3] in "mM" else billions
+
+
+def planned_billions(model: GpuModelSpec) -> float:
+    """Billions of parameters of a GPU group's model: by the name of its shape, its own, or the bytes of its weights."""
+    named = named_billions(model.shape or "") or named_billions(model.name) or named_billions(model.path)
+    return model.weight_bytes * 8 / _BITS[model.compute] / 1e9 if named is None else named
+
+
+def estimated_prices(tiers: Sequence[TierSpec], billions: Sequence[float | None], prompt_tokens: int) -> list[Price]:
+    """The price of every tier: its own where it has one, else an estimate.
+
+    `billions`: of each tier's model, None where not known; `prompt_tokens` of the request that a tier's seconds are of.
+    """
+    first = [_first(tier, size, prompt_tokens) for tier, size in zip(tiers, billions, strict=True)]
+    places = [place for place, price in enumerate(first) if price is not None]
+    inputs = [price.input_usd_per_million for price in first if price is not None]
+    return [
+        _price(_by_place(place, places, inputs), "order") if price is None else price
+        for place, price in enumerate(first)
+    ]
+
+
+def _first(tier: TierSpec, billions: float | None, prompt_tokens: int) -> Price | None:
+    """The tier's own price, or one by size or seconds."""
+    if tier.price.estimated != "order":
+        return tier.price
+    if billions is not None:
+        return _price(USD_PER_BILLION * billions, "size")
+    if tier.mean_latency_ms:
+        usd = tier.mean_latency_ms / 1e3 / 3600 * USD_PER_HOUR
+        return _price(usd * 1e6 / (prompt_tokens + OUTPUT_FACTOR * tier.expected_answer_tokens), "seconds")
+    return None
+
+
+def _by_place(place: int, places: Sequence[int], inputs: Sequence[float]) -> float:
+    if not places:
+        return USD_PER_BILLION * FIRST_BILLIONS * STEP_FACTOR**place
+    if place < places[0]:
+        return float(inputs[0] * STEP_FACTOR ** (place - places[0]))
+    if place > places[-1]:
+        return float(inputs[-1] * STEP_FACTOR ** (place - places[-1]))
+    return float(np.exp(np.interp(place, places, np.log(np.maximum(inputs, 1e-9)))))
+
+
+def _price(input_usd: float, estimated: str) -> Price:
+    # Four digits: an estimate is not known any better, and sums of it stay readable.
+    rounded = float(f"{input_usd:.4g}")
+    output = float(f"{rounded * OUTPUT_FACTOR:.4g}")
+    return Price(input_usd_per_million=rounded, output_usd_per_million=output, estimated=estimated)  # type: ignore[arg-type]

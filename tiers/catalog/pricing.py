@@ -1,0 +1,93 @@
+"""What answers cost: billed cost of one request, predicted cost per tier, blended cost of a traffic mix."""
+
+from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from functools import lru_cache
+
+import msgspec
+
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.tier_spec import Price, TierSpec
+from tiers.tier import Usage
+
+LEAST_COST_USD = 1e-9
+"""A thousandth of a micro-dollar: the least predicted cost of an answer, so that costs have shares of each other."""
+
+
+def cost_usd(tier: TierSpec, usage: Usage) -> float:
+    """US dollars billed for `usage`, rounded half up to the micro-dollar (SPEC RT-08)."""
+    return request_cost_usd(tier.price, usage.prompt_tokens, usage.completion_tokens)
+
+
+def request_cost_usd(price: Price, prompt_tokens: int, completion_tokens: int) -> float:
+    """Dollars per million tokens x tokens are micro-dollars; computed in decimals, so that nothing drifts."""
+    micro = (
+        _exact(price.input_usd_per_million) * prompt_tokens + _exact(price.output_usd_per_million) * completion_tokens
+    )
+    return float(micro.quantize(_MICRO_DOLLAR, rounding=ROUND_HALF_UP) / 1_000_000)
+
+
+_MICRO_DOLLAR = Decimal(1)
+
+
+@lru_cache(maxsize=1024)
+def _exact(usd: float) -> Decimal:
+    return Decimal(str(usd))
+
+
+def predicted_costs(
+    catalog: Catalog, prompt_tokens: int, max_tokens: int | None, answer_tokens: Sequence[float | None] = ()
+) -> list[float]:
+    """Predicted US dollars of answering with tier 1, 2, …, before anything is generated; unrounded.
+
+    Output is taken as `answer_tokens` where that is predicted (by tier; None where not), else as the tier's expected
+    answer; or as what `max_tokens` lets it bill, where that is less. The result never falls, whatever the prices: a
+    tier costs at least as much as the one below (cumulative maximum), which is what lets a higher quality target never
+    lower a tier (SPEC RT-05). Of tiers that cost the same, routing prefers the lower number.
+    """
+    costs = [LEAST_COST_USD]
+    for place, tier in enumerate(catalog.tiers):
+        predicted = answer_tokens[place] if place < len(answer_tokens) else None
+        output: float = tier.expected_answer_tokens if predicted is None else predicted
+        if max_tokens is not None:
+            output = min(output, max_tokens * tier.samples_per_choice)
+        micro = tier.price.input_usd_per_million * prompt_tokens + tier.price.output_usd_per_million * output
+        costs.append(max(micro / 1e6, costs[-1]))
+    return costs[1:]
+
+
+class BlendedCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean US dollars per request of a traffic mix; savings are shares of the baseline's cost, negative if dearer."""
+
+    per_request: float
+    saving: float
+    per_request_with_checks: float
+    saving_with_checks: float
+
+
+def blended_cost(
+    request_costs: Sequence[float],
+    mix: Sequence[float],
+    *,
+    baseline_cost: float,
+    check_rate: float = 0.05,
+    checked_tiers: Sequence[int] = (1, 2),
+) -> BlendedCost:
+    """Blended cost of `mix` (share of requests per tier, summing to 1), and the saving against `baseline_cost`.
+
+    A share `check_rate` of the requests of `checked_tiers` is verified by one answer of the last tier
+    (SPEC RT-09: 60/20/15/5% at $0.0001/0.0005/0.003/0.01 against $0.003).
+    Raises ValueError when lengths differ or the shares do not sum to 1.
+    """
+    if len(mix) != len(request_costs) or abs(sum(mix) - 1) > 1e-6 or min(mix) < 0:
+        raise ValueError(f"mix {list(mix)}: expected {len(request_costs)} shares in [0, 1] that sum to 1")
+    if baseline_cost <= 0:
+        raise ValueError(f"baseline_cost = {baseline_cost}: must be positive")
+    plain = sum(share * cost for share, cost in zip(mix, request_costs, strict=True))
+    checked = plain + check_rate * sum(mix[k - 1] for k in checked_tiers) * request_costs[-1]
+    return BlendedCost(
+        per_request=plain,
+        saving=1 - plain / baseline_cost,
+        per_request_with_checks=checked,
+        saving_with_checks=1 - checked / baseline_cost,
+    )

@@ -1,0 +1,214 @@
+"""One tier of a catalogue as typed data: model or server, decoding policy, sampling, price and objective."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+
+from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
+from tiers.tools.dialect import DialectName
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+MIN_TIERS, MAX_TIERS = 2, 8
+TierNumber = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIERS)]
+
+
+class TierClass(StrEnum):
+    """What kind of prompt a tier is made for (SPEC RT-01): the strongest that a 3B, an 8B or a 70B model answers well
+    enough, or a 70B model that thinks."""
+
+    SIMPLE = "SIMPLE"
+    MEDIUM = "MEDIUM"
+    COMPLEX = "COMPLEX"
+    EXPERT = "EXPERT"
+
+
+RemoteKind = Literal["openai", "vllm", "sglang", "tensorrt-llm", "triton-tensorrt-llm", "triton-vllm"]
+
+
+class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server elsewhere. `base_url` ends where `/chat/completions` begins (usually in `/v1`), Triton's before `/v2`.
+
+    `kind`: what server it is, which decides its health probe, its queue's metrics and its own names of fields; `openai`
+    is any that is OpenAI-compatible. The others are vLLM, SGLang, `trtllm-serve`, and Triton Inference Server with the
+    TensorRT-LLM or the vLLM backend, where `model` is the name in Triton's model repository.
+    `tokenizer` (Triton only): model file or folder whose chat template writes conversations; without it only raw
+    prompts are answered. `cumulative_text` (Triton with TensorRT-LLM): each event repeats the text before it, as the
+    model `tensorrt_llm_bls` does with `accumulate_tokens`. `whole_path` (likewise): how whole answers are asked for; by
+    `infer` a model that is not decoupled.
+    Several servers of the same model: `base_urls` instead, or `replicas`, which may differ in weight and key; requests
+    are spread over them as `balancing` says.
+    `api_key_env` names the environment variable that holds the key; the key itself never stands in a catalogue.
+    `stream_usage` asks for token counts (`stream_options`); switch it off for a server that refuses the field.
+    `stream_whole`: stream from the server also what a caller wants whole. A server that hangs is then noticed after
+    `read_timeout_seconds` instead of `total_timeout_seconds`, for more work per token.
+    `max_tokens_field`: OpenAI's reasoning models know only `max_completion_tokens`, older servers only `max_tokens`.
+    """
+
+    base_url: str = ""
+    base_urls: list[str] = []
+    replicas: list[ReplicaSpec] = []
+    balancing: BalancingSpec = BalancingSpec()
+    kind: RemoteKind = "openai"
+    model: str
+    tokenizer: str | None = None
+    cumulative_text: bool = False
+    whole_path: Literal["generate", "infer"] = "generate"
+    max_context: Annotated[int, msgspec.Meta(ge=2)] = 32_768
+    api_key_env: str | None = None
+    connect_timeout_seconds: Positive = 5.0
+    read_timeout_seconds: Positive = 60.0
+    total_timeout_seconds: Positive = 600.0
+    stream_usage: bool = True
+    stream_whole: bool = False
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+
+    @property
+    def servers(self) -> list[ReplicaSpec]:
+        """All servers in one form, one or several."""
+        urls = [self.base_url] if self.base_url else self.base_urls
+        return [ReplicaSpec(base_url=url) for url in urls] + self.replicas
+
+    @property
+    def is_triton(self) -> bool:
+        """Whether it speaks Triton's protocol instead of OpenAI's."""
+        return self.kind.startswith("triton-")
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether the servers are given as a list, be it of one."""
+        return not self.base_url
+
+    def alone(self, replica: ReplicaSpec) -> "RemoteSpec":
+        """As if `replica` were the only server."""
+        key = replica.api_key_env or self.api_key_env
+        return msgspec.structs.replace(self, base_url=replica.base_url, base_urls=[], replicas=[], api_key_env=key)
+
+
+class PlainSpec(msgspec.Struct, frozen=True, tag_field="kind", tag="plain", forbid_unknown_fields=True):
+    """Decode once."""
+
+
+class SelfConsistencySpec(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="self-consistency", forbid_unknown_fields=True
+):
+    """Majority of several samples where the answer is short and checkable (Wang et al. 2022)."""
+
+    samples: Annotated[int, msgspec.Meta(ge=2, le=64)] = 5
+    temperature: Annotated[float, msgspec.Meta(gt=0, le=2)] = 0.7
+
+
+class ChainOfThoughtSpec(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="chain-of-thought", forbid_unknown_fields=True
+):
+    """Think first, within `budget_tokens`, then answer (SPEC TI-04).
+
+    `instruction` is added to the last user turn; `opening` begins the assistant's turn; thinking ends at the first
+    of `end_markers`, at the end of the turn or with the budget; `answer_opening` then leads into the answer.
+    A model that writes `<think>…</think>` itself wants opening `<think>\\n`, marker `</think>` and answer opening
+    `\\n</think>\\n\\n`. At least `min_answer_tokens` stay for the answer, or half of a small `max_tokens`.
+
+    `settled_probes`: end the thought once that many probes in a row, greedy answers of at most `probe_tokens` tokens
+    drawn at ends of sentences and at least `probe_every_tokens` tokens apart, gave the same short answer; 0 never
+    probes. Probes take their tokens from the budget and are billed as reasoning.
+    """
+
+    budget_tokens: Count
+    instruction: str = "Think step by step before you answer."
+    opening: str = "Let's think step by step.\n"
+    end_markers: tuple[str, ...] = ("</think>", "Final answer:")
+    answer_opening: str = "\n\nFinal answer:"
+    min_answer_tokens: Count = 64
+    settled_probes: Annotated[int, msgspec.Meta(ge=0, le=16)] = 0
+    probe_every_tokens: Count = 32
+    probe_tokens: Count = 16
+
+
+PolicySpec = PlainSpec | SelfConsistencySpec | ChainOfThoughtSpec
+
+
+class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a request gets that does not say (SPEC GW-04)."""
+
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.7
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
+    top_k: Annotated[int, msgspec.Meta(ge=0)] = 0
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    repetition_penalty: Positive = 1.0
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """US dollars per million tokens; dollars per million times tokens are micro-dollars.
+
+    `estimated`: from what it was estimated where the catalogue has none (`tiers.catalog.price_estimate`): the model's
+    size, the seconds of an answer, or the tier's place; "" for a price that was given.
+    """
+
+    input_usd_per_million: NonNegative
+    output_usd_per_million: NonNegative
+    estimated: Literal["", "size", "seconds", "order"] = ""
+
+
+class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Latency objective in milliseconds: time to first token and time between tokens."""
+
+    ttft_ms: Positive
+    itl_ms: Positive
+
+
+USUAL_OBJECTIVE = Objective(ttft_ms=2000, itl_ms=100)
+NO_PRICE = Price(input_usd_per_million=0.0, output_usd_per_million=0.0, estimated="order")
+
+
+class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One tier; SPEC RT-07's six fields are `number`, `model_name`, `url`, `price`, `mean_latency_ms`, `max_tokens`.
+
+    Only `name` and one of `model` and `remote` are required. What else a catalogue leaves out is filled in when it is
+    read (`tiers.catalog.defaults`); until then it is 0, or `NO_PRICE`.
+    `tier_class` describes the tier: while no outcomes of these tiers are known, prompts are routed by what the tiers
+    are like.
+    Exactly one of `model` (a model of the catalogue's cores) and `remote` is set. `expected_answer_tokens` is the
+    mean number of billed output tokens, reasoning and discarded samples included; predicted costs rest on it.
+    `mean_latency_ms` is what an answer is expected to take; routing uses it until there are measurements.
+    `max_tokens` bounds the output of one request, and `default_max_tokens` that of a request that sets no bound of its
+    own; None is as much as `max_tokens`. `tool_dialect` says how the model writes tool calls, where its chat
+    template does not tell.
+    """
+
+    number: TierNumber = 0
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    tier_class: TierClass | None = msgspec.field(name="class", default=None)
+    model: str | None = None
+    remote: RemoteSpec | None = None
+    policy: PolicySpec = PlainSpec()
+    sampling: SamplingDefaults = SamplingDefaults()
+    price: Price = NO_PRICE
+    objective: Objective = USUAL_OBJECTIVE
+    expected_answer_tokens: Count = 0
+    mean_latency_ms: Positive = 0.0
+    max_tokens: Count = 0
+    default_max_tokens: Count | None = None
+    tool_dialect: DialectName | None = None
+
+    @property
+    def model_name(self) -> str:
+        """The model that answers, local or remote."""
+        return self.remote.model if self.remote is not None else str(self.model)
+
+    @property
+    def url(self) -> str:
+        """Where the tier is: a base URL or several, or `in-process`."""
+        return ", ".join(s.base_url for s in self.remote.servers) if self.remote is not None else "in-process"
+
+    def answer_limit(self, max_tokens: int | None) -> int:
+        """Most output tokens of a choice for a request that asks for at most `max_tokens`; None: it does not say."""
+        wanted = self.default_max_tokens if max_tokens is None else max_tokens
+        return self.max_tokens if wanted is None else min(wanted, self.max_tokens)
+
+    @property
+    def samples_per_choice(self) -> int:
+        """How many sequences one choice may bill, each up to the request's `max_tokens`."""
+        return self.policy.samples if isinstance(self.policy, SelfConsistencySpec) else 1

@@ -1,0 +1,287 @@
+"""What must hold between the entries of a catalogue, beyond the type of each field."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Literal
+from urllib.parse import urlsplit
+
+from inference_core.errors import InvalidRequestError
+from inference_core.live_knobs import COMMON_KNOBS, changed_knobs
+from inference_core.model_shapes import SHAPES
+from inference_core.model_spec import ModelSpec
+from inference_core.protocol import Knobs, KnobValue
+from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
+from tiers.catalog.pricing import request_cost_usd
+from tiers.catalog.replica_spec import BalancingSpec
+from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS, ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierSpec
+from tiers.metadata_addresses import is_metadata_host
+
+Changes = Mapping[str, KnobValue]
+
+
+def check_rules(catalog: Catalog) -> list[str]:
+    """Every violated rule as one sentence naming the entry, the value and what is allowed."""
+    problems = list(_check_numbering(catalog.tiers))
+    problems += _check_models(catalog)
+    problems += _check_embeddings(catalog)
+    for tier in catalog.tiers:
+        problems += _check_tier(catalog, tier)
+    if not problems:
+        problems += _check_costs(catalog)
+    return problems
+
+
+def _check_numbering(tiers: list[TierSpec]) -> Iterator[str]:
+    numbers = [t.number for t in tiers]
+    if not MIN_TIERS <= len(tiers) <= MAX_TIERS:
+        yield f"tiers: there are {len(tiers)}; a catalogue has {MIN_TIERS} to {MAX_TIERS}"
+    if 0 in numbers:
+        yield f"tiers: numbers are {[number or None for number in numbers]}; number all tiers, or none"
+    elif numbers != list(range(1, len(tiers) + 1)):
+        yield f"tiers: numbers are {numbers}; they must be 1 to {len(tiers)} in this order"
+    yield from _duplicates("tiers", (t.name for t in tiers))
+
+
+def _check_models(catalog: Catalog) -> Iterator[str]:
+    core = catalog.core
+    names = [m.name for m in core.models] + [m.name for g in catalog.gpu_groups for m in g.models]
+    yield from _duplicates("models", names)
+    yield from _duplicates("gpu_groups", (g.name for g in catalog.gpu_groups))
+    if core.slab_bytes <= 0 or core.arena_bytes < core.slab_bytes:
+        yield (
+            f"core.arena_bytes = {core.arena_bytes}, core.slab_bytes = {core.slab_bytes}: the arena must hold at least "
+            "one slab, and slabs need a positive size"
+        )
+    yield from _check_knobs("core", core.knobs, {m.name: m.knobs for m in core.models})
+    yield from _check_shapes(catalog)
+    if core.threads is not None and core.threads < 1:
+        yield f"core.threads = {core.threads}: must be 1 or more, or absent for one per CPU"
+    for i, model in enumerate(core.models):
+        where = f"core.models[{i}] ({model.name})"
+        if model.max_context is not None and model.max_context < 2:
+            yield f"{where}.max_context = {model.max_context}: a prompt and an answer need at least 2 tokens"
+        if model.block_size < 1:
+            yield f"{where}.block_size = {model.block_size}: must be 1 or more"
+        yield from _check_draft(where, model, core.models, core.knobs, "core")
+    for group in catalog.gpu_groups:
+        yield from _check_group(group)
+
+
+def _check_embeddings(catalog: Catalog) -> Iterator[str]:
+    answering = {"auto", *catalog.model_paths, *(t.name for t in catalog.tiers), *(t.model_name for t in catalog.tiers)}
+    yield from _duplicates("embeddings", (e.name for e in catalog.embeddings))
+    for embedding in catalog.embeddings:
+        where = f"embeddings '{embedding.name}'"
+        if embedding.name in answering:
+            yield f"{where}: a model that answers has this name; choose another"
+        if (embedding.model is None) == (embedding.path is None):
+            yield f"{where}: give either model, one of core.models, or path, the folder of an encoder's checkpoint"
+        elif embedding.model is not None and embedding.model not in {m.name for m in catalog.core.models}:
+            yield f"{where}.model = {embedding.model!r}: no such model in core.models"
+        elif embedding.path is not None and (embedding.layer is not None or embedding.pooling != "mean"):
+            yield f"{where}: an encoder's last state is averaged; layer and pooling are for a core's model"
+
+
+def _check_group(group: GpuGroupSpec) -> Iterator[str]:
+    where = f"gpu_groups '{group.name}'"
+    if group.name == CPU_CORE:
+        yield f"{where}: '{CPU_CORE}' is the name of the CPU's own core; choose another"
+    if not group.models:
+        yield f"{where}: has no models; list at least one, or remove the group"
+        return
+    if group.kv_bytes <= 0:
+        yield f"{where}: the weights do not fit:\n    " + "\n    ".join(group.memory_lines())
+    if group.cards % group.pipeline:
+        yield f"{where}: {group.cards} cards make no {group.pipeline} equal stages; pipeline must divide cards"
+        return
+    for model in group.models:
+        if model.num_kv_heads % group.tensor:
+            yield (
+                f"{where}, model '{model.name}': {model.num_kv_heads} KV heads cannot be "
+                f"split over {group.tensor} cards; the number of cards must divide them"
+            )
+        if model.num_layers < group.pipeline:
+            yield f"{where}, model '{model.name}': {model.num_layers} layers make no {group.pipeline} stages"
+        yield from _check_draft(f"{where}, model '{model.name}'", model, group.models, group.knobs, "group")
+    yield from _check_knobs(where, group.knobs, {m.name: m.knobs for m in group.models})
+    most = {"max_num_batched_tokens": group.max_num_batched_tokens, "max_num_seqs": group.max_num_seqs}
+    for owner, knobs in ((where, group.knobs), *((f"{where}, model '{m.name}'", m.knobs) for m in group.models)):
+        for knob, room in most.items():
+            value = knobs.get(knob)
+            if isinstance(value, int) and value > room:
+                yield f"{owner}: knob {knob} = {value}: memory is set aside for {room}; raise {where}.{knob}"
+
+
+def _check_draft(
+    where: str,
+    model: ModelSpec | GpuModelSpec,
+    beside: Sequence[ModelSpec | GpuModelSpec],
+    common: Changes,
+    place: Literal["core", "group"],
+) -> Iterator[str]:
+    if model.draft is not None and model.draft not in {m.name for m in beside} - {model.name}:
+        yield f"{where}.draft = {model.draft!r}: must be another model of this {place}"
+    if model.draft is None and {**common, **model.knobs}.get("speculation") == "draft_model":
+        yield f"{where}: speculation = 'draft_model' needs a draft, another model of this {place}"
+
+
+def _check_shapes(catalog: Catalog) -> Iterator[str]:
+    """A GPU model that names a well-known shape must agree with it where it states the same."""
+    for group in catalog.gpu_groups:
+        for model in group.models:
+            where = f"gpu_groups '{group.name}'.models '{model.name}'"
+            if model.shape is None:
+                continue
+            if model.shape not in SHAPES:
+                yield f"{where}.shape = '{model.shape}': must be one of {', '.join(SHAPES)}"
+                continue
+            for field in ("num_layers", "num_kv_heads", "head_dim"):
+                stated, true = getattr(model, field), getattr(SHAPES[model.shape], field)
+                if stated != true:
+                    yield f"{where}.{field} = {stated}: {model.shape} has {true}"
+
+
+def _check_knobs(where: str, common: Changes, by_model: Mapping[str, Changes]) -> Iterator[str]:
+    for name, value in common.items():
+        yield from _check_knob(f"{where}.knobs", name, value)
+    for model, knobs in by_model.items():
+        for name, value in knobs.items():
+            if name in COMMON_KNOBS:
+                yield f"{where}.models '{model}', knobs: {name} is the same for all models; set {where}.{name}"
+            else:
+                yield from _check_knob(f"{where}.models '{model}', knobs", name, value)
+
+
+def _check_knob(where: str, name: str, value: KnobValue) -> Iterator[str]:
+    try:
+        changed_knobs(Knobs(), {name: value}, Knobs())
+    except InvalidRequestError as error:
+        yield f"{where}: {error}"
+
+
+def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
+    where = _where(tier)
+    contexts = {m.name: m.max_context for m in catalog.core.models}
+    contexts |= {m.name: m.max_context for g in catalog.gpu_groups for m in g.models}
+    context: int | None = None
+    if (tier.model is None) == (tier.remote is None):
+        yield f"{where}: exactly one of model and remote must be set, got {tier.model!r} and {tier.remote!r}"
+    elif tier.remote is not None:
+        context = tier.remote.max_context
+        yield from _check_remote(f"{where}.remote", tier, tier.remote)
+    elif tier.model not in contexts:
+        yield f"{where}.model = {tier.model!r}: unknown; models of this catalogue: {', '.join(contexts) or 'none'}"
+    else:
+        context = contexts[tier.model]
+    if context is not None and tier.max_tokens >= context:
+        yield f"{where}.max_tokens = {tier.max_tokens}: must be below the model's context of {context} tokens"
+    if tier.objective.ttft_ms > tier.mean_latency_ms:
+        yield (
+            f"{where}.objective.ttft_ms = {tier.objective.ttft_ms:g}: the first token cannot be due after the whole "
+            f"answer, mean_latency_ms = {tier.mean_latency_ms:g}"
+        )
+    if tier.default_max_tokens is not None and tier.default_max_tokens > tier.max_tokens:
+        yield (
+            f"{where}.default_max_tokens = {tier.default_max_tokens}: must not pass max_tokens = {tier.max_tokens}, "
+            "the most that a request may ask for"
+        )
+    if isinstance(tier.policy, ChainOfThoughtSpec):
+        needed = tier.policy.budget_tokens + tier.policy.min_answer_tokens
+        if needed > tier.answer_limit(None):
+            bound = "max_tokens" if tier.default_max_tokens is None else "default_max_tokens"
+            yield (
+                f"{where}.policy: budget_tokens + min_answer_tokens = {needed} must not pass "
+                f"{bound} = {tier.answer_limit(None)}"
+            )
+        probes = tier.policy.settled_probes * (tier.policy.probe_every_tokens + tier.policy.probe_tokens)
+        if probes > tier.policy.budget_tokens:
+            yield (
+                f"{where}.policy: settled_probes = {tier.policy.settled_probes} probes and the thought between take "
+                f"{probes} tokens, and budget_tokens = {tier.policy.budget_tokens} leaves no time to settle"
+            )
+        if not all(tier.policy.end_markers):
+            yield f"{where}.policy.end_markers: an empty marker would end every thought at once; remove it"
+
+
+def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[str]:
+    if not isinstance(tier.policy, PlainSpec):
+        yield f"{where}: a remote tier decodes by policy kind 'plain' only; its server decides how it thinks"
+    if sum(map(bool, (remote.base_url, remote.base_urls, remote.replicas))) != 1:
+        yield f"{where}: exactly one of base_url, base_urls and replicas must be set"
+    for i, server in enumerate(remote.servers):
+        at = f"{where}.replicas[{i}]" if remote.replicas else where
+        yield from _check_url(f"{at}.base_urls[{i}]" if remote.base_urls else f"{at}.base_url", server.base_url)
+        yield from _check_key_name(at, server.api_key_env)
+    yield from _check_key_name(where, remote.api_key_env)
+    if remote.is_replicated:
+        urls = (server.base_url.rstrip("/") for server in remote.servers)
+        yield from _duplicates(f"{where}, replicas", (url for url in urls if "@" not in url))
+        if tier.objective.ttft_ms > remote.balancing.first_token_timeout_seconds * 1000:
+            yield (
+                f"{where}.balancing.first_token_timeout_seconds = {remote.balancing.first_token_timeout_seconds:g}: "
+                f"shorter than the objective ttft_ms = {tier.objective.ttft_ms:g}, so good replicas would be given up"
+            )
+    elif remote.balancing != BalancingSpec():
+        yield f"{where}.balancing: there is one server; list several as base_urls or replicas, or leave it out"
+    if not remote.is_triton and remote.tokenizer is not None:
+        yield f"{where}.tokenizer: only Triton is sent text; a server of kind '{remote.kind}' has a template of its own"
+    if remote.kind != "triton-tensorrt-llm" and (remote.cumulative_text or remote.whole_path != "generate"):
+        yield f"{where}: cumulative_text and whole_path are for kind 'triton-tensorrt-llm', not for '{remote.kind}'"
+    if remote.is_triton and not re.fullmatch(r"[A-Za-z0-9._-]+", remote.model):
+        yield f"{where}.model = {remote.model!r}: expected the name of a model in Triton's repository"
+    if remote.read_timeout_seconds > remote.total_timeout_seconds:
+        yield (
+            f"{where}.read_timeout_seconds = {remote.read_timeout_seconds:g}: must not pass "
+            f"total_timeout_seconds = {remote.total_timeout_seconds:g}"
+        )
+    if tier.objective.ttft_ms > remote.read_timeout_seconds * 1000:
+        yield (
+            f"{where}.read_timeout_seconds = {remote.read_timeout_seconds:g}: shorter than the objective "
+            f"ttft_ms = {tier.objective.ttft_ms:g}, so good answers would be cut off"
+        )
+
+
+def _check_url(where: str, base_url: str) -> Iterator[str]:
+    try:
+        url = urlsplit(base_url)
+        port_is_valid = url.port is None or url.port > 0
+    except ValueError:
+        yield f"{where} = {base_url!r}: not a URL"
+        return
+    if url.username or url.password:
+        yield f"{where}: holds credentials; put the key into an environment variable named by api_key_env"
+    elif url.scheme not in ("http", "https") or not url.hostname or not port_is_valid or url.query or url.fragment:
+        yield f"{where} = {base_url!r}: expected http://HOST[:PORT]/PATH or https://…, without query and fragment"
+    elif is_metadata_host(url.hostname):
+        yield f"{where} = {base_url!r}: clouds have their metadata there; no model server does"
+
+
+def _check_key_name(where: str, name: str | None) -> Iterator[str]:
+    if name is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        yield f"{where}.api_key_env: expected the name of an environment variable, not a key"
+
+
+def _check_costs(catalog: Catalog) -> Iterator[str]:
+    prompt = catalog.reference_prompt_tokens
+    # An estimate refuses no catalogue: predicted costs do not fall, whatever the prices (`tiers.catalog.pricing`).
+    priced = [tier for tier in catalog.tiers if not tier.price.estimated]
+    costs = [request_cost_usd(t.price, prompt, t.expected_answer_tokens) for t in priced]
+    for (cheap, cheap_cost), (dear, dear_cost) in pairwise(zip(priced, costs, strict=True)):
+        if dear_cost < cheap_cost:
+            yield (
+                f"{_where(dear)}.price: a request of {prompt} prompt tokens is predicted to cost ${dear_cost:.6f}, "
+                f"less than ${cheap_cost:.6f} of {cheap.name}; costs must not fall with the tier"
+            )
+
+
+def _duplicates(where: str, names: Iterable[str]) -> Iterator[str]:
+    for name, count in Counter(names).items():
+        if count > 1:
+            yield f"{where}: the name {name!r} stands {count} times; names must be unique"
+
+
+def _where(tier: TierSpec) -> str:
+    return f"tiers '{tier.name}'"

@@ -1,0 +1,273 @@
+"""One model of a core with its tokeniser: the step from requests to token ids and from outputs to deltas."""
+
+import itertools
+import os
+import re
+import time
+from collections.abc import AsyncGenerator, Callable, Set
+from contextlib import AsyncExitStack, aclosing
+from typing import TypeVar
+
+import msgspec
+
+from inference_core.client import CoreClient
+from inference_core.errors import CoreGoneError, CoreLostError, InvalidRequestError, QueueFullError
+from inference_core.evidence import Evidence
+from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
+from inference_core.tokenization.tokenizer import Piece, Tokenizer
+from tiers.decoding.choice_detokenizer import Choice
+from tiers.decoding.prompt import Prompt, TextPrompt, TokenPrompt
+from tiers.decoding.text_threads import TextThreads
+from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
+from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
+from tiers.tools.dialect import DialectName
+from tiers.tools.tool_calling import ToolCalling
+
+T = TypeVar("T")
+
+_serial = itertools.count()
+
+
+class Decoder:
+    """What decoding policies are made of. `max_context` is in tokens, `max_tokens` bounds one request's output, and
+    `default_max_tokens` that of one that sets no bound. `threads`: where long prompts are read.
+    """
+
+    def __init__(
+        self,
+        core: CoreClient,
+        model: str,
+        tokenizer: Tokenizer,
+        *,
+        max_context: int,
+        max_tokens: int,
+        default_max_tokens: int | None = None,
+        tier: str,
+        tool_dialect: DialectName | None = None,
+        threads: TextThreads | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.calling = ToolCalling(tokenizer, tool_dialect)
+        self.max_context = max_context
+        self.threads = threads or TextThreads()
+        self._core, self._model, self._tier = core, model, tier
+        self._max_tokens, self._default_max_tokens = max_tokens, default_max_tokens or max_tokens
+
+    def prompt(self, request: GenerationRequest, instruction: str = "") -> Prompt:
+        """The request's prompt, with `instruction` at the end of the last user turn of a chat; the same one each time,
+        for all tiers that read it in the same way."""
+        if isinstance(request.prompt, list):
+            return TokenPrompt(request.prompt, self.tokenizer.vocab_size)
+        key = self.tokenizer, instruction, request.request_id
+        prompt = request.prompts_read.get(key)
+        if prompt is None:
+            prompt = request.prompts_read[key] = self._prompt(request, instruction)
+        return prompt
+
+    def _prompt(self, request: GenerationRequest, instruction: str) -> Prompt:
+        if request.messages is None:
+            return TextPrompt(self.tokenizer, lambda: [str(request.prompt)], marked=True, param="prompt")
+        return TextPrompt(self.tokenizer, lambda: self._chat(request, instruction), marked=False, param="messages")
+
+    def _chat(self, request: GenerationRequest, instruction: str) -> list[Piece]:
+        """Messages and tools in the model's chat format, up to where the assistant begins to speak."""
+        messages = request.messages
+        if not messages:
+            raise InvalidRequestError("messages: must not be empty", "messages")
+        if instruction:
+            messages = _instructed(messages, instruction)
+        turns, tools = self.calling.turns(messages, request.tooling)
+        return self.tokenizer.chat_pieces(turns, add_generation_prompt=True, tools=tools)
+
+    def own_ids(self, text: str) -> list[int]:
+        """Tokens of a text of the catalogue's: unlike text from outside, it may name the model's control tokens."""
+        controls = self.tokenizer.control_tokens
+        if not controls:
+            return self.tokenizer.encode(text)
+        pieces = re.split(f"({'|'.join(map(re.escape, sorted(controls, key=len, reverse=True)))})", text)
+        return [i for p in pieces if p for i in ([controls[p]] if p in controls else self.tokenizer.encode(p))]
+
+    def room(self, request: GenerationRequest, prompt_tokens: int) -> int:
+        """How many tokens the request may generate: its own limit, the tier's and the context's.
+
+        Raises TierRequestError (`context_length_exceeded`) when the prompt leaves none.
+        """
+        room = self.max_context - prompt_tokens
+        if room < 1:
+            param = "messages" if request.messages is not None else "prompt"
+            raise TierRequestError(
+                f"{param}: {prompt_tokens} tokens do not fit tier '{self._tier}', whose context of {self.max_context} "
+                "tokens must hold the prompt and at least one token of the answer; shorten the prompt",
+                param,
+                "context_length_exceeded",
+            )
+        limit = self._default_max_tokens if request.max_tokens is None else request.max_tokens
+        least = 0 if request.echo else 1
+        if limit < least:
+            raise TierRequestError(f"max_tokens: {limit} given, at least {least} is needed", "max_tokens")
+        return min(room, limit, self._max_tokens)
+
+    async def decode(
+        self,
+        request: GenerationRequest,
+        prompt_ids: list[int],
+        *,
+        sampling: SamplingParams,
+        max_tokens: int,
+        n: int = 1,
+        stop: tuple[str, ...] = (),
+        include_stop: bool = False,
+        dropped: Set[int] = frozenset(),
+        reasoning: bool = False,
+    ) -> AsyncGenerator[Delta, None]:
+        """Continue `prompt_ids` n times; text deltas as they come, then one with the usage.
+
+        Closing the generator aborts the core's request. A stop string that ends a choice aborts that choice, and the
+        request with the last one. So does its index in `dropped`, which the caller may fill between two deltas: what
+        such a choice has drawn is billed, and no more is said of it. The request's meter counts what is drawn, as
+        `reasoning` tokens or as the answer's; the prompt counts once, with the first decoding for a request.
+        """
+        least, visible = sampling.min_tokens, self.calling.visible_controls(request)
+        choices = _or_refuse(
+            "stop", lambda: [Choice(i, self.tokenizer, stop, include_stop, least, visible) for i in range(n)]
+        )
+        unfinished = n
+        tally = _Tally(choices, len(prompt_ids) if request.meter.is_empty else 0, reasoning=reasoning)
+        command = self._command(request, prompt_ids, sampling, max_tokens, n)
+        try:
+            async with AsyncExitStack() as stack:
+                outputs = await stack.enter_async_context(aclosing(self._core.generate(command)))
+                request.meter.add(tally.usage)
+                # What was drawn before an early end, and lies here because its reader is slow, is used too.
+                stack.callback(self._take_unread, command.request_id, choices)
+                async for output in outputs:
+                    choice = choices[output.index]
+                    if output.finish_reason == "error" or (output.finish_reason == "abort" and not choice.finished):
+                        raise self._refusal(request, output, started=tally.started)
+                    tally.count(output)
+                    was_finished = choice.finished
+                    deltas = choice.push(output)
+                    if choice.finished and not was_finished:
+                        unfinished -= 1
+                        if unfinished and output.finish_reason is None:
+                            self._core.abort_choice(command.request_id, output.index)
+                    if output.evidence is not None and output.evidence.state:
+                        yield Delta(index=output.index, evidence=Evidence(output.evidence.state))
+                    if output.prompt_logprobs:
+                        yield Delta(index=output.index, prompt_logprobs=output.prompt_logprobs)
+                    for delta in deltas:
+                        yield delta
+                    for left in [choices[i] for i in dropped if not choices[i].finished]:
+                        left.leave()
+                        unfinished -= 1
+                        self._core.abort_choice(command.request_id, left.index)
+                    if not unfinished:
+                        break
+        except CoreLostError as error:
+            raise TierLostError(f"tier '{self._tier}': {error}") from error
+        except (CoreGoneError, QueueFullError) as error:
+            raise TierUnavailableError(f"tier '{self._tier}': {error}") from error
+        except InvalidRequestError as error:
+            raise _request_error(request, str(error), error.param) from error
+        if unfinished:
+            raise TierError(f"tier '{self._tier}': the core ended the request before its choices were finished")
+        yield Delta(
+            usage=tally.usage(),
+            queue_seconds=tally.queue_seconds,
+            preemptions=sum(tally.preemptions.values()),
+        )
+
+    def _take_unread(self, request_id: str, choices: list[Choice]) -> None:
+        for output in self._core.unread(request_id):
+            choices[output.index].push(output)
+
+    def _command(
+        self, request: GenerationRequest, prompt_ids: list[int], sampling: SamplingParams, max_tokens: int, n: int
+    ) -> AddRequest:
+        # One request may run on several tiers of a core, and in several phases, at the same time.
+        request_id = f"{request.request_id}/{self._tier}/{os.getpid()}-{next(_serial)}"
+        return AddRequest(
+            request_id=request_id,
+            model=self._model,
+            prompt_token_ids=prompt_ids,
+            sampling=msgspec.structs.replace(
+                sampling, max_tokens=max_tokens, min_tokens=min(sampling.min_tokens, max_tokens)
+            ),
+            n=n,
+            priority=request.priority,
+            arrival=request.arrival or time.monotonic(),
+            deadline=request.deadline,
+            strict_deadline=request.strict_deadline,
+            salt=request.salt,
+            adapter=request.adapter,
+            evidence=request.evidence,
+        )
+
+    def _refusal(self, request: GenerationRequest, output: SequenceOutput, *, started: bool) -> TierError:
+        message = f"tier '{self._tier}': {output.error or 'the core gave the request up'}"
+        if output.error_kind == "invalid":
+            return _request_error(request, message, output.error_param)
+        if output.error_kind == "overloaded" or not started:
+            return TierUnavailableError(message)
+        return TierError(message)
+
+
+class _Tally:
+    """What one command of the core has used so far, and what the core says of its choices beside their tokens.
+
+    `prompt_tokens`: of its prompt those that are billed with it.
+    """
+
+    def __init__(self, choices: list[Choice], prompt_tokens: int, *, reasoning: bool) -> None:
+        self.started = False
+        self._choices, self._prompt_tokens, self._reasoning = choices, prompt_tokens, reasoning
+        self._cached_tokens = 0
+        self.queue_seconds = 0.0
+        self.preemptions: dict[int, int] = {}
+
+    def count(self, output: SequenceOutput) -> None:
+        self.started = True
+        # The other choices find the prompt that the first one computed.
+        if output.index == 0:
+            self._cached_tokens = output.cached_tokens
+        if output.queue_seconds > self.queue_seconds:
+            self.queue_seconds = output.queue_seconds
+        if output.preemptions:
+            self.preemptions[output.index] = max(self.preemptions.get(output.index, 0), output.preemptions)
+
+    def usage(self) -> Usage:
+        """As of now; tokens of a choice behind its stop string do not count."""
+        drawn = sum(choice.completion_tokens for choice in self._choices)
+        return Usage(
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=drawn,
+            cached_tokens=min(self._cached_tokens, self._prompt_tokens),
+            reasoning_tokens=drawn if self._reasoning else 0,
+        )
+
+
+def _instructed(messages: list[ChatMessage], instruction: str) -> list[ChatMessage]:
+    """`messages` with the instruction at the end of the last user turn, or as a system turn if there is none."""
+    for i in reversed(range(len(messages))):
+        if messages[i].role == "user":
+            turn = msgspec.structs.replace(messages[i], content=f"{messages[i].content}\n\n{instruction}")
+            return [*messages[:i], turn, *messages[i + 1 :]]
+    return [ChatMessage(role="system", content=instruction), *messages]
+
+
+def _or_refuse(param: str, make: Callable[[], T]) -> T:
+    """What `make` makes; what the core's own parts refuse is the caller's to change."""
+    try:
+        return make()
+    except InvalidRequestError as error:
+        raise TierRequestError(str(error), error.param or param) from error
+
+
+def _request_error(request: GenerationRequest, message: str, param: str | None) -> TierRequestError:
+    """What the core refused, with the caller's name for a field of the core's command."""
+    if param == "prompt_token_ids":
+        param = "messages" if request.messages is not None else "prompt"
+        message = message.replace("prompt_token_ids", param)
+    if param == "adapter":
+        param = "model"
+    return TierRequestError(message, param)

@@ -1,0 +1,55 @@
+"""A tier that can be exchanged for another while it serves: whoever holds it asks the new one from then on."""
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from tiers.attempt import ReplicaStatus
+from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
+
+
+class ReloadableTier(Tier):
+    """Stands for the tier in force, which takes no requests before it was started. Answers under way stay with the
+    tier that began them."""
+
+    def __init__(self, current: Tier) -> None:
+        self.exchange(current)
+        self._started = False
+
+    def exchange(self, tier: Tier) -> None:
+        """Ask `tier`, which has been started, from now on. What was in force before is the caller's to close."""
+        self._current, self._started = tier, True
+        self.name, self.number, self.model, self.max_context = tier.name, tier.number, tier.model, tier.max_context
+        self.core_name, self.num_layers = tier.core_name, tier.num_layers
+
+    def in_force(self) -> Tier:
+        """See `Tier.in_force`."""
+        return self._current
+
+    async def start(self) -> None:
+        """See `Tier.start`."""
+        if not self._started:
+            current = self._current
+            await current.start()
+            self._started = current is self._current or self._started
+
+    async def close(self) -> None:
+        """See `Tier.close`."""
+        await self._current.close()
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Delta]:
+        """See `Tier.generate`."""
+        return self._current.generate(request)
+
+    def count_prompt_tokens(self, request: GenerationRequest) -> int:
+        """See `Tier.count_prompt_tokens`."""
+        return self._current.count_prompt_tokens(request)
+
+    def load(self) -> TierLoad:
+        """See `Tier.load`."""
+        load = self._current.load()
+        return load if self._started else msgspec.structs.replace(load, healthy=False)
+
+    def replicas(self) -> list[ReplicaStatus]:
+        """See `Tier.replicas`."""
+        return self._current.replicas()

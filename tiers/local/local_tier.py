@@ -1,0 +1,148 @@
+"""A tier in this process: a model of a core under a decoding policy."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+import msgspec
+
+from inference_core.client import CoreClient
+from inference_core.errors import CoreError, CoreGoneError
+from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.catalog.catalog import CPU_CORE
+from tiers.catalog.tier_spec import ChainOfThoughtSpec, SelfConsistencySpec, TierSpec
+from tiers.decoding.decoder import Decoder
+from tiers.decoding.text_threads import TextThreads
+from tiers.errors import CatalogError, TierUnavailableError
+from tiers.local.core_health import CoreWatch
+from tiers.policies.chain_of_thought import ChainOfThought
+from tiers.policies.plain import Plain
+from tiers.policies.policy import Policy
+from tiers.policies.self_consistency import SelfConsistency
+from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, UsageMeter
+
+
+class LocalTier(Tier):
+    """`spec.model` of `core`, whose client the owner starts before this tier and closes after it.
+
+    `load_tokenizer` gives the tokeniser of the model; it is called once, off the event loop, by `start`.
+    `watch` is shared by the tiers of one core, which the catalogue calls `core_name`. `max_context` and `num_layers`
+    are 0 until `start` has asked the core. `threads`: where long prompts are read.
+    """
+
+    def __init__(
+        self,
+        spec: TierSpec,
+        core: CoreClient,
+        load_tokenizer: Callable[[], Tokenizer],
+        watch: CoreWatch,
+        *,
+        core_name: str = CPU_CORE,
+        threads: TextThreads | None = None,
+    ) -> None:
+        if spec.model is None:
+            raise CatalogError(f"tier '{spec.name}' has no model")
+        self.name, self.number, self.model = spec.name, spec.number, spec.model
+        self.max_context = 0
+        self.core_name = core_name
+        self._spec, self._core, self._load_tokenizer, self._watch = spec, core, load_tokenizer, watch
+        self._threads = threads or TextThreads()
+        self._policy: Policy | None = None
+        self._running = 0
+
+    async def start(self) -> None:
+        """See `Tier.start`."""
+        if self._policy is not None:
+            return
+        info = self._core.models.get(self.model)
+        if info is None:
+            served = ", ".join(self._core.models) or "none"
+            raise TierUnavailableError(
+                f"tier '{self.name}': the core does not serve '{self.model}'; it serves: {served}"
+            )
+        tokenizer = await asyncio.to_thread(self._load_tokenizer)
+        try:
+            await self._watch.open()
+        except CoreError as error:
+            raise TierUnavailableError(f"tier '{self.name}': {error}") from error
+        self.max_context = info.max_context
+        self.num_layers = info.num_layers
+        self._policy = _policy(self._spec, self._core, tokenizer, info.max_context, self._threads)
+
+    async def close(self) -> None:
+        """See `Tier.close`; the core's client stays open for its owner to close."""
+        if self._policy is not None:
+            self._policy = None
+            await self._watch.close()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        """See `Tier.generate`."""
+        policy = self._started()
+        calling = policy.decoder.calling
+        # Of this answer alone: policies read it, and the same request may be answered again.
+        meter = UsageMeter()
+        request.meter.add(meter.usage)
+        request = msgspec.structs.replace(calling.prepared(request), meter=meter)
+        self._running += 1
+        try:
+            await policy.read(request)
+            async with aclosing(calling.read(request, policy.stream(request))) as deltas:
+                async for delta in deltas:
+                    yield delta
+        except TierUnavailableError as error:
+            if isinstance(error.__cause__, CoreGoneError):
+                self._watch.note_gone()
+            error.retry_after_seconds = self.load().predicted_wait_seconds
+            raise
+        finally:
+            self._running -= 1
+
+    def count_prompt_tokens(self, request: GenerationRequest) -> int:
+        """What the model reads before its first token, the policy's instructions included."""
+        return self._started().count_prompt_tokens(request, sys.maxsize)
+
+    def prompt_tokens_up_to(self, request: GenerationRequest, most: int) -> int:
+        """See `Tier.prompt_tokens_up_to`: what cannot fit by its bytes is not encoded."""
+        return self._started().count_prompt_tokens(request, most)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """See `Tier.tokenizer`."""
+        return None if self._policy is None else self._policy.decoder.tokenizer
+
+    def load(self) -> TierLoad:
+        """The model's queue as last heard, which all tiers of the model share."""
+        stats = self._watch.model(self.model)
+        if self._policy is None or stats is None:
+            return TierLoad(healthy=False, running=self._running)
+        return TierLoad(
+            healthy=self._watch.healthy,
+            running=stats.running,
+            waiting=stats.waiting,
+            predicted_wait_seconds=stats.predicted_wait_seconds,
+        )
+
+    def _started(self) -> Policy:
+        if self._policy is None:
+            raise TierUnavailableError(f"tier '{self.name}' is not started")
+        return self._policy
+
+
+def _policy(spec: TierSpec, core: CoreClient, tokenizer: Tokenizer, max_context: int, threads: TextThreads) -> Policy:
+    decoder = Decoder(
+        core,
+        str(spec.model),
+        tokenizer,
+        max_context=max_context,
+        max_tokens=spec.max_tokens,
+        default_max_tokens=spec.default_max_tokens,
+        tier=spec.name,
+        tool_dialect=spec.tool_dialect,
+        threads=threads,
+    )
+    if isinstance(spec.policy, SelfConsistencySpec):
+        return SelfConsistency(decoder, spec.policy)
+    if isinstance(spec.policy, ChainOfThoughtSpec):
+        return ChainOfThought(decoder, spec.policy)
+    return Plain(decoder)

@@ -1,0 +1,74 @@
+"""Which prompts ask for a short answer that samples can vote on, and which sample wins."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence, Set
+from typing import Literal
+
+from tiers.policies.final_answer import asks_for_number, choice_letter, is_short, likely_number, options, yes_or_no
+
+AnswerKind = Literal["number", "choice", "yes-no"]
+
+WINDOW = 8192
+_CREATIVE = re.compile(
+    r"\b(write|draft|compose|implement|translate|summari[sz]e|rewrite|paraphrase|essay|poem|story|code|function)\b",
+    re.I,
+)
+_YES_NO_ASKED = re.compile(r"\b(yes|true)\s*(?:or|/)\s*(no|false)\b", re.I)
+_POLAR = re.compile(r"^\s*(is|are|was|were|does|did)\b[^?.!\n]*\?\s*$", re.I)
+_NOT_POLAR = re.compile(r"\b(or|why|how|explain|what|which|there (a|any) way)\b", re.I)
+
+
+def answer_kind(prompt: str) -> AnswerKind | None:
+    """The kind of short answer that `prompt` asks for, or None. Errs on the side of None.
+
+    Of a long prompt only the first and last `WINDOW` characters are looked at, so that the work is bounded.
+    """
+    if len(prompt) > 2 * WINDOW:
+        prompt = f"{prompt[:WINDOW]}\n{prompt[-WINDOW:]}"
+    if options(prompt):
+        return "choice"
+    if _CREATIVE.search(prompt):
+        return None
+    if _YES_NO_ASKED.search(prompt):
+        return "yes-no"
+    if asks_for_number(prompt):
+        return "number"
+    if is_short(prompt) and _POLAR.match(prompt) and not _NOT_POLAR.search(prompt):
+        return "yes-no"
+    return None
+
+
+def extract_answer(prompt: str, kind: AnswerKind, text: str) -> str | None:
+    """The answer to `prompt` that `text` gives, in a form that is equal for equal answers; None if it gives none."""
+    if kind == "number":
+        number = likely_number(text)
+        return None if number is None else str(number)
+    return choice_letter(text, options(prompt)) if kind == "choice" else yes_or_no(text)
+
+
+def majority(answers: Sequence[str | None]) -> int:
+    """Index of the first sample that gave the most frequent answer; the earlier answer wins a tie.
+
+    Samples without an answer do not vote; if none has one, the first sample stands.
+    """
+    votes = Counter(answer for answer in answers if answer is not None)
+    if not votes:
+        return 0
+    most = max(votes.values())
+    return next(i for i, answer in enumerate(answers) if answer is not None and votes[answer] == most)
+
+
+def still_needed(answers: Sequence[str | None], running: Set[int]) -> set[int]:
+    """Which of the `running` samples, whose answers are not known yet, can still change what `majority` will give.
+
+    None can once an answer leads by more votes than there are samples to come, save those before the first sample that
+    gave it: one of them may give it too, and would then be the one that is shown.
+    """
+    votes = Counter(answer for i, answer in enumerate(answers) if answer is not None and i not in running)
+    ranked = votes.most_common(2)
+    second = ranked[1][1] if len(ranked) > 1 else 0
+    if not ranked or ranked[0][1] <= second + len(running):
+        return set(running)
+    first = next(i for i, answer in enumerate(answers) if answer == ranked[0][0] and i not in running)
+    return {i for i in running if i < first}

@@ -1,0 +1,315 @@
+"""OpenAI's chat and completion wire format, seen from the client: request bodies out, stream chunks and errors in."""
+
+import time
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import msgspec
+
+from inference_core.protocol import SamplingParams
+from tiers.catalog.tier_spec import RemoteSpec
+from tiers.errors import TierError
+from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, TextLogprob, Usage
+from tiers.tool_types import Tool, ToolCallDelta
+
+MAX_RETRY_AFTER_SECONDS = 300.0
+DEFAULTS = SamplingParams()
+EXTENSIONS = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
+
+
+class WireError(msgspec.Struct):
+    """The error object of OpenAI and of most compatible servers."""
+
+    message: str = ""
+    type: str | None = None
+    param: str | None = None
+    code: str | int | None = None
+
+
+class _TopLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+
+
+class _TokenLogprob(_TopLogprob):
+    top_logprobs: list[_TopLogprob] = []
+
+
+class _Logprobs(msgspec.Struct):
+    """Chat replies fill `content`; completions fill the three parallel lists."""
+
+    content: list[_TokenLogprob] | None = None
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+    text_offset: list[int] | None = None
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct):
+    index: int = 0
+    id: str | None = None
+    function: _Function | None = None
+
+    def delta(self, index: int) -> ToolCallDelta:
+        function = self.function or _Function()
+        return ToolCallDelta(
+            index=index, id=self.id or "", name=function.name or "", arguments=function.arguments or ""
+        )
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    """Of a stream (`delta`), of a whole chat (`message`), or of a completion (`text`)."""
+
+    index: int = 0
+    delta: _Message | None = None
+    message: _Message | None = None
+    text: str | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _CompletionDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+
+
+class Chunk(msgspec.Struct):
+    """One event of a stream, or a whole answer. Unknown fields are ignored, absent ones have their neutral value."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: WireError | str | None = None
+
+    def deltas(self) -> list[Delta]:
+        """What this chunk says, in the order that `Delta` promises."""
+        choices = self.choices or []
+        if len(choices) == 1 and (message := choices[0].delta) is not None and _is_plain(choices[0], message):
+            return [Delta(index=choices[0].index, text=message.content)] if message.content else []
+        return [delta for choice in choices for delta in _deltas(choice)]
+
+    def token_usage(self) -> Usage | None:
+        """The counts that this chunk carries."""
+        if self.usage is None:
+            return None
+        prompt, completion = self.usage.prompt_tokens_details, self.usage.completion_tokens_details
+        return Usage(
+            prompt_tokens=self.usage.prompt_tokens,
+            completion_tokens=self.usage.completion_tokens or 0,
+            cached_tokens=(prompt and prompt.cached_tokens) or 0,
+            reasoning_tokens=(completion and completion.reasoning_tokens) or 0,
+        )
+
+
+def request_body(
+    remote: RemoteSpec, request: GenerationRequest, max_tokens: int, *, streamed: bool = True
+) -> dict[str, Any]:
+    """The JSON body of a call. Fields beyond OpenAI's are sent only where they are set."""
+    sampling = request.sampling
+    is_chat = request.messages is not None
+    body: dict[str, Any] = {
+        "model": remote.model,
+        "stream": streamed,
+        remote.max_tokens_field if is_chat else "max_tokens": max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+    }
+    if request.messages is not None:
+        body["messages"] = [_wire_message(message) for message in request.messages]
+    else:
+        body["prompt"] = request.prompt
+    if streamed and remote.stream_usage:
+        body["stream_options"] = {"include_usage": True}
+    for name in ("presence_penalty", "frequency_penalty", "seed", *EXTENSIONS):
+        if getattr(sampling, name) != getattr(DEFAULTS, name):
+            body[name] = getattr(sampling, name)
+    if sampling.logit_bias:
+        body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+    if request.stop:
+        body["stop"] = list(request.stop)
+    if request.include_stop:
+        body["include_stop_str_in_output"] = True
+    if request.n != 1:
+        body["n"] = request.n
+    if is_chat and request.reasoning_effort is not None:
+        body["reasoning_effort"] = request.reasoning_effort
+    if is_chat and request.reasoning_budget is not None:
+        body["thinking_token_budget"] = request.reasoning_budget
+    body |= _constraints(request)
+    if sampling.logprobs is not None:
+        body |= {"logprobs": True, "top_logprobs": sampling.logprobs} if is_chat else {"logprobs": sampling.logprobs}
+    return body
+
+
+def _wire_message(message: ChatMessage) -> dict[str, Any]:
+    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.name is not None:
+        wire["name"] = message.name
+    if message.tool_call_id is not None:
+        wire["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        wire["content"] = message.content or None
+        wire["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    return wire
+
+
+def _constraints(request: GenerationRequest) -> dict[str, Any]:
+    """Tools and grammars; what OpenAI's API has no field for goes in vLLM's."""
+    body: dict[str, Any] = {}
+    grammar, tooling = request.sampling.grammar, request.tooling
+    if request.response_format is not None:
+        body["response_format"] = request.response_format
+    elif grammar is not None:
+        text = grammar.text
+        value = {"json_object": True, "json_schema": text, "regex": text, "lark": text}.get(grammar.kind)
+        name = {"json_schema": "json", "lark": "grammar"}.get(grammar.kind, grammar.kind)
+        body["structured_outputs"] = {name: msgspec.json.decode(text) if grammar.kind == "choice" else value}
+    if tooling is not None:
+        body["tools"] = [_wire_tool(tool) for tool in tooling.tools]
+        named = {"type": "function", "function": {"name": tooling.name}}
+        body["tool_choice"] = named if tooling.choice == "named" else tooling.choice
+        if not tooling.parallel:
+            body["parallel_tool_calls"] = False
+    return body
+
+
+def _wire_tool(tool: Tool) -> dict[str, Any]:
+    definition = tool.definition()
+    if tool.strict:
+        definition["function"]["strict"] = True
+    return definition
+
+
+def parse_chunk(data: bytes) -> Chunk:
+    """One event's data, or a whole answer. Bytes that are not UTF-8 become U+FFFD.
+
+    Raises TierError when it is not what the protocol allows.
+    """
+    try:
+        try:
+            return _decode(data)
+        except UnicodeDecodeError:
+            return _decode(data.decode(errors="replace"))
+    except msgspec.MsgspecError as error:
+        shown = data[:200].decode(errors="replace")
+        raise TierError(f"the server sent what is not a chunk of an answer ({error}): {shown!r}") from error
+
+
+def parse_error(body: bytes) -> WireError:
+    """The error of a reply: OpenAI's envelope, a bare error object, `detail`, or else the text itself."""
+    try:
+        table = msgspec.json.decode(body)
+        inner = table.get("error", table) if isinstance(table, dict) else table
+        if isinstance(inner, dict):
+            message = inner.get("message") or inner.get("detail") or inner
+            param, code = inner.get("param"), inner.get("code")
+            return WireError(
+                message=str(message),
+                param=param if isinstance(param, str) else None,
+                code=code if isinstance(code, str | int) else None,
+            )
+        return WireError(message=str(inner))
+    except msgspec.MsgspecError:
+        return WireError(message=body.decode("utf-8", errors="replace")[:500].strip())
+
+
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds after which a server wants to be asked again, at most `MAX_RETRY_AFTER_SECONDS`; None if it says nothing.
+
+    `Retry-After` as seconds or as a date (RFC 9110, 10.2.3). What cannot be read says nothing.
+    """
+    stated = headers.get("retry-after", "").strip()
+    try:
+        seconds = float(stated) if stated[:1].isdigit() else parsedate_to_datetime(stated).timestamp() - time.time()
+        return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _is_plain(choice: _Choice, message: _Message) -> bool:
+    """Whether it is a piece of text and nothing else, as nearly every chunk is."""
+    beside = message.tool_calls or message.reasoning_content or message.reasoning
+    return not (beside or choice.text or choice.logprobs or choice.finish_reason)
+
+
+def _deltas(choice: _Choice) -> list[Delta]:
+    message = choice.delta or choice.message or _Message()
+    text = message.content or choice.text or ""
+    reasoning = message.reasoning_content or message.reasoning or ""
+    logprobs = _logprobs(choice.logprobs) if choice.logprobs is not None else None
+    deltas: list[Delta] = []
+    # In a whole message calls are numbered by their place alone.
+    numbered = enumerate(message.tool_calls or [])
+    calls = [call.delta(call.index if choice.message is None else place) for place, call in numbered]
+    if text or reasoning or logprobs or calls:
+        deltas.append(Delta(index=choice.index, text=text, reasoning=reasoning, logprobs=logprobs, tool_calls=calls))
+    if choice.finish_reason:
+        deltas.append(Delta(index=choice.index, finish_reason=_finish_reason(choice.finish_reason)))
+    return deltas
+
+
+_decode = msgspec.json.Decoder(Chunk).decode
+
+
+def _finish_reason(reason: str) -> FinishReason:
+    """`length`, `tool_calls` and `error` keep their meaning; every other way to end (filters) is a stop."""
+    kept: dict[str, FinishReason] = {"length": "length", "tool_calls": "tool_calls", "error": "error"}
+    return kept.get(reason, "stop")
+
+
+def _logprobs(logprobs: _Logprobs) -> list[TextLogprob] | None:
+    if logprobs.content is not None:
+        return [
+            TextLogprob(
+                token=t.token,
+                token_bytes=_bytes(t),
+                logprob=t.logprob,
+                top=[(o.token, _bytes(o), o.logprob) for o in t.top_logprobs],
+            )
+            for t in logprobs.content
+        ]
+    if logprobs.tokens is None:
+        return None
+    tops = logprobs.top_logprobs or [None] * len(logprobs.tokens)
+    values = logprobs.token_logprobs or [None] * len(logprobs.tokens)
+    starts: Sequence[int | None] = logprobs.text_offset or [None] * len(logprobs.tokens)
+    return [
+        TextLogprob(
+            token=token,
+            token_bytes=token.encode(),
+            logprob=value if value is not None else 0.0,
+            top=[(o, o.encode(), lp) for o, lp in (top or {}).items()],
+            start=start,
+        )
+        for token, value, top, start in zip(logprobs.tokens, values, tops, starts, strict=False)
+    ]
+
+
+def _bytes(token: _TopLogprob) -> bytes:
+    return bytes(token.bytes) if token.bytes is not None else token.token.encode("utf-8", errors="replace")

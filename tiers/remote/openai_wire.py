@@ -1,0 +1,120 @@
+"""OpenAI's API as a remote wire, and what vLLM, SGLang and TensorRT-LLM's own server do differently."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from tiers.catalog.tier_spec import RemoteSpec
+from tiers.errors import TierError, TierRequestError
+from tiers.remote.openai_format import Chunk, WireError, parse_chunk, parse_error, request_body
+from tiers.remote.sse import ServerSentEvent
+from tiers.remote.usage_counter import Tally
+from tiers.remote.wire import QueueMetric, RemoteWire, WireCall
+from tiers.tier import Delta, GenerationRequest
+
+_encode = msgspec.json.Encoder().encode
+
+
+class OpenAIWire(RemoteWire):
+    """Any OpenAI-compatible server."""
+
+    health_path = "models"
+
+    def __init__(self, remote: RemoteSpec) -> None:
+        self._remote = remote
+
+    def is_about_model(self, error: WireError) -> bool:
+        """See `RemoteWire.is_about_model`: some servers say with 400 what OpenAI's says with 404."""
+        return error.code == "model_not_found"
+
+    def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
+        """See `RemoteWire.call`."""
+        streamed = not request.whole or self._remote.stream_whole
+        body = self.extended(request_body(self._remote, request, max_tokens, streamed=streamed), request)
+        path = "completions" if request.messages is None else "chat/completions"
+        return WireCall(path, _encode(body), streamed)
+
+    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
+        """The body in this server's own dialect."""
+        return body
+
+    def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
+        """See `RemoteWire.read_event`."""
+        data = event.data
+        if data == b"[DONE]" or data.strip() == b"[DONE]":
+            return None
+        if event.event == "error":
+            raise TierError(parse_error(data).message)
+        chunk = _parsed(data)
+        _report(chunk, tally)
+        return chunk.deltas()
+
+    def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
+        """See `RemoteWire.read_whole`."""
+        answer = _parsed(body)
+        _report(answer, tally)
+        return answer.deltas()
+
+
+class VllmWire(OpenAIWire):
+    """vLLM, whose names for what OpenAI's API lacks are those of `openai_format`."""
+
+    health_path = "../health"
+    tells_logprobs = True
+    queue = QueueMetric("../metrics", ("vllm:num_requests_running", "vllm:num_requests_waiting"))
+
+
+class SglangWire(OpenAIWire):
+    """SGLang. Its queue's metrics need `--enable-metrics`."""
+
+    health_path = "../health"
+    tells_logprobs = True
+    queue = QueueMetric("../metrics", ("sglang:num_running_reqs", "sglang:num_queue_reqs"))
+
+    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
+        """Grammars have fields of their own."""
+        outputs = body.pop("structured_outputs", None)
+        if outputs is None:
+            return body
+        ((name, value),) = outputs.items()
+        if name == "json_object":
+            return body | {"response_format": {"type": "json_object"}}
+        if name == "json":
+            schema = {"name": "answer", "schema": msgspec.json.decode(value)}
+            return body | {"response_format": {"type": "json_schema", "json_schema": schema}}
+        if name == "regex":
+            return body | {"regex": value}
+        if name == "choice":
+            return body | {"regex": "|".join(re.escape(choice) for choice in value)}
+        raise TierRequestError(
+            "structured_outputs: a Lark grammar is not among what SGLang takes", "structured_outputs"
+        )
+
+
+class TensorRtLlmWire(OpenAIWire):
+    """`trtllm-serve`."""
+
+    health_path = "../health"
+
+    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
+        """Grammars only as OpenAI has them."""
+        if "structured_outputs" in body:
+            raise TierRequestError(
+                "structured_outputs: trtllm-serve takes response_format alone; leave it out or name another tier",
+                "structured_outputs",
+            )
+        return body
+
+
+def _report(chunk: Chunk, tally: Tally) -> None:
+    usage = chunk.token_usage()
+    if usage is not None:
+        tally.report(usage)
+
+
+def _parsed(data: bytes) -> Chunk:
+    chunk = parse_chunk(data)
+    if chunk.error is not None:
+        raise TierError(chunk.error if isinstance(chunk.error, str) else chunk.error.message)
+    return chunk

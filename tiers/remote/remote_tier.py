@@ -1,0 +1,333 @@
+"""A tier behind another server, over httpx: whatever kind it is of, its wire knows."""
+
+import asyncio
+import json
+import math
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, suppress
+
+import httpx
+
+from tiers.catalog.tier_spec import TierSpec
+from tiers.errors import CatalogError, TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.remote.http_transport import transport_to
+from tiers.remote.openai_format import WireError, parse_error, parse_retry_after
+from tiers.remote.prometheus_queue import sum_of_samples
+from tiers.remote.sse import EventParser, EventTooLargeError, ServerSentEvent
+from tiers.remote.usage_counter import BYTES_PER_TOKEN, Tally
+from tiers.remote.wire import WireCall
+from tiers.remote.wires import wire_of
+from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, TraceHeaders
+
+TOKENS_PER_MESSAGE = 4
+MAX_ERROR_BYTES = 64 * 1024
+MAX_ANSWER_BYTES = 64 * 2**20
+MAX_METRICS_BYTES = 4 * 2**20
+# How long a server may take to end a stream whose last event has come, for its connection to be kept.
+ENDING_SECONDS = 0.2
+OPERATOR_STATUSES = (401, 403, 404, 407)
+TRY_LATER_STATUSES = (408, 409, 425)
+
+
+class RemoteTier(Tier):
+    """Streams from `spec.remote`; the key is read from the environment once and never shown.
+
+    After a failure that is the server's, the tier calls itself unhealthy for `cooldown_seconds`, so that routing
+    avoids it for that long, or as long as the server said, and then tries again.
+    Raises CatalogError if the key's environment variable is not set.
+    """
+
+    def __init__(
+        self,
+        spec: TierSpec,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        cooldown_seconds: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if spec.remote is None:
+            raise CatalogError(f"tier '{spec.name}' has no remote table")
+        self.name, self.number, self.model = spec.name, spec.number, spec.remote.model
+        self.max_context = spec.remote.max_context
+        self._spec, self._remote = spec, spec.remote
+        self._key = _api_key(spec, environ)
+        self._cooldown_seconds, self._clock = cooldown_seconds, clock
+        self._unhealthy_until = -math.inf
+        self._running = 0
+        self._wire = wire_of(spec)
+        self._base = httpx.URL(spec.remote.base_url.rstrip("/") + "/")
+        self._urls: dict[str, httpx.URL] = {}
+        self._headers = _headers(self._base, self._key)
+        self._transport: httpx.AsyncBaseTransport | None = None
+
+    async def start(self) -> None:
+        """See `Tier.start`: the server answers where its kind says whether it can be asked, whatever it answers, and
+        where it describes its model, that is one that can serve the tier."""
+        await asyncio.to_thread(self._wire.prepare)
+        await self._look(self._wire.health_path)
+        if (path := self._wire.model_path) is not None:
+            problem = self._wire.model_problem(*await self._look(path))
+            if problem is not None:
+                self._cool_down()
+                raise TierUnavailableError(f"{self._where} {self._scrub(problem)}")
+
+    async def _look(self, path: str) -> tuple[int, bytes]:
+        """Status and body of what the server says there. Raises `TierUnavailableError` where it is away or refuses."""
+        try:
+            response, body = await self._get(path, self._remote.read_timeout_seconds, MAX_ERROR_BYTES)
+        except httpx.TransportError as error:
+            raise self._unavailable(error) from error
+        if response.status_code in (401, 403) or response.status_code >= 500:
+            raise self._status_error(response, parse_error(body))
+        return response.status_code, body
+
+    @property
+    def tells_queue(self) -> bool:
+        """Whether a server of this kind tells how many requests it has."""
+        return self._wire.queue is not None
+
+    async def queue(self, seconds: float) -> int | None:
+        """How many requests the server has, from wherever, asked within `seconds`; None where it does not tell."""
+        metric = self._wire.queue
+        if metric is None:
+            return None
+        try:
+            response, page = await self._get(metric.path, seconds, MAX_METRICS_BYTES)
+        except httpx.TransportError:
+            return None
+        return sum_of_samples(page, metric.samples) if response.status_code == 200 else None
+
+    async def _get(self, path: str, seconds: float, most: int) -> tuple[httpx.Response, bytes]:
+        response = await self._send("GET", path, b"", seconds)
+        async with aclosing(response):
+            return response, await _up_to(most, _pieces(response))
+
+    async def close(self) -> None:
+        """See `Tier.close`."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.aclose()
+
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        """See `Tier.generate`; closing the iterator closes the connection, by which the server knows."""
+        tally = Tally(request.n, self.count_prompt_tokens(request))
+        request.meter.add(tally.usage)
+        return self.answer(request, tally, self._remote.total_timeout_seconds)
+
+    async def answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
+        """As `generate`, within `seconds`; a new `tally` counts along, also of an answer that does not end."""
+        self._running += 1
+        response: httpx.Response | None = None
+        try:
+            call = self._call(request, tally)
+            deadline = self._loop_time() + seconds
+            patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
+            tally.sent = True
+            response = await self._send("POST", call.path, call.body, patience, request.trace)
+            await self._check(response, call)
+            pieces = _pieces(response)
+            if call.streamed:
+                parser, ended = EventParser(), False
+                async for piece in pieces:
+                    if self._loop_time() > deadline:
+                        raise TimeoutError("the answer takes too long")
+                    deltas, ended = self._said(parser.feed(piece), tally)
+                    for delta in deltas:
+                        yield delta
+                    if ended:
+                        break
+                for delta in [] if ended else self._said_last(parser, tally):
+                    yield delta
+            else:
+                for delta in tally.passed(self._wire.read_whole(await _up_to(MAX_ANSWER_BYTES, pieces), tally)):
+                    delta.at_once = True
+                    yield delta
+            if tally.unfinished:
+                raise TierError("the answer ended before its choices were finished")
+            self._unhealthy_until = -math.inf
+            yield Delta(usage=tally.usage(), at_once=not call.streamed)
+            if call.streamed:
+                await _rest(pieces)
+        except (httpx.TransportError, TimeoutError) as error:
+            raise self._unavailable(error) from error
+        except (EventTooLargeError, httpx.DecodingError) as error:
+            raise TierError(f"{self._where}: {error}") from error
+        except TierError as error:
+            if type(error) is not TierError:
+                raise
+            raise TierError(f"{self._where}: {self._scrub(str(error))}") from error
+        finally:
+            self._running -= 1
+            if response is not None:
+                await response.aclose()
+
+    def count_prompt_tokens(self, request: GenerationRequest) -> int:
+        """An estimate: four UTF-8 bytes per token, four tokens per message; exact for token ids."""
+        if isinstance(request.prompt, list):
+            return len(request.prompt)
+        key = "bytes", request.request_id
+        if (known := request.prompts_read.get(key)) is None:
+            known = request.prompts_read[key] = self._estimated(request)
+        return int(known)
+
+    @staticmethod
+    def _estimated(request: GenerationRequest) -> int:
+        prompts = [request.prompt] if isinstance(request.prompt, str) else []
+        texts = [m.content for m in request.messages or []] + _tool_texts(request) + prompts
+        size = sum(_text_tokens(text) for text in texts)
+        return max(1, size + TOKENS_PER_MESSAGE * len(request.messages or []))
+
+    def load(self) -> TierLoad:
+        """Requests in flight from here, and whether the last failure is long enough ago."""
+        return TierLoad(healthy=self._clock() >= self._unhealthy_until, running=self._running)
+
+    def _call(self, request: GenerationRequest, tally: Tally) -> WireCall:
+        """What to send. Raises TierRequestError for what no server elsewhere can do."""
+        if request.echo:
+            raise TierRequestError(
+                f"echo: tier '{self.name}' is served elsewhere and cannot repeat or score a prompt; leave echo out, or "
+                "name a tier that runs here",
+                "echo",
+            )
+        room = max(1, self.max_context - tally.prompt_tokens)
+        tally.max_tokens = min(room, self._spec.answer_limit(request.max_tokens or None))
+        return self._wire.call(request, tally.max_tokens)
+
+    def _said(self, events: list[ServerSentEvent], tally: Tally) -> tuple[list[Delta], bool]:
+        """What `events` say, and whether the last one is among them."""
+        said: list[Delta] = []
+        for event in events:
+            deltas = self._wire.read_event(event, tally)
+            if deltas is None:
+                return said, True
+            said += tally.passed(deltas)
+        return said, False
+
+    def _said_last(self, parser: EventParser, tally: Tally) -> list[Delta]:
+        said, ended = self._said(parser.flush(), tally)
+        return said if ended else said + tally.passed(self._wire.read_end(tally))
+
+    async def _send(
+        self, method: str, path: str, body: bytes, seconds: float, trace: TraceHeaders | None = None
+    ) -> httpx.Response:
+        """The head of the answer to a request; each wait for the server is of `seconds` at most."""
+        if self._transport is None:
+            self._transport = transport_to(self._base)
+        url = self._urls.get(path) or self._urls.setdefault(path, self._base.join(path))
+        connect = self._remote.connect_timeout_seconds
+        timeout = {"connect": connect, "read": seconds, "write": seconds, "pool": connect}
+        headers = self._headers if trace is None else httpx.Headers([*self._headers.raw, *_trace_headers(trace)])
+        request = httpx.Request(method, url, headers=headers, content=body, extensions={"timeout": timeout})
+        return await self._transport.handle_async_request(request)
+
+    async def _check(self, response: httpx.Response, call: WireCall) -> None:
+        """Raises unless this is the answer that was asked for."""
+        kind = response.headers.get("content-type", "")
+        if response.status_code == 200 and ("json" in kind) is not call.streamed:
+            return
+        error = parse_error(await _up_to(MAX_ERROR_BYTES, _pieces(response)))
+        if response.status_code == 200:
+            wanted = "a stream" if call.streamed else "JSON"
+            raise TierError(f"answered {kind or 'bytes without a type'} instead of {wanted}: {error.message[:200]}")
+        raise self._status_error(response, error)
+
+    def _status_error(self, response: httpx.Response, error: WireError) -> TierError:
+        status, later = response.status_code, parse_retry_after(response.headers)
+        message = f"{self._where} answered {status}: {self._scrub(error.message)}"
+        if status in OPERATOR_STATUSES or self._wire.is_about_model(error):
+            self._cool_down()
+            return TierUnavailableError(f"{message} (check base_url, model and api_key_env in the catalogue)")
+        if status == 429 or (status == 503 and later is not None):
+            self._cool_down(later)
+            busy = TierBusyError(message)
+            busy.retry_after_seconds = busy.retry_after_seconds if later is None else later
+            return busy
+        if status in TRY_LATER_STATUSES or status >= 500 or status < 400:
+            self._cool_down()
+            return TierUnavailableError(message)
+        return TierRequestError(message, param=error.param, code=None if error.code is None else str(error.code))
+
+    def _unavailable(self, error: Exception) -> TierUnavailableError:
+        self._cool_down()
+        reason = str(error) or type(error).__name__
+        return TierUnavailableError(f"{self._where} cannot be reached: {type(error).__name__}: {self._scrub(reason)}")
+
+    def _cool_down(self, seconds: float | None = None) -> None:
+        self._unhealthy_until = self._clock() + (self._cooldown_seconds if seconds is None else seconds)
+
+    def _scrub(self, text: str) -> str:
+        return text.replace(self._key, "[key]") if self._key else text
+
+    @property
+    def _where(self) -> str:
+        return f"tier '{self.name}' ({self._remote.base_url})"
+
+    @staticmethod
+    def _loop_time() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The body as it comes. It was asked for without compression; a server that compresses it anyway is understood."""
+    if "content-encoding" in response.headers:
+        return response.aiter_bytes()
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    return aiter(response.stream)
+
+
+async def _up_to(size: int, pieces: AsyncIterator[bytes]) -> bytes:
+    """The body, or its first `size` bytes and a little more."""
+    body = b""
+    async for piece in pieces:
+        body += piece
+        if len(body) >= size:
+            break
+    return body
+
+
+async def _rest(pieces: AsyncIterator[bytes]) -> None:
+    """Read what little may follow a stream's last event; a connection that was read to its end can be used again."""
+    with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):
+        async with asyncio.timeout(ENDING_SECONDS):
+            await _up_to(MAX_ERROR_BYTES, pieces)
+
+
+def _headers(base: httpx.URL, key: str) -> httpx.Headers:
+    headers = [
+        (b"host", base.netloc),
+        (b"accept", b"text/event-stream, application/json"),
+        (b"accept-encoding", b"identity"),
+        (b"content-type", b"application/json"),
+    ]
+    return httpx.Headers([*headers, (b"authorization", f"Bearer {key}".encode())] if key else headers)
+
+
+def _trace_headers(trace: TraceHeaders) -> list[tuple[bytes, bytes]]:
+    headers = [(b"traceparent", trace.traceparent.encode("ascii"))]
+    return [*headers, (b"tracestate", trace.tracestate.encode("ascii"))] if trace.tracestate else headers
+
+
+def _tool_texts(request: GenerationRequest) -> list[str]:
+    calls = [call for message in request.messages or [] for call in message.tool_calls]
+    tools = () if request.tooling is None else request.tooling.tools
+    return [call.name + call.arguments for call in calls] + [
+        json.dumps(tool.definition(), check_circular=False) for tool in tools
+    ]
+
+
+def _text_tokens(text: str) -> int:
+    return math.ceil(len(text.encode("utf-8", errors="replace")) / BYTES_PER_TOKEN)
+
+
+def _api_key(spec: TierSpec, environ: Mapping[str, str]) -> str:
+    variable = spec.remote.api_key_env if spec.remote is not None else None
+    if variable is None:
+        return ""
+    key = environ.get(variable, "").strip()
+    if not key:
+        raise CatalogError(
+            f"tier '{spec.name}': its API key is expected in the environment variable {variable}; set it"
+        )
+    return key

@@ -1,0 +1,369 @@
+"""Triton Inference Server as a remote wire: its generate extension, and KServe's `infer`, over the two LLM backends.
+
+Protocol: docs/protocol/extension_generate.md of triton-inference-server/server, and KServe's Open Inference Protocol.
+The server is sent text, so conversations are written here, by the chat template of the model's own tokeniser.
+"""
+
+import re
+from abc import abstractmethod
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from inference_core.errors import InvalidRequestError, ModelFileError
+from inference_core.loaders.model_path import resolve_model_path
+from inference_core.protocol import SamplingParams
+from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.catalog.tier_spec import RemoteSpec
+from tiers.errors import CatalogError, TierError, TierRequestError
+from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.sse import ServerSentEvent
+from tiers.remote.usage_counter import Tally
+from tiers.remote.wire import RemoteWire, WireCall
+from tiers.tier import Delta, GenerationRequest, Usage
+
+_encode = msgspec.json.Encoder().encode
+_DEFAULTS = SamplingParams()
+# How Triton says that a model, or one that an ensemble is made of, is not there, has no version or is not ready yet.
+_UNKNOWN_MODEL = re.compile(r"(in ensemble '[^']*', )?Request for unknown model: ")
+
+
+class _Tensor(msgspec.Struct):
+    """An output of `infer`."""
+
+    name: str
+    data: list[Any] = []
+
+
+class _Event(msgspec.Struct):
+    """What a backend says, at once or piece by piece. A tensor of one element is written as that element."""
+
+    text_output: str | list[str] | None = None
+    finish_reason: str | list[str] | None = None
+    num_input_tokens: int | list[int] | None = None
+    num_output_tokens: int | list[int] | None = None
+    error: str | None = None
+    outputs: list[_Tensor] | None = None
+
+    def flat(self) -> "_Event":
+        """The outputs of `infer` as the fields of the generate extension."""
+        if self.outputs is None:
+            return self
+        return msgspec.convert({t.name: t.data for t in self.outputs if t.name in _Event.__struct_fields__}, _Event)
+
+
+class _Named(msgspec.Struct):
+    """A tensor of a model."""
+
+    name: str
+
+
+class _Metadata(msgspec.Struct):
+    """What KServe's protocol tells of a model."""
+
+    name: str
+    inputs: list[_Named] = []
+    outputs: list[_Named] = []
+
+
+class TritonWire(RemoteWire):
+    """What both backends have in common. `needed`: inputs without which nothing can be asked."""
+
+    health_path = "v2/health/ready"
+    needed: tuple[str, ...]
+    # The sampling parameters that the backend has under their own name.
+    names: tuple[str, ...]
+
+    def __init__(self, remote: RemoteSpec) -> None:
+        self._remote = remote
+        self.model_path = f"v2/models/{remote.model}"
+
+    def model_problem(self, status: int, body: bytes) -> str | None:
+        """See `RemoteWire.model_problem`: the server has the model, and the model the tensors that will be named."""
+        if status != 200:
+            return (
+                f"has no model {self._remote.model!r} (it answered {status}: {parse_error(body).message[:200]}); "
+                "remote.model is its name in Triton's model repository"
+            )
+        try:
+            told = _decode_metadata(body)
+        except msgspec.MsgspecError as error:
+            return f"describes its model {self._remote.model!r} as nothing that KServe's protocol knows: {error}"
+        infers = self._remote.whole_path == "infer"
+        lacking = {
+            "inputs": set(self._asked if infers else self.needed) - {one.name for one in told.inputs},
+            "outputs": set(_INFERRED if infers else _INFERRED[:1]) - {one.name for one in told.outputs},
+        }
+        lacks = [f"{kind} {', '.join(sorted(names))}" for kind, names in lacking.items() if names]
+        if not lacks:
+            return None
+        return (
+            f"has a model {told.name!r} without the {' and the '.join(lacks)}, which a tier of kind "
+            f"'{self._remote.kind}' needs; is it the model to be asked, and of that backend?"
+        )
+
+    def is_about_model(self, error: WireError) -> bool:
+        """See `RemoteWire.is_about_model`: a model that was unloaded is a 400 to Triton, as bad input is."""
+        return _UNKNOWN_MODEL.match(error.message) is not None
+
+    @property
+    def _asked(self) -> Iterable[str]:
+        """The tensors of every request by `infer`."""
+        plain = GenerationRequest(request_id="", sampling=SamplingParams(temperature=0.5))
+        return self.body("", plain, 1, streamed=False)
+
+    def prepare(self) -> None:
+        """See `RemoteWire.prepare`."""
+        try:
+            _ = self._tokenizer
+        except (ModelFileError, OSError) as error:
+            raise CatalogError(f"remote.tokenizer = {self._remote.tokenizer!r}: {error}") from None
+
+    @abstractmethod
+    def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
+        """The fields of a generate request."""
+
+    def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
+        """See `RemoteWire.call`."""
+        streamed = not request.whole or self._remote.stream_whole
+        self._check(request)
+        body = self.body(self._text(request), request, max_tokens, streamed=streamed)
+        model = f"v2/models/{self._remote.model}"
+        if streamed:
+            return WireCall(f"{model}/generate_stream", _encode(body), True)
+        if self._remote.whole_path == "infer":
+            return WireCall(f"{model}/infer", _encode(_inference(body)), False)
+        return WireCall(f"{model}/generate", _encode(body), False)
+
+    def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
+        """See `RemoteWire.read_event`."""
+        return self._said(_parsed(event.data), tally)
+
+    def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
+        """See `RemoteWire.read_whole`."""
+        return self._said(_parsed(body).flat(), tally) + self.read_end(tally)
+
+    def read_end(self, tally: Tally) -> list[Delta]:
+        """The end of the stream is the end of the answer, unless the backend has said so; why it ended is seen by its
+        length."""
+        if tally.heard is None or not tally.unfinished:
+            return []
+        used = 0 if tally.reported is None else tally.reported.completion_tokens
+        return [Delta(finish_reason="length" if 0 < tally.max_tokens <= used else "stop")]
+
+    def _said(self, event: _Event, tally: Tally) -> list[Delta]:
+        text, before = _first(event.text_output) or "", tally.heard or ""
+        if self._remote.cumulative_text:
+            if not text.startswith(before):
+                raise TierError("the server took back what it had said; is cumulative_text right for its model?")
+            text = text[len(before) :]
+        tally.heard = before + text if self._remote.cumulative_text else ""
+        usage = _usage(event, tally)
+        if usage is not None:
+            tally.report(usage)
+        reason = _first(event.finish_reason)
+        deltas = [Delta(text=text)] if text else []
+        if reason not in (None, "None", ""):
+            deltas.append(Delta(finish_reason="length" if reason == "length" else "stop"))
+        return deltas
+
+    def _check(self, request: GenerationRequest) -> None:
+        """Raises `TierRequestError` for what the backend has no field for."""
+        sampling = request.sampling
+        told = {
+            "n": request.n != 1,
+            "tools": request.tooling is not None,
+            "logprobs": sampling.logprobs is not None,
+            "logit_bias": bool(sampling.logit_bias),
+            "prompt": isinstance(request.prompt, list),
+        }
+        told |= {
+            name: getattr(sampling, name) != getattr(_DEFAULTS, name)
+            for name in ("min_p", "min_tokens", "ignore_eos", "stop_token_ids", "repetition_penalty")
+            if name not in self.names
+        }
+        for name, asked in told.items():
+            if asked:
+                what = "token ids are" if name == "prompt" else "it is"
+                raise TierRequestError(
+                    f"{name}: {what} not among what a server of kind '{self._remote.kind}' takes; leave it out, or "
+                    "name another tier",
+                    name,
+                )
+
+    def _sampling(self, sampling: SamplingParams) -> dict[str, Any]:
+        """Those parameters that differ from their neutral value."""
+        return {
+            name: getattr(sampling, name) for name in self.names if getattr(sampling, name) != getattr(_DEFAULTS, name)
+        }
+
+    def _text(self, request: GenerationRequest) -> str:
+        if request.messages is None:
+            return str(request.prompt)
+        if self._tokenizer is None:
+            raise TierRequestError(
+                "messages: this tier's server is sent text, and the catalogue names no remote.tokenizer whose template "
+                "would write a conversation; use completions with a prompt",
+                "messages",
+            )
+        controls = self._tokenizer.control_tokens
+        for message in request.messages:
+            forged = next((token for token in controls if token and token in message.content), None)
+            if forged is not None:
+                # Its server would read them as the template's own: a turn that nobody took.
+                raise TierRequestError(
+                    f"messages: a text contains {forged!r}, which steers this tier's model; leave it out, or name "
+                    "another tier",
+                    "messages",
+                )
+        turns = [{"role": message.role, "content": message.content} for message in request.messages]
+        try:
+            return self._tokenizer.render_chat(turns)
+        except InvalidRequestError as error:
+            raise TierRequestError(str(error), "messages") from error
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer | None:
+        path = self._remote.tokenizer
+        return None if path is None else load_tokenizer(resolve_model_path(path))
+
+
+# Our kinds of grammars, and TensorRT-LLM's.
+_GUIDES = {"json_object": "json", "json_schema": "json_schema", "regex": "regex"}
+
+
+class TritonTensorRtLlmWire(TritonWire):
+    """The models `ensemble` and `tensorrt_llm_bls` of the TensorRT-LLM backend."""
+
+    needed = ("text_input", "max_tokens")
+    names = (
+        "seed",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "min_tokens",
+    )
+
+    def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
+        """See `TritonWire.body`."""
+        if request.include_stop:
+            raise TierRequestError("include_stop_str_in_output: the TensorRT-LLM backend drops stop strings", "stop")
+        sampling = request.sampling
+        body: dict[str, Any] = {
+            "text_input": text,
+            "max_tokens": max_tokens,
+            # Older versions of the backend's models ask for both.
+            "bad_words": "",
+            "stop_words": list(request.stop) or "",
+            "stream": streamed,
+            "exclude_input_in_output": True,
+            "return_num_input_tokens": True,
+            "return_num_output_tokens": True,
+        }
+        if sampling.temperature == 0:
+            body["top_k"] = 1
+        else:
+            body |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
+            body |= {"top_k": sampling.top_k} if sampling.top_k else {}
+        return body | self._sampling(sampling) | self._guide(request)
+
+    def _guide(self, request: GenerationRequest) -> dict[str, Any]:
+        grammar = request.sampling.grammar
+        if grammar is None:
+            return {}
+        kind = _GUIDES.get(grammar.kind)
+        if kind is None:
+            raise TierRequestError(
+                f"structured_outputs: a grammar of kind {grammar.kind!r} is not among what this tier's server takes",
+                "structured_outputs",
+            )
+        told = {"guided_decoding_guide_type": kind}
+        return told if kind == "json" else told | {"guided_decoding_guide": grammar.text}
+
+
+class TritonVllmWire(TritonWire):
+    """The vLLM backend, whose parameters are vLLM's own, as JSON in one string."""
+
+    needed = ("text_input", "sampling_parameters")
+    names = (
+        "temperature",
+        "top_p",
+        "seed",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "top_k",
+        "min_p",
+        "min_tokens",
+        "ignore_eos",
+        "stop_token_ids",
+    )
+
+    def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
+        """See `TritonWire.body`."""
+        if request.sampling.grammar is not None:
+            raise TierRequestError(
+                "response_format: Triton's vLLM backend has no grammars; leave it out, or name another tier",
+                "response_format",
+            )
+        sampling = self._sampling(request.sampling) | {"max_tokens": max_tokens}
+        sampling |= {"temperature": request.sampling.temperature}
+        if request.stop:
+            sampling["stop"] = list(request.stop)
+        if request.include_stop:
+            sampling["include_stop_str_in_output"] = True
+        return {
+            "text_input": text,
+            "stream": streamed,
+            "sampling_parameters": _encode(sampling).decode(),
+            "exclude_input_in_output": True,
+            "return_finish_reason": True,
+            "return_num_input_tokens": True,
+            "return_num_output_tokens": True,
+        }
+
+
+def _inference(body: dict[str, Any]) -> dict[str, Any]:
+    """A generate request as KServe's `infer` has it: each field a tensor, of one row."""
+    tensors = []
+    for name, value in body.items():
+        data = value if isinstance(value, list) else [value]
+        kind = "UINT64" if name == "seed" else _DATATYPES[type(data[0])]
+        tensors.append({"name": name, "shape": [1, len(data)], "datatype": kind, "data": data})
+    return {"inputs": tensors, "outputs": [{"name": name} for name in _INFERRED]}
+
+
+_DATATYPES = {bool: "BOOL", int: "INT32", float: "FP32", str: "BYTES"}
+_INFERRED = ("text_output", "num_input_tokens", "num_output_tokens")
+
+
+def _usage(event: _Event, tally: Tally) -> Usage | None:
+    """The backend's counts so far, if the event has any: tokens of the answer come with the event that brings them."""
+    output = _first(event.num_output_tokens)
+    if output is None:
+        return None
+    before = 0 if tally.reported is None else tally.reported.completion_tokens
+    prompt = _first(event.num_input_tokens) or (0 if tally.reported is None else tally.reported.prompt_tokens)
+    return Usage(prompt_tokens=prompt or tally.prompt_tokens, completion_tokens=before + output)
+
+
+def _first(value: Any) -> Any:
+    return (value[0] if value else None) if isinstance(value, list) else value
+
+
+def _parsed(data: bytes) -> _Event:
+    try:
+        event = _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        shown = data[:200].decode(errors="replace")
+        raise TierError(f"the server sent what is not an answer of Triton ({error}): {shown!r}") from error
+    if event.error is not None:
+        raise TierError(parse_error(data).message)
+    return event
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+_decode_metadata = msgspec.json.Decoder(_Metadata).decode

@@ -1,0 +1,28 @@
+"""Which wire a tier's `remote.kind` speaks."""
+
+from collections.abc import Callable
+
+from tiers.catalog.tier_spec import RemoteKind, RemoteSpec, TierSpec
+from tiers.remote.openai_wire import OpenAIWire, SglangWire, TensorRtLlmWire, VllmWire
+from tiers.remote.triton_wire import TritonTensorRtLlmWire, TritonVllmWire
+from tiers.remote.wire import RemoteWire
+
+WIRES: dict[RemoteKind, Callable[[RemoteSpec], RemoteWire]] = {
+    "openai": OpenAIWire,
+    "vllm": VllmWire,
+    "sglang": SglangWire,
+    "tensorrt-llm": TensorRtLlmWire,
+    "triton-tensorrt-llm": TritonTensorRtLlmWire,
+    "triton-vllm": TritonVllmWire,
+}
+
+
+def wire_of(spec: TierSpec) -> RemoteWire:
+    """The wire to the server of `spec`, which has a `remote` table."""
+    assert spec.remote is not None
+    return WIRES[spec.remote.kind](spec.remote)
+
+
+def tells_logprobs(spec: TierSpec) -> bool:
+    """Whether the server of `spec`, which has a `remote` table, is of a kind that gives log-probabilities."""
+    return wire_of(spec).tells_logprobs

@@ -1,0 +1,187 @@
+"""Which replica gets a request, and which gets none for a while. Pure bookkeeping: no I/O, and the clock is given."""
+
+import logging
+import math
+import random
+from collections.abc import Callable, Collection, Sequence
+
+from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
+from tiers.replicas.prefix_affinity import rendezvous_score
+from tiers.replicas.replica import Flight, Replica
+
+log = logging.getLogger(__name__)
+
+
+class Balancer:
+    """Spreads requests over replicas of one model, and ejects those that fail. `spec` may be replaced at any time.
+
+    A prompt goes where its beginning is cached (rendezvous hashing) while that replica has at most `affinity_load`
+    times its share of the requests in flight (consistent hashing with bounded loads, Mirrokni et al. 2016) and is not
+    too slow; else to the better of two drawn at random (Mitzenmacher 2001), judged by time to first token × queue.
+    At most half of the replicas are ever ejected; a server's own wish to be left alone is always heeded.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        replicas: Sequence[ReplicaSpec],
+        spec: BalancingSpec,
+        *,
+        clock: Callable[[], float],
+        rng: random.Random,
+    ) -> None:
+        mean_weight = sum(replica.weight for replica in replicas) / len(replicas)
+        self.replicas = [Replica(replica, mean_weight) for replica in replicas]
+        self.spec = spec
+        self._name, self._clock, self._rng = name, clock, rng
+
+    def begin(self, key: bytes | None, tried: Collection[Replica] = ()) -> Flight | None:
+        """Choose a replica that is not among `tried` and count the request there; None if none takes any.
+
+        `key`: hash of the prompt's beginning; None for no affinity. A first attempt probes an ejected replica whose
+        time is over, since it can still be repeated elsewhere.
+        """
+        now = self._clock()
+        probed = None if tried else next((r for r in self.replicas if r.breaker.awaits_probe(now)), None)
+        replica = probed or self._choose(key, [r for r in self._serving(now) if r not in tried], now)
+        if replica is None:
+            return None
+        flight = Flight(replica, now)
+        if probed is not None:
+            probed.breaker.probe = flight
+        replica.flights[flight] = replica.silent[flight] = None
+        replica.requests += 1
+        return flight
+
+    def first_token(self, flight: Flight) -> None:
+        """The answer has begun."""
+        replica, now = flight.replica, self._clock()
+        replica.silent.pop(flight, None)
+        replica.ttft.observe(now - flight.began, now, self.spec.ttft_decay_seconds)
+        if replica.breaker.probe is flight:
+            replica.breaker.begin_probation(self.spec.consecutive_failures)
+            log.info("tier '%s': %s answers again", self._name, replica.url)
+
+    def succeed(self, flight: Flight) -> None:
+        """The answer came to its end, or the server refused the request for what it is."""
+        replica = flight.replica
+        if self._end(flight) and self._counts(flight):
+            replica.breaker.succeed()
+            replica.recent_requests.add(self._clock(), self.spec.error_window_seconds)
+
+    def fail(self, flight: Flight) -> None:
+        """The server failed."""
+        replica, now = flight.replica, self._clock()
+        if not self._end(flight):
+            return
+        replica.failures += 1
+        if not self._counts(flight):
+            return
+        replica.breaker.fail(now)
+        replica.recent_requests.add(now, self.spec.error_window_seconds)
+        replica.recent_failures.add(now, self.spec.error_window_seconds)
+        reason = self._why_to_eject(replica, now)
+        if reason is not None and (replica.breaker.is_open or self._may_eject()):
+            seconds = replica.breaker.eject(now, self.spec.ejection_seconds, self.spec.max_ejection_seconds)
+            replica.forget_errors()
+            log.warning("tier '%s': %s is left alone for %.3g s: %s", self._name, replica.url, seconds, reason)
+
+    def pause(self, flight: Flight, seconds: float) -> None:
+        """The server asked to be left alone for so long."""
+        if self._end(flight):
+            flight.replica.breaker.pause(self._clock(), seconds)
+
+    def leave(self, flight: Flight) -> None:
+        """The caller left, or another replica was faster: nothing is known but how long it took so far."""
+        replica, now = flight.replica, self._clock()
+        waited = now - flight.began
+        was_silent = flight in replica.silent
+        if not self._end(flight):
+            return
+        if was_silent and replica.ttft.latest is not None and waited > replica.ttft.latest:
+            replica.ttft.observe(waited, now, self.spec.ttft_decay_seconds)
+        if replica.breaker.probe is flight:
+            replica.breaker.probe = None
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether some replica takes requests and did not just fail."""
+        now = self._clock()
+        return any(replica.is_well(now) for replica in self._serving(now))
+
+    def available_in(self) -> float:
+        """Seconds until some replica takes a request."""
+        now = self._clock()
+        return min(replica.breaker.available_in(now) for replica in self.replicas)
+
+    def _serving(self, now: float) -> list[Replica]:
+        return [replica for replica in self.replicas if replica.breaker.takes_requests(now)]
+
+    def _choose(self, key: bytes | None, open_ones: list[Replica], now: float) -> Replica | None:
+        if len(open_ones) < 2:
+            return open_ones[0] if open_ones else None
+        rest = min((r.ttft.latest for r in open_ones if r.ttft.latest is not None), default=0.0)
+        if key is None:
+            return self._better_of_two(open_ones, now, rest)
+        preferred = max(open_ones, key=lambda r: rendezvous_score(key, r.url, r.weight))
+        other = self._better_of_two([r for r in open_ones if r is not preferred], now, rest)
+        if preferred.outstanding + 1 > self._most(preferred, open_ones):
+            return other
+        bearable = self.spec.affinity_wait * self._wait(other, now, rest)
+        return preferred if self._wait(preferred, now, rest) <= bearable else other
+
+    def _most(self, replica: Replica, open_ones: list[Replica]) -> int:
+        """Most requests that affinity may bring a replica to, the next one included."""
+        total = sum(r.outstanding for r in open_ones) + 1
+        share = replica.weight / sum(r.weight for r in open_ones)
+        return math.ceil(self.spec.affinity_load * total * share)
+
+    def _better_of_two(self, replicas: list[Replica], now: float, rest: float) -> Replica:
+        first = self._draw(replicas)
+        if len(replicas) == 1:
+            return first
+        second = self._draw([replica for replica in replicas if replica is not first])
+        return first if self._wait(first, now, rest) <= self._wait(second, now, rest) else second
+
+    def _draw(self, replicas: list[Replica]) -> Replica:
+        return self._rng.choices(replicas, [replica.weight for replica in replicas])[0]
+
+    def _wait(self, replica: Replica, now: float, rest: float) -> float:
+        return replica.expected_wait(now, self.spec.ttft_decay_seconds, rest)
+
+    def _end(self, flight: Flight) -> bool:
+        """Take a flight off its replica; False if it was over."""
+        if flight.is_over:
+            return False
+        flight.is_over = True
+        del flight.replica.flights[flight]
+        flight.replica.silent.pop(flight, None)
+        return True
+
+    def _counts(self, flight: Flight) -> bool:
+        """Of an ejected replica only its probe says something new; the others were sent before."""
+        breaker = flight.replica.breaker
+        return not breaker.is_open or breaker.probe is flight
+
+    def _may_eject(self) -> bool:
+        ejected = sum(replica.breaker.is_open for replica in self.replicas)
+        return ejected + 1 <= len(self.replicas) // 2
+
+    def _why_to_eject(self, replica: Replica, now: float) -> str | None:
+        """What speaks against it: failures in a row, or a larger share of failures than the others have."""
+        spec, in_a_row = self.spec, replica.breaker.failures
+        if replica.breaker.is_open:
+            return "its probe failed"
+        if in_a_row >= spec.consecutive_failures:
+            return f"{in_a_row} failures in a row"
+        failed, requests = replica.error_counts(now, spec.error_window_seconds)
+        if requests < spec.error_requests:
+            return None
+        others = [r.error_counts(now, spec.error_window_seconds) for r in self.replicas if r is not replica]
+        failed_there, requests_there = sum(f for f, _ in others), sum(n for _, n in others)
+        if not requests_there:
+            return None
+        share, usual = failed / requests, failed_there / requests_there
+        if share - usual < spec.error_excess:
+            return None
+        return f"{share:.0%} of its requests failed lately, {usual:.0%} of the others'"

@@ -1,0 +1,85 @@
+"""One request at one replica of a set: its stream, its place in the balancer's books, and what became of it."""
+
+import asyncio
+from collections.abc import Callable
+
+from tiers.attempt import ReplicaTry, TryOutcome
+from tiers.errors import TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.remote.remote_tier import RemoteTier
+from tiers.remote.usage_counter import Tally
+from tiers.replicas.balancer import Balancer
+from tiers.replicas.replica import Flight
+from tiers.tier import Delta, GenerationRequest
+
+
+class ReplicaCall:
+    """Begins at once; `opening` ends with the first delta or with what went wrong. `close` it, always.
+
+    `seconds`: until the whole answer must be there. A replica that is silent for the balancer's
+    `first_token_timeout_seconds` has failed.
+    """
+
+    def __init__(
+        self,
+        tier: RemoteTier,
+        flight: Flight,
+        balancer: Balancer,
+        request: GenerationRequest,
+        tally: Tally,
+        seconds: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.flight, self.tally = flight, tally
+        self.deltas = tier.answer(request, tally, seconds)
+        self.outcome: ReplicaTry | None = None
+        self._balancer, self._clock = balancer, clock
+        self._patience = balancer.spec.first_token_timeout_seconds
+        self.opening = asyncio.create_task(self._open(min(self._patience, seconds)))
+
+    def answered(self) -> None:
+        """Its first delta is the one that is used."""
+        self._balancer.first_token(self.flight)
+        self._tell("answered")
+
+    def finished(self) -> None:
+        """The answer came to its end."""
+        self._balancer.succeed(self.flight)
+
+    def failed(self, error: TierError) -> None:
+        """The stream ended with `error`, before or after its first delta."""
+        if isinstance(error, TierBusyError):
+            self._balancer.pause(self.flight, error.retry_after_seconds)
+        elif isinstance(error, TierRequestError):
+            self._balancer.succeed(self.flight)
+        else:
+            self._balancer.fail(self.flight)
+        self._tell("failed", error)
+
+    async def close(self) -> None:
+        """End it, wherever it is; the server sees the connection close. Idempotent."""
+        self._balancer.leave(self.flight)
+        self._tell("overtaken")
+        if not self.opening.done():
+            self.opening.cancel()
+            await asyncio.wait([self.opening])
+        if not self.opening.cancelled():
+            self.opening.exception()
+        await self.deltas.aclose()
+
+    def _tell(self, outcome: TryOutcome, error: TierError | None = None) -> None:
+        if self.outcome is None:
+            self.outcome = ReplicaTry(
+                replica=self.flight.replica.url,
+                outcome=outcome,
+                seconds=self._clock() - self.flight.began,
+                error=None if error is None else f"{type(error).__name__}: {error}",
+            )
+
+    async def _open(self, seconds: float) -> Delta:
+        try:
+            async with asyncio.timeout(seconds):
+                return await anext(self.deltas)
+        except StopAsyncIteration:
+            raise TierError(f"{self.flight.replica.url} ended its answer before it began") from None
+        except TimeoutError:
+            raise TierUnavailableError(f"{self.flight.replica.url} gave no token within {seconds:g} s") from None

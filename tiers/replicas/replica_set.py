@@ -1,0 +1,173 @@
+"""A tier over several servers of one model: balanced, retried elsewhere, and told as it was."""
+
+import asyncio
+import logging
+import math
+import os
+import random
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from functools import partial
+
+import msgspec
+
+from tiers.attempt import ReplicaStatus
+from tiers.catalog.replica_spec import BalancingSpec
+from tiers.catalog.tier_spec import TierSpec
+from tiers.errors import CatalogError, TierError, TierUnavailableError
+from tiers.remote.remote_tier import RemoteTier
+from tiers.remote.usage_counter import Tally
+from tiers.replicas.balancer import Balancer
+from tiers.replicas.hedged_request import ReplicaRace
+from tiers.replicas.prefix_affinity import prefix_key
+from tiers.replicas.replica_request import ReplicaCall
+from tiers.replicas.retry_budget import RetryBudget
+from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
+
+log = logging.getLogger(__name__)
+
+HEDGED_AFTER = 0.95
+# How long a server may take to tell of its queue.
+QUEUE_SECONDS = 1.0
+FEWEST_FIRST_TOKENS, MOST_FIRST_TOKENS = 20, 200
+
+
+class ReplicaSet(Tier):
+    """Spreads requests over the servers of `spec.remote`; `balancing` says how and may be replaced while it serves.
+
+    A request whose replica fails before its first delta is asked of another one, as long as the retry budget and its
+    deadlines allow. The first delta tells which replicas were `tries`. Nothing is asked twice after it.
+    Raises CatalogError if an API key's environment variable is not set.
+    """
+
+    def __init__(
+        self,
+        spec: TierSpec,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        remote = spec.remote
+        if remote is None or not remote.servers:
+            raise CatalogError(f"tier '{spec.name}' has no remote servers")
+        self.name, self.number, self.model = spec.name, spec.number, remote.model
+        self.max_context = remote.max_context
+        self._total_seconds, self._clock = remote.total_timeout_seconds, clock
+        self._tiers = {
+            server.base_url: RemoteTier(msgspec.structs.replace(spec, remote=remote.alone(server)), environ=environ)
+            for server in remote.servers
+        }
+        rng = rng or random.Random(random.getrandbits(64))
+        self._balancer = Balancer(spec.name, remote.servers, remote.balancing, clock=clock, rng=rng)
+        self._budget = RetryBudget(remote.balancing.retry_burst)
+        self._first_tokens: deque[float] = deque(maxlen=MOST_FIRST_TOKENS)
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def balancing(self) -> BalancingSpec:
+        """How requests are spread; the next request obeys a new one."""
+        return self._balancer.spec
+
+    @balancing.setter
+    def balancing(self, spec: BalancingSpec) -> None:
+        self._balancer.spec = spec
+
+    async def start(self) -> None:
+        """See `Tier.start`; one server that answers is enough, the log names the others."""
+        outcomes = await asyncio.gather(*(tier.start() for tier in self._tiers.values()), return_exceptions=True)
+        errors = [outcome for outcome in outcomes if outcome is not None]
+        for error in errors:
+            if not isinstance(error, TierError) or len(errors) == len(outcomes):
+                raise error
+            log.warning("a replica is not there: %s", error)
+        if self._watching is None and any(tier.tells_queue for tier in self._tiers.values()):
+            self._watching = asyncio.create_task(self._watch_queues())
+
+    async def close(self) -> None:
+        """See `Tier.close`."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+            self._watching = None
+        await asyncio.gather(*(tier.close() for tier in self._tiers.values()))
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        """See `Tier.generate`; closing the iterator closes every connection that was opened for it."""
+        if request.whole:  # a server is judged by its time to the first token
+            request = msgspec.structs.replace(request, whole=False)
+        spec, began = self.balancing, self._clock()
+        self._budget.deposit(spec.retry_share, spec.retry_burst)
+        race = ReplicaRace(self.name, partial(self._ask, request, began), self._hedge_seconds())
+        request.meter.add(race.usage)
+        try:
+            first = await race.first()
+            self._first_tokens.append(self._clock() - began)
+            first.tries = race.tries
+            yield first
+            assert race.winner is not None
+            async for delta in race.winner.deltas:
+                if delta.usage is not None:
+                    race.winner.finished()
+                    delta.usage = race.usage()
+                yield delta
+        except TierError as error:
+            if race.winner is not None:
+                race.winner.failed(error)
+            elif not error.tries and isinstance(error, TierUnavailableError):
+                error.retry_after_seconds = self._balancer.available_in()
+            raise
+        finally:
+            await race.close()
+
+    def count_prompt_tokens(self, request: GenerationRequest) -> int:
+        """As every `RemoteTier`."""
+        return next(iter(self._tiers.values())).count_prompt_tokens(request)
+
+    def load(self) -> TierLoad:
+        """Requests in flight from here, and whether any replica takes requests and did not just fail."""
+        running = sum(replica.outstanding for replica in self._balancer.replicas)
+        return TierLoad(healthy=self._balancer.is_healthy, running=running)
+
+    def replicas(self) -> list[ReplicaStatus]:
+        """See `Tier.replicas`."""
+        now = self._clock()
+        return [replica.status(now) for replica in self._balancer.replicas]
+
+    async def look_at_queues(self) -> None:
+        """Ask every server how many requests it has, for the next choices."""
+        replicas = self._balancer.replicas
+        told = await asyncio.gather(*(self._tiers[replica.url].queue(QUEUE_SECONDS) for replica in replicas))
+        for replica, requests in zip(replicas, told, strict=True):
+            replica.note_queue(requests)
+
+    async def _watch_queues(self) -> None:
+        while True:
+            if self.balancing.queue_poll_seconds:
+                await self.look_at_queues()
+            await asyncio.sleep(self.balancing.queue_poll_seconds or QUEUE_SECONDS)
+
+    def _ask(self, request: GenerationRequest, began: float, asked: list[ReplicaCall]) -> ReplicaCall | None:
+        """Ask one more replica for a request that came at `began`, if that is allowed."""
+        spec, now = self.balancing, self._clock()
+        left = began + self._total_seconds - now
+        if asked and not (len(asked) < spec.max_attempts and left > 0 and self._budget.is_open):
+            return None
+        if asked and request.strict_deadline and request.deadline is not None and now >= request.deadline:
+            return None
+        key = prefix_key(request, spec.affinity_bytes) if spec.affinity_bytes else None
+        flight = self._balancer.begin(key, [call.flight.replica for call in asked])
+        if flight is None:
+            return None
+        if asked:
+            self._budget.withdraw()
+        tier = self._tiers[flight.replica.url]
+        tally = Tally(request.n, self.count_prompt_tokens(request))
+        return ReplicaCall(tier, flight, self._balancer, request, tally, left, self._clock)
+
+    def _hedge_seconds(self) -> float | None:
+        """What 95 of 100 recent requests took to their first token; None without hedging or before 20 of them."""
+        if not self.balancing.hedging or len(self._first_tokens) < FEWEST_FIRST_TOKENS:
+            return None
+        return sorted(self._first_tokens)[math.ceil(HEDGED_AFTER * len(self._first_tokens)) - 1]
