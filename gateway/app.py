@@ -58,7 +58,7 @@ from gateway.telemetry.overload_collector import OverloadCollector
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.traces import Traces, look_up_collector, span_exporter
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
-from inference_core.client import CoreClient
+from inference_core.transport.client import CoreClient
 from quality.comparison.cost_quality_curve import ProbeCurves
 from quality.evaluation.tier_value import ReportFileError, stored_report, warnings_of
 from quality.learning.kind_names import KindNames

@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from inference_core.auto_tuner import AutoTuner
-from inference_core.block_frames import BlockChain, BlockFrame
-from inference_core.block_handover import BlockHandover
-from inference_core.block_pool import BlockPool
+from inference_core.engine.auto_tuner import AutoTuner
+from inference_core.engine.kv_transfer import BlockHandover
+from inference_core.engine.live_knobs import LiveKnobs
+from inference_core.engine.model_stats import model_stats
+from inference_core.engine.request_validation import validate_request, validate_token_ids
+from inference_core.engine.step_executor import Outcome, StepExecutor
+from inference_core.engine.step_statistics import StepStatistics
 from inference_core.errors import CoreError, HandoverError, IntegrityError, InvalidRequestError, QueueFullError
+from inference_core.execution.runner import ModelRunner
 from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabulary_of_file
 from inference_core.grammar.matcher_seam import MakeMatcher
-from inference_core.live_knobs import LiveKnobs
+from inference_core.kv_cache.block_pool import BlockPool
+from inference_core.kv_cache.prefix_hash import root_digest, shareable_blocks
+from inference_core.kv_cache.slab_arena import SlabArena
 from inference_core.lora.slots import AdapterSlots
-from inference_core.model_stats import model_stats
-from inference_core.model_turns import ModelTurns
-from inference_core.prefix_hash import root_digest, shareable_blocks
 from inference_core.protocol import (
     AdapterInfo,
     AddRequest,
@@ -32,21 +35,18 @@ from inference_core.protocol import (
     ModelInfo,
     SequenceOutput,
 )
-from inference_core.queue_alert import QueueAlert
-from inference_core.refusals import blame, refusal
-from inference_core.repetition import LOOK_EVERY, goes_round
-from inference_core.request_validation import validate_request, validate_token_ids
-from inference_core.runner import ModelRunner
-from inference_core.scheduler import Scheduler
-from inference_core.sequence import Sequence, Status
-from inference_core.slab_arena import SlabArena
+from inference_core.protocol.error_outputs import blame, refusal
+from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
+from inference_core.sampling.repetition import LOOK_EVERY, goes_round
+from inference_core.scheduling.model_round_robin import ModelTurns
+from inference_core.scheduling.queue_alert import QueueAlert
+from inference_core.scheduling.scheduler import Scheduler
+from inference_core.scheduling.sequence import Sequence, Status
+from inference_core.scheduling.wait_estimate import StepMeter
 from inference_core.speculation.draft_model import DraftModel
 from inference_core.speculation.drafter import Drafter
 from inference_core.speculation.prompt_lookup import PromptLookup
 from inference_core.speculation.speculator import Speculator
-from inference_core.step_executor import Outcome, StepExecutor
-from inference_core.step_statistics import StepStatistics
-from inference_core.wait_estimate import StepMeter
 
 if TYPE_CHECKING:
     from inference_core.grammar.vocabulary import Vocabulary

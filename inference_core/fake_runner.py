@@ -13,20 +13,20 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from inference_core.block_bytes import HostBlockBytes
-from inference_core.block_frames import KVIdentity
 from inference_core.core import Core
+from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import BadLogitsError
-from inference_core.evidence import TokenEvidence
+from inference_core.execution.runner import ModelRunner
 from inference_core.grammar.masks import TokenMask, begin_masks
 from inference_core.grammar.matcher_seam import Matcher
-from inference_core.kv_layout import KVLayout
-from inference_core.live_knobs import LiveKnobs
+from inference_core.kv_cache.block_io import HostBlockBytes
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.adapter import Adapter
 from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import Knobs, ModelInfo, SamplingParams, TokenLogprob
-from inference_core.runner import ModelRunner
+from inference_core.protocol.evidence import TokenEvidence
+from inference_core.protocol.kv_blocks import KVIdentity
 from inference_core.step_plan import (
     SampledToken,
     SampleSpec,

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from inference_core.kv_layout import KVDtype
+from inference_core.kv_cache.layout import KVDtype
 from inference_core.protocol import KnobValue
-from inference_core.quality_report import QualityLimits
+from inference_core.quantization.quality_report import QualityLimits
 
 Compute = Literal["int4-int8", "int4", "bfloat16", "float32"]
 DeviceScheme = Literal["dense", "int4", "int8", "fp8", "fp8-blocks"]

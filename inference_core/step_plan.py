@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from inference_core.evidence import TokenEvidence
 from inference_core.grammar.matcher_seam import Matcher
 from inference_core.protocol import SamplingParams, TokenLogprob
+from inference_core.protocol.evidence import TokenEvidence
 
 # Hidden states [rows, hidden].
 States: TypeAlias = npt.NDArray[np.float32]

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from inference_core.evidence import Evidence, EvidenceRequest
 from inference_core.protocol import SamplingParams, TokenLogprob
+from inference_core.protocol.evidence import Evidence, EvidenceRequest
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tiers.attempt import ReplicaStatus, ReplicaTry
 from tiers.tool_types import ToolCall, ToolCallDelta, Tooling

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from inference_core.evidence import EvidenceRequest
+from inference_core.protocol.evidence import EvidenceRequest
 from tiers.catalog.tier_spec import TierSpec
 from tiers.remote.wires import tells_logprobs
 from tiers.tier import Delta, GenerationRequest, Tier

@@ -16,9 +16,9 @@ from gateway.api.operations import describe
 from gateway.cores.knobs import KnobOrder, KnobsChanged
 from gateway.errors import bad_request
 from gateway.parts import HttpRequest, parts_of
-from inference_core.live_knobs import KNOB_NAMES, knob_schemas
-from inference_core.preferred_sizes import suggest_preferred_sizes
+from inference_core.engine.live_knobs import KNOB_NAMES, knob_schemas
 from inference_core.protocol import Knobs, KnobValue, ModelStats, Tuning
+from inference_core.scheduling.preferred_batch_sizes import suggest_preferred_sizes
 from quality.store.knob_log import KnobChange
 
 MOST_CHANGES = 1000

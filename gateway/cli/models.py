@@ -122,7 +122,7 @@ def _file(model: "ModelSpec", cache: "Path") -> dict[str, Any]:
     from inference_core.errors import CoreError
     from inference_core.loaders.model_path import resolve_model_path
     from inference_core.loaders.opening import open_checkpoint
-    from inference_core.loading import layout_of, weight_bytes
+    from inference_core.loading.load_core import layout_of, weight_bytes
 
     shown: dict[str, Any] = {"name": model.name, "path": model.path, "compute": model.compute, "problem": None}
     try:
@@ -141,7 +141,7 @@ def _file(model: "ModelSpec", cache: "Path") -> dict[str, Any]:
 
 
 def _files(files: list[dict[str, Any]]) -> str:
-    from inference_core.memory_plan import format_bytes
+    from inference_core.kv_cache.memory_plan import format_bytes
 
     rows = [
         [file["name"], file["compute"], file["problem"], "", ""]
@@ -160,8 +160,8 @@ def _files(files: list[dict[str, Any]]) -> str:
 
 def _memory(core: "CoreSpec", files: list[dict[str, Any]]) -> list[str]:
     """The sum that a start would check, line by line."""
-    from inference_core.loading import available_memory
-    from inference_core.memory_plan import format_bytes
+    from inference_core.kv_cache.memory_plan import format_bytes
+    from inference_core.loading.load_core import available_memory
 
     usable = [file for file in files if not file["problem"]]
     if not usable:

@@ -7,14 +7,14 @@ import click
 import msgspec
 
 from inference_core.errors import CoreError, ModelFileError
-from inference_core.kv_layout import KVDtype, KVLayout
+from inference_core.kv_cache.layout import KVDtype, KVLayout
+from inference_core.kv_cache.memory_plan import GB, Devices, KVDemand, MemoryPlan, format_bytes, plan_memory
 from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.loaders.known_shapes import SHAPES
+from inference_core.loaders.known_shapes import shape as known_shape
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
-from inference_core.memory_plan import GB, Devices, KVDemand, MemoryPlan, format_bytes, plan_memory
 from inference_core.model_config import ModelConfig
-from inference_core.model_shapes import SHAPES
-from inference_core.model_shapes import shape as known_shape
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.parallel.mesh import Mesh
 from inference_core.placement.hardware import Device, read_devices
@@ -136,7 +136,7 @@ def _title(catalog: Catalog, model: str, where: str) -> str:
 def _explain_core_model(catalog: Catalog, model: ModelSpec) -> Explanation:
     title = _title(catalog, model.name, "this machine's CPU")
     from inference_core.loaders.random_checkpoint import RandomCheckpoint
-    from inference_core.loading import max_context_of, weight_bytes
+    from inference_core.loading.load_core import max_context_of, weight_bytes
 
     checkpoint: Checkpoint
     source: list[str] = []

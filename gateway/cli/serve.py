@@ -115,7 +115,7 @@ def _serve_core(settings: "Settings", group: str | None) -> None:
         socket_of,
         watchdog_seconds_of,
     )
-    from inference_core.core_server import serve_core
+    from inference_core.transport.server import serve_core
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from inference_core.tcp_transport import CoreAddress
+from inference_core.transport.tcp import CoreAddress
 
 Role = Literal["both", "prefill", "decode"]
 """What a replica is for: whole requests; prompts that others answer; answers, whose long prompts others compute."""

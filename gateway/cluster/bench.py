@@ -17,10 +17,10 @@ from gateway.cores.cores import core_factory
 from gateway.settings import Settings
 from inference_core.bench.rounds import Spread, spread
 from inference_core.bench.speculation import geometric_interval
-from inference_core.client import CoreClient
-from inference_core.core_loop import ThreadCoreClient
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, SamplingParams
+from inference_core.transport.client import CoreClient
+from inference_core.transport.core_thread import ThreadCoreClient
 from tiers.catalog.catalog import CPU_CORE, Catalog
 
 Progress = Callable[[str, float], None]

@@ -18,10 +18,10 @@ from gateway.cluster.registry import ANNOUNCE_SECONDS, NAME, NAMESPACE, Registry
 from gateway.cluster.stage_ranks import stage_places
 from gateway.cores.cores import core_factory, core_title, watchdog_seconds_of
 from gateway.settings import Settings
-from inference_core.core_server import CoreServer
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import KnobValue
-from inference_core.tcp_transport import TcpCoreClient, TcpDoor
+from inference_core.transport.server import CoreServer
+from inference_core.transport.tcp import TcpCoreClient, TcpDoor
 from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)

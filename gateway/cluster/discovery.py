@@ -8,7 +8,7 @@ from functools import partial
 from gateway.cluster.announced import Announced
 from gateway.cluster.replicated_core import ReplicatedCore
 from gateway.cores.cores import core_title
-from inference_core.client import CoreClient
+from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ import msgspec
 
 from gateway.cluster.replica_choice import CoreReplica, chosen, prefix_key
 from inference_core.errors import CoreError, CoreGoneError, HandoverError, QueueFullError
-from inference_core.handover import HandedOver, chain_of, hand_over, hands_over, require_alike
 from inference_core.protocol import AddRequest, CoreStats
+from inference_core.transport.remote_prefill import HandedOver, chain_of, hand_over, hands_over, require_alike
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from gateway.cluster.core_orders import CoreOrders
 from gateway.cluster.merged_stats import merged, summed_past
 from gateway.cluster.prompt_handover import PromptHandover
 from gateway.cluster.replica_choice import CoreReplica, chosen, prefix_key
-from inference_core.client import CoreClient
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.protocol import (
     AdapterInfo,
@@ -22,7 +21,8 @@ from inference_core.protocol import (
     ModelInfo,
     SequenceOutput,
 )
-from inference_core.tcp_transport import TcpCoreClient
+from inference_core.transport.client import CoreClient
+from inference_core.transport.tcp import TcpCoreClient
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import msgspec
 from gateway.cores.knobs import PART, CoreKnobs
 from gateway.cores.reading import read_cores
 from gateway.errors import ApiError, bad_request
-from inference_core.client import CoreClient
 from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.protocol import AdapterInfo
+from inference_core.transport.client import CoreClient
 from quality.store.knob_log import KnobChange
 
 KNOB = "adapter"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.settings import Settings
-from inference_core.client import CoreClient
+from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.core_spec import core_spec, group_spec
 from tiers.catalog.hardware_check import require_plans, require_servable, validate_files
@@ -16,8 +16,8 @@ from tiers.catalog.quality_gate import require_quality
 from tiers.errors import CatalogError
 
 if TYPE_CHECKING:
-    from inference_core.core_loop import CoreFactory, SteppingCore
     from inference_core.parallel.local_ranks import RankPlaces
+    from inference_core.transport.core_thread import CoreFactory, SteppingCore
 
 
 def socket_of(settings: Settings, core: str) -> Path:
@@ -89,14 +89,14 @@ def core_factory(catalog: Catalog, settings: Settings, core: str, places: "RankP
     if core == CPU_CORE:
 
         def load_cpu() -> "SteppingCore":
-            from inference_core.loading import load_core
+            from inference_core.loading.load_core import load_core
 
             return load_core(core_spec(catalog), settings.cache_path, knobs_file=knobs_file)
 
         return load_cpu
 
     def load_gpus() -> "SteppingCore":
-        from inference_core.group_loading import load_group
+        from inference_core.parallel.load_group import load_group
 
         spec = group_spec(catalog, core)
         if places is None:
@@ -124,10 +124,10 @@ def core_clients(catalog: Catalog, settings: Settings) -> dict[str, CoreClient]:
 
 def _core_client(catalog: Catalog, settings: Settings, core: str) -> CoreClient:
     if settings.role == "gateway":
-        from inference_core.socket_transport import SocketCoreClient
+        from inference_core.transport.unix_socket import SocketCoreClient
 
         return SocketCoreClient(socket_of(settings, core))
-    from inference_core.core_loop import ThreadCoreClient
+    from inference_core.transport.core_thread import ThreadCoreClient
 
     return ThreadCoreClient(
         core_factory(catalog, settings, core),

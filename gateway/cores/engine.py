@@ -9,8 +9,8 @@ from functools import partial
 from gateway.cores.cores import core_clients, core_problem_key, require_machine
 from gateway.settings import Settings
 from gateway.stores.retries import background, until_it_works
-from inference_core.client import CoreClient
 from inference_core.errors import CoreError
+from inference_core.transport.client import CoreClient
 from tiers.build import build_tiers
 from tiers.catalog.catalog import Catalog
 from tiers.decoding.text_threads import TextThreads

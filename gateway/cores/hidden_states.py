@@ -9,13 +9,13 @@ from pathlib import Path
 
 from classifier.encoders.hidden_states import Float, StateSpec
 from classifier.errors import ArtefactError
-from inference_core.client import CoreClient
 from inference_core.errors import ModelFileError
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.model_spec import ModelSpec
 from inference_core.tokenization.loading import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.errors import CatalogError
 

@@ -14,10 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.cores.reading import read_cores
 from gateway.errors import ApiError, bad_request
 from gateway.stores.database_reach import reached
-from inference_core.client import CoreClient
+from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES
 from inference_core.errors import CoreGoneError, InvalidRequestError
-from inference_core.live_knobs import COMMON_KNOBS, KNOB_NAMES
 from inference_core.protocol import CoreStats, Knobs, KnobsSet, KnobValue
+from inference_core.transport.client import CoreClient
 from quality.store.knob_log import KnobChange, list_knob_changes, record_knob_changes
 from tiers.catalog.catalog import CPU_CORE
 

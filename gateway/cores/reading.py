@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Mapping
 
-from inference_core.client import CoreClient
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.protocol import CoreStats
+from inference_core.transport.client import CoreClient
 
 PATIENCE_SECONDS = 5.0
 """A core that loads or is stuck is not waited for: what the others say matters now."""

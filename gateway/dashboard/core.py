@@ -16,9 +16,9 @@ from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
-from inference_core.live_knobs import COMMON_KNOBS, KNOB_NAMES, knob_schemas
+from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES, knob_schemas
+from inference_core.engine.step_statistics import STEP_SECONDS
 from inference_core.protocol import CoreStats
-from inference_core.step_statistics import STEP_SECONDS
 from quality.store.knob_log import KnobChange
 
 CHANGES = 30

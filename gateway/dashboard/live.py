@@ -13,8 +13,8 @@ from gateway.routing.router import RoutingService
 from gateway.telemetry.alert_figures import alert_figures
 from gateway.telemetry.levels_of_all import levels_of_all
 from gateway.telemetry.metrics import Metrics
-from inference_core.client import CoreClient
 from inference_core.protocol import CoreStats
+from inference_core.transport.client import CoreClient
 from quality.estimates.upgrade_rate import UpgradeRate
 
 log = logging.getLogger(__name__)

@@ -7,12 +7,12 @@ import numpy as np
 
 from gateway.embedding.embedder import Float
 from gateway.errors import ApiError
-from inference_core.client import CoreClient
 from inference_core.errors import CoreError, CoreLostError, InvalidRequestError
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import ModelInfo
 from inference_core.tokenization.loading import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import CPU_CORE
 from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.errors import TierLostError

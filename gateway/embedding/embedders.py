@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from gateway.embedding.core_embedder import CoreEmbedder
 from gateway.embedding.embedder import Embedder
 from gateway.embedding.encoder_embedder import EncoderEmbedder
-from inference_core.client import CoreClient
+from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import Catalog
 
 

@@ -16,8 +16,8 @@ from gateway.fleet.scoring import ServiceObjectives
 from gateway.fleet.simulated_replica import SimulatedRequest
 from gateway.fleet.simulation import FleetRun, FleetSettings, FleetSimulation
 from inference_core.bench.trace_file import Arrival
-from inference_core.kv_layout import kv_bytes_per_token
-from inference_core.model_shapes import shape
+from inference_core.kv_cache.layout import kv_bytes_per_token
+from inference_core.loaders.known_shapes import shape
 
 _HALVINGS = 7
 

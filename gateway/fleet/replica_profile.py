@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from gateway.fleet.errors import PlanError
-from inference_core.kv_layout import kv_bytes_per_token
-from inference_core.model_shapes import SHAPES, shape
+from inference_core.kv_cache.layout import kv_bytes_per_token
+from inference_core.loaders.known_shapes import SHAPES, shape
 from inference_core.placement.hardware import Device, device
 from inference_core.placement.weight_formats import FORMATS, model_weights, preferred_format, weight_format
 

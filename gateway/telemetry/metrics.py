@@ -14,7 +14,7 @@ from gateway.telemetry.request_metrics import RequestMetrics
 from gateway.telemetry.service_levels import ServiceLevels
 from gateway.telemetry.slo import SloReport, slo_report
 from gateway.telemetry.slo_collector import SloCollector
-from inference_core.client import CoreClient
+from inference_core.transport.client import CoreClient
 from tiers.tier import Tier
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from inference_core.kv_layout import KVLayout
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.model_config import ModelConfig
 
 

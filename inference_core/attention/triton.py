@@ -3,7 +3,7 @@
 import torch
 
 from inference_core.attention.backend import AttentionBackend, AttentionBatch
-from inference_core.kv_layout import KVLayout
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.model_config import ModelConfig
 from inference_core.triton_kernels import ops
 from inference_core.triton_kernels.layer_cache import LayerCache

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import msgspec
 
 from inference_core.bench.contiguous import ContiguousArena
-from inference_core.block_pool import BlockPool
-from inference_core.kv_layout import KVLayout
-from inference_core.slab_arena import SlabArena
+from inference_core.kv_cache.block_pool import BlockPool
+from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.slab_arena import SlabArena
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from inference_core.bench.structured import ORDERS
 from inference_core.bench.target import BenchTarget, CoreTarget
 from inference_core.bench.workload import Job, Load
 from inference_core.errors import CoreError
-from inference_core.kv_layout import KVDtype
+from inference_core.kv_cache.layout import KVDtype
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.lora.random_adapter import write_random_adapter

@@ -9,8 +9,8 @@ import torch
 from inference_core.attention.backend import AttentionBatch
 from inference_core.attention.cpu import CpuAttention
 from inference_core.bench.machine_peaks import MachinePeaks, fastest
-from inference_core.kv_arena import allocate_arena
-from inference_core.kv_layout import KVDtype, KVLayout
+from inference_core.kv_cache.arena import allocate_arena
+from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.model_config import ModelConfig
 from inference_core.models.rotary import rotary_table
 from inference_core.native import cpu

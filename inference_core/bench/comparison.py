@@ -18,7 +18,7 @@ from inference_core.bench.quality import (
     teacher_forced_logits,
 )
 from inference_core.errors import ModelFileError
-from inference_core.kv_arena import allocate_arena
+from inference_core.kv_cache.arena import allocate_arena
 from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
 from inference_core.linear.linear import Linear
 from inference_core.linear.panels import pack
@@ -26,7 +26,7 @@ from inference_core.linear.reference import ReferenceLinear
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor
-from inference_core.loading import check_kernels, layout_of, load_core, runner_over
+from inference_core.loading.load_core import check_kernels, layout_of, load_core, runner_over
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.models.decoder import Decoder
 from inference_core.models.weights import load_decoder

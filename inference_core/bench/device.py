@@ -23,7 +23,7 @@ from inference_core.device.loading import load_device_core
 from inference_core.device.memory_profile import MemoryProfile, profile_cuda
 from inference_core.device.random_weights import random_linears
 from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
-from inference_core.kv_layout import KVDtype
+from inference_core.kv_cache.layout import KVDtype
 from inference_core.linear.device_packing import DeviceScheme
 from inference_core.loaders.random_checkpoint import SHAPES, RandomCheckpoint
 from inference_core.lora.random_adapter import write_random_adapter

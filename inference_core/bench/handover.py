@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from inference_core.bench.rounds import Spread, spread
-from inference_core.block_frames import BlockChain, BlockFrame
 from inference_core.core import Core
-from inference_core.core_server import CoreServer
-from inference_core.handover import hand_over
 from inference_core.protocol import AddRequest, SamplingParams
-from inference_core.tcp_transport import TcpCoreClient, TcpDoor
+from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
+from inference_core.transport.remote_prefill import hand_over
+from inference_core.transport.server import CoreServer
+from inference_core.transport.tcp import TcpCoreClient, TcpDoor
 
 Progress = Callable[[str, float], None]
 

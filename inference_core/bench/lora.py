@@ -12,12 +12,12 @@ import msgspec
 
 from inference_core.bench.rounds import Spread, ratio, spread
 from inference_core.bench.workload import Prompts
-from inference_core.client import CoreClient
 from inference_core.errors import CoreError
 from inference_core.lora.random_adapter import write_random_adapter
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.transport.client import CoreClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 
 from inference_core.bench.target import CoreTarget
-from inference_core.core_loop import ThreadCoreClient
+from inference_core.engine.live_knobs import start_knobs
 from inference_core.errors import ModelFileError
-from inference_core.kv_layout import KVLayout
-from inference_core.live_knobs import start_knobs
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
-from inference_core.loading import layout_of, load_core
+from inference_core.loading.load_core import layout_of, load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import Knobs
 from inference_core.tokenization.loading import load_tokenizer
+from inference_core.transport.core_thread import ThreadCoreClient
 
 
 def model_of(core: CoreSpec, name: str | None) -> ModelSpec:

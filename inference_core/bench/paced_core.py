@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from inference_core.block_frames import BlockChain, BlockFrame
 from inference_core.errors import HandoverError, InvalidRequestError
 from inference_core.protocol import (
     AdapterInfo,
@@ -17,6 +16,7 @@ from inference_core.protocol import (
     SequenceOutput,
     TokenLogprob,
 )
+from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 
 
 @dataclass(slots=True)

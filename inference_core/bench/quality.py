@@ -9,12 +9,12 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.kv_arena import allocate_arena
-from inference_core.kv_layout import CpuKVDtype
+from inference_core.execution.logits_runner import LogitsRunner
+from inference_core.kv_cache.arena import allocate_arena
+from inference_core.kv_cache.layout import CpuKVDtype
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
-from inference_core.loading import layout_of, load_runner, use_threads
-from inference_core.logits_runner import LogitsRunner
+from inference_core.loading.load_core import layout_of, load_runner, use_threads
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.step_plan import ScheduledSequence
 from inference_core.tokenization.loading import load_tokenizer

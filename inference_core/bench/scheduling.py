@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from inference_core.block_pool import BlockPool
 from inference_core.core import Core
-from inference_core.kv_layout import KVLayout
+from inference_core.execution.runner import ModelRunner
+from inference_core.kv_cache.block_pool import BlockPool
+from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.prefix_hash import chain_digests, root_digest
+from inference_core.kv_cache.slab_arena import SlabArena
 from inference_core.model_config import ModelConfig
-from inference_core.prefix_hash import chain_digests, root_digest
 from inference_core.protocol import AddRequest, Knobs, ModelInfo, SamplingParams
-from inference_core.runner import ModelRunner
-from inference_core.slab_arena import SlabArena
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
 
 BLOCK = 16

@@ -15,10 +15,10 @@ from inference_core.bench.copy_load import copy_prompt
 from inference_core.bench.measurement import Measurement, Row
 from inference_core.bench.rounds import Spread, spread
 from inference_core.bench.run import busy_share
-from inference_core.client import CoreClient
 from inference_core.errors import CoreError
 from inference_core.protocol import AddRequest, KnobValue, SamplingParams, SpeculationStats
 from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.transport.client import CoreClient
 
 Workload = Literal["copy", "open chat"]
 WORKLOADS: tuple[Workload, ...] = ("copy", "open chat")

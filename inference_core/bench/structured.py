@@ -12,12 +12,12 @@ import msgspec
 
 from inference_core.bench.rounds import Spread, ratio, spread
 from inference_core.bench.workload import Prompts
-from inference_core.client import CoreClient
 from inference_core.grammar.compiler import GrammarCompiler
 from inference_core.grammar.masks import TokenMask
 from inference_core.grammar.trie import token_trie
 from inference_core.protocol import AddRequest, Grammar, SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.transport.client import CoreClient
 
 # A list of orders without end, so that every answer has its full length: strings, numbers, dates, names to choose from.
 ORDER = {

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from inference_core.bench.report import Timing
 from inference_core.bench.workload import Job
-from inference_core.client import CoreClient
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
+from inference_core.transport.client import CoreClient
 
 
 class AskError(Exception):

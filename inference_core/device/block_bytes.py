@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inference_core.block_bytes import BlockBytes
+from inference_core.kv_cache.block_io import BlockBytes
 from inference_core.triton_kernels.block_swap import swap_blocks
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import CoreError
-from inference_core.kv_layout import KVLayout
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.step_plan import ScheduledSequence
 
 

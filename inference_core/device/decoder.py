@@ -8,11 +8,11 @@ from torch.nn import functional
 
 from inference_core.device.adapter_bank import DeviceAdapterBank
 from inference_core.device.batch import DeviceBatch
+from inference_core.io.span import Span
 from inference_core.linear.linear import Linear
 from inference_core.lora.adapter import Projection
 from inference_core.model_config import ModelConfig
 from inference_core.models.decoder import DecoderLayer
-from inference_core.span import Span
 from inference_core.triton_kernels import ops
 from inference_core.triton_kernels.layer_cache import LayerCache
 

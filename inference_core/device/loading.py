@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import torch
 
-from inference_core.block_frames import KVIdentity
 from inference_core.core import Core
 from inference_core.device.adapter_bank import DeviceAdapterBank
 from inference_core.device.buckets import DecodeBuckets
@@ -19,16 +18,17 @@ from inference_core.device.runner import DeviceRunner
 from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.device.step_inputs import Capacity
 from inference_core.device.weights import load_device_decoder, stored_linears, weight_bytes
+from inference_core.engine.live_knobs import KnobsFile, LiveKnobs, changed_knobs
 from inference_core.errors import MemoryPlanError
-from inference_core.kv_layout import KVLayout
+from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.linear.device_packing import DeviceScheme
 from inference_core.linear.linear import Linear
-from inference_core.live_knobs import KnobsFile, LiveKnobs, changed_knobs
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.lora.loading import load_adapters
-from inference_core.memory_plan import format_bytes
+from inference_core.loading.load_adapters import load_adapters
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import MOST_HOST_BLOCKS, Knobs, ModelInfo
+from inference_core.protocol.kv_blocks import KVIdentity
 from inference_core.speculation.pairing import paired_drafts
 
 logger = logging.getLogger(__name__)

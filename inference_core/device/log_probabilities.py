@@ -5,7 +5,7 @@ import math
 import torch
 
 from inference_core.protocol import TokenLogprob
-from inference_core.reference_sampler import ONE
+from inference_core.sampling.reference_sampler import ONE
 from inference_core.triton_kernels import sampling_ops  # noqa: F401  it registers the custom ops
 
 _ROWS_AT_ONCE = 16  # so that scratch memory stays small

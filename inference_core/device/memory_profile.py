@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from inference_core.errors import MemoryPlanError
-from inference_core.memory_plan import format_bytes
+from inference_core.kv_cache.memory_plan import format_bytes
 
 
 @dataclass(slots=True, frozen=True)

@@ -20,12 +20,12 @@ from inference_core.device.prompt_scores import PromptScores, scored_rows
 from inference_core.device.step_draws import StepDraws
 from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
 from inference_core.device.swaps import DeviceSwaps
-from inference_core.host_blocks import HostBlocks
-from inference_core.kv_layout import KVLayout
+from inference_core.execution.host_blocks import HostBlocks
+from inference_core.execution.runner import DraftingRunner, OverlappingRunner
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.protocol import ModelInfo
-from inference_core.runner import DraftingRunner, OverlappingRunner
-from inference_core.speculation.verification import drafts_from
-from inference_core.step_draft import MAX_SCORED_ROWS
+from inference_core.sampling.rejection_sampling import drafts_from
+from inference_core.scheduling.step_budget import MAX_SCORED_ROWS
 from inference_core.step_plan import (
     DraftLaw,
     SampledToken,

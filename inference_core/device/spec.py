@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from inference_core.kv_layout import KVDtype
+from inference_core.kv_cache.layout import KVDtype
 from inference_core.model_spec import DeviceScheme
 from inference_core.protocol import KnobValue
 

@@ -8,7 +8,7 @@ import torch
 from inference_core.device.edited_rows import fits_tables, is_edited
 from inference_core.errors import BadLogitsError
 from inference_core.grammar.masks import TokenMasks, begin_masks
-from inference_core.speculation.verification import draw, while_equal
+from inference_core.sampling.rejection_sampling import draw, while_equal
 from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from inference_core.host_blocks import HostBlocks
+from inference_core.execution.host_blocks import HostBlocks
 from inference_core.step_plan import StepPlan, SwapTimes
 
 

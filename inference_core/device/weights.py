@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from inference_core.device.decoder import DeviceDecoder
-from inference_core.kv_layout import KVLayout
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.linear.device import DenseLinear
 from inference_core.linear.device_packing import LAYOUT, DeviceScheme, device_scheme, load_device, pack_device
 from inference_core.linear.linear import Linear

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
+from inference_core.io.span import Span
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loaders.tensor_cut import column_unit, cut
 from inference_core.model_config import ModelConfig
-from inference_core.span import Span
 
 
 class Checkpoint(ABC):

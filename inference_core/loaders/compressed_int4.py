@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
+from inference_core.io.span import Span
 from inference_core.loaders.int4_groups import PER_INT, unpack_codes
 from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to_float32
 from inference_core.loaders.quantized_layer import Files, check_borders
 from inference_core.loaders.zero_point_blocks import ELEMENTS, q4_0_blocks, q4_z_blocks
-from inference_core.span import Span
 
 _SCALE_DTYPES = ("F16", "BF16", "F32")
 

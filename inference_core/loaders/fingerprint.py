@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.atomic_file import atomic_file
+from inference_core.io.atomic_file import atomic_file
 
 _CHUNK = 1 << 20
 _FOLDER_PATTERNS = ("*.safetensors", "*.json", "*.jinja")

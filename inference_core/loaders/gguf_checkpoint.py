@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
+from inference_core.io.span import Span
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import check_config, check_tensors
 from inference_core.loaders.ggml_blocks import BLOCK_DTYPES
@@ -17,7 +18,6 @@ from inference_core.loaders.gguf_header import GGUFHeader, TensorEntry
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
 from inference_core.loaders.tensor_cut import cut
 from inference_core.model_config import ModelConfig
-from inference_core.span import Span
 
 _TOP_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",

@@ -8,18 +8,18 @@ from typing import cast
 import msgspec
 
 from inference_core.errors import ModelFileError
+from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.span import Span
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.compressed_int4 import compressed_int4_layers
 from inference_core.loaders.decoder_tensors import Shape, check_config, check_tensors
 from inference_core.loaders.hf_config import read_config, read_layer_format
 from inference_core.loaders.int4_layers import int4_layers
-from inference_core.loaders.json_errors import JSON_ERRORS
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
 from inference_core.loaders.quantized_layer import Files, QuantizedLayer, without_parts
 from inference_core.loaders.safetensors_file import SafetensorsFile
 from inference_core.loaders.scaled_layers import scaled_layers
 from inference_core.model_config import ModelConfig
-from inference_core.span import Span
 
 INDEX = "model.safetensors.index.json"
 _DERIVED = "rotary_emb.inv_freq"

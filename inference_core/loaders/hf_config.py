@@ -6,8 +6,8 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from inference_core.errors import ModelFileError
+from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.loaders.hf_quantization import LayerFormat, layer_format
-from inference_core.loaders.json_errors import JSON_ERRORS
 from inference_core.model_config import Architecture, ModelConfig, RopeScaling
 
 T = TypeVar("T")

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
+from inference_core.io.span import Span
 from inference_core.loaders.packed_tensor import Kind, PackedTensor
 from inference_core.loaders.zero_point_blocks import ELEMENTS, q4_0_blocks, q4_z_blocks
-from inference_core.span import Span
 
 Ints = NDArray[np.int32]
 Codes = NDArray[np.uint8]

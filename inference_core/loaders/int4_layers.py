@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
+from inference_core.io.span import Span
 from inference_core.loaders.int4_groups import PER_INT, Int4Format
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loaders.quantized_layer import Files, check_borders
 from inference_core.loaders.safetensors_file import SafetensorsFile
 from inference_core.loaders.zero_point_blocks import ELEMENTS
-from inference_core.span import Span
 
 _DTYPES = {"qweight": "I32", "qzeros": "I32", "scales": "F16", "g_idx": "I32"}
 _OPTIONAL = ("g_idx",)

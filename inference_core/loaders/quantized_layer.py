@@ -7,9 +7,9 @@ from typing import Protocol
 import numpy as np
 
 from inference_core.errors import ModelFileError
+from inference_core.io.span import Span
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loaders.safetensors_file import SafetensorsFile
-from inference_core.span import Span
 
 Files = Mapping[str, SafetensorsFile]
 

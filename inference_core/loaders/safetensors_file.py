@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.huge_pages import prefer_huge_pages
-from inference_core.loaders.json_errors import JSON_ERRORS
+from inference_core.io.huge_pages import prefer_huge_pages
+from inference_core.io.json_errors import JSON_ERRORS
 
 # bfloat16 and 8-bit floats are carried as their raw bits.
 DTYPES: dict[str, np.dtype[Any]] = {

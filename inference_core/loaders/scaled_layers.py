@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
+from inference_core.io.span import Span
 from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to_float32
 from inference_core.loaders.quantized_layer import Files, check_borders
 from inference_core.loaders.scaled_blocks import ELEMENTS, scaled_blocks
-from inference_core.span import Span
 
 CODES = {"I8": "S8", "F8_E4M3": "F8"}
 _SCALES = ("weight_scale", "weight_scale_inv")

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from inference_core.errors import ModelFileError
+from inference_core.io.span import Span
 from inference_core.loaders.packed_tensor import BLOCK_ELEMENTS, PackedTensor, row_bytes
-from inference_core.span import Span
 
 
 def column_unit(tensor: PackedTensor) -> int:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.json_errors import JSON_ERRORS
+from inference_core.io.json_errors import JSON_ERRORS
 
 CONFIG_FILE = "adapter_config.json"
 # Initialisations that also change the base model's weights: over the plain base such an adapter means something else.

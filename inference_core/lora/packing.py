@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.huge_pages import prefer_huge_pages
+from inference_core.io.huge_pages import prefer_huge_pages
 from inference_core.loaders.packed_tensor import dequantize, float32_to_bfloat16
 from inference_core.lora.adapter import PROJECTIONS, Adapter, LowRank, Place
 

@@ -1,4 +1,4 @@
-// Where keys and values lie in a block of the paged cache (`inference_core/kv_layout.py` has the sizes).
+// Where keys and values lie in a block of the paged cache (`inference_core/kv_cache/layout.py` has the sizes).
 //
 // A layer of a block holds its KV heads one after another, each as
 //   keys    [head_dim / r, block_size, r]

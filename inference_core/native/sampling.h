@@ -1,6 +1,6 @@
 // Draws next tokens from rows of logits: one row's settings, the passes over a row, and the two entry points.
 //
-// The law is that of `inference_core/reference_sampler.py`, weight for weight (integers; see sampling_kernels.h), so
+// The law is that of `inference_core/sampling/reference_sampler.py`, weight for weight (integers; see sampling_kernels.h), so
 // that both draw the same token from the same row, on every instruction set.
 #pragma once
 #define PY_SSIZE_T_CLEAN

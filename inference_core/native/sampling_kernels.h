@@ -3,7 +3,7 @@
 // A weight is round(2^44 * exp((logit - top) / temperature)) as an integer, so that sums of weights are exact in any
 // order: every instruction set, thread count and block size gives the sums that NumPy gives. The exponential itself is
 // a fixed sequence of IEEE 754 operations without fused multiply-adds (the compiler must not contract them), which
-// `inference_core/reference_sampler.py` repeats: 2^(y/16) = 2^q * 2^(j/16) * 2^(f/16) with 16 q + j = n = round(y),
+// `inference_core/sampling/reference_sampler.py` repeats: 2^(y/16) = 2^q * 2^(j/16) * 2^(f/16) with 16 q + j = n = round(y),
 // f = y - n exactly, and a Taylor polynomial of degree 5 for |f| <= 1/2 (relative error below 1.5e-13).
 //
 // Vectors are as wide as the registers: compilers lower wider integer vectors badly.

@@ -66,8 +66,8 @@ def run_rank(options: argparse.Namespace) -> int:
 
 def _lead(environment: RankEnvironment, store: object, spec: AnyMeshSpec, cache_dir: Path, socket: str | None) -> None:
     from inference_core.core import Core
-    from inference_core.core_server import serve_core
     from inference_core.parallel.leading import LedMesh
+    from inference_core.transport.server import serve_core
 
     replica = spec.mesh.position(environment.rank).replica
     if socket is None:

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from inference_core.errors import RankLostError
-from inference_core.frames import FrameError, FrameReader, FrameWriter
 from inference_core.parallel.messages import AdapterRead, Divided, Failed, Joined, Order, Ready, Report, Room
+from inference_core.transport.framing import FrameError, FrameReader, FrameWriter
 
 _CHUNK = 1 << 16
 _LOOK_SECONDS = 0.25

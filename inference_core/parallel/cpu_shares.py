@@ -11,15 +11,15 @@ from inference_core.attention.backend import AttentionBackend
 from inference_core.attention.batches import BlockAddresses
 from inference_core.attention.cpu import CpuAttention
 from inference_core.attention.reference import ReferenceAttention
+from inference_core.engine.live_knobs import KnobsFile, LiveKnobs, start_knobs
 from inference_core.errors import MemoryPlanError
-from inference_core.kv_arena import allocate_arena
-from inference_core.live_knobs import KnobsFile, LiveKnobs, start_knobs
+from inference_core.kv_cache.arena import allocate_arena
+from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
-from inference_core.loading import available_memory, check_kernels, layout_of, linear_bytes, use_threads
+from inference_core.loading.load_core import available_memory, check_kernels, layout_of, linear_bytes, use_threads
 from inference_core.lora.packing import Storage
 from inference_core.lora.reference import TorchAdapterBank
-from inference_core.memory_plan import format_bytes
 from inference_core.model_spec import ModelSpec
 from inference_core.models.rotary import rotary_table
 from inference_core.models.weights import load_embedding, load_layers, load_linears, vector

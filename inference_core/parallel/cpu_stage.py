@@ -8,7 +8,8 @@ import torch
 
 from inference_core.attention.backend import AttentionBackend
 from inference_core.attention.batches import BlockAddresses
-from inference_core.host_blocks import HostBlocks
+from inference_core.execution.host_blocks import HostBlocks
+from inference_core.io.span import Span
 from inference_core.linear.linear import Linear
 from inference_core.lora.reference import AdaptedRows, TorchAdapterBank
 from inference_core.model_config import ModelConfig
@@ -16,7 +17,6 @@ from inference_core.models.decoder import DecoderLayer, Embedding
 from inference_core.models.elementwise import rms_norm, silu_mul
 from inference_core.parallel.collectives import TensorGroup
 from inference_core.parallel.stage import Stage
-from inference_core.span import Span
 from inference_core.step_plan import ScheduledSequence
 
 # Adds what a layer's adapters give of x [T, inputs] to [T, outputs].

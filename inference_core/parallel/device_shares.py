@@ -26,11 +26,11 @@ from inference_core.device.loading import (
 from inference_core.device.memory_profile import profile_cuda
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.device.weights import device_embedding, stored_linears, weight_bytes
+from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import MeshError
-from inference_core.live_knobs import LiveKnobs
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
-from inference_core.loading import available_memory
+from inference_core.loading.load_core import available_memory
 from inference_core.models.rotary import rotary_table
 from inference_core.models.weights import load_layers, vector
 from inference_core.parallel.collectives import TensorGroup

@@ -8,8 +8,8 @@ from inference_core.device.buckets import LONGEST_QUERY, DecodeBuckets
 from inference_core.device.decoder import DeviceDecoder
 from inference_core.device.graphs import Graphs
 from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
-from inference_core.host_blocks import HostBlocks
-from inference_core.kv_layout import KVLayout
+from inference_core.execution.host_blocks import HostBlocks
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.parallel.stage import Stage
 from inference_core.step_plan import ScheduledSequence
 from inference_core.triton_kernels import ops  # noqa: F401  it registers the custom ops

@@ -10,8 +10,9 @@ import msgspec
 
 from inference_core.core import Core
 from inference_core.errors import RankLostError
-from inference_core.lora.loading import load_adapters
-from inference_core.memory_plan import format_bytes
+from inference_core.execution.runner import ModelRunner
+from inference_core.kv_cache.memory_plan import format_bytes
+from inference_core.loading.load_adapters import load_adapters
 from inference_core.parallel.connections import own_address
 from inference_core.parallel.control import Followers
 from inference_core.parallel.environment import RankEnvironment
@@ -19,7 +20,6 @@ from inference_core.parallel.mesh_runner import Leader, MeshRunner
 from inference_core.parallel.mesh_spec import AnyMeshSpec
 from inference_core.parallel.messages import Rehearse, TakeArena
 from inference_core.parallel.rank import Rank
-from inference_core.runner import ModelRunner
 from inference_core.speculation.pairing import paired_drafts
 
 SPEC_KEY = "spec"

@@ -7,11 +7,11 @@ from typing import TypeVar
 import torch
 
 from inference_core.errors import ModelFileError, RankLostError
-from inference_core.kv_layout import KVLayout
-from inference_core.logits_runner import LogitsRunner
+from inference_core.execution.logits_runner import LogitsRunner
+from inference_core.execution.torch_runner import sampled_rows
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
-from inference_core.model_runner import sampled_rows
 from inference_core.parallel.control import Followers
 from inference_core.parallel.mesh_adapters import MeshAdapterBank
 from inference_core.parallel.messages import (

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from inference_core.errors import ModelFileError
+from inference_core.io.span import Span
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loaders.tensor_cut import cut, stack
 from inference_core.lora.adapter import Adapter, LowRank
@@ -11,7 +12,6 @@ from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.parallel.shard_checkpoint import head_runs, rows_of_heads
 from inference_core.parallel.splits import RankShare
-from inference_core.span import Span
 
 
 class RankAdapters:

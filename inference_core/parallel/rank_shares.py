@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from inference_core.device.spec import DeviceModelSpec
+from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import MemoryPlanError
-from inference_core.kv_layout import KVLayout
-from inference_core.live_knobs import LiveKnobs
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import ModelSpec

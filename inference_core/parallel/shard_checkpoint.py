@@ -7,12 +7,12 @@ from math import lcm
 
 import msgspec
 
+from inference_core.io.span import Span
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loaders.tensor_cut import stack
 from inference_core.model_config import ModelConfig
 from inference_core.parallel.splits import RankShare, SplitUnits
-from inference_core.span import Span
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"

@@ -11,9 +11,9 @@ from math import gcd, lcm
 import msgspec
 
 from inference_core.errors import MeshError
+from inference_core.io.span import Span
 from inference_core.model_config import ModelConfig
 from inference_core.parallel.mesh import Mesh
-from inference_core.span import Span
 
 
 class SplitUnits(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from inference_core.errors import MeshError
-from inference_core.kv_layout import KVDtype
+from inference_core.kv_cache.layout import KVDtype
 from inference_core.placement.hardware import Device
 
 Count = Annotated[int, Meta(ge=1)]

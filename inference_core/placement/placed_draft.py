@@ -2,7 +2,7 @@
 
 import msgspec
 
-from inference_core.kv_layout import KVDtype
+from inference_core.kv_cache.layout import KVDtype
 from inference_core.model_config import ModelConfig
 from inference_core.parallel.mesh import Mesh
 from inference_core.parallel.splits import RankShare, divide

@@ -5,7 +5,7 @@ shares that ranks load (`parallel.splits`), so that what fits here is divided in
 """
 
 from inference_core.errors import MeshError
-from inference_core.memory_plan import GB, format_bytes
+from inference_core.kv_cache.memory_plan import GB, format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.parallel.mesh import Mesh
 from inference_core.parallel.splits import RankShare, divide

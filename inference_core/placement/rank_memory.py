@@ -4,8 +4,8 @@ from itertools import groupby
 
 import msgspec
 
-from inference_core.kv_layout import KV_ITEMSIZE, KV_SCALE_BYTES, kv_bytes_per_token
-from inference_core.memory_plan import format_bytes
+from inference_core.kv_cache.layout import KV_ITEMSIZE, KV_SCALE_BYTES, kv_bytes_per_token
+from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.parallel.splits import RankShare
 from inference_core.placement.hardware import Device

@@ -8,8 +8,8 @@ import msgspec
 import torch
 
 from inference_core.errors import ModelFileError
+from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loaders.json_errors import JSON_ERRORS
 from inference_core.model_config import ModelConfig
 from inference_core.tokenization.hf_export import export_tokenizer
 

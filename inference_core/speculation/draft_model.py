@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from inference_core.block_pool import BlockPool
 from inference_core.errors import IntegrityError, RankLostError
+from inference_core.execution.runner import DraftingRunner, ModelRunner
+from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import Knobs, SamplingParams
-from inference_core.runner import DraftingRunner, ModelRunner
-from inference_core.sequence import Sequence, Status
+from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.speculation.drafter import Draft, Drafter, Reach
 from inference_core.speculation.step_costs import StepCosts
 from inference_core.step_plan import DraftLaw, SampleSpec, ScheduledSequence, StepPlan

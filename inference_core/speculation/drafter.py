@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from inference_core.protocol import Knobs
-from inference_core.sequence import Sequence
+from inference_core.scheduling.sequence import Sequence
 from inference_core.step_plan import DraftLaw
 
 

@@ -7,7 +7,7 @@ summaries, edits, code, quotations (SPEC SD-11).
 from dataclasses import dataclass, field
 
 from inference_core.protocol import Knobs
-from inference_core.sequence import Sequence
+from inference_core.scheduling.sequence import Sequence
 from inference_core.speculation.drafter import Draft, Drafter, Reach
 
 

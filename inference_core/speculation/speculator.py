@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from inference_core.grammar.matcher_seam import Matcher, ask_forced
 from inference_core.protocol import Knobs, SpeculationStats
-from inference_core.scheduler import Scheduler
-from inference_core.sequence import Sequence
+from inference_core.scheduling.scheduler import Scheduler
+from inference_core.scheduling.sequence import Sequence
 from inference_core.speculation.acceptance import Acceptance
 from inference_core.speculation.draft_lengths import Candidate, draft_lengths
 from inference_core.speculation.drafter import Drafter, Reach

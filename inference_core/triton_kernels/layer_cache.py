@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from inference_core.errors import MemoryPlanError
-from inference_core.kv_layout import KV_ITEMSIZE, KVDtype, KVLayout
+from inference_core.kv_cache.layout import KV_ITEMSIZE, KVDtype, KVLayout
 
 CACHE_DTYPES: dict[KVDtype, torch.dtype] = {
     "float32": torch.float32,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from inference_core.kv_layout import KVDtype, KVLayout
+from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.triton_kernels import references
 from inference_core.triton_kernels.layer_cache import LayerCache
 from inference_core.triton_kernels.registration import register

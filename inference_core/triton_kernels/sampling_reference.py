@@ -3,7 +3,7 @@
 import torch
 
 from inference_core.protocol import SamplingParams
-from inference_core.reference_sampler import sample_row, weights_of
+from inference_core.sampling.reference_sampler import sample_row, weights_of
 from inference_core.step_plan import SampleSpec
 
 

@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from inference_core.reference_sampler import MAX_VOCABULARY, WEIGHT_POWERS
+from inference_core.sampling.reference_sampler import MAX_VOCABULARY, WEIGHT_POWERS
 from inference_core.triton_kernels.token_weights import (
     CHUNK,
     NEAR,

@@ -7,7 +7,7 @@ A row is cut into chunks that programs go over side by side. Launches must not f
 import triton
 import triton.language as tl
 
-from inference_core.reference_sampler import ONE, STEPS_PER_NAT, WEIGHT_TAYLOR
+from inference_core.sampling.reference_sampler import ONE, STEPS_PER_NAT, WEIGHT_TAYLOR
 
 CHUNK = 2048  # tokens
 NEAR = tl.constexpr(ONE >> 20)  # tokens of at least 2**-20 of the best one's weight are near it

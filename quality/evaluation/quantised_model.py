@@ -11,8 +11,9 @@ from inference_core.bench.quality import prose
 from inference_core.errors import InvalidRequestError
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loading import use_threads
-from inference_core.quality_report import (
+from inference_core.loading.load_core import use_threads
+from inference_core.quantization.calibration import text_digest
+from inference_core.quantization.quality_report import (
     FirstTokenFigures,
     GenerationFigures,
     MeasuredModel,
@@ -23,7 +24,6 @@ from inference_core.quality_report import (
     Use,
     judged,
 )
-from inference_core.quantization.calibration import text_digest
 from inference_core.quantization.record import read_record
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.statistics.mcnemar import better_p_value

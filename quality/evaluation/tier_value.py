@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from inference_core.loaders.atomic_file import atomic_file
+from inference_core.io.atomic_file import atomic_file
 from quality.evaluation.tier_accuracy import AccuracyReport, TierAccuracy
 from quality.statistics.mcnemar import better_p_value
 from tiers.catalog.catalog import Catalog

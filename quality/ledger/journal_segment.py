@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from inference_core.loaders.atomic_file import sync_folder
+from inference_core.io.atomic_file import sync_folder
 
 _HEADER = struct.Struct("<II")
 HEADER_BYTES = _HEADER.size

@@ -19,12 +19,12 @@ from gateway.http import http_app
 from gateway.parts import PARTS, Parts
 from gateway.processes.server import WEBSOCKETS
 from gateway.settings import Settings
-from inference_core.client import CoreClient
 from inference_core.core import Core
-from inference_core.core_loop import ThreadCoreClient
+from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.fake_runner import hash_core
-from inference_core.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import Knobs, SequenceOutput
+from inference_core.transport.client import CoreClient
+from inference_core.transport.core_thread import ThreadCoreClient
 from tests.gateway.administrator import ADMIN_KEYS, Administrator
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 
-from inference_core.evidence import Evidence, TokenEvidence
+from inference_core.protocol.evidence import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.errors import TierError
 from tiers.tier import Delta, GenerationRequest, TextLogprob, Tier, TierLoad, Usage

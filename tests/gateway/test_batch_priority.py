@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from gateway.settings import Settings
-from inference_core.core_loop import ThreadCoreClient
+from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.fake_runner import hash_core
-from inference_core.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import AddRequest, Knobs, SequenceOutput
+from inference_core.transport.core_thread import ThreadCoreClient
 from migrations.tables import verifications
 from quality.store.queries import insert_records
 from quality.verification.queue import VerificationQueue

@@ -20,8 +20,8 @@ from gateway.telemetry.error_reports import ErrorReport, report_errors
 from gateway.telemetry.logs import configure_logging
 from gateway.telemetry.sentry import sentry_sender
 from inference_core.core import Core
-from inference_core.core_loop import ThreadCoreClient
 from inference_core.errors import CoreError
+from inference_core.transport.core_thread import ThreadCoreClient
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"

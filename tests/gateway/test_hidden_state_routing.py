@@ -24,9 +24,9 @@ from gateway.answering.ask import Ask
 from gateway.cores.hidden_states import CoreStates, require_model
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.router import RoutingService
-from inference_core.core_loop import ThreadCoreClient
-from inference_core.loading import load_core
+from inference_core.loading.load_core import load_core
 from inference_core.protocol import SamplingParams
+from inference_core.transport.core_thread import ThreadCoreClient
 from quality.verification.training_rows import encoder_of
 from tests.classifier.synthetic_outcomes import EASY, generated_rows
 from tests.classifier.tiny_model import COMPUTE, tiny_model, tiny_spec

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from inference_core.live_knobs import knob_schemas
+from inference_core.engine.live_knobs import knob_schemas
 
 PAGE = Path(__file__).parents[2] / "docs" / "knobs.md"
 

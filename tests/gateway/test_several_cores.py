@@ -13,13 +13,13 @@ from gateway.cores.cores import chosen_core, core_title, knobs_file_of, socket_o
 from gateway.cores.engine import Engine
 from gateway.settings import Settings
 from inference_core.core import Core
-from inference_core.core_loop import ThreadCoreClient
-from inference_core.core_server import CoreServer
-from inference_core.doors import UnixDoor
+from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.fake_runner import hash_core
-from inference_core.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import Knobs
-from inference_core.socket_transport import SocketCoreClient
+from inference_core.transport.core_thread import ThreadCoreClient
+from inference_core.transport.listener import UnixDoor
+from inference_core.transport.server import CoreServer
+from inference_core.transport.unix_socket import SocketCoreClient
 from tests.gateway.device_catalog import CARD_MODEL, CPU_MODEL, write_catalog
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.scripted_tier import ScriptedTier

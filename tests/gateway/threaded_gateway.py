@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gateway.settings import Settings
-from inference_core.client import CoreClient
+from inference_core.transport.client import CoreClient
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from inference_core.auto_tuner import AutoTuner
+from inference_core.engine.auto_tuner import AutoTuner
 from inference_core.protocol import Knobs
 
 TUNED = ("max_num_batched_tokens", "max_num_seqs", "prefill_chunk")

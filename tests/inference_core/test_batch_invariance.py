@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inference_core.core import Core
-from inference_core.kv_layout import CpuKVDtype
-from inference_core.loading import load_core
+from inference_core.kv_cache.layout import CpuKVDtype
+from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, SamplingParams, TokenLogprob

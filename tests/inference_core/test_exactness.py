@@ -13,7 +13,7 @@ from inference_core.core import Core
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.loading import load_core
+from inference_core.loading.load_core import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, TokenLogprob

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from inference_core.block_frames import BlockChain
 from inference_core.core import Core
 from inference_core.errors import HandoverError
-from inference_core.kv_layout import KVDtype
+from inference_core.kv_cache.layout import KVDtype
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loading import load_core
+from inference_core.loading.load_core import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, TokenLogprob
+from inference_core.protocol.kv_blocks import BlockChain
 from inference_core.tokenization.loading import load_tokenizer
 from tests.shared_data import rows
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from inference_core import host_blocks
 from inference_core.attention.batches import BlockAddresses
-from inference_core.host_blocks import HostBlocks
+from inference_core.execution import host_blocks
+from inference_core.execution.host_blocks import HostBlocks
 
 ADDRESSES = BlockAddresses(block_size=16, block_bytes=96, slab_bytes=500)  # five to a slab, and a rest
 

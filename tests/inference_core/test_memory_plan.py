@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.errors import MemoryPlanError
-from inference_core.memory_plan import GB, GIB, Devices, KVDemand, format_bytes, plan_memory, weight_share
+from inference_core.kv_cache.memory_plan import GB, GIB, Devices, KVDemand, format_bytes, plan_memory, weight_share
 from inference_core.model_config import ModelConfig
 
 

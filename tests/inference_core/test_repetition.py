@@ -11,7 +11,7 @@ from inference_core.core import Core
 from inference_core.errors import InvalidRequestError
 from inference_core.fake_runner import HashModelRunner, hash_core
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
-from inference_core.repetition import goes_round
+from inference_core.sampling.repetition import goes_round
 from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence
 
 LONG = SamplingParams(temperature=0, max_tokens=200)

@@ -2,9 +2,9 @@
 
 import pytest
 
+from inference_core.engine.step_time_model import StepCost
+from inference_core.kv_cache.swap_cost import SwapPrices
 from inference_core.step_plan import SwapTimes
-from inference_core.step_time_model import StepCost
-from inference_core.swap_prices import SwapPrices
 
 COST = StepCost(base=0.01, per_sequence=0.001, per_token=0.0001, per_pair=1e-7)
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from inference_core.execution.token_evidence import RowEvidence, StepEvidence
 from inference_core.protocol import SamplingParams
-from inference_core.state_pool import StatePool
+from inference_core.scheduling.hidden_state_pool import StatePool
 from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence
-from inference_core.token_evidence import RowEvidence, StepEvidence
 
 ASKS = SampleSpec(SamplingParams(), [], [], 0, 0, (), evidence=True)
 SILENT = SampleSpec(SamplingParams(), [], [], 0, 0, ())

@@ -9,7 +9,7 @@ from traffic import Traffic, resident_bytes
 from inference_core.core import Core
 from inference_core.fake_runner import HashModelRunner, VirtualClock
 from inference_core.protocol import AddRequest, Knobs, SequenceOutput
-from inference_core.sequence import choice_seed
+from inference_core.scheduling.sequence import choice_seed
 from inference_core.step_plan import StepPlan, StepResult
 
 REQUESTS = 20_000
@@ -122,7 +122,7 @@ class Soak:
 @pytest.mark.timeout(3600)
 def test_twenty_thousand_requests_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     """Aborts, priorities, prefix sharing, lost steps, slabs that change hands: every answer right, memory flat."""
-    caplog.set_level("CRITICAL", logger="inference_core.step_executor")
+    caplog.set_level("CRITICAL", logger="inference_core.engine.step_executor")
     soak = Soak()
     soak.run(WARM_UP)
     gc.collect()

@@ -15,7 +15,7 @@ import pytest
 from traffic import Traffic, resident_bytes
 
 from inference_core.core import Core
-from inference_core.loading import load_core
+from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput

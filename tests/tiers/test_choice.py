@@ -3,8 +3,8 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inference_core.evidence import Evidence, TokenEvidence
 from inference_core.protocol import SequenceOutput, TokenLogprob
+from inference_core.protocol.evidence import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.decoding.choice_detokenizer import Choice
 from tiers.tier import Delta

@@ -4,7 +4,7 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from inference_core.live_knobs import start_knobs
+from inference_core.engine.live_knobs import start_knobs
 from inference_core.model_spec import DeviceScheme
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.core_spec import core_spec, group_spec

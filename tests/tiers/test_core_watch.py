@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from inference_core.core_loop import ThreadCoreClient
 from inference_core.errors import CoreGoneError
 from inference_core.fake_runner import hash_core
+from inference_core.transport.core_thread import ThreadCoreClient
 from tiers.local.core_health import CoreWatch
 
 

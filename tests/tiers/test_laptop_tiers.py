@@ -8,12 +8,12 @@ import pytest
 import pytest_asyncio
 
 from inference_core.bench.quality import prose
-from inference_core.core_loop import ThreadCoreClient
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loading import load_core
+from inference_core.loading.load_core import load_core
 from inference_core.protocol import SamplingParams
-from inference_core.repetition import goes_round
+from inference_core.sampling.repetition import goes_round
 from inference_core.tokenization.loading import load_tokenizer
+from inference_core.transport.core_thread import ThreadCoreClient
 from tests.tiers.tier_world import chat, collect, local_tier
 from tiers.build import build_tiers
 from tiers.catalog.load import load_catalog

@@ -10,7 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from inference_core.loaders.fingerprint import file_fingerprint
-from inference_core.quality_report import MeasuredModel, QualityReport, QuestionFigures, TextFigures, write_report
+from inference_core.quantization.quality_report import (
+    MeasuredModel,
+    QualityReport,
+    QuestionFigures,
+    TextFigures,
+    write_report,
+)
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import parse_catalog

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from inference_core.client import CoreClient
 from inference_core.protocol import (
     AdapterInfo,
     AddRequest,
@@ -21,6 +20,7 @@ from inference_core.protocol import (
     TokenLogprob,
 )
 from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.transport.client import CoreClient
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import PolicySpec, RemoteSpec, TierSpec
 from tiers.local.core_health import CoreWatch

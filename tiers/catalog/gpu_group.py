@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from inference_core.device.spec import Activations, DeviceKind, DeviceKVDtype, MaxAdapterRank, MaxAdapters
-from inference_core.kv_layout import kv_bytes_per_token
+from inference_core.kv_cache.layout import kv_bytes_per_token
+from inference_core.kv_cache.memory_plan import Devices
+from inference_core.loaders.known_shapes import SHAPES
 from inference_core.lora.adapter import places
-from inference_core.memory_plan import Devices
-from inference_core.model_shapes import SHAPES
 from inference_core.model_spec import DeviceScheme, QualityGate
 from inference_core.protocol import KnobValue
 
@@ -29,12 +29,12 @@ COMPUTE: dict[GpuWeights, DeviceScheme] = {
 class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model of a GPU group: its file, its weight format and the numbers that its memory depends on.
 
-    `shape` names the rest of them (`inference_core.model_shapes`), so that a placement can be planned without the file;
-    when the file is loaded, it must agree with what is stated. `activations` and `block_size`: see `DeviceModelSpec`.
-    `draft`: another model of the group, with the same vocabulary, that may draft for this one (the knob `speculation`).
-    `knobs`: live knobs that this model starts with, by name, where they differ from the group's. `max_adapters`,
-    `max_adapter_rank`, `adapters`: LoRA adapters, see `DeviceModelSpec`; their slots take memory of the cards.
-    `quality`: the report without which the model is not served, and its bounds.
+    `shape` names the rest of them (`inference_core.loaders.known_shapes`), so that a placement can be planned without
+    the file; when the file is loaded, it must agree with what is stated. `activations` and `block_size`: see
+    `DeviceModelSpec`. `draft`: another model of the group, with the same vocabulary, that may draft for this one (the
+    knob `speculation`). `knobs`: live knobs that this model starts with, by name, where they differ from the group's.
+    `max_adapters`, `max_adapter_rank`, `adapters`: LoRA adapters, see `DeviceModelSpec`; their slots take memory of
+    the cards. `quality`: the report without which the model is not served, and its bounds.
     """
 
     name: str
@@ -63,7 +63,7 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """See `inference_core.kv_layout.kv_bytes_per_token`."""
+        """See `inference_core.kv_cache.layout.kv_bytes_per_token`."""
         return kv_bytes_per_token(
             num_layers=self.num_layers, num_kv_heads=self.num_kv_heads, head_dim=self.head_dim, dtype=self.kv_dtype
         )

@@ -8,7 +8,7 @@ from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.model_spec import DeviceScheme, ModelSpec, QualityGate
-from inference_core.quality_report import QualityReport, read_report, shortfalls
+from inference_core.quantization.quality_report import QualityReport, read_report, shortfalls
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.gpu_group import GpuModelSpec
 from tiers.catalog.tier_spec import ChainOfThoughtSpec

@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import Literal
 from urllib.parse import urlsplit
 
+from inference_core.engine.live_knobs import COMMON_KNOBS, changed_knobs
 from inference_core.errors import InvalidRequestError
-from inference_core.live_knobs import COMMON_KNOBS, changed_knobs
-from inference_core.model_shapes import SHAPES
+from inference_core.loaders.known_shapes import SHAPES
 from inference_core.model_spec import ModelSpec
 from inference_core.protocol import Knobs, KnobValue
 from tiers.catalog.catalog import CPU_CORE, Catalog

@@ -3,8 +3,8 @@
 from itertools import zip_longest
 from typing import NamedTuple
 
-from inference_core.evidence import Evidence, TokenEvidence
 from inference_core.protocol import SequenceOutput, TokenLogprob
+from inference_core.protocol.evidence import Evidence, TokenEvidence
 from inference_core.tokenization.incremental_detokenizer import IncrementalDetokenizer
 from inference_core.tokenization.stop_strings import StopStrings
 from inference_core.tokenization.tokenizer import Tokenizer

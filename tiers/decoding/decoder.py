@@ -10,11 +10,11 @@ from typing import TypeVar
 
 import msgspec
 
-from inference_core.client import CoreClient
 from inference_core.errors import CoreGoneError, CoreLostError, InvalidRequestError, QueueFullError
-from inference_core.evidence import Evidence
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
+from inference_core.protocol.evidence import Evidence
 from inference_core.tokenization.tokenizer import Piece, Tokenizer
+from inference_core.transport.client import CoreClient
 from tiers.decoding.choice_detokenizer import Choice
 from tiers.decoding.prompt import Prompt, TextPrompt, TokenPrompt
 from tiers.decoding.text_threads import TextThreads

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 
-from inference_core.client import CoreClient
 from inference_core.errors import CoreError
 from inference_core.protocol import CoreStats, ModelStats
+from inference_core.transport.client import CoreClient
 
 
 class CoreWatch:

@@ -7,9 +7,9 @@ from contextlib import aclosing
 
 import msgspec
 
-from inference_core.client import CoreClient
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import CPU_CORE
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, SelfConsistencySpec, TierSpec
 from tiers.decoding.decoder import Decoder

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
-from inference_core.loading import use_threads
+from inference_core.loading.load_core import use_threads
 from inference_core.models.decoder import Decoder, DecoderLayer
 from inference_core.models.elementwise import rms_norm, silu_mul
 from inference_core.models.rotary import rotary_table

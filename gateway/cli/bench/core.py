@@ -55,7 +55,7 @@ async def _run(
 ) -> None:
     from inference_core.bench import row_text, run_bench
     from inference_core.bench.opening import core_target, model_of
-    from inference_core.live_knobs import changed_knobs, start_knobs
+    from inference_core.engine.live_knobs import changed_knobs, start_knobs
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)

@@ -44,7 +44,7 @@ def handover(prompt_tokens: tuple[int, ...], rounds: int, model: str | None, as_
     import msgspec
 
     from inference_core.bench.handover import bench_handover
-    from inference_core.loading import load_core
+    from inference_core.loading.load_core import load_core
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(**given)

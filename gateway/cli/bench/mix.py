@@ -40,7 +40,7 @@ def mix(
     from gateway.backtesting.log import read_log
     from gateway.bench.mixed_workload import mixed_workload
     from gateway.routing.dry_run import dry_routing
-    from inference_core.loaders.atomic_file import atomic_file
+    from inference_core.io.atomic_file import atomic_file
 
     if prompts is not None:
         texts = [row.last_user_text for row in read_log(prompts)]

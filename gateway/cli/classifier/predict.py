@@ -47,7 +47,7 @@ def predict(
     from classifier.prediction.prompt_file import read_prompts
     from gateway.cli.classifier.versions import folder_of
     from gateway.routing.class_prior import class_prior
-    from inference_core.loaders.atomic_file import atomic_file
+    from inference_core.io.atomic_file import atomic_file
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(**given)

@@ -76,8 +76,8 @@ def deploy(
 
 def _own_knobs(given: tuple[str, ...], prefill: int) -> dict[str, Any]:
     """Raises a click error for a knob that cannot be set, or that nobody would have."""
+    from inference_core.engine.live_knobs import changed_knobs
     from inference_core.errors import InvalidRequestError
-    from inference_core.live_knobs import changed_knobs
     from inference_core.protocol import Knobs
 
     knobs = dict(map(assignment, given))

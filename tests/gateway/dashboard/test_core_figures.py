@@ -7,7 +7,7 @@ import pytest
 from gateway.dashboard.core import arena_parts, size_bars, time_bars
 from gateway.dashboard.knob_form import knob_fields, wanted_changes
 from gateway.errors import ApiError
-from inference_core.live_knobs import knob_schemas
+from inference_core.engine.live_knobs import knob_schemas
 from inference_core.protocol import CoreStats, ModelStats
 
 IDLE: dict[str, Any] = dict.fromkeys(

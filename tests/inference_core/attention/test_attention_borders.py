@@ -12,7 +12,7 @@ import torch
 from inference_core.attention.backend import AttentionBackend, AttentionBatch
 from inference_core.attention.cpu import CpuAttention
 from inference_core.attention.reference import ReferenceAttention, dequantize_int8, quantize_int8
-from inference_core.kv_layout import KVDtype, KVLayout
+from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.model_config import ModelConfig
 from inference_core.models.rotary import rotary_table
 from inference_core.native import cpu

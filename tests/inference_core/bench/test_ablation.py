@@ -20,7 +20,7 @@ from inference_core.bench.techniques import (
     ladder,
     of_feature,
 )
-from inference_core.kv_layout import KVLayout
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.model_spec import ModelSpec
 
 MODEL = ModelSpec(name="m", path="nowhere", compute="int4-int8")

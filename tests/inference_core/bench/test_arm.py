@@ -13,7 +13,7 @@ from inference_core.bench.report import Timing
 from inference_core.bench.target import CoreTarget
 from inference_core.bench.techniques import BASELINE, FULL, TECHNIQUES, changed
 from inference_core.bench.workload import Job
-from inference_core.live_knobs import changed_knobs
+from inference_core.engine.live_knobs import changed_knobs
 from inference_core.model_spec import ModelSpec
 from inference_core.protocol import Knobs
 

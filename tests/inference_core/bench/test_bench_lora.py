@@ -4,11 +4,11 @@ import pytest
 from word_tokenizer import WordTokenizer
 
 from inference_core.bench.lora import LoraOptions, lora_cost
-from inference_core.core_loop import ThreadCoreClient
 from inference_core.fake_runner import hash_core
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.lora.random_adapter import write_random_adapter
 from inference_core.model_config import ModelConfig
+from inference_core.transport.core_thread import ThreadCoreClient
 
 TINY = ModelConfig(
     architecture="llama",

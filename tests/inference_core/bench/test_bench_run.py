@@ -9,11 +9,11 @@ from word_tokenizer import WordTokenizer
 from inference_core.bench import BenchOptions, CoreTarget, row_text, run_bench
 from inference_core.bench.report import Timing, percentile, summary
 from inference_core.bench.run import busy_share
-from inference_core.client import CoreClient
-from inference_core.core_loop import ThreadCoreClient
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.fake_runner import hash_core
 from inference_core.protocol import SequenceOutput
+from inference_core.transport.client import CoreClient
+from inference_core.transport.core_thread import ThreadCoreClient
 
 COLUMNS = (
     "concurrency requests ok errors wall_s out_tok_s total_tok_s req_s "

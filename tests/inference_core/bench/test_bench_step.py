@@ -7,8 +7,8 @@ import torch
 import transformers
 
 from inference_core.bench.step import bench_step
+from inference_core.execution.native_decoder import StepTimes
 from inference_core.model_spec import ModelSpec
-from inference_core.native.decoder import StepTimes
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from inference_core.bench import CoreTarget
 from inference_core.bench.interference import InterferenceOptions, interfere, results_of
 from inference_core.bench.measurement import Measurement
 from inference_core.bench.target import AskError
-from inference_core.core_loop import ThreadCoreClient
 from inference_core.fake_runner import hash_core
+from inference_core.transport.core_thread import ThreadCoreClient
 
 OPTIONS = InterferenceOptions(
     rounds=2, streams=3, long_words=600, quiet_tokens=5, levels=(0, 2), probes=2, prefix_words=100, pairs=2

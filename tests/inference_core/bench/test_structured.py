@@ -2,8 +2,8 @@
 
 from inference_core.bench.structured import StructuredOptions, structured_cost
 from inference_core.core import Core
-from inference_core.core_loop import ThreadCoreClient
 from inference_core.fake_runner import HashModelRunner
+from inference_core.transport.core_thread import ThreadCoreClient
 from tests.inference_core.grammar.byte_vocabulary import EOS, SIZE, ByteVocabulary
 
 

@@ -6,8 +6,8 @@ from word_tokenizer import WordTokenizer
 from inference_core.bench import CoreTarget
 from inference_core.bench.measurement import Measurement
 from inference_core.bench.sweep import SweepOptions, results_of, sweep
-from inference_core.core_loop import ThreadCoreClient
 from inference_core.fake_runner import hash_core
+from inference_core.transport.core_thread import ThreadCoreClient
 
 OPTIONS = SweepOptions(levels=(1, 2, 4), rounds=2, requests=3, prompt_tokens=5, output_tokens=3)
 

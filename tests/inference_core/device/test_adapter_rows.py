@@ -8,7 +8,7 @@ from inference_core.device.adapter_rows import adapter_tiles, slots_of_rows
 from inference_core.device.batch import DeviceInputs
 from inference_core.device.block_tables import BlockTables
 from inference_core.device.step_inputs import Capacity, StepInputs
-from inference_core.kv_layout import KVLayout
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.step_plan import ScheduledSequence
 from inference_core.triton_kernels.low_rank_tiles import NO_SLOT, tile_rows_for
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from inference_core.device.block_tables import BlockTables, TooManySequencesError
-from inference_core.kv_layout import KVLayout
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.step_plan import ScheduledSequence
 
 LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=2, block_size=4, dtype="float32")

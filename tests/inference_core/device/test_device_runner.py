@@ -9,14 +9,14 @@ import pytest
 import torch
 from tiny_device import SLAB, SLABS, RecordingGraphs, TinyModels
 
-from inference_core.block_frames import BlockChain
 from inference_core.core import Core
 from inference_core.device import edited_rows
 from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.runner import DeviceRunner
 from inference_core.errors import BadLogitsError
+from inference_core.execution.runner import ModelRunner
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, TokenLogprob
-from inference_core.runner import ModelRunner
+from inference_core.protocol.kv_blocks import BlockChain
 from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence, StepPlan, StepResult
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)

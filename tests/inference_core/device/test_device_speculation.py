@@ -32,10 +32,10 @@ from inference_core.core import Core
 from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.runner import DeviceRunner
 from inference_core.device.step_inputs import Capacity
+from inference_core.execution.runner import ModelRunner
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
-from inference_core.reference_sampler import distribution
-from inference_core.runner import ModelRunner
-from inference_core.speculation import verification
+from inference_core.sampling import rejection_sampling as verification
+from inference_core.sampling.reference_sampler import distribution
 from inference_core.step_plan import SampleSpec, ScheduledSequence, StepPlan
 
 # Copied text, so that it can be looked up; long enough to cross blocks of 16 tokens with drafts that are wrong.

@@ -5,7 +5,7 @@ import pytest
 
 from inference_core.device.block_tables import BlockTables
 from inference_core.device.step_inputs import NO_ROW, NO_SLOT, Capacity, StepInputs, StepShape, arrays_over, bytes_of
-from inference_core.kv_layout import KVLayout
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.protocol import SamplingParams
 from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence
 

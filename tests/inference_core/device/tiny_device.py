@@ -7,19 +7,19 @@ import numpy as np
 import torch
 
 from inference_core.attention.reference import ReferenceAttention
-from inference_core.block_frames import KVIdentity
 from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.runner import DeviceRunner
 from inference_core.device.step_inputs import Capacity
 from inference_core.device.weights import load_device_decoder, stored_linears
+from inference_core.execution.torch_runner import DecoderRunner
 from inference_core.loaders.opening import open_checkpoint
-from inference_core.loading import layout_of
-from inference_core.model_runner import DecoderRunner
+from inference_core.loading.load_core import layout_of
 from inference_core.model_spec import ModelSpec
 from inference_core.models.rotary import rotary_table
 from inference_core.models.weights import load_decoder
 from inference_core.protocol import ModelInfo
+from inference_core.protocol.kv_blocks import KVIdentity
 from tests.inference_core.tiny_gguf import HEAD_DIM, decoder_weights, write_gguf
 
 SLAB = 1 << 16

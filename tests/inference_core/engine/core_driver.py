@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from letters import know_grammars, matcher_of
 
-from inference_core.block_frames import BlockChain, BlockFrame
 from inference_core.core import Core
 from inference_core.errors import BadLogitsError, QueueFullError
+from inference_core.execution.runner import OverlappingRunner
 from inference_core.fake_runner import GREEDY, HashModelRunner, VirtualClock
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput, TokenLogprob
-from inference_core.runner import OverlappingRunner
-from inference_core.sequence import choice_seed
+from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
+from inference_core.scheduling.sequence import choice_seed
 from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence, StepPlan, StepResult
 
 BLOCK = 4

@@ -9,8 +9,8 @@ from core_driver import BLOCK, CoreDriver
 from core_machine import MAX_CONTEXT, CoreMachine, prompts
 from hypothesis.stateful import rule
 
-from inference_core.block_frames import BlockChain, BlockFrame, HandedBlock
 from inference_core.errors import HandoverError, QueueFullError
+from inference_core.protocol.kv_blocks import BlockChain, BlockFrame, HandedBlock
 
 
 def damaged(frame: BlockFrame, damage: str | None) -> BlockFrame:

@@ -5,9 +5,9 @@ import pytest
 from core_driver import BLOCK, CoreDriver, greedy
 from handing_machine import damaged
 
-from inference_core.block_frames import BlockChain, BlockFrame
 from inference_core.errors import HandoverError, InvalidRequestError
 from inference_core.protocol import Knobs
+from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 
 PROMPT = list(range(30))
 FULL = 7  # blocks of four tokens before the last token
@@ -109,7 +109,7 @@ def test_blocks_that_are_there_already_change_nothing() -> None:
 
 
 def target_root() -> bytes:
-    from inference_core.prefix_hash import root_digest
+    from inference_core.kv_cache.prefix_hash import root_digest
 
     return root_digest("")
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from inference_core.block_pool import BlockPool
 from inference_core.errors import IntegrityError, MemoryPlanError
-from inference_core.kv_layout import KVLayout
-from inference_core.slab_arena import SlabArena
+from inference_core.kv_cache.block_pool import BlockPool
+from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.slab_arena import SlabArena
 
 SLAB = 1024
 FOUR_PER_SLAB = KVLayout(num_layers=4, num_kv_heads=1, head_dim=2, block_size=4, dtype="float32")

@@ -4,9 +4,9 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from inference_core.block_pool import BlockPool
-from inference_core.kv_layout import KVLayout
-from inference_core.slab_arena import SlabArena
+from inference_core.kv_cache.block_pool import BlockPool
+from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.slab_arena import SlabArena
 from tests.examples import examples
 
 SLAB = 1024

@@ -7,7 +7,7 @@ from core_driver import BLOCK, CoreDriver, greedy
 
 from inference_core.fake_runner import hash_core
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
-from inference_core.sequence import choice_seed
+from inference_core.scheduling.sequence import choice_seed
 
 # -- how a choice ends -----------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from inference_core.protocol import Knobs
 from tests.examples import examples
 
 # Faults are part of the game here; their tracebacks are noise.
-logging.getLogger("inference_core.step_executor").setLevel(logging.CRITICAL)
+logging.getLogger("inference_core.engine.step_executor").setLevel(logging.CRITICAL)
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -39,7 +39,7 @@ def test_ten_thousand_random_steps_neither_run_out_of_memory_nor_lose_a_token(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """KV-10: arrivals, aborts, faults and knob changes; every invariant after every step, every answer exact."""
-    caplog.set_level(logging.CRITICAL, logger="inference_core.step_executor")
+    caplog.set_level(logging.CRITICAL, logger="inference_core.engine.step_executor")
     random = Random(20)
     driver = CoreDriver(
         {"a": 1, "b": 3, "c": 2}, slabs=5, eos_probability=0.02, max_context=60, seconds_per_token=0.001

@@ -4,8 +4,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from inference_core import prefix_hash
-from inference_core.prefix_hash import DIGEST_BYTES, chain_digests, hashed_chain, root_digest
+from inference_core.kv_cache import prefix_hash
+from inference_core.kv_cache.prefix_hash import DIGEST_BYTES, chain_digests, hashed_chain, root_digest
 
 
 def chain(salt: str, blocks: list[list[int]]) -> bytes:

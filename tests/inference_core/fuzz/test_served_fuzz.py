@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_core.errors import ModelFileError
-from inference_core.loading import load_core
+from inference_core.loading.load_core import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, SamplingParams
 from tests.inference_core.fuzz.byte_damage import damaged_bytes

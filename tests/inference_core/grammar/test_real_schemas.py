@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loading import load_core
+from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, Grammar, Knobs, SamplingParams
 from inference_core.tokenization.loading import load_tokenizer

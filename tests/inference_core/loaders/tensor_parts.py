@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from inference_core.io.span import Span
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.span import Span
 
 
 def check_parts(checkpoint: Checkpoint, name: str) -> None:

@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
-from inference_core.kv_layout import CpuKVDtype
-from inference_core.loading import load_core
+from inference_core.kv_cache.layout import CpuKVDtype
+from inference_core.loading.load_core import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, SamplingParams

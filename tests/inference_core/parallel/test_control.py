@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import pytest
 
 from inference_core.errors import RankLostError
-from inference_core.frames import FrameError, FrameWriter
 from inference_core.parallel.control import Followers, LeaderLink
 from inference_core.parallel.leading import no_look
 from inference_core.parallel.messages import (
@@ -21,6 +20,7 @@ from inference_core.parallel.messages import (
     Stop,
     UseThreads,
 )
+from inference_core.transport.framing import FrameError, FrameWriter
 
 HOST = "127.0.0.1"
 

@@ -12,10 +12,10 @@ from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.loading import device_layout
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.device.step_inputs import Capacity
-from inference_core.kv_arena import allocate_arena
+from inference_core.kv_cache.arena import allocate_arena
 from inference_core.linear.device_packing import DeviceScheme
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loading import runner_of
+from inference_core.loading.load_core import runner_of
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.parallel.collectives import TensorGroup

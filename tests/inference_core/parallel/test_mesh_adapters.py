@@ -14,7 +14,7 @@ from inference_core.device.loading import load_device_core
 from inference_core.device.memory_profile import MemoryProfile
 from inference_core.errors import ModelFileError
 from inference_core.loaders.opening import open_checkpoint
-from inference_core.loading import load_core, use_threads
+from inference_core.loading.load_core import load_core, use_threads
 from inference_core.parallel.local_mesh import LocalMesh
 from inference_core.parallel.mesh import Mesh
 from inference_core.parallel.messages import ReadAdapter

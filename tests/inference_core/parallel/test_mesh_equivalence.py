@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from inference_core.core import Core
-from inference_core.kv_arena import allocate_arena
+from inference_core.execution.logits_runner import LogitsRunner
+from inference_core.kv_cache.arena import allocate_arena
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loading import load_core, load_runner, use_threads
-from inference_core.logits_runner import LogitsRunner
+from inference_core.loading.load_core import load_core, load_runner, use_threads
 from inference_core.model_spec import Compute
 from inference_core.parallel.local_mesh import LocalMesh
 from inference_core.parallel.mesh import Mesh

@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inference_core.loading import load_core
+from inference_core.loading.load_core import load_core
 from inference_core.parallel.__main__ import main
 from inference_core.parallel.mesh import Mesh
 from inference_core.parallel.mesh_spec import MeshSpec
 from inference_core.protocol import AddRequest, SamplingParams
-from inference_core.socket_transport import SocketCoreClient
+from inference_core.transport.unix_socket import SocketCoreClient
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.parallel.meshes import core_spec, greedy_answers, mesh_spec
 

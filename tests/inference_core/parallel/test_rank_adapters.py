@@ -11,8 +11,8 @@ from inference_core.attention.batches import BlockAddresses
 from inference_core.attention.reference import ReferenceAttention
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.errors import ModelFileError
-from inference_core.kv_arena import allocate_arena
-from inference_core.loading import layout_of, runner_of
+from inference_core.kv_cache.arena import allocate_arena
+from inference_core.loading.load_core import layout_of, runner_of
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.lora.reference import TorchAdapterBank
 from inference_core.model_spec import CoreSpec, ModelSpec

@@ -8,9 +8,9 @@ import torch
 from inference_core.attention.batches import BlockAddresses
 from inference_core.attention.cpu import CpuAttention
 from inference_core.attention.reference import ReferenceAttention
-from inference_core.kv_arena import allocate_arena
+from inference_core.kv_cache.arena import allocate_arena
 from inference_core.loaders.random_checkpoint import RandomCheckpoint
-from inference_core.loading import layout_of, runner_of
+from inference_core.loading.load_core import layout_of, runner_of
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.models.rotary import rotary_table

@@ -16,7 +16,7 @@ from transformers.generation.logits_process import (
 )
 
 from inference_core.errors import InvalidRequestError
-from inference_core.sampler import distribution, sample
+from inference_core.sampling.sampler import distribution, sample
 
 
 def array(values):

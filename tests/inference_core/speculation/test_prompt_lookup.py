@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
-from inference_core.sequence import Sequence
+from inference_core.scheduling.sequence import Sequence
 from inference_core.speculation.prompt_lookup import PromptLookup
 
 KNOBS = Knobs(lookup_ngram=2)

@@ -7,7 +7,7 @@ import pytest
 from inference_core.core import Core
 from inference_core.errors import ModelFileError
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loading import load_core
+from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.speculation.pairing import paired_drafts

@@ -8,10 +8,10 @@ import torch
 from scipy.stats import chisquare
 
 from inference_core.protocol import SamplingParams
-from inference_core.reference_sampler import distribution
-from inference_core.sampler import sample
-from inference_core.speculation import verification
-from inference_core.speculation.verification import draw, draw_draft, verification_rows
+from inference_core.sampling import rejection_sampling as verification
+from inference_core.sampling.reference_sampler import distribution
+from inference_core.sampling.rejection_sampling import draw, draw_draft, verification_rows
+from inference_core.sampling.sampler import sample
 from inference_core.step_plan import SampleSpec, ScheduledSequence
 
 VOCAB = 12

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from inference_core.core_loop import ThreadCoreClient
-from inference_core.core_server import CoreServer
-from inference_core.doors import Door, UnixDoor
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, SamplingParams
-from inference_core.socket_transport import SocketCoreClient, StreamCoreClient
-from inference_core.tcp_transport import TcpCoreClient, TcpDoor
+from inference_core.transport.core_thread import ThreadCoreClient
+from inference_core.transport.listener import Door, UnixDoor
+from inference_core.transport.server import CoreServer
+from inference_core.transport.tcp import TcpCoreClient, TcpDoor
+from inference_core.transport.unix_socket import SocketCoreClient, StreamCoreClient
 from tests.ports import held_port
 
 

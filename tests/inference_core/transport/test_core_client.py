@@ -329,7 +329,7 @@ async def test_closing_the_client_ends_its_iterators_and_frees_their_requests(co
 
 
 async def test_calls_before_start_raise():
-    from inference_core.core_loop import ThreadCoreClient
+    from inference_core.transport.core_thread import ThreadCoreClient
 
     with pytest.raises(CoreGoneError, match="not started"):
         await ThreadCoreClient(ScriptedCore).stats()

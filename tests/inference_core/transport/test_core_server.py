@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from scripted_core import ScriptedCore, expected_tokens
 
-from inference_core.core_server import CoreServer, serve_core
-from inference_core.doors import UnixDoor
 from inference_core.errors import CoreError, CoreGoneError, CoreLostError, InvalidRequestError
-from inference_core.frames import FrameWriter
 from inference_core.protocol import AbortRequest, CoreStats, Event, Hello, QueryStats
-from inference_core.socket_transport import SocketCoreClient
+from inference_core.transport.framing import FrameWriter
+from inference_core.transport.listener import UnixDoor
+from inference_core.transport.server import CoreServer, serve_core
+from inference_core.transport.unix_socket import SocketCoreClient
 
 
 @pytest.fixture

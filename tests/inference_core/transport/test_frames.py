@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_core.frames import FrameError, FrameReader, FrameWriter
 from inference_core.protocol import AddRequest, Command, Event, Goodbye, SamplingParams, SequenceOutput, TokenLogprob
+from inference_core.transport.framing import FrameError, FrameReader, FrameWriter
 
 
 @given(values=st.lists(st.lists(st.text(max_size=40), max_size=5), max_size=8), cuts=st.lists(st.integers(1, 30)))

@@ -10,9 +10,9 @@ import pytest
 import uvloop
 from scripted_core import ScriptedCore, expected_tokens
 
-from inference_core.core_server import CoreServer
 from inference_core.errors import CoreError, CoreGoneError
-from inference_core.tcp_transport import CoreAddress, TcpCoreClient, TcpDoor
+from inference_core.transport.server import CoreServer
+from inference_core.transport.tcp import CoreAddress, TcpCoreClient, TcpDoor
 from tests.ports import held_port
 
 
@@ -83,7 +83,7 @@ async def test_times_are_those_of_the_machine_that_reads_them(served, ask, monke
     elsewhere = 1e6  # what the client's machine has been up for longer
     sent = ask(arrival=ours() + elsewhere - 2, deadline=ours() + elsewhere + 3)
     clocks = iter([ours() + elsewhere])  # the client's clock is read once, then the server's
-    monkeypatch.setattr("inference_core.tcp_transport.time.monotonic", lambda: next(clocks, None) or ours())
+    monkeypatch.setattr("inference_core.transport.tcp.time.monotonic", lambda: next(clocks, None) or ours())
 
     tokens = [token async for output in client.generate(sent) for token in output.token_ids]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from inference_core.kv_layout import KVDtype
+from inference_core.kv_cache.layout import KVDtype
 from tests.inference_core.triton_kernels.paged_batch import Span
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from inference_core.attention.backend import AttentionBatch
-from inference_core.kv_layout import KVDtype, KVLayout
+from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.triton_kernels import references
 from inference_core.triton_kernels.layer_cache import LayerCache
 

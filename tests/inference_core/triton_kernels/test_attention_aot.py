@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from inference_core.kv_layout import KVDtype, KVLayout
+from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.triton_kernels.block_copy import copy_blocks
 from inference_core.triton_kernels.layer_cache import LayerCache
 from inference_core.triton_kernels.paged_attention import paged_attention

@@ -10,7 +10,7 @@ import torch
 
 from inference_core.device.log_probabilities import LogProbabilities
 from inference_core.protocol import SamplingParams
-from inference_core.reference_sampler import distribution, sample_row, token_logprob, weights_of
+from inference_core.sampling.reference_sampler import distribution, sample_row, token_logprob, weights_of
 from inference_core.step_plan import SampleSpec
 from inference_core.triton_kernels import token_draws
 from inference_core.triton_kernels.logit_edits import edit_logits

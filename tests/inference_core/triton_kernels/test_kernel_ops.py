@@ -10,7 +10,7 @@ from inference_core.attention.backend import AttentionBatch
 from inference_core.attention.reference import ReferenceAttention
 from inference_core.attention.triton import TritonAttention
 from inference_core.errors import MemoryPlanError
-from inference_core.kv_layout import KVDtype, KVLayout
+from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.model_config import ModelConfig
 from inference_core.models.rotary import rotary_table
 from inference_core.triton_kernels import ops

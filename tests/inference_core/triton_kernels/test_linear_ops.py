@@ -9,7 +9,7 @@ import torch
 from inference_core.linear.device import DenseLinear, EightBitLinear, Int4Linear
 from inference_core.linear.linear import Linear
 from inference_core.protocol import SamplingParams
-from inference_core.reference_sampler import sample_row
+from inference_core.sampling.reference_sampler import sample_row
 from inference_core.step_plan import SampleSpec
 from inference_core.triton_kernels import sampling_ops  # noqa: F401  it registers the ops
 from inference_core.triton_kernels.eight_bit import quantize_blocks, quantize_channels

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from inference_core.kv_layout import KVDtype
+from inference_core.kv_cache.layout import KVDtype
 from inference_core.triton_kernels.attention_tiles import AttentionTile
 from inference_core.triton_kernels.paged_attention import paged_attention
 from inference_core.triton_kernels.references import reference_paged_attention

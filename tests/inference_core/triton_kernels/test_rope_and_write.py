@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference_core.kv_layout import KVDtype
+from inference_core.kv_cache.layout import KVDtype
 from inference_core.triton_kernels.layer_cache import LayerCache
 from inference_core.triton_kernels.references import reference_rope_and_write
 from inference_core.triton_kernels.rope_and_write import rope_and_write

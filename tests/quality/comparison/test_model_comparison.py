@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from inference_core.bench.comparison import Side
 from inference_core.bench.quality import Variant
 from inference_core.errors import ModelFileError
-from inference_core.quality_report import (
+from inference_core.quantization.calibration import CalibrationText
+from inference_core.quantization.quality_report import (
     DEFAULT_LIMITS,
     FirstTokenFigures,
     QualityReport,
@@ -20,7 +21,6 @@ from inference_core.quality_report import (
     shortfalls,
     write_report,
 )
-from inference_core.quantization.calibration import CalibrationText
 from inference_core.quantization.quantize_model import quantize_model
 from inference_core.quantization.smoothquant import SmoothQuant
 from quality.evaluation.quantised_model import (

@@ -12,7 +12,7 @@ from classifier.evidence.features import EVIDENCE_NAMES
 from classifier.prediction.class_predictor import ClassPredictor
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.training.data.outcome_folder import OutcomeFolder
-from inference_core.evidence import Evidence, TokenEvidence
+from inference_core.protocol.evidence import Evidence, TokenEvidence
 from quality.evaluation.collect_outcomes import (
     GROUPS,
     SHARD_ROWS,

@@ -1,0 +1,70 @@
+"""The figures of one model that a core tells: read off its parts, at one moment."""
+
+from inference_core.engine.auto_tuner import AutoTuner
+from inference_core.engine.step_statistics import StepStatistics
+from inference_core.protocol import HandoverStats, Knobs, ModelStats, SpeculationStats, SwapStats
+from inference_core.scheduling.scheduler import Scheduler
+from inference_core.scheduling.wait_estimate import StepMeter
+
+
+def model_stats(
+    scheduler: Scheduler,
+    meter: StepMeter,
+    tuner: AutoTuner,
+    statistics: StepStatistics,
+    *,
+    knobs: Knobs,
+    queue_alert: bool,
+    speculation: SpeculationStats | None,
+    handover: HandoverStats,
+    models_sharing: int,
+) -> ModelStats:
+    """`knobs` as they were set; `models_sharing`: models of the core that have work now."""
+    pool, totals, adapters = scheduler.pool, scheduler.totals, scheduler.adapters
+    return ModelStats(
+        name=scheduler.name,
+        running=len(scheduler.running),
+        waiting=len(scheduler.waiting),
+        blocks_in_use=pool.num_referenced,
+        blocks_cached=pool.num_idle,
+        blocks_total=pool.capacity,
+        prompt_tokens=totals.prompt_tokens,
+        generated_tokens=totals.generated_tokens,
+        prefix_hit_tokens=totals.prefix_hit_tokens,
+        prefix_query_tokens=totals.prefix_query_tokens,
+        preemptions=totals.preemptions,
+        joins=scheduler.joins.rows(),
+        deadline_refusals=totals.deadline_refusals,
+        repetitions_ended=totals.repetitions_ended,
+        step_seconds_mean=meter.step_seconds,
+        predicted_wait_seconds=meter.predicted_wait(scheduler, models_sharing + (not scheduler.has_work)),
+        knobs=knobs,
+        tuning=tuner.tuning(),
+        queue_alert=queue_alert,
+        adapters=adapters.infos(),
+        adapter_slots=adapters.num_slots,
+        adapter_installs=adapters.installs,
+        adapter_evictions=adapters.evictions,
+        step_seconds_counts=list(statistics.seconds_counts),
+        step_seconds_sum=statistics.seconds_sum,
+        batch_sizes=dict(statistics.batch_sizes),
+        speculation=speculation,
+        swap=_swap_stats(scheduler),
+        handover=handover,
+    )
+
+
+def _swap_stats(scheduler: Scheduler) -> SwapStats:
+    pool, host = scheduler.pool, scheduler.pool.host
+    return SwapStats(
+        blocks_total=host.capacity,
+        blocks_kept=host.num_kept,
+        block_bytes=pool.block_bytes,
+        out_blocks=host.totals.out_blocks,
+        back_blocks=host.totals.back_blocks,
+        refused_blocks=host.totals.refused_blocks,
+        copying_seconds=host.totals.copying_seconds,
+        spared_seconds=host.totals.spared_seconds,
+        out_seconds_per_block=host.prices.out.seconds_per_block,
+        back_seconds_per_block=host.prices.back.seconds_per_block,
+    )

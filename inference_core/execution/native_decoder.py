@@ -1,0 +1,174 @@
+"""A whole decoder step as one native call: hands the extension the addresses of weights and keeps them alive."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from inference_core.kv_cache.layout import KVLayout
+from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
+from inference_core.linear.linear import Linear
+from inference_core.lora.packing import PackedAdapter
+from inference_core.models.decoder import Decoder, DecoderLayer
+from inference_core.models.weights import ROW_KINDS, PackedEmbedding
+from inference_core.native.cpu import KV_DTYPES, SCHEMES, extension
+from inference_core.step_plan import ScheduledSequence
+
+_ENCODINGS = {kind: number for number, kind in enumerate(ROW_KINDS)}
+
+
+class StepTimes(NamedTuple):
+    """Seconds of one step by part, as its first thread spent them, waiting for the others included."""
+
+    embedding: float
+    linears: float
+    attention: float
+    rotary: float
+    rows: float
+    head: float
+
+
+class NativeDecoder:
+    """`decoder` over `arena` uint8 [bytes] laid out as `layout`; embedding, norms, linears, attention and head run
+    without returning to Python, on every thread of the pool.
+
+    `cos_sin`: float32 [max position, head_dim]. Batch-invariant: a sequence's logits depend on it alone.
+    """
+
+    def __init__(
+        self, decoder: Decoder, layout: KVLayout, arena: torch.Tensor, slab_bytes: int, cos_sin: torch.Tensor
+    ) -> None:
+        if not isinstance(decoder.embedding, PackedEmbedding):
+            raise TypeError(f"the native decoder reads a PackedEmbedding, not {type(decoder.embedding).__name__}")
+        self._alive: list[Any] = [decoder, arena, cos_sin]
+        self._vocab_size = decoder.config.vocab_size
+        self._hidden_size, self._num_layers = decoder.config.hidden_size, len(decoder.layers)
+        self._logits = torch.empty(0, self._vocab_size)
+        self._handle = extension().make_decoder(
+            self._geometry(decoder, layout, arena, slab_bytes, cos_sin),
+            decoder.config.rms_eps,
+            self._embedding(decoder.embedding),
+            [self._layer(layer) for layer in decoder.layers],
+            decoder.final_norm.data_ptr(),
+            self._projection(decoder.head),
+            arena.data_ptr(),
+            cos_sin.data_ptr(),
+        )
+
+    def decode(
+        self, sequences: list[ScheduledSequence], rows: list[int] | None = None
+    ) -> tuple[torch.Tensor, StepTimes]:
+        """Compute every scheduled token, write its keys and values, and return logits float32 [rows, vocabulary].
+
+        `rows`: which tokens' logits, ascending, counting the tokens of all sequences one after another; None for the
+        last token of each sequence that samples. The logits are valid until the next call.
+        Raises IndexError for a token, position, block, row or adapter slot out of range.
+        """
+        wanted = self._make_room(sequences, rows)
+        times = extension().decode(self._handle, sequences, self._logits.data_ptr(), len(self._logits), rows)
+        return self._logits[:wanted], StepTimes(*times)
+
+    def layers(
+        self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None, begin: int, end: int
+    ) -> torch.Tensor:
+        """Layers [begin, end) of every scheduled token: hidden states float32 [T, hidden], from `hidden`, contiguous
+        and of the same shape; None where `begin` is 0. The whole step has the same bits. Raises as `decode` does."""
+        tokens = sum(len(s.token_ids) for s in sequences)
+        states = torch.empty(tokens, self._hidden_size)
+        self._decode_layers(sequences, hidden, (begin, end), states.data_ptr(), tokens, [])
+        return states
+
+    def head(
+        self, sequences: list[ScheduledSequence], hidden: torch.Tensor, begin: int, rows: list[int] | None = None
+    ) -> torch.Tensor:
+        """What is left of a step whose first `begin` layers gave `hidden` float32 [T, hidden]; logits as `decode`."""
+        if not sequences:
+            return self._logits[:0]
+        wanted = self._make_room(sequences, rows)
+        self._decode_layers(sequences, hidden, (begin, self._num_layers), 0, len(hidden), rows)
+        return self._logits[:wanted]
+
+    def _decode_layers(
+        self,
+        sequences: list[ScheduledSequence],
+        hidden: torch.Tensor | None,
+        layers: tuple[int, int],
+        output: int,
+        tokens: int,
+        rows: list[int] | None,
+    ) -> None:
+        source = 0 if hidden is None else hidden.data_ptr()
+        room = (self._logits.data_ptr(), len(self._logits))
+        extension().decode_layers(self._handle, sequences, *layers, source, output, tokens, *room, rows)
+
+    def _make_room(self, sequences: list[ScheduledSequence], rows: list[int] | None) -> int:
+        """For the logits of these rows; how many they are."""
+        wanted = sum(s.sample is not None for s in sequences) if rows is None else len(rows)
+        if len(self._logits) < wanted:
+            self._logits = torch.empty(wanted, self._vocab_size)
+        return wanted
+
+    def set_adapter(self, slot: int, packed: PackedAdapter | None) -> None:
+        """Let sequences whose `adapter` is `slot` go through `packed` from the next step on, or through none (None).
+
+        `packed` is to outlive the slot's use. Raises ValueError for another number of layers.
+        """
+        layers = None if packed is None else packed.layers
+        bfloat16 = packed is not None and packed.storage == "bfloat16"
+        extension().set_adapter(self._handle, slot, bfloat16, layers)
+
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        """Copy whole blocks (from, to), in order. Raises IndexError for a block outside the arena."""
+        extension().copy_blocks(self._handle, copies)
+
+    @staticmethod
+    def _geometry(
+        decoder: Decoder, layout: KVLayout, arena: torch.Tensor, slab_bytes: int, cos_sin: torch.Tensor
+    ) -> tuple[int, ...]:
+        config = decoder.config
+        return (
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.vocab_size,
+            config.sliding_window or 0,
+            layout.block_size,
+            len(cos_sin),
+            KV_DTYPES[layout.dtype],
+            layout.layer_bytes,
+            layout.block_bytes,
+            slab_bytes,
+            layout.blocks_per_slab(slab_bytes),
+            arena.numel(),
+        )
+
+    def _embedding(self, embedding: PackedEmbedding) -> tuple[int, ...]:
+        table = embedding.table
+        data = np.ascontiguousarray(table.data)
+        self._alive.append(data)
+        rows, columns = table.shape
+        row_bytes = data.nbytes // rows
+        return (_ENCODINGS[table.kind], data.ctypes.data, row_bytes, rows, columns, embedding.round_to_bfloat16)
+
+    def _layer(self, layer: DecoderLayer) -> tuple[Any, ...]:
+        return (
+            layer.attention_norm.data_ptr(),
+            0 if layer.q_norm is None else layer.q_norm.data_ptr(),
+            0 if layer.k_norm is None else layer.k_norm.data_ptr(),
+            layer.mlp_norm.data_ptr(),
+            *(self._projection(linear) for linear in (layer.qkv, layer.output, layer.gate_up, layer.down)),
+        )
+
+    @staticmethod
+    def _projection(linear: Linear) -> tuple[int, int, list[tuple[int, ...]]]:
+        parts = linear.parts if isinstance(linear, ConcatenatedLinear) else [linear]
+        described: list[tuple[int, ...]] = []
+        for part in parts:
+            if not isinstance(part, PanelLinear):
+                raise TypeError(f"the native decoder reads PanelLinear weights, not {type(part).__name__}")
+            bias = 0 if part.bias is None else part.bias.data_ptr()
+            scheme, panels = SCHEMES[part.scheme], part.panels
+            described.append((scheme, panels.data_ptr(), panels.stride(0), part.out_features, bias))
+        return linear.in_features, linear.out_features, described

@@ -1,0 +1,62 @@
+"""Runs StepPlans of one model on the native CPU kernels: one call computes the step, one samples it."""
+
+import torch
+
+from inference_core.attention.batches import BlockAddresses
+from inference_core.execution.host_blocks import HostBlocks
+from inference_core.execution.layered_forward import BegunStep
+from inference_core.execution.logits_runner import LogitsRunner
+from inference_core.execution.native_adapter_bank import NativeAdapterBank
+from inference_core.execution.native_decoder import NativeDecoder, StepTimes
+from inference_core.kv_cache.block_io import HostBlockBytes
+from inference_core.kv_cache.layout import KVLayout
+from inference_core.lora.packing import Storage
+from inference_core.models.decoder import Decoder
+from inference_core.protocol import ModelInfo
+from inference_core.step_plan import ScheduledSequence
+
+
+class NativeRunner(LogitsRunner):
+    """A decoder over the shared `arena` uint8 [bytes], cut into slabs of `slab_bytes`; `cos_sin` as `rotary_table`
+    makes it. `times`: where the last step's time went.
+
+    `adapter_slots`: how many adapters may lie ready at once, as `adapter_storage` numbers; 0 for a model without any.
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        decoder: Decoder,
+        layout: KVLayout,
+        arena: torch.Tensor,
+        slab_bytes: int,
+        cos_sin: torch.Tensor,
+        adapter_slots: int = 0,
+        adapter_storage: Storage = "bfloat16",
+    ) -> None:
+        self.info = info
+        self.config = decoder.config
+        self.layout = layout
+        self.times = StepTimes(0, 0, 0, 0, 0, 0)
+        self._decoder = NativeDecoder(decoder, layout, arena, slab_bytes, cos_sin)
+        addresses = BlockAddresses(layout.block_size, layout.block_bytes, slab_bytes)
+        self._host = HostBlocks(arena, addresses.offsets, layout.block_bytes)
+        self.blocks = HostBlockBytes(arena.numpy(), addresses.offsets, layout.block_bytes)
+        if adapter_slots:
+            self.adapters = NativeAdapterBank(self._decoder, decoder.config, adapter_slots, adapter_storage)
+
+    def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
+        logits, self.times = self._decoder.decode(sequences, rows)
+        return logits
+
+    def begin(self, sequences: list[ScheduledSequence]) -> BegunStep:
+        return BegunStep(self._decoder, sequences)
+
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        self._decoder.copy_blocks(copies)
+
+    def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
+        self._host.offload(offloads)
+
+    def restore_blocks(self, restores: list[tuple[int, int]]) -> None:
+        self._host.restore(restores)

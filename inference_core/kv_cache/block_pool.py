@@ -1,0 +1,394 @@
+"""One model's KV blocks: counted references, a prefix cache over full blocks, slabs taken and given back on demand."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import takewhile
+
+from inference_core.errors import IntegrityError, MemoryPlanError
+from inference_core.kv_cache.host_cache import HostTier
+from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.slab_arena import SlabArena, SlabHolder
+
+
+@dataclass(slots=True)
+class _Slab:
+    """A slab in this pool's hands. `free` holds block ids, the next to allocate last."""
+
+    number: int
+    free: list[int]
+    referenced: int = 0
+    quiet_since: int = 0
+
+
+class BlockPool(SlabHolder):
+    """Blocks of one model (SPEC KV-01, KV-05). Block `b` is block `b % blocks_per_slab` of slab `b // blocks_per_slab`.
+
+    A block of a held slab is in exactly one of three states: *free*; *referenced* by one or more block
+    tables; or *idle*: unreferenced, but its content is still cached under a digest. Only full blocks have
+    digests and full blocks are never written again, so sharing needs no copy.
+
+    New blocks come from the fullest slab with room, then from a free slab of the arena; then the
+    coldest cache entry gives way, wherever it lies: a neighbour's quiet slab (no block referenced) if
+    it was last used before this pool's own coldest idle block, else that block. A slab returns to the
+    arena as soon as all its blocks are free.
+
+    `host` may keep what this pool's own allocations evict; what neighbours take over is gone, since it is their
+    steps that write there.
+    """
+
+    def __init__(self, name: str, layout: KVLayout, arena: SlabArena) -> None:
+        self.name = name
+        self.block_size = layout.block_size
+        self.block_bytes = layout.block_bytes
+        self.blocks_per_slab = layout.blocks_per_slab(arena.slab_bytes)
+        if self.blocks_per_slab < 1:
+            raise MemoryPlanError(
+                f"a block of {name} takes {layout.bytes_per_token} bytes/token x {layout.block_size} tokens = "
+                f"{layout.block_bytes} bytes, more than a slab of {arena.slab_bytes}; enlarge slabs"
+            )
+        self.host = HostTier(layout.block_size)
+        self._arena = arena
+        self._slabs: dict[int, _Slab] = {}
+        self._by_room: list[dict[int, _Slab]] = [{} for _ in range(self.blocks_per_slab + 1)]
+        self._quiet: OrderedDict[int, _Slab] = OrderedDict()
+        self._references: dict[int, int] = {}
+        self._idle: OrderedDict[int, int] = OrderedDict()
+        self._digest_of: dict[int, bytes] = {}
+        self._block_of: dict[bytes, int] = {}
+        self._moves: dict[int, int] = {}
+        self._num_free = 0
+        arena.join(self)
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    @property
+    def capacity(self) -> int:
+        """Blocks this model would have if the whole arena were its own."""
+        return self._arena.num_slabs * self.blocks_per_slab
+
+    @property
+    def num_referenced(self) -> int:
+        return len(self._references)
+
+    @property
+    def num_idle(self) -> int:
+        return len(self._idle)
+
+    @property
+    def num_slabs(self) -> int:
+        return len(self._slabs)
+
+    @property
+    def available(self) -> int:
+        """How many blocks `allocate` can provide now, at the cost of cached content."""
+        return self._num_free + len(self._idle) + self._arena.obtainable(self) * self.blocks_per_slab
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def count_idle(self, blocks: Iterable[int]) -> int:
+        """How many of `blocks` would leave `available` if they were acquired."""
+        return sum(block in self._idle for block in blocks)
+
+    # -- allocation ----------------------------------------------------------------------------
+
+    def allocate(self, count: int) -> list[int] | None:
+        """`count` blocks with one reference each, or None (and nothing changed) if there are too few."""
+        if count > self._num_free and count > self.available:
+            return None
+        blocks: list[int] = []
+        while (lacking := count - len(blocks)) > 0:
+            slab = self._fullest_with_room() or self._another_slab()
+            if slab is None:
+                blocks += self._reuse_coldest(lacking)
+                continue
+            room = len(slab.free)
+            taken = slab.free[: -lacking - 1 : -1]
+            del slab.free[-len(taken) :]
+            self._refile(slab, room)
+            if not slab.referenced:
+                self._quiet.pop(slab.number, None)
+            slab.referenced += len(taken)
+            blocks += taken
+        self._references.update(dict.fromkeys(blocks, 1))
+        return blocks
+
+    def acquire(self, blocks: list[int]) -> None:
+        """One more reference to each of `blocks`, which are cached or referenced."""
+        references = self._references
+        for block in blocks:
+            count = references.get(block)
+            if count is not None:
+                references[block] = count + 1
+                continue
+            del self._idle[block]
+            references[block] = 1
+            self._enter(self._slabs[block // self.blocks_per_slab])
+
+    def release(self, blocks: list[int]) -> None:
+        """One reference less to each of `blocks`: what nobody refers to becomes idle if cached, else free.
+
+        The last block goes first, so that of one chain the tail is evicted before the head: a head
+        is of use without its tail, not the other way round.
+        """
+        now = self._arena.tick()
+        references, idle, cached, slabs = self._references, self._idle, self._digest_of, self._slabs
+        for block in reversed(blocks):
+            count = references[block] - 1
+            if count:
+                references[block] = count
+                continue
+            del references[block]
+            slab = slabs[block // self.blocks_per_slab]
+            slab.referenced -= 1
+            if slab.referenced == 0:
+                slab.quiet_since = now
+                self._quiet[slab.number] = slab
+            if block in cached:
+                idle[block] = now
+            else:
+                self.host.abandon(block)
+                self._free(block)
+
+    # -- prefix cache --------------------------------------------------------------------------
+
+    def match(self, digests: Iterable[bytes]) -> list[int]:
+        """The blocks that hold the longest cached prefix of a chain; changes nothing."""
+        blocks: list[int] = []
+        for digest in digests:
+            block = self._block_of.get(digest)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def register(self, blocks: list[int], digests: list[bytes]) -> None:
+        """`blocks`, referenced and full, may be shared under `digests`. Equal content cached before stays."""
+        block_of, digest_of = self._block_of, self._digest_of
+        for block, digest in zip(blocks, digests, strict=True):
+            if block_of.setdefault(digest, block) == block:
+                digest_of[block] = digest
+
+    def restore(self, digests: list[bytes], first: int) -> list[int]:
+        """Blocks for what `host` keeps under `digests`, a sequence's blocks from `first` on; there is room for them.
+
+        They are the sequence's own until `register`, after the step that fills them."""
+        self.host.pin(digests)
+        blocks = self.allocate(len(digests))
+        assert blocks is not None  # the caller has looked at `available`
+        self.host.restore(digests, blocks, first)
+        return blocks
+
+    def drop_cache(self) -> None:
+        """Forget all cached content, on the host too; referenced blocks stay with their tables."""
+        self.host.clear()
+        for block in list(self._idle):
+            self._evict(block)
+        self._digest_of.clear()
+        self._block_of.clear()
+
+    # -- slabs ---------------------------------------------------------------------------------
+
+    @property
+    def quiet_slabs(self) -> int:
+        return len(self._quiet)
+
+    @property
+    def quiet_since(self) -> int | None:
+        return next((slab.quiet_since for slab in self._quiet.values()), None)
+
+    def yield_slab(self, colder_than: int | None) -> bool:
+        """Evict the quiet slab with the fewest cached blocks, of equals the coldest, and give it back."""
+        cold = takewhile(lambda s: colder_than is None or s.quiet_since < colder_than, self._quiet.values())
+        slab = max(cold, key=lambda s: len(s.free), default=None)
+        if slab is None:
+            return False
+        self._drop_idle(slab)
+        return True
+
+    # -- moves ---------------------------------------------------------------------------------
+
+    def plan_moves(self, most: int) -> dict[int, int]:
+        """Up to `most` moves of referenced blocks, from block to block, that empty slabs into fuller ones.
+
+        The slabs with the fewest references are emptied, as many as the others have room for; what is cached there and
+        what is idle where room is needed gives way. References and digests are with the new blocks at once; the
+        old ones belong to nobody until `finish_moves` frees them, after the content was copied, or `undo_moves`.
+        """
+        slabs = sorted((s for s in self._slabs.values() if s.referenced), key=lambda s: (s.referenced, -s.number))
+        while len(slabs) > 1 and len(self._moves) < most:
+            source = slabs.pop(0)
+            if source.referenced > sum(self.blocks_per_slab - s.referenced for s in slabs):
+                break
+            self._drop_idle(source)
+            for block in [b for b in self._blocks_of(source) if b in self._references][: most - len(self._moves)]:
+                self._move(block, self._room_in(slabs[::-1]))
+        return self._moves.copy()
+
+    def finish_moves(self) -> None:
+        """The content was copied: the old blocks are free."""
+        for block in self._moves:
+            self._leave(block)
+        self._moves.clear()
+
+    def undo_moves(self) -> None:
+        """The content was not copied: the old blocks are what they were, and the new ones are free."""
+        moved, self._moves = self._moves, {}
+        for block, target in moved.items():
+            self._carry(target, block)
+            self._leave(target)
+
+    def _blocks_of(self, slab: _Slab) -> range:
+        first = slab.number * self.blocks_per_slab
+        return range(first, first + self.blocks_per_slab)
+
+    def _drop_idle(self, slab: _Slab) -> None:
+        for block in self._blocks_of(slab):
+            if block in self._idle:
+                self._evict(block)
+
+    def _room_in(self, slabs: list[_Slab]) -> _Slab:
+        """The first of `slabs` that is not full of references, with a free block: its coldest idle one makes way.
+
+        As no slab is touched before all fuller ones are full, none both receives blocks and is emptied.
+        """
+        slab = next(s for s in slabs if s.referenced < self.blocks_per_slab)
+        if not slab.free:
+            self._evict(min((b for b in self._blocks_of(slab) if b in self._idle), key=self._idle.__getitem__))
+        return slab
+
+    def _move(self, block: int, slab: _Slab) -> None:
+        room = len(slab.free)
+        target = slab.free.pop()
+        self._refile(slab, room)
+        slab.referenced += 1
+        self._carry(block, target)
+        self._moves[block] = target
+
+    def _carry(self, block: int, target: int) -> None:
+        """References and digest go from `block` to `target`."""
+        self._references[target] = self._references.pop(block)
+        digest = self._digest_of.pop(block, None)
+        if digest is not None:
+            self._digest_of[target] = digest
+            self._block_of[digest] = target
+
+    def _leave(self, block: int) -> None:
+        """`block`, without references and content, is free."""
+        slab = self._slabs[block // self.blocks_per_slab]
+        slab.referenced -= 1
+        if not slab.referenced:
+            slab.quiet_since = self._arena.tick()
+            self._quiet[slab.number] = slab
+        self._free(block)
+
+    def _fullest_with_room(self) -> _Slab | None:
+        if not self._num_free:
+            return None
+        for slabs in self._by_room[1:]:
+            if slabs:
+                return next(iter(slabs.values()))
+        return None
+
+    def _another_slab(self) -> _Slab | None:
+        """A slab from the arena, taken from a neighbour only if it is colder than this pool's own coldest content."""
+        coldest = next(iter(self._idle.values()), None)
+        number = self._arena.take(self, colder_than=coldest)
+        if number is None:
+            return None
+        first = number * self.blocks_per_slab
+        slab = _Slab(number, list(range(first + self.blocks_per_slab - 1, first - 1, -1)))
+        self._slabs[number] = slab
+        self._by_room[self.blocks_per_slab][number] = slab
+        self._num_free += self.blocks_per_slab
+        return slab
+
+    def _reuse_coldest(self, most: int) -> list[int]:
+        """At least one and up to `most` idle blocks, coldest first, while no neighbour's slab is colder."""
+        limit = self._arena.coldest_tick(self)
+        blocks: list[int] = []
+        while self._idle and len(blocks) < most:
+            block, tick = self._idle.popitem(last=False)
+            if blocks and limit is not None and limit < tick:
+                self._idle[block] = tick
+                self._idle.move_to_end(block, last=False)
+                break
+            digest = self._digest_of.pop(block)
+            del self._block_of[digest]
+            self.host.keep(block, digest)
+            self._enter(self._slabs[block // self.blocks_per_slab])
+            blocks.append(block)
+        return blocks
+
+    def _enter(self, slab: _Slab) -> None:
+        """One more block of `slab` is referenced."""
+        if not slab.referenced:
+            self._quiet.pop(slab.number, None)
+        slab.referenced += 1
+
+    def _refile(self, slab: _Slab, room: int) -> None:
+        """Note that the slab, which had `room` free blocks, has another number of them now."""
+        del self._by_room[room][slab.number]
+        self._by_room[len(slab.free)][slab.number] = slab
+        self._num_free += len(slab.free) - room
+
+    def _evict(self, block: int) -> None:
+        del self._idle[block]
+        del self._block_of[self._digest_of.pop(block)]
+        self._free(block)
+
+    def _free(self, block: int) -> None:
+        slab = self._slabs[block // self.blocks_per_slab]
+        slab.free.append(block)
+        self._refile(slab, len(slab.free) - 1)
+        if len(slab.free) == self.blocks_per_slab:
+            del self._slabs[slab.number], self._quiet[slab.number]
+            del self._by_room[self.blocks_per_slab][slab.number]
+            self._num_free -= self.blocks_per_slab
+            self._arena.give_back(self, slab.number)
+
+    # -- integrity -----------------------------------------------------------------------------
+
+    def check_integrity(self, tables: Iterable[list[int]]) -> None:
+        """Every block is free, idle or referenced, exactly once, and counts equal `tables`. Raises `IntegrityError`."""
+        held = Counter(block for table in tables for block in table)
+        if held != self._references:
+            wrong = next(b for b in held.keys() | self._references.keys() if held[b] != self._references.get(b, 0))
+            raise IntegrityError(
+                f"{self.name}: block {wrong} is in {held[wrong]} tables, "
+                f"but counts {self._references.get(wrong, 0)} references"
+            )
+        if self._moves:
+            raise IntegrityError(f"{self.name}: moves {self._moves} were neither finished nor undone")
+        if (owned := self._arena.slabs_of(self)) != self._slabs.keys():
+            raise IntegrityError(f"{self.name}: holds slabs {sorted(self._slabs)}, but owns {sorted(owned)}")
+        for slab in self._slabs.values():
+            self._check_slab(slab)
+        if self._num_free != sum(len(slab.free) for slab in self._slabs.values()):
+            raise IntegrityError(f"{self.name}: counts {self._num_free} free blocks, which its slabs do not hold")
+        if {block: digest for digest, block in self._block_of.items()} != self._digest_of:
+            raise IntegrityError(f"{self.name}: digests and blocks do not name each other")
+        if stray := self._digest_of.keys() - self._idle.keys() - self._references.keys():
+            raise IntegrityError(f"{self.name}: blocks {sorted(stray)} are cached but neither idle nor referenced")
+
+    def _check_slab(self, slab: _Slab) -> None:
+        first = slab.number * self.blocks_per_slab
+        free = set(slab.free)
+        if len(free) != len(slab.free):
+            raise IntegrityError(f"{self.name}: slab {slab.number} lists a free block twice: {slab.free}")
+        for block in range(first, first + self.blocks_per_slab):
+            states = (block in free, block in self._idle, block in self._references)
+            if sum(states) != 1:
+                raise IntegrityError(f"{self.name}: block {block} is (free, idle, referenced) = {states}")
+            if block in self._idle and block not in self._digest_of:
+                raise IntegrityError(f"{self.name}: idle block {block} has no digest")
+        referenced = sum(b in self._references for b in range(first, first + self.blocks_per_slab))
+        if slab.referenced != referenced:
+            raise IntegrityError(f"{self.name}: slab {slab.number} counts {slab.referenced} of {referenced} references")
+        if len(free) == self.blocks_per_slab:
+            raise IntegrityError(f"{self.name}: slab {slab.number} is empty but not given back")
+        if (slab.number in self._quiet) != (referenced == 0):
+            raise IntegrityError(f"{self.name}: slab {slab.number} has {referenced} references but quiet is wrong")
+        if slab.number not in self._by_room[len(free)] or sum(slab.number in s for s in self._by_room) != 1:
+            raise IntegrityError(f"{self.name}: slab {slab.number} with {len(free)} free blocks is filed wrongly")

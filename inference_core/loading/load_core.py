@@ -1,0 +1,207 @@
+"""Builds a Core from its specification: opens files, checks memory, maps weights, allocates the arena."""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import torch
+from msgspec.structs import replace
+
+from inference_core.attention.reference import ReferenceAttention
+from inference_core.core import Core
+from inference_core.engine.live_knobs import KnobsFile, LiveKnobs, start_knobs
+from inference_core.errors import MemoryPlanError, ModelFileError
+from inference_core.execution.logits_runner import LogitsRunner
+from inference_core.execution.native_runner import NativeRunner
+from inference_core.execution.torch_runner import DecoderRunner
+from inference_core.kv_cache.arena import allocate_arena
+from inference_core.kv_cache.layout import CpuKVDtype, KVLayout
+from inference_core.kv_cache.memory_plan import format_bytes
+from inference_core.linear.panels import BYTES_PER_WEIGHT, panel_kind
+from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.opening import open_checkpoint
+from inference_core.loading.load_adapters import load_adapters
+from inference_core.lora.packing import Storage
+from inference_core.lora.reference import TorchAdapterBank
+from inference_core.model_config import ModelConfig
+from inference_core.model_spec import Compute, CoreSpec, ModelSpec
+from inference_core.models.decoder import Decoder
+from inference_core.models.rotary import rotary_table
+from inference_core.models.weights import Projection, load_decoder, projections
+from inference_core.native import cpu
+from inference_core.protocol import Knobs, ModelInfo
+from inference_core.protocol.kv_blocks import KVIdentity
+from inference_core.speculation.pairing import paired_drafts
+
+logger = logging.getLogger(__name__)
+
+
+def load_core(
+    spec: CoreSpec,
+    cache_dir: Path,
+    *,
+    knobs: Knobs | None = None,
+    knobs_file: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Core:
+    """Load every model of `spec` on this machine's CPU.
+
+    `knobs` replaces the knobs that `spec` starts with; `knobs_file` is where changes that are to be kept are kept.
+
+    Raises ModelFileError for a missing or corrupt file and MemoryPlanError, with the arithmetic, for what does not fit.
+    """
+    start = start_knobs(spec)
+    if knobs is not None:
+        start = dict.fromkeys(start, replace(knobs, threads=knobs.threads or spec.threads or 0))
+    live = LiveKnobs(start, None if knobs_file is None else KnobsFile(knobs_file))
+    use_threads(max((k.threads for k in live.in_force.values()), default=0))
+    opened = {m.name: (m, open_checkpoint(resolve_model_path(m.path), cache_dir)) for m in spec.models}
+    check_memory(spec, [checkpoint for _, checkpoint in opened.values()], available_memory())
+    arena = allocate_arena(spec.arena_bytes)
+    drafts = paired_drafts(spec.models)
+    runners = {name: runner_of(m, c, spec, arena, cache_dir) for name, (m, c) in opened.items()}
+    core = Core(
+        runners,
+        arena_bytes=spec.arena_bytes,
+        slab_bytes=spec.slab_bytes,
+        knobs=live,
+        clock=clock,
+        use_threads=use_threads,
+        drafts=drafts,
+    )
+    load_adapters(core, spec.models)
+    return core
+
+
+def use_threads(threads: int | None) -> None:
+    """Give the kernels their threads (0 or None: one per CPU); torch keeps one where the native pool does the work."""
+    if cpu.AVAILABLE:
+        cpu.set_threads(threads or None)
+        torch.set_num_threads(1)
+    else:
+        logger.warning("no native CPU kernels: install a C++ compiler and reinstall; plain torch serves, slower")
+        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+
+
+def layout_of(spec: ModelSpec, config: ModelConfig) -> KVLayout:
+    """The model's block geometry."""
+    return KVLayout(
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=spec.block_size,
+        dtype=spec.kv_dtype,
+    )
+
+
+def weight_bytes(checkpoint: Checkpoint, spec: ModelSpec) -> int:
+    """Bytes of the packed linear layers, each as `linear.panels` packs it, from shapes alone."""
+    return linear_bytes(checkpoint, list(projections(checkpoint)), spec.compute)
+
+
+def linear_bytes(checkpoint: Checkpoint, wanted: list[Projection], compute: Compute) -> int:
+    """Bytes of those linear layers, packed; see `weight_bytes`."""
+    tensors = (checkpoint.tensors[name] for projection in wanted for name in projection.tensors)
+    return int(sum(t.shape[0] * t.shape[1] * BYTES_PER_WEIGHT[panel_kind(t, compute)] for t in tensors))
+
+
+def max_context_of(spec: ModelSpec, config: ModelConfig) -> int:
+    """Tokens of prompt and answer together: what is asked for, and what the model was trained for at most."""
+    return min(spec.max_context or config.max_position, config.max_position)
+
+
+def check_kernels(spec: ModelSpec, config: ModelConfig) -> None:
+    """Raises ModelFileError for shapes and caches that the CPU kernels cannot compute."""
+    if spec.kv_dtype not in get_args(CpuKVDtype):
+        raise ModelFileError(
+            f"{spec.name}: the CPU holds keys and values as {', '.join(get_args(CpuKVDtype))}, not as {spec.kv_dtype}; "
+            "change kv_dtype, or serve the model on a CUDA device"
+        )
+    if cpu.AVAILABLE and (config.head_dim % 16 or spec.block_size % 16):
+        raise ModelFileError(
+            f"{spec.name}: the CPU kernels need head_dim and block_size in multiples of 16, "
+            f"not {config.head_dim} and {spec.block_size}"
+        )
+
+
+def available_memory() -> int:
+    """Bytes that can be taken without swapping (`MemAvailable`)."""
+    with open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    raise MemoryPlanError("/proc/meminfo does not say how much memory is available")
+
+
+def check_memory(spec: CoreSpec, checkpoints: list[Checkpoint], available: int) -> None:
+    """Refuse what cannot fit, naming every term of the sum."""
+    models = list(zip(spec.models, checkpoints, strict=True))
+    needs = [(f"weights of {model.name} ({model.compute})", weight_bytes(c, model)) for model, c in models]
+    needs.append(("KV arena", spec.arena_bytes))
+    total = sum(size for _, size in needs)
+    if total > available:
+        needs += [("sum", total), ("available", available)]
+        lines = [f"  {name}: {format_bytes(size)}" for name, size in needs]
+        raise MemoryPlanError("\n".join(["this core does not fit:", *lines]))
+    for model, checkpoint in models:
+        layout = layout_of(model, checkpoint.config)
+        if layout.block_bytes > spec.slab_bytes:
+            raise MemoryPlanError(
+                f"{model.name}: a block of {layout.block_size} tokens takes {layout.block_bytes} bytes, "
+                f"more than a slab of {spec.slab_bytes}; make slab_bytes larger or block_size smaller"
+            )
+
+
+def load_runner(spec: ModelSpec, core: CoreSpec, arena: torch.Tensor, cache_dir: Path) -> LogitsRunner:
+    """One model of `core` over `arena` uint8 [bytes], outside any Core. Raises ModelFileError."""
+    return runner_of(spec, open_checkpoint(resolve_model_path(spec.path), cache_dir), core, arena, cache_dir)
+
+
+def runner_of(
+    spec: ModelSpec, checkpoint: Checkpoint, core: CoreSpec, arena: torch.Tensor, cache_dir: Path
+) -> LogitsRunner:
+    """`checkpoint` as `spec` says, over `arena` uint8 [bytes]. Raises ModelFileError."""
+    began = time.perf_counter()
+    check_kernels(spec, checkpoint.config)  # Before weights are packed, which takes long.
+    decoder = load_decoder(checkpoint, spec.compute, cache_dir)
+    runner = runner_over(spec, checkpoint, decoder, core, arena)
+    logger.info("loaded %s (%s) in %.0f ms", spec.name, spec.compute, (time.perf_counter() - began) * 1e3)
+    return runner
+
+
+def runner_over(
+    spec: ModelSpec, checkpoint: Checkpoint, decoder: Decoder, core: CoreSpec, arena: torch.Tensor
+) -> LogitsRunner:
+    """`decoder`, made of `checkpoint`, over `arena` uint8 [bytes]; see `check_kernels` for what it must be."""
+    config = decoder.config
+    max_context = max_context_of(spec, config)
+    layout = layout_of(spec, config)
+    info = ModelInfo(
+        name=spec.name,
+        model_path=spec.path,
+        max_context=max_context,
+        vocab_size=config.vocab_size,
+        weight_bytes=weight_bytes(checkpoint, spec),
+        compute=spec.compute,
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        kv=KVIdentity(
+            weights=checkpoint.fingerprint,
+            compute=spec.compute,
+            kernels=cpu.extension().instruction_sets()[0] if cpu.AVAILABLE else "torch",
+            layout=layout,
+        ),
+    )
+    # No position lies beyond what the arena holds, whatever length a file claims.
+    cos_sin = rotary_table(config, min(max_context, core.arena_bytes // layout.bytes_per_token))
+    # Adapters lose no more than the weights that they are added to.
+    storage: Storage = "float32" if spec.compute == "float32" else "bfloat16"
+    if cpu.AVAILABLE:
+        return NativeRunner(info, decoder, layout, arena, core.slab_bytes, cos_sin, spec.max_adapters, storage)
+    bank = TorchAdapterBank(config, spec.max_adapters, storage) if spec.max_adapters else None
+    attention = ReferenceAttention(config, layout, arena, cos_sin)
+    return DecoderRunner(info, decoder, layout, attention, core.slab_bytes, bank)

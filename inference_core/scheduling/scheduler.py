@@ -1,0 +1,451 @@
+"""Hands out the tokens of each step of one model: decodes first, then prompt chunks, within a token budget."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import attrgetter
+
+from inference_core.errors import IntegrityError, QueueFullError
+from inference_core.kv_cache.block_pool import BlockPool
+from inference_core.lora.slots import NO_SLOT, AdapterSlots
+from inference_core.protocol import Knobs, SequenceOutput
+from inference_core.scheduling.batch_forming import Batch, joins_now
+from inference_core.scheduling.commit import Settlement
+from inference_core.scheduling.deadlines import Deadlines
+from inference_core.scheduling.in_flight import Passenger
+from inference_core.scheduling.occupancy_stats import JoinStatistics
+from inference_core.scheduling.priority import Rank, aged_class, holding_rank, newcomer_claim, service_order
+from inference_core.scheduling.running_set import Seats
+from inference_core.scheduling.sequence import Sequence, Status
+from inference_core.scheduling.step_budget import SchedulerTotals, StepDraft
+from inference_core.scheduling.waiting_queue import QueueEntry, WaitingQueue
+from inference_core.step_plan import DraftLaw, StepPlan, StepResult
+
+_turn = attrgetter("last_step", "number")
+
+
+class Scheduler:
+    """Continuous batching of one model (SPEC BS-01): every step, sequences join and leave.
+
+    There are no phases. A step gives one token to each sequence that lacks exactly one (in turn, if the
+    budget is too small for all, BS-07), then one chunk of at most `prefill_chunk` tokens (BS-06) to
+    those that lack more, admitting waiting ones while their blocks fit, in `service_order` (BS-05). If
+    blocks run out, the worst by `holding_rank` gives way: it waits again, to be recomputed or copied back from
+    `pool.host` (KV-09). `peers` are the schedulers that share the arena, this one included: memory pressure is resolved
+    across all of them by the same orders.
+
+    Results may come late: `assume` lets planning go on while a step is under way, `settle` brings its tokens.
+    """
+
+    def __init__(self, name: str, pool: BlockPool, knobs: Knobs, adapters: AdapterSlots | None = None) -> None:
+        self.name = name
+        self.pool = pool
+        self.knobs = knobs
+        self.adapters = adapters or AdapterSlots(None)
+        self.peers: list[Scheduler] = [self]
+        self.waiting = WaitingQueue(knobs.ageing_seconds)
+        self._seats = Seats(pool)
+        self.blocked: Sequence | None = None
+        self.totals = SchedulerTotals()
+        self.joins = JoinStatistics()
+        self.deadlines = Deadlines()
+        # Whoever has lent memory of the arena gives it back, and says whether it had any.
+        self.reclaim: Callable[[], bool] = lambda: False
+        # Told of every sequence that gives up its seat, before its blocks are free.
+        self.on_leave: Callable[[Sequence], None] = lambda sequence: None
+        self._settlement = Settlement(pool, self._seats, self.totals, self.joins, self.deadlines, self.remove)
+        self._batch = Batch()
+        self._draft = StepDraft(0, 0)
+
+    @property
+    def running(self) -> dict[str, Sequence]:
+        """The sequences that hold a seat, by id."""
+        return self._seats.running
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    @property
+    def catching_up_tokens(self) -> int:
+        """Tokens that running sequences lack before they decode."""
+        return sum(sequence.num_uncomputed_tokens for sequence in self._seats.lagging.values())
+
+    def seconds_held(self, now: float) -> float:
+        """How long this model, with nobody running, holds those back who wait, for others to join their batch."""
+        return 0.0 if self.running else self._batch.seconds_held(self.knobs, self.waiting, now)
+
+    def add(self, choices: list[Sequence], now: float) -> None:
+        """Queue all choices of a request. Raises `QueueFullError` if they do not fit `max_waiting` (SPEC BS-13)."""
+        if len(self.waiting) + len(choices) > self.knobs.max_waiting:
+            raise QueueFullError(
+                f"{self.name}: {len(self.waiting)} sequences wait and {len(choices)} more would pass "
+                f"the limit of {self.knobs.max_waiting}; try again later"
+            )
+        for sequence in choices:
+            self.waiting.push(sequence, now)
+            sequence.prompt_computed = sequence.prompt_is_shareable(0, self.pool.block_size)
+            self.deadlines.add(sequence)
+
+    def remove(self, sequence: Sequence, now: float) -> None:
+        """Forget a live sequence; its blocks are free at once."""
+        if sequence.status is Status.WAITING:
+            sequence.queue_seconds += now - sequence.queued_since
+            self.waiting.remove(sequence)
+            self.pool.host.expect_no_more(sequence.id)
+            if self.blocked is sequence:
+                self.blocked = None
+        else:
+            self._unseat(sequence)
+        if sequence.lagging_since is not None and not sequence.output_token_ids:
+            self.deadlines.remove(sequence)
+        self._batch.discard(sequence.id)
+        sequence.forget_pending()
+        sequence.sample_spec.matcher = None
+        sequence.status = Status.FINISHED
+
+    def forget_adapters(self) -> None:
+        """Drop the adapters that were unloaded and that no live sequence has."""
+        live = (*self.running.values(), *self.waiting.values())
+        self.adapters.forget(sequence.adapter for sequence in live)
+
+    # -- planning ------------------------------------------------------------------------------
+
+    def schedule(self, step: int, now: float) -> StepPlan | None:
+        """The next step's plan; None if no sequence can advance before another model's do."""
+        budget = self.knobs.max_num_batched_tokens
+        self._draft = draft = StepDraft(budget, budget)
+        self.blocked = None
+        self.pool.host.resize(self.knobs.host_cache_blocks if self.knobs.prefix_caching else 0)
+        self.waiting.lift(now, self.knobs.ageing_seconds)
+        self._batch.form(self.knobs, self.running, self.waiting, now)
+        left_over = self._share_among_decodes(list(self._seats.decodes.values()), self._most_decodes(), now)
+        self._share_among_lagging(now)
+        if draft.left:
+            self._share_among_decodes(left_over, draft.left, now)
+        for sequence in draft.shares:
+            sequence.last_step = step
+        if not draft.shares:
+            self.pool.host.end(copied=False)
+            return None
+        moves = self._moves()
+        return StepPlan(step, self.name, list(draft.shares.values()), moves, *self.pool.host.copies())
+
+    def _share_among_decodes(self, decodes: list[Sequence], most: int, now: float) -> list[Sequence]:
+        """A token each to up to `most` of them, those first that have waited longest for one; the others."""
+        draft = self._draft
+        if draft.preempted:
+            decodes = [s for s in decodes if s.status is Status.RUNNING]
+        if len(decodes) > most:
+            decodes.sort(key=_turn)
+        while decodes and most > 0:
+            chosen, decodes = decodes[:most], decodes[most:]
+            self._grow_decodes(chosen, now)
+            if draft.preempted:
+                chosen = [s for s in chosen if s.status is Status.RUNNING]
+                decodes = [s for s in decodes if s.status is Status.RUNNING]
+            draft.hand_out_decodes(chosen)
+            most -= len(chosen)
+        return decodes
+
+    def _most_decodes(self) -> int:
+        """All that fit the budget; beside a prompt so few that it takes no more than its penalty (SPEC BS-12).
+
+        A prompt alone has the whole budget of each step, beside D decodes the budget less D.
+        """
+        budget = self._draft.budget
+        if not self._seats.lagging and not (self.waiting and self._has_seat_for_someone()):
+            return budget
+        return max(1, int(budget - budget / self.knobs.max_join_penalty))
+
+    def _share_among_lagging(self, now: float) -> None:
+        draft = self._draft
+        for sequence in self._lagging_in_service_order(now) if draft.left else ():
+            if not draft.left:
+                break
+            room = draft.room_for(sequence)
+            # One that only prefills lacks nothing once its last step is under way.
+            if sequence in draft.preempted or not room or not sequence.num_uncomputed_tokens:
+                continue
+            if sequence.status is Status.WAITING and (draft.short or not self._admit(sequence, now)):
+                # Nobody overtakes the head of the queue: small requests would keep a large one out for ever.
+                draft.queue_stands = True
+                continue
+            tokens = min(sequence.num_uncomputed_tokens, self.knobs.prefill_chunk, room)
+            if self._grow(sequence, tokens, now):
+                draft.hand_out(sequence, tokens)
+
+    def _lagging_in_service_order(self, now: float) -> Iterator[Sequence]:
+        """Those that catch up and, until the queue stands, those that wait."""
+        draft, ageing = self._draft, self.knobs.ageing_seconds
+        running: list[QueueEntry] = [(*service_order(s, now, ageing), s) for s in self._seats.lagging.values()]
+        running.sort(reverse=True)
+        if self._queue_is_open(now):
+            for entry in self.waiting.entries():
+                if not self._may_join(entry[-1]):
+                    continue
+                while running and running[-1] < entry:
+                    yield running.pop()[-1]
+                if draft.queue_stands:
+                    break
+                yield entry[-1]
+        while running:
+            yield running.pop()[-1]
+
+    def _queue_is_open(self, now: float) -> bool:
+        """Whether anybody at all may be admitted in this step."""
+        if self._draft.short or not self.waiting or not self._has_seat_for_someone():
+            return False
+        return not self._batch.is_open or joins_now(
+            self.knobs,
+            decoding=len(self._seats.decodes),
+            waiting=len(self.waiting),
+            oldest_wait=self.waiting.oldest_wait(now),
+        )
+
+    def _may_join(self, sequence: Sequence) -> bool:
+        if not self._batch.is_open:
+            return sequence.id in self._batch
+        return not (self.knobs.prefix_caching and sequence.waits_for_leader())
+
+    # -- admission and memory ------------------------------------------------------------------
+
+    def _has_seat_for_someone(self) -> bool:
+        """Whether a waiting sequence could be seated, on a free seat or by pushing someone out."""
+        if len(self._seats) < self.knobs.max_num_seqs:
+            return True
+        best = self.waiting.best_priority
+        return best is not None and best < self._seats.lowest_class
+
+    def _admit(self, sequence: Sequence, now: float) -> bool:
+        """Start `sequence` if a seat and its blocks can be had, pushing out strictly lower classes if need be."""
+        if self._peer_queue_precedes(sequence, now) or not self.adapters.has_room(sequence.adapter):
+            return False
+        digests = sequence.shareable_digests(self.pool.block_size) if self.knobs.prefix_caching else []
+        hits = self.pool.match(digests)
+        kept = self.pool.host.match(islice(digests, len(hits), None), len(hits))
+        while True:
+            if len(self._seats) >= self.knobs.max_num_seqs:
+                victim = self._victim(newcomer_claim(sequence), [self])
+            elif not self._fits(sequence, hits):
+                if self.reclaim():
+                    continue
+                victim = self._victim(newcomer_claim(sequence), self.peers)
+                if victim is None:
+                    self.blocked = sequence
+            else:
+                break
+            if victim is None:
+                return False
+            victim[0]._preempt(victim[1], now)
+        self._start(sequence, hits, kept, now)
+        return True
+
+    def _start(self, sequence: Sequence, hits: list[int], kept: list[bytes], now: float) -> None:
+        self.waiting.remove(sequence)
+        self.pool.host.expect_no_more(sequence.id)
+        sequence.status = Status.RUNNING
+        sequence.held_class = aged_class(sequence, now, self.knobs.ageing_seconds)
+        sequence.queue_seconds += now - sequence.queued_since
+        self.pool.acquire(hits)
+        sequence.num_registered_blocks = len(hits)
+        sequence.prompt_computed = sequence.prompt_computed or sequence.prompt_is_shareable(
+            len(hits) * self.pool.block_size, self.pool.block_size
+        )
+        sequence.block_table = sequence.share.block_table = hits + self.pool.restore(kept, len(hits))
+        sequence.num_computed_tokens = len(sequence.block_table) * self.pool.block_size
+        sequence.share.adapter = self.adapters.pin(sequence.adapter)
+        self._seats.take(sequence)
+        sequence.admissions += 1
+        if sequence.admissions == 1:
+            self._count_first_admission(sequence, now)
+
+    def _count_first_admission(self, sequence: Sequence, now: float) -> None:
+        sequence.joined_at, sequence.joined_beside = now, len(self._seats.decodes)
+        sequence.cached_tokens = sequence.num_computed_tokens
+        if self.knobs.prefix_caching:
+            self.totals.prefix_query_tokens += len(sequence.prompt_token_ids)
+            self.totals.prefix_hit_tokens += sequence.cached_tokens
+        if sequence.leader is None:
+            self.totals.prompt_tokens += len(sequence.prompt_token_ids)
+
+    def _peer_queue_precedes(self, sequence: Sequence, now: float) -> bool:
+        """Whether a peer's head of queue lacks memory and is due before `sequence`: then it is owed what gets free."""
+        ageing = self.knobs.ageing_seconds
+        order = service_order(sequence, now, ageing)
+        heads = (peer.blocked for peer in self.peers if peer is not self)
+        return any(head is not None and service_order(head, now, ageing) < order for head in heads)
+
+    def _fits(self, sequence: Sequence, hits: list[int]) -> bool:
+        """Whether all known tokens of `sequence` fit beside what running sequences are promised (SPEC KV-10)."""
+        pool = self.pool
+        needed = pool.blocks_for(len(sequence.token_ids)) - len(hits) + pool.count_idle(hits)
+        promised = sum(peer.promised_bytes() for peer in self.peers)
+        return (pool.available - needed) * pool.block_bytes >= promised
+
+    def _moves(self) -> list[tuple[int, int]]:
+        """Blocks to copy first in this step, so that slabs come free for a model whose queue waits for memory.
+
+        Nothing is allocated or given up between this and the end of the step, when `end_moves` is called.
+        """
+        if not any(peer.blocked is not None for peer in self.peers if peer is not self):
+            return []
+        moves = self.pool.plan_moves(self.knobs.block_moves_per_step)
+        self._rename(moves)
+        return list(moves.items())
+
+    def end_moves(self, moves: list[tuple[int, int]], *, copied: bool) -> None:
+        """The runner has made the copies of a plan, or it failed and has not."""
+        if not moves:
+            return
+        if copied:
+            self.pool.finish_moves()
+        else:
+            self.pool.undo_moves()
+            self._rename({target: block for block, target in moves})
+
+    def _rename(self, moves: dict[int, int]) -> None:
+        for sequence in self.running.values() if moves else ():
+            table = sequence.block_table
+            table[:] = [moves.get(block, block) for block in table]
+
+    def promised_bytes(self) -> int:
+        """What running sequences will still take for their known tokens, and a block each to go on with."""
+        return self.pool.block_bytes * self._seats.promised_blocks
+
+    def _grow_decodes(self, sequences: list[Sequence], now: float) -> None:
+        """Another block for those whose last one is full, all at once if there are enough."""
+        size = self.pool.block_size
+        growing = [s for s in sequences if s.num_computed_tokens % size == 0]
+        if not growing:
+            return
+        blocks = self.pool.allocate(len(growing))
+        if blocks is None:
+            for sequence in growing:
+                if sequence.status is Status.RUNNING:
+                    self._grow(sequence, 1, now)
+            return
+        self._seats.promised_blocks -= len(blocks)
+        for sequence, block in zip(growing, blocks, strict=True):
+            sequence.block_table.append(block)
+
+    def _grow(self, sequence: Sequence, tokens: int, now: float) -> bool:
+        """Blocks for `tokens` more tokens, taken from worse holders if need be; False if it gives way itself."""
+        lacking = self.pool.blocks_for(sequence.num_computed_tokens + tokens) - len(sequence.block_table)
+        if lacking <= 0:
+            return True
+        while (blocks := self.pool.allocate(lacking)) is None:
+            if self.reclaim():
+                continue
+            self._draft.short = True
+            victim = self._victim(holding_rank(sequence), self.peers)
+            if victim is None:
+                self._preempt(sequence, now)
+                return False
+            victim[0]._preempt(victim[1], now)
+        sequence.block_table += blocks
+        self._seats.promised_blocks -= lacking
+        return True
+
+    def _victim(self, claim: Rank, schedulers: "list[Scheduler]") -> "tuple[Scheduler, Sequence] | None":
+        """The running sequence that gives way to `claim`: the lowest class first, and in it this model's own.
+
+        Blocks of the own pool are of use at once, those of a peer only when a whole slab comes free.
+        """
+        holders = ((s, seq) for s in schedulers for seq in s.running.values() if holding_rank(seq) > claim)
+        return max(holders, key=lambda h: (h[1].held_class, h[0] is self, holding_rank(h[1])), default=None)
+
+    def _preempt(self, sequence: Sequence, now: float) -> None:
+        """Send a running sequence back to the queue, to be recomputed; its full blocks may stay cached, or be kept."""
+        self.pool.host.expect(sequence.id, sequence.digests[: sequence.num_computed_tokens // self.pool.block_size])
+        self._unseat(sequence)
+        sequence.status = Status.WAITING
+        sequence.queued_since = now
+        if sequence.lagging_since is None:
+            sequence.lagging_since = now
+        self.waiting.push(sequence, now)
+        sequence.preemptions += 1
+        self.totals.preemptions += 1
+        self._draft.take_back(sequence)
+
+    def _unseat(self, sequence: Sequence) -> None:
+        """A running sequence gives back its seat and its blocks."""
+        self.on_leave(sequence)
+        self._seats.leave(sequence)
+        self.pool.release(sequence.block_table)
+        self.adapters.unpin(sequence.adapter)
+        sequence.share.adapter = NO_SLOT
+        sequence.block_table = sequence.share.block_table = []
+        sequence.num_registered_blocks = 0
+        sequence.num_computed_tokens = 0
+
+    # -- drafts --------------------------------------------------------------------------------
+
+    @property
+    def draft_room(self) -> int:
+        """How many drafted tokens the step that was just planned has room for (SPEC SD-10)."""
+        return self._draft.left
+
+    def add_drafts(self, sequence: Sequence, token_ids: list[int], laws: list[DraftLaw] | None) -> None:
+        """Have the step that was just planned, in which `sequence` decodes, verify these tokens, at most `draft_room`.
+
+        Fewer if their blocks cannot be had: for a guess nobody gives way. No block moves are planned in this step.
+        """
+        share, table, size = sequence.share, sequence.block_table, self.pool.block_size
+        lacking = self.pool.blocks_for(share.start + 1 + len(token_ids)) - len(table)
+        if lacking > 0:
+            blocks = self.pool.allocate(lacking)
+            if blocks is None:
+                token_ids = token_ids[: len(table) * size - share.start - 1]
+            else:
+                table += blocks
+                self._seats.promised_blocks -= lacking
+        share.token_ids = share.token_ids + token_ids
+        share.num_drafts, share.draft_laws, sequence.num_accepted = len(token_ids), laws, 0
+        self._draft.left -= len(token_ids)
+
+    # -- results -------------------------------------------------------------------------------
+
+    def assume(self, passengers: list[Passenger], now: float) -> None:
+        """A step is under way: go on as if it were done, with the tokens that it draws still pending."""
+        self._settlement.assume(passengers, now)
+
+    def settle(self, passengers: list[Passenger], result: StepResult, now: float) -> list[SequenceOutput]:
+        """Take in what an assumed step computed, in the order of steps. Those who have left since are passed over."""
+        return self._settlement.settle(passengers, result, now, prefix_caching=self.knobs.prefix_caching)
+
+    def recall(self, passengers: list[Passenger], now: float, *, moved_blocks: bool) -> list[Sequence]:
+        """A step that was planned has failed, or was never begun: who was to be in it waits again, to be recomputed.
+
+        `moved_blocks`: it was to copy blocks first, so that nothing that is stored can be trusted.
+        """
+        recalled = [sequence for sequence, *_ in passengers if sequence.status is not Status.FINISHED]
+        if moved_blocks:
+            recalled = list({s.id: s for s in [*recalled, *self.running.values()]}.values())
+        self.pool.host.clear()
+        for sequence in recalled:
+            if sequence.status is Status.RUNNING:
+                self._preempt(sequence, now)
+            if sequence.num_pending:
+                sequence.forget_pending()
+                if not sequence.output_token_ids:
+                    self.deadlines.add(sequence)
+        if moved_blocks:
+            self.pool.drop_cache()
+        return recalled
+
+    # -- integrity -----------------------------------------------------------------------------
+
+    def check_integrity(self) -> None:
+        """Between steps: the budget was kept, and seats, queue, deadlines and blocks are as they should be."""
+        draft = self._draft
+        if sum(len(s.token_ids) for s in draft.shares.values()) + draft.left != draft.budget or draft.left < 0:
+            raise IntegrityError(f"{self.name}: {draft.shares} does not keep a budget of {draft.budget} tokens")
+        self._seats.check_integrity()
+        for sequence in self.waiting.values():
+            if sequence.status is not Status.WAITING or sequence.block_table or sequence.num_computed_tokens:
+                raise IntegrityError(f"{sequence.id} ({sequence.status.value}) waits but holds {sequence.block_table}")
+        self.pool.check_integrity(s.block_table for s in self.running.values())
+        self.pool.host.check_integrity(set(self.waiting))
+        self.adapters.check_integrity(s.adapter for s in self.running.values())
+        self.waiting.check_integrity()
+        self.deadlines.check_integrity([*self.running.values(), *self.waiting.values()])

@@ -1,0 +1,279 @@
+"""One choice of one request while it lives in a core: its tokens, its blocks, its place in the queue."""
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import blake2b
+from typing import Self
+
+from inference_core.kv_cache.prefix_hash import chain_digests, root_digest
+from inference_core.protocol import AddRequest, FinishReason, SamplingParams, SequenceOutput, TokenLogprob
+from inference_core.protocol.evidence import Evidence
+from inference_core.scheduling.hidden_state_pool import StatePool
+from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence, ScoreSpec, StateSpec
+
+
+class Status(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+def choice_seed(request_seed: int, index: int) -> int:
+    """The effective seed of choice `index`: the request's own for choice 0, else 63 bits of BLAKE2b(seed, index)."""
+    if index == 0:
+        return request_seed
+    digest = blake2b(f"{request_seed}/{index}".encode(), digest_size=8, person=b"aio-choice-seed").digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A prompt and its continuation. There are no phases: `num_computed_tokens` catches up with `token_ids`.
+
+    The last of `token_ids` is uncomputed unless the sequence is new or was preempted: computing it
+    yields the next. The last `num_pending` of `token_ids` and `output_token_ids` are `PENDING`: steps under way draw
+    them. `block_table` covers the computed tokens (and those of the step under way), so less than one
+    block of it is unused. `number` is unique in the core and breaks every tie. `leader` is the
+    first choice of the same request, whose prompt blocks the others wait to share.
+
+    `held_class` is the priority class, after ageing, that the sequence had when it was last admitted. A
+    sequence *lags* while it waits or catches up; lagging ages it, decoding does not. `share` is its part of the step
+    that it was last scheduled in; `share.block_table` is `block_table`. `num_scored`: tokens of the prompt, after its
+    first, whose log-probabilities are known, if they were asked for. `num_accepted` of its drafts in
+    that step were right. `states`: what becomes of the prompt's hidden state, if it is asked for of this choice.
+    `prefills`: it is there for its prompt's blocks alone.
+    """
+
+    id: str
+    request_id: str
+    index: int
+    number: int
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    seed: int
+    stop_ids: tuple[int, ...]
+    max_output_tokens: int
+    priority: int
+    deadline: float
+    strict_deadline: bool
+    arrival: float
+    leader: "Sequence | None"
+    root: bytes
+    token_ids: list[int]
+    queued_since: float
+    lagging_since: float | None
+    share: ScheduledSequence
+    sample_spec: SampleSpec
+    adapter: str = ""
+    output_token_ids: list[int] = field(default_factory=list)
+    status: Status = Status.WAITING
+    num_computed_tokens: int = 0
+    num_pending: int = 0
+    block_table: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    num_registered_blocks: int = 0
+    prompt_computed: bool = False
+    held_class: int = 0
+    last_step: int = -1
+    cached_tokens: int = 0
+    preemptions: int = 0
+    admissions: int = 0
+    queue_seconds: float = 0.0
+    lagged_seconds: float = 0.0
+    joined_at: float = 0.0
+    joined_beside: int = 0
+    num_scored: int = 0
+    speculate: bool = True
+    num_accepted: int = 0
+    states: StatePool | None = None
+    tells_evidence: bool = False
+    prefills: bool = False
+
+    @classmethod
+    def of_request(
+        cls,
+        request: AddRequest,
+        index: int,
+        *,
+        number: int,
+        request_seed: int,
+        eos_token_ids: tuple[int, ...],
+        max_context: int,
+        leader: Self | None,
+        now: float,
+        adapter_digest: bytes = b"",
+    ) -> Self:
+        """Choice `index` of a validated request. Choices after the first follow `leader`. `adapter_digest`
+        names the content of its adapter."""
+        sampling = request.sampling
+        ends = sampling.stop_token_ids if sampling.ignore_eos else eos_token_ids + sampling.stop_token_ids
+        stop_ids = tuple(dict.fromkeys(ends))
+        sequence_id = f"{request.request_id}/{index}"
+        seed = choice_seed(request_seed, index)
+        outputs: list[int] = []
+        table: list[int] = []
+        wanted = request.evidence
+        states = StatePool.of_request(None if index else wanted, len(request.prompt_token_ids), exits=request.embed)
+        tells_tokens = wanted is not None and wanted.tokens
+        return cls(
+            id=sequence_id,
+            request_id=request.request_id,
+            index=index,
+            number=number,
+            prompt_token_ids=request.prompt_token_ids,
+            sampling=sampling,
+            seed=seed,
+            stop_ids=stop_ids,
+            max_output_tokens=min(sampling.max_tokens, max_context - len(request.prompt_token_ids)),
+            priority=request.priority,
+            deadline=math.inf if request.deadline is None else request.deadline,
+            strict_deadline=request.strict_deadline,
+            arrival=request.arrival or now,
+            leader=leader,
+            root=root_digest(request.salt, adapter_digest),
+            token_ids=request.prompt_token_ids.copy(),
+            queued_since=now,
+            lagging_since=now,
+            share=ScheduledSequence(sequence_id, [], 0, table, None),
+            sample_spec=SampleSpec(
+                sampling, request.prompt_token_ids, outputs, seed, 0, stop_ids, evidence=tells_tokens
+            ),
+            output_token_ids=outputs,
+            adapter=request.adapter,
+            block_table=table,
+            speculate=request.speculate,
+            states=states,
+            tells_evidence=tells_tokens or states is not None,
+            prefills=request.prefill,
+        )
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    def shareable_digests(self, block_size: int) -> list[bytes]:
+        """Digests of the full blocks that may come from the cache: the last token is always computed, and so are those
+        that the prompt's scores or states are read off."""
+        most = self.num_scored if self.scores_prompt else len(self.token_ids) - 1
+        if self.states is not None and not self.states.is_full:
+            most = min(most, self.states.num_needless)
+        count = most // block_size
+        self.extend_digests(count, block_size)
+        return self.digests[:count]
+
+    def extend_digests(self, count: int, block_size: int) -> None:
+        """Make `digests` name at least the first `count` full blocks of `token_ids`."""
+        known = len(self.digests)
+        if known < count:
+            parent = self.digests[-1] if known else self.root
+            self.digests += chain_digests(parent, self.token_ids, known, count - known, block_size)
+
+    def prompt_is_shareable(self, computed: int, block_size: int) -> bool:
+        """Whether every prompt block that other choices could take from the cache is among the `computed` tokens."""
+        return computed >= (len(self.prompt_token_ids) - 1) // block_size * block_size
+
+    def waits_for_leader(self) -> bool:
+        """Whether the first choice is still computing the prompt blocks that this one will share."""
+        leader = self.leader
+        return leader is not None and not leader.prompt_computed and leader.status is not Status.FINISHED
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether log-probabilities of the prompt are lacking; the first choice brings them for all."""
+        if self.sampling.prompt_logprobs is None or self.index:
+            return False
+        return self.num_scored < len(self.prompt_token_ids) - 1
+
+    def score_spec(self, start: int, tokens: int) -> ScoreSpec | None:
+        """What computing `tokens` tokens from position `start` on has to say of the prompt."""
+        if not self.scores_prompt:
+            return None
+        assert self.sampling.prompt_logprobs is not None
+        targets = self.prompt_token_ids[start + 1 : start + tokens + 1]
+        return ScoreSpec(targets, self.sampling.prompt_logprobs) if targets else None
+
+    def receive_scores(self, scored: list[TokenLogprob], computed: int) -> list[TokenLogprob]:
+        """The log-probabilities among `scored` that are new, where `computed` tokens are computed: after a preemption
+        some are computed again."""
+        known = min(computed, len(self.prompt_token_ids) - 1)
+        fresh = known - self.num_scored
+        if fresh <= 0:
+            return []
+        self.num_scored = known
+        return scored[-fresh:]
+
+    @property
+    def exits(self) -> bool:
+        """Whether it is there for its hidden state alone: nobody else can use its blocks, and nothing is drawn."""
+        return self.states is not None and self.states.exits
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are drawn for it."""
+        return not (self.prefills or self.exits)
+
+    def state_spec(self, start: int, tokens: int) -> StateSpec | None:
+        """What computing `tokens` tokens from position `start` on has to hand out."""
+        return None if self.states is None else self.states.spec(start, tokens)
+
+    def evidence_of(self, drawn: list[SampledToken]) -> Evidence | None:
+        """What is to be told with these tokens, if anything; the hidden state comes with the first."""
+        state = b"" if self.states is None else self.states.hand_over()
+        tokens = [token.evidence for token in drawn if token.evidence is not None]
+        return Evidence(state, tokens) if state or tokens else None
+
+    def receive(self, token_id: int) -> FinishReason | None:
+        """Put a drawn token in the place of the first pending one and return why the sequence is over, if it is.
+
+        A stop token is not kept: its place stays pending, to be forgotten with the rest.
+        """
+        outputs, pending = self.output_token_ids, self.num_pending
+        place = len(outputs) - pending
+        if token_id in self.stop_ids and place >= self.sampling.min_tokens:
+            return "stop"
+        self.token_ids[-pending] = outputs[place] = token_id
+        self.num_pending = pending - 1
+        if self.sample_spec.matcher is not None:
+            self.sample_spec.matcher.accept(token_id)
+        return "length" if place + 1 >= self.max_output_tokens else None
+
+    def forget_pending(self) -> None:
+        """No step will bring what is pending."""
+        if self.num_pending:
+            del self.token_ids[-self.num_pending :]
+            del self.output_token_ids[-self.num_pending :]
+            self.num_pending = 0
+
+    def output(
+        self,
+        token_ids: list[int],
+        logprobs: list[TokenLogprob] | None = None,
+        finish_reason: FinishReason | None = None,
+        stop_token_id: int | None = None,
+        error: str | None = None,
+    ) -> SequenceOutput:
+        """The event for these new tokens; the last one (with a `finish_reason`) carries all counts."""
+        if finish_reason is None:
+            return SequenceOutput(
+                request_id=self.request_id,
+                index=self.index,
+                token_ids=token_ids,
+                logprobs=logprobs,
+                cached_tokens=self.cached_tokens,
+                queue_seconds=self.queue_seconds,
+            )
+        return SequenceOutput(
+            request_id=self.request_id,
+            index=self.index,
+            token_ids=token_ids,
+            logprobs=logprobs,
+            finish_reason=finish_reason,
+            stop_token_id=stop_token_id,
+            error=error,
+            prompt_tokens=len(self.prompt_token_ids),
+            cached_tokens=self.cached_tokens,
+            completion_tokens=len(self.output_token_ids),
+            queue_seconds=self.queue_seconds,
+            preemptions=self.preemptions,
+        )

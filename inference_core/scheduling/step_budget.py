@@ -1,0 +1,89 @@
+"""What a scheduler keeps count of: the tokens of the step being put together, and totals since start."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from inference_core.scheduling.sequence import Sequence
+from inference_core.step_plan import ScheduledSequence
+
+# Each takes a row of logits, as wide as the vocabulary; prompts are rarely scored, so the memory is kept small.
+MAX_SCORED_ROWS = 128
+
+
+@dataclass(slots=True)
+class SchedulerTotals:
+    """Counts since start.
+
+    Prompts count once per request, prefix look-ups once per choice, generated tokens as drawn, stop tokens too.
+    """
+
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0
+    deadline_refusals: int = 0
+    repetitions_ended: int = 0
+
+
+@dataclass(slots=True)
+class StepDraft:
+    """A step being put together: `left` of `budget` tokens are still to hand out.
+
+    `short` is set once a running sequence had to give way for memory: then nobody is admitted in this step.
+    `queue_stands` is set once the head of the queue could not be admitted: nobody overtakes it.
+    `scores_left`: how many rows of prompts may still be scored.
+    """
+
+    budget: int
+    left: int
+    shares: dict[Sequence, ScheduledSequence] = field(default_factory=dict)
+    preempted: set[Sequence] = field(default_factory=set)
+    short: bool = False
+    queue_stands: bool = False
+    scores_left: int = MAX_SCORED_ROWS
+
+    def room_for(self, sequence: Sequence) -> int:
+        """The most tokens that `sequence` may compute in this step."""
+        return min(self.left, self.scores_left) if sequence.scores_prompt else self.left
+
+    def hand_out(self, sequence: Sequence, tokens: int) -> None:
+        """`sequence` computes its next `tokens` in this step."""
+        start = sequence.num_computed_tokens
+        share = sequence.share
+        share.start = start
+        share.token_ids = sequence.token_ids[start : start + tokens]
+        ends = start + tokens == len(sequence.token_ids) and sequence.draws
+        share.sample = sequence.sample_spec if ends else None
+        share.state = sequence.state_spec(start, tokens)
+        share.score = sequence.score_spec(start, tokens)
+        if share.score is not None:
+            self.scores_left -= len(share.score.token_ids)
+        share.num_drafts = 0
+        sequence.sample_spec.position = len(sequence.output_token_ids)
+        self.shares[sequence] = share
+        self.left -= tokens
+
+    def hand_out_decodes(self, sequences: Iterable[Sequence]) -> None:
+        """`hand_out` of one token each to sequences that lack no other, none of which has a share yet."""
+        shares = self.shares
+        before = len(shares)
+        for sequence in sequences:
+            share = sequence.share
+            share.start = sequence.num_computed_tokens
+            share.token_ids = sequence.token_ids[-1:]
+            spec = sequence.sample_spec
+            spec.position = len(sequence.output_token_ids)
+            share.sample = spec
+            share.num_drafts = 0
+            shares[sequence] = share
+        self.left -= len(shares) - before
+
+    def take_back(self, sequence: Sequence) -> None:
+        """`sequence` was preempted: its share, if it had one, is for others."""
+        share = self.shares.pop(sequence, None)
+        if share is not None:
+            self.left += len(share.token_ids)
+            if share.score is not None:
+                self.scores_left += len(share.score.token_ids)
+        self.preempted.add(sequence)

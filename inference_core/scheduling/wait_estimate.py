@@ -1,0 +1,55 @@
+"""Predicts how long a request added now would wait for its first step, from measured steps and the queue."""
+
+from inference_core.scheduling.scheduler import Scheduler
+
+
+class StepMeter:
+    """Running means over a model's steps and finished sequences (exponential, so that old load is forgotten)."""
+
+    WEIGHT = 0.1
+
+    def __init__(self) -> None:
+        self.step_seconds = 0.0
+        self._length_ratio = 1.0
+        self._steps = 0
+
+    def record_step(self, seconds: float) -> None:
+        """A step took `seconds`, scheduling included."""
+        self._steps += 1
+        self.step_seconds += max(self.WEIGHT, 1 / self._steps) * (seconds - self.step_seconds)
+
+    def record_finish(self, output_tokens: int, allowed_tokens: int) -> None:
+        """A sequence ended by itself after `output_tokens` of `allowed_tokens`."""
+        self._length_ratio += self.WEIGHT * (output_tokens / allowed_tokens - self._length_ratio)
+
+    def predicted_wait(self, scheduler: Scheduler, models_sharing: int) -> float:
+        """Seconds until a newcomer of `scheduler`'s model starts; 0.0 when it could start with the next step.
+
+        The queue clears by two clocks, and the slower one counts: prompt tokens ahead under the token
+        budget, and seats, which running sequences give up at their limit times the measured share of it that answers
+        use. Of `models_sharing` models with work each gets an equal share of time.
+        """
+        knobs, running = scheduler.knobs, scheduler.running.values()
+        lagging = [s.num_uncomputed_tokens for s in running if s.num_uncomputed_tokens > 1]
+        backlog = sum(lagging) + sum(s.num_uncomputed_tokens for s in scheduler.waiting.values())
+        decodes = len(running) - len(lagging)
+        prompt_steps = backlog / max(1, knobs.max_num_batched_tokens - decodes)
+        steps = max(prompt_steps, self._seat_steps(scheduler))
+        return steps * self.step_seconds * max(1, models_sharing)
+
+    def predicted_first_token(self, scheduler: Scheduler, prompt_tokens: int, models_sharing: int) -> float:
+        """Seconds until a newcomer with this prompt has its first token; a lower bound where nothing was measured."""
+        knobs = scheduler.knobs
+        chunk = max(1, min(knobs.prefill_chunk, knobs.max_num_batched_tokens - len(scheduler.running)))
+        prompt_seconds = -(-prompt_tokens // chunk) * self.step_seconds * max(1, models_sharing)
+        return self.predicted_wait(scheduler, models_sharing) + prompt_seconds
+
+    def _seat_steps(self, scheduler: Scheduler) -> float:
+        """Steps until everybody in the queue and the newcomer have had a seat."""
+        free = 0 if scheduler.blocked else scheduler.knobs.max_num_seqs - len(scheduler.running)
+        seats_needed = len(scheduler.waiting) + 1 - free
+        if seats_needed <= 0 or not scheduler.running:
+            return 0.0
+        left = sorted(s.max_output_tokens - len(s.output_token_ids) for s in scheduler.running.values())
+        rounds, rest = divmod(seats_needed - 1, len(left))
+        return (left[rest] + rounds * sum(left) / len(left)) * self._length_ratio

@@ -1,0 +1,102 @@
+"""The sequences that wait for a seat, kept in the order in which they are served while time lifts them."""
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from inference_core.errors import IntegrityError
+from inference_core.scheduling.priority import aged_class, seconds_to_next_lift
+from inference_core.scheduling.sequence import Sequence
+
+QueueEntry = tuple[int, float, float, int, Sequence]
+
+
+class WaitingQueue:
+    """Sorted by `service_order`; a step in which nothing ages costs nothing, however many wait.
+
+    Sequences are lifted by `lift` when their time has come; each has one entry in `_order` and one in `_lifts`,
+    which is sorted by when the next lift is due. The lists are short enough that moving their tails is no cost.
+    """
+
+    def __init__(self, ageing_seconds: float) -> None:
+        self._ageing_seconds = ageing_seconds
+        self._order: list[QueueEntry] = []
+        self._lifts: list[tuple[float, int, Sequence]] = []
+        self._entries: dict[int, tuple[QueueEntry, float]] = {}
+        self._priorities: Counter[int] = Counter()
+        self._by_id: dict[str, Sequence] = {}
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[str]:
+        """Ids, in the order of joining the queue."""
+        return iter(self._by_id)
+
+    def values(self) -> Iterable[Sequence]:
+        """The sequences, in the order of joining the queue."""
+        return self._by_id.values()
+
+    def oldest_wait(self, now: float) -> float:
+        """Seconds since the first of the sequences joined the queue; there is one."""
+        return now - next(iter(self._by_id.values())).queued_since
+
+    @property
+    def best_priority(self) -> int | None:
+        """The best class that anybody in the queue was given; None if nobody waits."""
+        return min(self._priorities, default=None)
+
+    def entries(self) -> list[QueueEntry]:
+        """(class after ageing, deadline, arrival, number, sequence), best first: a copy."""
+        return self._order.copy()
+
+    def push(self, sequence: Sequence, now: float) -> None:
+        self._by_id[sequence.id] = sequence
+        self._file(sequence, now)
+        self._priorities[sequence.priority] += 1
+
+    def remove(self, sequence: Sequence) -> None:
+        del self._by_id[sequence.id]
+        self._unfile(sequence)
+        self._priorities[sequence.priority] -= 1
+        if not self._priorities[sequence.priority]:
+            del self._priorities[sequence.priority]
+
+    def lift(self, now: float, ageing_seconds: float) -> None:
+        """Bring the order up to date: `now` for what has aged, `ageing_seconds` in case it has changed."""
+        if ageing_seconds != self._ageing_seconds:
+            self._ageing_seconds = ageing_seconds
+            due = [entry[-1] for entry in self._order]
+        elif self._lifts and self._lifts[0][0] <= now:
+            due = [sequence for _, _, sequence in self._lifts[: bisect_left(self._lifts, (now, 1 << 63))]]
+        else:
+            return
+        for sequence in due:
+            self._unfile(sequence)
+            self._file(sequence, now)
+
+    def check_integrity(self) -> None:
+        """Each sequence is filed once, in order, with its next lift. Raises `IntegrityError`."""
+        numbers = {s.number for s in self._by_id.values()}
+        queued = [entry[3] for entry in self._order]
+        if set(queued) != numbers or len(queued) != len(numbers) or self._entries.keys() != numbers:
+            raise IntegrityError(f"{queued} are queued, but {numbers} wait")
+        if self._order != sorted(self._order) or self._lifts != sorted(self._lifts):
+            raise IntegrityError(f"the queue is out of order: {queued}")
+        if {number for _, number, _ in self._lifts} != numbers or len(self._lifts) != len(numbers):
+            raise IntegrityError(f"{len(numbers)} wait, but {len(self._lifts)} have a next lift")
+        if Counter(entry[-1].priority for entry in self._order) != self._priorities:
+            raise IntegrityError(f"{self._priorities} are not the classes that wait")
+
+    def _file(self, sequence: Sequence, now: float) -> None:
+        level = aged_class(sequence, now, self._ageing_seconds)
+        entry = (level, sequence.deadline, sequence.arrival, sequence.number, sequence)
+        due = now + seconds_to_next_lift(sequence, now, self._ageing_seconds)
+        insort(self._order, entry)
+        insort(self._lifts, (due, sequence.number, sequence))
+        self._entries[sequence.number] = (entry, due)
+
+    def _unfile(self, sequence: Sequence) -> None:
+        entry, due = self._entries.pop(sequence.number)
+        del self._order[bisect_left(self._order, entry)]
+        del self._lifts[bisect_left(self._lifts, (due, sequence.number, sequence))]

@@ -1,0 +1,311 @@
+"""The thread that owns a core: commands in, events out, and the client for the same process."""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+from inference_core.errors import (
+    CoreError,
+    CoreGoneError,
+    DevicesMissingError,
+    HandoverError,
+    IntegrityError,
+    InvalidRequestError,
+    MemoryPlanError,
+    MeshError,
+    ModelFileError,
+)
+from inference_core.protocol import (
+    AbortRequest,
+    AdapterInfo,
+    AdaptersSet,
+    AddRequest,
+    BlocksExported,
+    BlocksImported,
+    Command,
+    CoreHealth,
+    CoreStats,
+    Event,
+    ExportBlocks,
+    Hello,
+    ImportBlocks,
+    Knobs,
+    KnobsSet,
+    KnobValue,
+    LoadAdapter,
+    ModelInfo,
+    QueryStats,
+    SequenceOutput,
+    SetKnobs,
+    UnloadAdapter,
+)
+from inference_core.protocol.error_outputs import refusal
+from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
+from inference_core.transport.event_client import EventClient
+from inference_core.transport.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+WATCHDOG_SECONDS = 60.0
+THE_CORE = "the core"
+# What the operator can mend explains itself; anything else is a bug and wants its traceback.
+_MENDABLE = (DevicesMissingError, MemoryPlanError, MeshError, ModelFileError)
+
+
+class SteppingCore(Protocol):
+    """What the loop needs of a core; `inference_core.core.Core` is the one that serves."""
+
+    @property
+    def model_infos(self) -> list[ModelInfo]: ...
+
+    @property
+    def has_work(self) -> bool: ...
+
+    @property
+    def pause_seconds(self) -> float: ...
+
+    def add(self, request: AddRequest) -> None: ...
+
+    def abort(self, request_id: str, index: int | None = None) -> list[SequenceOutput]: ...
+
+    def step(self) -> list[SequenceOutput]: ...
+
+    def stats(self, query_id: str) -> CoreStats: ...
+
+    @property
+    def knobs(self) -> dict[str, Knobs]: ...
+
+    def set_knobs(self, changes: Mapping[str, KnobValue], model: str | None, keep: bool) -> None: ...
+
+    def load_adapter(self, model: str, name: str, path: str) -> None: ...
+
+    def unload_adapter(self, model: str, name: str) -> None: ...
+
+    def adapters(self, model: str) -> list[AdapterInfo]: ...
+
+    def export_blocks(self, chain: BlockChain, first: int, most_bytes: int) -> BlockFrame: ...
+
+    def import_blocks(self, chain: BlockChain, frame: BlockFrame | None) -> int: ...
+
+    def close(self) -> None: ...
+
+
+CoreFactory = Callable[[], SteppingCore]
+
+
+class CoreLoop:
+    """Runs a core on a thread of its own: all waiting commands, then one step, then one delivery.
+
+    `core_factory` is called on that thread. `deliver` gets the events of each turn in one list, `Hello` first;
+    `gone` is called last, once, with what killed the core or None after `stop`. Both are called on the
+    core's thread and must not block. An idle loop sleeps in the queue. A turn that takes longer than
+    `watchdog_seconds` is reported while it lasts: in the log, with the stack of the thread, and by a `CoreHealth`
+    that is delivered on a thread of its own. `title` is what logs call the core, where a process has several.
+    """
+
+    def __init__(
+        self,
+        core_factory: CoreFactory,
+        deliver: Callable[[list[Event]], None],
+        gone: Callable[[BaseException | None], None],
+        watchdog_seconds: float = WATCHDOG_SECONDS,
+        title: str = THE_CORE,
+    ) -> None:
+        self._core_factory = core_factory
+        self._title = title
+        self._deliver = deliver
+        self._gone = gone
+        self._watchdog = Watchdog(watchdog_seconds, self._tell_health, title=title)
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="aio-core", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, command: Command) -> None:
+        """Queue a command for the next turn; from any thread, never blocks."""
+        self._commands.put(command)
+
+    def stop(self) -> None:
+        """Ask the thread to end after the commands before this one; from any thread, never blocks."""
+        self._commands.put(None)
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        cause: BaseException | None = None
+        try:
+            self._serve()
+        except BaseException as error:
+            log.error("%s died: %s", self._title, error, exc_info=None if isinstance(error, _MENDABLE) else error)
+            # The frames of the traceback would keep the core, its weights and its arena in memory.
+            traceback.clear_frames(error.__traceback__)
+            cause = error
+        self._gone(cause)
+
+    def _serve(self) -> None:
+        core = self._core_factory()
+        try:
+            self._deliver([Hello(models=core.model_infos)])
+            self._watchdog.start()
+            try:
+                self._take_turns(core)
+            finally:
+                self._watchdog.stop()
+        finally:
+            core.close()
+
+    def _tell_health(self, stuck: str | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop was closed first: nobody is left to tell
+            self._deliver([CoreHealth(stuck=stuck)])
+
+    def _take_turns(self, core: SteppingCore) -> None:
+        while not self._stopping:
+            events: list[Event] = []
+            commands = self._waiting_commands(core.pause_seconds if core.has_work else None)
+            self._watchdog.begin()
+            for command in commands:
+                events += _applied(core, command)
+            if not self._stopping and core.has_work:
+                events += _stepped(core)
+            self._watchdog.end()
+            if events:
+                self._deliver(events)
+
+    def _waiting_commands(self, patience: float | None) -> list[Command]:
+        """All that wait; if there are none, the first that comes within `patience` seconds (None: ever)."""
+        commands: list[Command] = []
+        with contextlib.suppress(queue.Empty):
+            command = self._commands.get(block=patience is None or patience > 0, timeout=patience)
+            while command is not None:
+                commands.append(command)
+                command = self._commands.get_nowait()
+            self._stopping = True
+        return commands
+
+
+def _stepped(core: SteppingCore) -> list[SequenceOutput]:
+    """The outputs of one step; what fails one choice ends its request."""
+    outputs = core.step()
+    for output in outputs:
+        if output.finish_reason == "error":
+            output.error_kind = output.error_kind or "internal"
+            core.abort(output.request_id)
+    return outputs
+
+
+def _applied(core: SteppingCore, command: Command) -> list[Event]:
+    """Carry out one command between two steps; its answers."""
+    if isinstance(command, AddRequest):
+        try:
+            core.add(command)
+        except IntegrityError:
+            raise
+        except CoreError as error:
+            return [refusal(command.request_id, error)]
+    elif isinstance(command, AbortRequest):
+        ended = core.abort(command.request_id, command.index)
+        # Whoever aborts a whole request has left: its last outputs are for nobody.
+        return [] if command.index is None else [*ended]
+    elif isinstance(command, QueryStats):
+        return [core.stats(command.query_id)]
+    elif isinstance(command, SetKnobs):
+        return [_knobs_set(core, command)]
+    elif isinstance(command, ExportBlocks):
+        return [_blocks_exported(core, command)]
+    elif isinstance(command, ImportBlocks):
+        return [_blocks_imported(core, command)]
+    else:
+        return [_adapters_set(core, command)]
+    return []
+
+
+def _knobs_set(core: SteppingCore, command: SetKnobs) -> KnobsSet:
+    before = dict(core.knobs)
+    answer = KnobsSet(query_id=command.query_id, before=before, knobs=before)
+    try:
+        core.set_knobs(command.changes, command.model, command.keep)
+    except InvalidRequestError as error:
+        answer.error, answer.error_param = str(error), error.param
+    else:
+        answer.knobs = dict(core.knobs)
+    return answer
+
+
+def _adapters_set(core: SteppingCore, command: LoadAdapter | UnloadAdapter) -> AdaptersSet:
+    try:
+        if isinstance(command, LoadAdapter):
+            core.load_adapter(command.model, command.name, command.path)
+        else:
+            core.unload_adapter(command.model, command.name)
+        return AdaptersSet(query_id=command.query_id, adapters=core.adapters(command.model))
+    except InvalidRequestError as error:
+        return AdaptersSet(query_id=command.query_id, adapters=[], error=str(error), error_param=error.param)
+    except ModelFileError as error:
+        return AdaptersSet(query_id=command.query_id, adapters=[], error=str(error), error_param="path")
+
+
+def _blocks_exported(core: SteppingCore, command: ExportBlocks) -> BlocksExported:
+    try:
+        frame = core.export_blocks(command.chain, command.first, command.most_bytes)
+    except HandoverError as error:
+        return BlocksExported(query_id=command.query_id, error=str(error), reason=error.reason)
+    return BlocksExported(query_id=command.query_id, frame=frame)
+
+
+def _blocks_imported(core: SteppingCore, command: ImportBlocks) -> BlocksImported:
+    try:
+        held = core.import_blocks(command.chain, command.frame)
+    except HandoverError as error:
+        return BlocksImported(query_id=command.query_id, error=str(error), reason=error.reason)
+    return BlocksImported(query_id=command.query_id, held=held)
+
+
+def why_dead(cause: BaseException, title: str = THE_CORE) -> str:
+    return f"{title} died: {type(cause).__name__}: {cause}"
+
+
+class ThreadCoreClient(EventClient):
+    """A core on a thread of this process. `core_factory` runs on that thread, at every `start`."""
+
+    def __init__(
+        self, core_factory: CoreFactory, *, watchdog_seconds: float = WATCHDOG_SECONDS, title: str = THE_CORE
+    ) -> None:
+        super().__init__()
+        self._title = title
+        self._watchdog_seconds = watchdog_seconds
+        self._core_factory = core_factory
+        self._core_loop: CoreLoop | None = None
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def deliver(events: list[Event]) -> None:
+            loop.call_soon_threadsafe(self._receive, events)
+
+        def gone(cause: BaseException | None) -> None:
+            reason = f"{self._title} stopped" if cause is None else why_dead(cause, self._title)
+            with contextlib.suppress(RuntimeError):  # the event loop was closed first: nobody is left to tell
+                loop.call_soon_threadsafe(partial(self._lose, reason, cause, died=cause is not None))
+
+        self._core_loop = CoreLoop(self._core_factory, deliver, gone, self._watchdog_seconds, self._title)
+        self._core_loop.start()
+
+    async def _disconnect(self) -> None:
+        if self._core_loop is not None:
+            core_loop, self._core_loop = self._core_loop, None
+            core_loop.stop()
+            await asyncio.to_thread(core_loop.join)
+
+    def _send(self, command: Command) -> None:
+        if self._core_loop is None:
+            raise CoreGoneError("the core client is closed")
+        self._core_loop.submit(command)

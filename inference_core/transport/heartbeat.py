@@ -1,0 +1,54 @@
+"""Notices when the other end of a connection has fallen silent, also where something in between still acknowledges.
+
+A kernel's keepalive asks only the next kernel, and that may be a proxy's: both ends therefore say so themselves.
+"""
+
+import asyncio
+from typing import cast
+
+from inference_core.transport.framing import FrameWriter
+
+SILENT_SECONDS = 10.0
+"""After at most so long without a sign of the other end its connection is lost, in whatever state it was."""
+_BEATS = 5
+_BEAT = FrameWriter().frame([])
+
+
+class Heartbeat(asyncio.Protocol):
+    """Passes a connection on to `protocol`, which reads frames of lists; an empty list is a beat.
+
+    Silence is counted in this end's own beats: an event loop that stood still has heard nothing and missed nothing.
+    """
+
+    def __init__(self, protocol: asyncio.Protocol, silent_seconds: float = SILENT_SECONDS) -> None:
+        self._protocol = protocol
+        self._silent_seconds = silent_seconds
+        self._unheard = 0
+        self._silence: TimeoutError | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast: uvloop's TCP transports are none of asyncio's classes.
+        self._transport = cast(asyncio.WriteTransport, transport)
+        self._wait()
+        self._protocol.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._unheard = 0
+        self._protocol.data_received(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._timer.cancel()
+        self._protocol.connection_lost(error or self._silence)
+
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._silent_seconds / _BEATS, self._beat)
+
+    def _beat(self) -> None:
+        self._unheard += 1
+        if self._unheard == _BEATS:
+            self._silence = TimeoutError(f"nothing was heard for {self._silent_seconds:g} s")
+            self._transport.abort()
+            return
+        if not self._transport.is_closing():
+            self._transport.write(_BEAT)
+        self._wait()

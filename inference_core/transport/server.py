@@ -1,0 +1,209 @@
+"""Serves one core to any number of gateway processes, over a Unix socket or over TCP."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from inference_core.errors import CoreGoneError, QueueFullError
+from inference_core.protocol import AbortRequest, AddRequest, Command, CoreHealth, Event, Goodbye, Hello, SequenceOutput
+from inference_core.protocol.error_outputs import refusal
+from inference_core.transport.core_thread import THE_CORE, WATCHDOG_SECONDS, CoreFactory, CoreLoop, why_dead
+from inference_core.transport.framing import MAX_FRAME_BYTES
+from inference_core.transport.listener import Door, UnixDoor
+from inference_core.transport.server_connection import CoreConnection
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def serve_core(
+    core_factory: CoreFactory,
+    socket_path: str | Path,
+    *,
+    grace_seconds: float = 10.0,
+    watchdog_seconds: float = WATCHDOG_SECONDS,
+    title: str = THE_CORE,
+) -> None:
+    """Serve a core at `socket_path` until SIGTERM or SIGINT; what `aio serve --role core` runs.
+
+    On the signal no connection and no request is accepted any more; what runs may finish within
+    `grace_seconds` and is aborted after it. Raises `CoreGoneError` if the core dies or does not load, and
+    `CoreError` if the socket cannot be had.
+    """
+    server = CoreServer(core_factory, UnixDoor(socket_path), watchdog_seconds=watchdog_seconds, title=title)
+    asyncio.run(_serve_until_signal(server, grace_seconds))
+
+
+async def _serve_until_signal(server: "CoreServer", grace_seconds: float) -> None:
+    loop, signalled = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled.set)
+    await server.start()
+    waits = [asyncio.create_task(signalled.wait()), asyncio.create_task(server.wait_gone())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    await server.stop(grace_seconds)
+
+
+class CoreServer:
+    """A core on its thread, and the connections to it.
+
+    Ids of requests and queries are prefixed by the connection's number on the way in and stripped on
+    the way out, so clients can neither collide nor abort each other's work. A connection that drops
+    takes its requests with it. Nothing waits for a slow reader: whoever leaves more than `max_unread_bytes`
+    in its buffer is disconnected.
+    """
+
+    def __init__(
+        self,
+        core_factory: CoreFactory,
+        door: Door,
+        *,
+        max_unread_bytes: int = 8 << 20,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        watchdog_seconds: float = WATCHDOG_SECONDS,
+        title: str = THE_CORE,
+    ) -> None:
+        self._title = title
+        self._door = door
+        self._max_unread_bytes = max_unread_bytes
+        self._max_frame_bytes = max_frame_bytes
+        self._core_factory = core_factory
+        self._watchdog_seconds = watchdog_seconds
+        self._connections: dict[int, CoreConnection] = {}
+        self._numbers = 0
+        self._hello: Hello | None = None
+        self._health = CoreHealth(stuck=None)
+        self._draining = False
+        self._idle = asyncio.Event()
+
+    async def start(self) -> None:
+        """Listen at once and load the core meanwhile; clients get their `Hello` when it is there."""
+        loop = asyncio.get_running_loop()
+        self._door.bind()
+        self._gone: asyncio.Future[BaseException | None] = loop.create_future()
+        self._core_loop = CoreLoop(
+            self._core_factory,
+            _on_loop(loop, self._deliver),
+            _on_loop(loop, self._note_core_gone),
+            self._watchdog_seconds,
+            self._title,
+        )
+        self._core_loop.start()
+        await self._door.open(self._connection)
+        if self._gone.done():
+            self._door.close()
+        log.info("%s listens at %s", self._title, self._door)
+
+    async def wait_gone(self) -> None:
+        """Return when the core's thread has ended."""
+        await asyncio.shield(self._gone)
+
+    async def stop(self, grace_seconds: float = 0.0) -> None:
+        """Stop accepting, let requests finish for `grace_seconds`, abort the rest, close.
+
+        Raises `CoreGoneError` if the core had died.
+        """
+        self._draining = True
+        self._door.close()
+        if self._is_busy() and not self._gone.done():
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), grace_seconds)
+        for connection in list(self._connections.values()):
+            connection.end(f"{self._title} is shutting down")
+        self._core_loop.stop()
+        cause = await self._gone
+        await asyncio.to_thread(self._core_loop.join)
+        if cause is not None:
+            raise CoreGoneError(why_dead(cause, self._title)) from cause
+
+    def _connection(self) -> CoreConnection:
+        self._numbers += 1
+        return CoreConnection(
+            opened=self._note_opened,
+            command=self._pass_on,
+            closed=self._note_closed,
+            number=self._numbers,
+            max_unread_bytes=self._max_unread_bytes,
+            max_frame_bytes=self._max_frame_bytes,
+        )
+
+    def _note_opened(self, connection: CoreConnection) -> None:
+        self._connections[connection.number] = connection
+        if self._gone.done() or self._draining:
+            connection.end(f"{self._title} is shutting down")
+        elif self._hello is not None:
+            connection.send([self._hello, self._health] if self._health.stuck else [self._hello])
+
+    def _note_closed(self, connection: CoreConnection) -> None:
+        del self._connections[connection.number]
+        for request_id in connection.unfinished:
+            self._core_loop.submit(AbortRequest(f"{connection.number}/{request_id}"))
+        self._note_idle()
+
+    def _pass_on(self, connection: CoreConnection, command: Command) -> None:
+        """Give a client's command to the core under the connection's prefix."""
+        if isinstance(command, AddRequest) and self._draining:
+            connection.send([refusal(command.request_id, QueueFullError("the core is shutting down; ask another"))])
+        elif isinstance(command, AddRequest | AbortRequest):
+            wire_id = f"{connection.number}/{command.request_id}"
+            command = msgspec.structs.replace(self._door.received(command), request_id=wire_id)
+            self._core_loop.submit(command)
+        else:
+            wire_id = f"{connection.number}/{command.query_id}"
+            self._core_loop.submit(msgspec.structs.replace(command, query_id=wire_id))
+
+    def _deliver(self, events: list[Event]) -> None:
+        """Sort the events of one turn by connection; each gets its share in one frame."""
+        shares: dict[int, list[Event]] = defaultdict(list)
+        for event in events:
+            if isinstance(event, SequenceOutput):
+                number, _, event.request_id = event.request_id.partition("/")
+                shares[int(number)].append(event)
+            elif isinstance(event, Hello):
+                self._hello = event
+                for connection in list(self._connections.values()):
+                    connection.send([event])
+            elif isinstance(event, CoreHealth):
+                self._health = event
+                for connection in list(self._connections.values()):
+                    connection.send([event])
+            elif not isinstance(event, Goodbye):
+                number, _, event.query_id = event.query_id.partition("/")
+                shares[int(number)].append(event)
+        for connection_number, share in shares.items():
+            if receiver := self._connections.get(connection_number):
+                receiver.send(share)
+        self._note_idle()
+
+    def _note_core_gone(self, cause: BaseException | None) -> None:
+        self._door.close()
+        if cause is not None:
+            for connection in list(self._connections.values()):
+                connection.end(why_dead(cause, self._title), died=True)
+        self._idle.set()
+        self._gone.set_result(cause)
+
+    def _is_busy(self) -> bool:
+        return any(connection.unfinished for connection in self._connections.values())
+
+    def _note_idle(self) -> None:
+        if not self._is_busy():
+            self._idle.set()
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[T], None]) -> Callable[[T], None]:
+    def call(value: T) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop was closed first: nobody is left to tell
+            loop.call_soon_threadsafe(callback, value)
+
+    return call

@@ -1,0 +1,110 @@
+"""The client of a core in another process of this machine, over a Unix socket; frames as every byte stream has them."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+
+from inference_core.errors import CoreGoneError, InvalidRequestError
+from inference_core.protocol import Command, Event
+from inference_core.transport.event_client import EventClient
+from inference_core.transport.framing import MAX_FRAME_BYTES, FrameError, FrameReader, FrameWriter
+
+
+class StreamCoreClient(EventClient):
+    """Speaks to a `CoreServer` over a byte stream; one connection, made at every `start`.
+
+    `start` returns once the core has loaded its models. A command whose frame would be over `max_frame_bytes`
+    raises `InvalidRequestError`.
+    """
+
+    def __init__(self, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        super().__init__()
+        self._max_frame_bytes = max_frame_bytes
+        self._writer = FrameWriter(max_frame_bytes)
+        self._transport: asyncio.WriteTransport | None = None
+        self._closed: asyncio.Future[None] | None = None
+
+    @abstractmethod
+    async def _reach(self, protocol: asyncio.Protocol) -> asyncio.WriteTransport:
+        """Connect `protocol` to the server. Raises `CoreGoneError`."""
+
+    async def _connect(self) -> None:
+        closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def lost(reason: str, cause: Exception | None) -> None:
+            self._lose(reason, cause, died=True)
+            if not closed.done():
+                closed.set_result(None)
+
+        self._transport = await self._reach(EventProtocol(self._receive, lost, self._max_frame_bytes))
+        self._closed = closed
+
+    async def _disconnect(self) -> None:
+        if self._transport is not None and self._closed is not None:
+            transport, closed = self._transport, self._closed
+            self._transport = self._closed = None
+            transport.close()
+            await closed
+
+    def _send(self, command: Command) -> None:
+        if self._transport is None:
+            raise CoreGoneError("the core client is closed")
+        try:
+            frame = self._writer.frame([command])
+        except FrameError as error:
+            raise InvalidRequestError(
+                f"prompt_token_ids is too large for the core's socket: {error}", "prompt_token_ids"
+            ) from error
+        self._transport.write(frame)
+
+
+class SocketCoreClient(StreamCoreClient):
+    """Of the `serve_core` that listens at `path`."""
+
+    def __init__(self, path: str | Path, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        super().__init__(max_frame_bytes=max_frame_bytes)
+        self._path = str(path)
+
+    async def _reach(self, protocol: asyncio.Protocol) -> asyncio.WriteTransport:
+        loop = asyncio.get_running_loop()
+        try:
+            transport, _ = await loop.create_unix_connection(lambda: protocol, self._path)
+        except OSError as error:
+            raise CoreGoneError(f"no core listens at {self._path}: {error}") from error
+        return transport
+
+
+class EventProtocol(asyncio.Protocol):
+    """Reads lists of events; a frame holds all the events of one step."""
+
+    def __init__(
+        self,
+        receive: Callable[[list[Event]], None],
+        lost: Callable[[str, Exception | None], None],
+        max_frame_bytes: int,
+    ) -> None:
+        self._receive = receive
+        self._lost = lost
+        self._reader = FrameReader(list[Event], max_frame_bytes)
+        self._transport: asyncio.BaseTransport | None = None
+        self._fault: FrameError | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._fault is not None:
+            return
+        try:
+            for events in self._reader.feed(data):
+                self._receive(events)
+        except FrameError as error:
+            self._fault = error
+            if self._transport is not None:
+                self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        cause = self._fault or error
+        detail = f": {cause}" if cause is not None else ""
+        self._lost(f"the connection to the core is lost{detail}", cause)
