@@ -1,0 +1,1 @@
+"""Judging an answer by itself, before it is sent."""

@@ -1,0 +1,1 @@
+"""The model of an artefact, and its manifest."""

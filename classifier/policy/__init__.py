@@ -1,0 +1,1 @@
+"""From probabilities and costs to a decision: pure functions."""

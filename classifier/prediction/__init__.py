@@ -1,0 +1,1 @@
+"""Predictions by complexity class: for one prompt, for many, with an explanation."""

@@ -1,0 +1,1 @@
+"""What one core does around a step: validating, executing, isolating faults, tuning, reporting."""

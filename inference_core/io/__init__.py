@@ -1,0 +1,1 @@
+"""Files and memory pages."""

@@ -1,0 +1,1 @@
+"""From files and a spec to a core."""

@@ -1,0 +1,1 @@
+"""Drawing tokens: the sampler, its reference in numpy, rejection sampling for drafts."""

@@ -1,0 +1,1 @@
+"""Between a core and its clients: over a thread, a Unix socket or TCP."""

@@ -1,0 +1,1 @@
+"""Two versions, tiers or settings on the same prompts."""

@@ -1,0 +1,1 @@
+"""Rates, costs and reliability with their intervals."""

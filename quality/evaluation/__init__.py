@@ -1,0 +1,1 @@
+"""Tiers and quantised models measured on tasks with known answers."""

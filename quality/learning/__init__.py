@@ -1,0 +1,1 @@
+"""What stored labels say: to routing at once, to people in words."""

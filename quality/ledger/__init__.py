@@ -1,0 +1,1 @@
+"""Records reach the database through a journal on disk, off the request path."""

@@ -1,0 +1,1 @@
+"""Erasing a user, and how long things are kept."""

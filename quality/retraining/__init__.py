@@ -1,0 +1,1 @@
+"""Training on stored labels: when it runs, where, and what it gives."""

@@ -1,0 +1,1 @@
+"""A trained version is judged, tried, promoted, watched and rolled back."""

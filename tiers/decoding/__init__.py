@@ -1,0 +1,1 @@
+"""Requests to token ids, and outputs of the core to deltas."""

@@ -1,0 +1,1 @@
+"""Tiers that a core of ours computes."""

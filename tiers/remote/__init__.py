@@ -1,0 +1,1 @@
+"""Tiers behind HTTP: OpenAI-compatible servers and Triton."""

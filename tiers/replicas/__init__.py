@@ -1,0 +1,1 @@
+"""Several servers for one tier: choosing, retrying, hedging, breaking the circuit."""

@@ -1,0 +1,1 @@
+"""What `aio classifier` runs."""

@@ -1,0 +1,1 @@
+"""One fitted part each."""

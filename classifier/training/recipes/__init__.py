@@ -1,0 +1,1 @@
+"""Whole trainings, from rows to an artefact."""
