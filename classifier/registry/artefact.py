@@ -40,7 +40,7 @@ Tensors = dict[str, npt.NDArray[np.generic]]
 
 def default_artefact() -> Path:
     """The folder of the artefact that ships with this package. Raises `ArtefactError` if it is missing."""
-    return ArtefactRegistry(Path(__file__).parent / "artefacts").current()
+    return ArtefactRegistry(Path(__file__).parents[1] / "artefacts").current()
 
 
 def load_artefact(folder: Path, catalogue_fingerprint: str = "") -> OutcomeModel:

@@ -48,7 +48,7 @@ class OutcomeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def data_folder() -> Path:
     """Where public data are looked for: `AIO_DATA`, or `../shared/data` beside the repository; it need not exist."""
-    return Path(os.environ.get("AIO_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+    return Path(os.environ.get("AIO_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
 
 
 def load_outcomes(folder: Path) -> list[OutcomeRow]:
