@@ -12,7 +12,7 @@ expected_answer_tokens = 200
 mean_latency_ms = 1000
 max_tokens = 512
 
-[tiers.remote.remote_tier]
+[tiers.remote]
 base_url = "{base_url}"
 model = "upstream"
 max_context = 4096

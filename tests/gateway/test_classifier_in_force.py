@@ -250,5 +250,5 @@ def test_an_experiment_with_an_arm_that_is_refused_gets_no_requests(
     trial.set_experiment(split)
     (trial.root / "v1-child" / "model.safetensors").write_bytes(b"broken")
     classifier = in_force(trial.root, changes)
-    assert classifier.policy.experiment_split() is None
+    assert classifier.split() is None
     assert "the experiment gets no requests" in classifier.refusal

@@ -159,6 +159,6 @@ def test_a_machine_without_the_cards_refuses_before_it_loads_anything(tmp_path: 
         assert process.wait(60) == 1
     log = (tmp_path / "log").read_text()
     assert "group gpu-70b" in log
-    assert "[tiers.remote.remote_tier]" in log
+    assert "[tiers.remote]" in log
     assert "Traceback" not in log
     assert "loaded" not in log

@@ -27,7 +27,7 @@ def require_servable(catalog: Catalog, cards: int, cores: Collection[str] | None
         raise DevicesMissingError(
             f"catalogue '{catalog.name}' cannot be served on this machine, which has {cards} CUDA device(s) ({there}): "
             f"{'; '.join(lacking)}. Serve it where these cards are, use the catalogue 'laptop', or give these tiers a "
-            "[tiers.remote.remote_tier] table that names an OpenAI-compatible server with such cards"
+            "[tiers.remote] table that names an OpenAI-compatible server with such cards"
         )
 
 
