@@ -91,11 +91,16 @@ def test_what_the_image_sets_are_settings() -> None:
     assert named <= known
 
 
+def shipped() -> list[str]:
+    """The packages that an installed program has: all but the tests and the benchmarks."""
+    return sorted({path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"})
+
+
 def test_the_context_is_the_packages_and_nothing_else() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     assert lines[1] == "*"
     allowed = {line[1:] for line in lines if line.startswith("!")}
-    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    packages = set(shipped())
     assert packages <= allowed
     assert allowed - packages == {"LICENSE", "README.md", "pyproject.toml", "setup.py"}
     assert all((ROOT / name).exists() for name in allowed)
@@ -103,7 +108,7 @@ def test_the_context_is_the_packages_and_nothing_else() -> None:
 
 def test_an_installed_program_has_every_file_of_its_packages(tmp_path: Path) -> None:
     """Images install a wheel; what its package data forgets is there in a checkout and missing in a container."""
-    packages = sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests")
+    packages = shipped()
     setup = "import os, sys; os.chdir(sys.argv.pop(1)); exec(compile(open('setup.py').read(), 'setup.py', 'exec'))"
     # Metadata of its own: that of a checkout remembers files that its package data has forgotten.
     fresh = ("egg_info", "--egg-base", tmp_path)
