@@ -116,7 +116,7 @@ def utility(
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--seed", default=0, show_default=True, help="Of the folds, the control and the bootstrap.")
 def evidence(file: Path, seed: int) -> None:
-    """How well the recorded answers of FILE (as replay_arena.jsonl.gz) are told good from bad by their text."""
+    """How well the text of recorded answers in FILE (as replay_arena.jsonl.gz) separates good ones from bad ones."""
     try:
         ladder = marked_answers(file)
     except (OSError, KeyError, ValueError) as error:

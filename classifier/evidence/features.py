@@ -37,7 +37,7 @@ EVIDENCE_NAMES = (
 """What each number of the vector is; models fitted on other names are refused."""
 
 CHARS_PER_TOKEN = 4
-# Text beyond this is not looked at for phrases and repetition, which are told by an answer's beginning and end.
+# Of a longer text only the beginning and the end are searched for phrases and repetition.
 MAX_CHARS = 6_000
 NGRAM = 4
 MAX_HEDGES = 4

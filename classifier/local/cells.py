@@ -42,6 +42,17 @@ class ClassCells:
         return self.shift[:1] + self.shift[1:]
 
 
+def moved_table(table: Float, classes: Float, scores: Float, told: Float, n0: float) -> Float:
+    """`table` [4, tiers - 1], P(as good) by class, moved by a catalogue's labels and held to [0, 1].
+
+    `classes` [n, 4] of the labelled prompts; `scores` [n, tiers - 1], NaN where their weight `told` is 0; the table
+    itself counts for `n0` labels.
+    """
+    cells, _ = ClassCells.fit(classes, np.nan_to_num(scores) - classes @ table, told, n0)
+    moved: Float = np.clip(table + cells.table(), 0.0, 1.0)
+    return moved
+
+
 def _with_all(classes: Float) -> Float:
     return np.concatenate((np.ones((len(classes), 1), np.float32), classes), axis=1)
 

@@ -8,12 +8,10 @@ import numpy.typing as npt
 
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import adequacies
-from classifier.local.cells import ClassCells
+from classifier.local.cells import moved_table
+from classifier.local.estimator import N0_CATALOGUE
 
 Float = npt.NDArray[np.float32]
-
-# How many answers the prior counts for.
-N0_PRIOR = 10.0
 
 
 class ClassTable(NamedTuple):
@@ -44,6 +42,5 @@ def whole_table(table: ClassTable) -> Float:
 def measured_table(prior: ClassTable, classes: Float, as_good: Float) -> ClassTable:
     """`prior` moved by compared answers: `classes` [n, 4] of the prompts, `as_good` [n, tiers - 1] 1 or 0."""
     weights = np.ones_like(as_good)
-    cells, _ = ClassCells.fit(classes, as_good - classes @ prior.p, weights, N0_PRIOR)
-    p: Float = np.clip(prior.p + cells.table(), 0.0, 1.0)
+    p = moved_table(prior.p, classes, as_good, weights, N0_CATALOGUE)
     return ClassTable(p, prior.labels + classes.T @ weights, prior.good + classes.T @ as_good)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from classifier.local.cells import ClassCells, group_shifts
+from classifier.local.cells import ClassCells, group_shifts, moved_table
 from classifier.local.kernel_head import KernelHead
 from classifier.local.labels import Labels
 
@@ -84,10 +84,7 @@ class LocalEstimator:
 
 def learned_table(labels: Labels, table: Float) -> Float:
     """`table` [4, tiers - 1] moved by the labels of a whole catalogue."""
-    missed = np.nan_to_num(labels.scores) - labels.classes @ table
-    cells, _ = ClassCells.fit(labels.classes, missed, labels.told, N0_CATALOGUE)
-    moved: Float = np.minimum(np.maximum(table + cells.table(), 0.0), 1.0)
-    return moved
+    return moved_table(table, labels.classes, labels.scores, labels.told, N0_CATALOGUE)
 
 
 def _stages(own: Labels, table: Float) -> _Stages:

@@ -11,7 +11,7 @@ from classifier.model.manifest import Manifest
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import Tensors, load_manifest, load_model_tensors, model_from_tensors
 
-# NaN marks an outcome that nobody observed; everywhere else it is damage.
+# NaN marks an outcome that was not observed; everywhere else it is damage.
 MAY_BE_NAN = ("memory.labels",)
 
 

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from classifier.complexity.model import shipped_complexity
 from classifier.features.routing_input import routing_input_of_text
-from classifier.features.words import tokenise
 from classifier.local.class_table import ClassTable, Float, measured_table
-from classifier.model.outcome_model import encode_turn
+from classifier.prediction.class_predictor import ClassPredictor
 from classifier.registry.artefact import default_artefact, load_artefact
 from quality.evaluation.everyday_outcomes import EverydayOutcomes, EverydayOutcomesError, read_outcomes
 from quality.evaluation.everyday_tasks import everyday_tasks
@@ -46,21 +44,19 @@ def with_measured(prior: ClassTable, catalog: Catalog, folders: Sequence[Path]) 
 def _of_tiers(path: Path, wanted: Sequence[str]) -> EverydayOutcomes | None:
     try:
         outcomes = read_outcomes(path)
+        if [outcomes.tiers[k].fingerprint for k in sorted(outcomes.tiers)] != list(wanted):
+            return None
         outcomes.tasks()
     except EverydayOutcomesError as error:
         log.warning("%s", error)
         return None
-    return outcomes if [outcomes.tiers[k].fingerprint for k in sorted(outcomes.tiers)] == list(wanted) else None
+    return outcomes
 
 
 @lru_cache(maxsize=4)
 def _classes_of(seed: int, per_level: int) -> Float:
     """[tasks, 4]: the complexity model's P of the classes of every task."""
-
-    model, encoder = shipped_complexity(), load_artefact(default_artefact()).encoder
-    rows = []
-    for task in everyday_tasks(seed, per_level):
-        given = routing_input_of_text(task.prompt)
-        turn = encode_turn(encoder, given)
-        rows.append(model.probabilities(given.turn, tokenise(given.turn), turn.features, turn.embedding))
-    return np.array(rows, np.float32)
+    model = load_artefact(default_artefact())
+    predictor = ClassPredictor(model)
+    prompts = [routing_input_of_text(task.prompt) for task in everyday_tasks(seed, per_level)]
+    return np.array([predictor.classes(given, model.encode(given)) for given in prompts], np.float32)

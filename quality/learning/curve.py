@@ -14,7 +14,7 @@ import numpy.typing as npt
 from classifier.local.estimator import LocalEstimator, learned_table
 from classifier.local.labels import Labels
 from classifier.local.own import LabelledRow, as_labels
-from classifier.policy.utility import COST_WEIGHT
+from classifier.policy.utility import cheapest_reaching, utility
 
 Float = npt.NDArray[np.floating]
 
@@ -134,8 +134,8 @@ def _worth(point: CurvePoint, p_ok: Float, scores: Float, tau: float, prices: Fl
     each, ones = np.arange(len(p_ok)), np.ones(len(p_ok))
     quality = np.column_stack((scores, ones))
     share = prices / prices[-1]
-    worth = quality - COST_WEIGHT * share
-    chosen = np.argmax(np.column_stack((p_ok, ones)) >= tau, axis=1)
+    worth = utility(quality, prices)
+    chosen = cheapest_reaching(np.column_stack((p_ok, ones)), tau)
     gained = worth[each, chosen] - worth[:, -1]
     possible = worth.max(axis=1) - worth[:, -1]
     return msgspec.structs.replace(

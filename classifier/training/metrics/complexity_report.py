@@ -10,6 +10,7 @@ import numpy.typing as npt
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import DEFAULT_TARGET, adequacy
 from classifier.errors import TrainingDataError
+from classifier.policy.utility import cheapest_reaching
 from classifier.training.fitting.complexity import FOLDS, LabelledPrompt
 
 Float = npt.NDArray[np.floating]
@@ -94,7 +95,7 @@ def _scores(rows: Sequence[LabelledPrompt], classes: Float) -> ClassScores:
     least, most = np.array([row.range or (min(row.classes), max(row.classes)) for row in rows]).T
     tau = DEFAULT_TARGET
     p_ok = np.array([adequacy(one, tuple(Complexity)) for one in classes.tolist()])
-    tier = 1 + np.argmax(p_ok >= tau, axis=1)
+    tier = 1 + cheapest_reaching(p_ok, tau)
     simple, expert = tier[truth == Complexity.SIMPLE], tier[truth == Complexity.EXPERT]
     return ClassScores(
         macro_f1=_macro_f1(truth, 1 + classes.argmax(axis=1)),
