@@ -1,6 +1,7 @@
 """What all tests share: the same random numbers in every run, and servers of our own with fresh databases."""
 
 import asyncio
+import logging
 import os
 import pwd
 import random
@@ -38,6 +39,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         numpy.random.seed(seed)
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(seed)
+
+
+@pytest.fixture(autouse=True)
+def _root_log_level() -> Iterator[None]:
+    """Restore the root logger's level: commands that run inside a test configure logging for the whole process."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
 
 
 class PostgresServer:
