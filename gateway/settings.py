@@ -68,7 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `head_limit`: bytes of a request's line and headers together; the line may take an eighth, one header a quarter.
     `unready_seconds`: how long it goes on serving before that, unready, so that balancers send no more.
     `cors_origins`: comma-separated origins whose pages may use the API. `allowed_hosts`: comma-separated host names by
-    which callers without a key may reach this server (`gateway.host_names`).
+    which callers without a key may reach this server (`gateway.tenancy.host_names`).
     `max_in_flight`, `max_waiting`: answers at once in this process, and requests that wait behind them, by priority.
     `alert_webhook`: URL that is told of alerts, in PagerDuty's form with `alert_routing_key`; empty: nobody is.
     `log_format`: lines for people, or an object of JSON each. `log_requests`: whether each request gets one.

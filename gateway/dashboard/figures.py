@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from gateway.telemetry.alert_rules import RULES, Severity
-from gateway.telemetry.alerts import Figures as AlertFigures
-from gateway.telemetry.service_levels import Figures, TierFigures
-from gateway.telemetry.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
+from gateway.telemetry.objectives.alert_rules import RULES, Severity
+from gateway.telemetry.objectives.alerts import Figures as AlertFigures
+from gateway.telemetry.objectives.service_levels import Figures, TierFigures
+from gateway.telemetry.objectives.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
 from inference_core.protocol import CoreStats, ModelStats
 from quality.estimates.upgrade_rate import UpgradeRate
 from tiers.tier import Tier

@@ -19,7 +19,7 @@ from gateway.jobs.line_book import LineAnswer, LineBook
 from gateway.jobs.output_lines import EXHAUSTED, PROCESS_DIED, error_line, refusal_line, response_line
 from gateway.jobs.retrying import again
 from gateway.request_ids import new_request_id
-from gateway.telemetry.job_metrics import JobMetrics
+from gateway.telemetry.metrics_export.job_metrics import JobMetrics
 from tiers.errors import TierError, TierLostError
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.loaded_version import LoadedVersion
-from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.metrics_export.metrics import Metrics
 from quality.learning.own_labels import OwnLabels
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.answering.caller import KEYLESS, Allowance, BudgetRef, Caller
-from gateway.keys import PREFIX_LENGTH, ApiKeys, bearer_of, digest_of
 from gateway.tenancy.database_time import DatabaseTime
+from gateway.tenancy.key_secrets import PREFIX_LENGTH, ApiKeys, bearer_of, digest_of
 from gateway.tenancy.known_keys import ADMINISTRATION, KnownKey, KnownKeys
 from gateway.tenancy.periods import MICRO
 from migrations.tables import api_keys, budgets, tenancy_state

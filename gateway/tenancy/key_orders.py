@@ -8,8 +8,8 @@ from sqlalchemy import String, cast, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.keys import MadeKey, make_key
 from gateway.tenancy.errors import TenancyError, UnknownSubjectError
+from gateway.tenancy.key_secrets import MadeKey, make_key
 from gateway.tenancy.key_terms import KeyTerms, check_expiry, columns_of_new, given
 from gateway.tenancy.orders import REVISION, Order, tenancy_transaction, write_down
 from migrations.tables import api_keys, teams

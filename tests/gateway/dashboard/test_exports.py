@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from classifier.complexity.classes import Complexity
-from gateway.api.estimate_rows import estimate_rows
+from gateway.api.quality_loop.estimate_rows import estimate_rows
 from gateway.dashboard.site import PAGES
 from gateway.routing.active_labels import ActiveLabels
 from gateway.routing.classifier_in_force import ClassifierInForce

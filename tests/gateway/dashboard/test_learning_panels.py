@@ -14,7 +14,7 @@ from sqlalchemy import insert
 
 from classifier.complexity.classes import Complexity
 from classifier.decision import PolicyInputs, Prediction
-from gateway.api.routing_views import version_in_force
+from gateway.api.quality_loop.routing_views import version_in_force
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.settings import Settings
 from migrations.tables import api_keys, routing_decisions, training_rows, verifications
@@ -216,7 +216,7 @@ async def test_the_quality_page_says_how_many_labels_there_are_and_what_they_cha
 async def test_a_page_does_not_wait_for_the_learning_curve(
     admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.dashboard.quality.WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.dashboard.pages.quality.WAIT_SECONDS", 0.0)
     assert "What was learned" in text_of(await admin.get(QUALITY))
 
 

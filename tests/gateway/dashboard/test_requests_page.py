@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api.csv_export import cell
+from gateway.api.quality_loop.csv_export import cell
 from gateway.dashboard.request_path import rerouted, stages_of
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.model import RoutingModel
