@@ -46,7 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `database_url`: a SQLAlchemy async URL; empty means SQLite (WAL) in `data_dir`.
     `redis_url`: `redis://[:password@]host:port/number`; empty means that this process shares no windows and caches.
     `core_socket`: where `aio serve --role core` listens and `--role gateway` connects; empty means in `data_dir`.
-    Cores of GPU groups listen beside it (`gateway.cores.cores.socket_of`).
+    Cores of GPU groups listen beside it (`gateway.core_factory.socket_of`).
     `cluster`: a Ray cluster that has the cores: `auto`, `HOST:PORT` of its head, or `ray://HOST:PORT`; empty: none.
     `adapter_dir`: the folder that LoRA adapters may be loaded from over HTTP; empty means any that the core can read.
     `quality_target`: share of answers that must be no worse than the strongest tier's, as a number or as `economy`,

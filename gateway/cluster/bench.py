@@ -13,7 +13,7 @@ import msgspec
 from gateway.cluster import fleet
 from gateway.cluster.local_cluster import LocalCluster
 from gateway.cluster.replicated_core import Discover, ReplicatedCore
-from gateway.cores.cores import core_factory
+from gateway.core_factory import core_factory
 from gateway.settings import Settings
 from inference_core.bench.rounds import Spread, spread
 from inference_core.bench.speculation import geometric_interval

@@ -16,7 +16,7 @@ from gateway.cluster.announced import Announced, Role
 from gateway.cluster.autoscaling import pressures
 from gateway.cluster.registry import ANNOUNCE_SECONDS, NAME, NAMESPACE, Registry
 from gateway.cluster.stage_ranks import stage_places
-from gateway.cores.cores import core_factory, core_title, watchdog_seconds_of
+from gateway.core_factory import core_factory, core_title, watchdog_seconds_of
 from gateway.settings import Settings
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import KnobValue

@@ -107,7 +107,7 @@ def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> 
 def _serve_core(settings: "Settings", group: str | None) -> None:
     import asyncio
 
-    from gateway.cores.cores import (
+    from gateway.core_factory import (
         chosen_core,
         core_factory,
         core_title,

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.cores.cores import chosen_core, core_title, knobs_file_of, socket_of
+from gateway.core_factory import chosen_core, core_title, knobs_file_of, socket_of
 from gateway.cores.engine import Engine
 from gateway.settings import Settings
 from inference_core.core import Core
