@@ -1,4 +1,4 @@
-"""The cores of a catalogue: where each listens, what it is loaded with, and a client of each for this process."""
+"""The cores of a catalogue: their names, where each listens and how each is loaded."""
 
 import asyncio
 from collections.abc import Collection
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.settings import Settings
-from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.core_spec import core_spec, group_spec
 from tiers.catalog.hardware_check import require_plans, require_servable, validate_files
@@ -110,30 +109,6 @@ def core_factory(catalog: Catalog, settings: Settings, core: str, places: "RankP
 def watchdog_seconds_of(catalog: Catalog, core: str) -> float:
     """After how long a step of a core is taken for stuck."""
     return catalog.core.watchdog_seconds if core == CPU_CORE else catalog.group(core).watchdog_seconds
-
-
-def core_clients(catalog: Catalog, settings: Settings) -> dict[str, CoreClient]:
-    """A client of every core by its name, not yet started: over a socket in the role `gateway`, else on a thread; of
-    all replicas in the cluster, where there is one."""
-    if settings.cluster:
-        from gateway.cluster.discovery import cluster_cores
-
-        return dict(cluster_cores(catalog, settings.cluster))
-    return {name: _core_client(catalog, settings, name) for name in catalog.core_names}
-
-
-def _core_client(catalog: Catalog, settings: Settings, core: str) -> CoreClient:
-    if settings.role == "gateway":
-        from inference_core.transport.unix_socket import SocketCoreClient
-
-        return SocketCoreClient(socket_of(settings, core))
-    from inference_core.transport.core_thread import ThreadCoreClient
-
-    return ThreadCoreClient(
-        core_factory(catalog, settings, core),
-        watchdog_seconds=watchdog_seconds_of(catalog, core),
-        title=core_title(catalog, core),
-    )
 
 
 def _beside(path: Path, core: str) -> Path:
