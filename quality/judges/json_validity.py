@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from quality.judges.json_schema import UnsupportedSchemaError, is_valid, same
+from quality.judges.json_schema import UnsupportedSchemaError, is_valid
 from quality.judges.judge import Judge, Verdict
 
 _ASKS_FOR_JSON = re.compile(r"\bjson\b", re.IGNORECASE)
@@ -40,7 +40,7 @@ class JsonValidityJudge(Judge):
         if expected is _INVALID:
             # Nobody is better off with an equally unusable answer from a dearer tier.
             return Verdict(no_worse=True, score=1.0, reason=f"the strongest tier's answer is not {wanted}")
-        if same(given, expected):
+        if _same(given, expected):
             return Verdict(no_worse=True, score=1.0, reason="both answers hold the same JSON value")
         return Verdict(no_worse=None, reason=f"both answers are {wanted} with different values")
 
@@ -69,3 +69,14 @@ def _parsed(text: str, *, fenced: bool) -> Any:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equality of JSON values: 1 equals 1.0, but neither equals true."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)

@@ -1,10 +1,6 @@
-"""Users of the dashboard: a name, a role, and a password of which only scrypt's hash is kept."""
+"""Users of the dashboard: a name, a role and the hash of a password."""
 
 import asyncio
-import base64
-import hashlib
-import hmac
-import os
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,6 +9,7 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from gateway.dashboard.sign_in import passwords
 from gateway.tenancy.errors import TenancyError, UnknownSubjectError
 from gateway.tenancy.orders import Order, write_down
 from migrations.tables import dashboard_sessions, dashboard_users
@@ -31,9 +28,6 @@ UserName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}\Z")]
 Password = Annotated[str, Meta(min_length=12, max_length=1024)]
 USERS = Listing(dashboard_users, "name", (), hidden=("password",))
 
-# 16 MiB and some 50 ms of one CPU.
-_N, _R, _P, _LENGTH = 2**14, 8, 1, 32
-
 
 class UserOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new user of the dashboard; the password has 12 characters at least."""
@@ -51,7 +45,7 @@ class RoleOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 async def add_user(engine: AsyncEngine, user: UserOrder, order: Order) -> None:
     """Raises `TenancyError` if the name is taken."""
-    row = {"name": user.name, "role": user.role, "password": await asyncio.to_thread(hashed, user.password)}
+    row = {"name": user.name, "role": user.role, "password": await asyncio.to_thread(passwords.hashed, user.password)}
     try:
         async with engine.begin() as connection:
             await connection.execute(insert(dashboard_users).values(created_at=order.now, **row))
@@ -94,19 +88,20 @@ async def has_users(engine: AsyncEngine) -> bool:
 
 
 async def password_is_right(engine: AsyncEngine, name: str, password: str) -> bool:
-    """Whether there is such a user with this password; as slow for a name that is not known."""
+    """Whether there is such a user with this password; as slow for an unknown name.
+
+    A hash made with older parameters, or by scrypt, is replaced once the password has proved right.
+    """
+    users = dashboard_users.c
     async with engine.connect() as connection:
-        query = select(dashboard_users.c.password).where(dashboard_users.c.name == name)
-        kept: Any = await connection.scalar(query)
-    right = await asyncio.to_thread(_matches, password, kept or _NOBODY)
-    return right and kept is not None
-
-
-def hashed(password: str, salt: bytes | None = None) -> str:
-    """`scrypt:N:r:p:salt:hash`, so that stronger parameters may follow."""
-    salt = os.urandom(16) if salt is None else salt
-    digest = _scrypt(password, salt, _N, _R, _P)
-    return f"scrypt:{_N}:{_R}:{_P}:{_text(salt)}:{_text(digest)}"
+        kept: Any = await connection.scalar(select(users.password).where(users.name == name))
+    right = await asyncio.to_thread(passwords.matches, password, kept)
+    if right and passwords.is_outdated(kept):
+        fresh = await asyncio.to_thread(passwords.hashed, password)
+        async with engine.begin() as connection:
+            unchanged = (users.name == name) & (users.password == kept)
+            await connection.execute(update(dashboard_users).where(unchanged).values(password=fresh))
+    return right
 
 
 async def _role(connection: AsyncConnection, name: str, order: Order | None = None) -> Role:
@@ -119,20 +114,3 @@ async def _role(connection: AsyncConnection, name: str, order: Order | None = No
     if order is not None and order.actor == f"user:{name}":
         raise TenancyError("another admin has to do that to you", "name")
     return role
-
-
-def _matches(password: str, kept: str) -> bool:
-    _, n, r, p, salt, digest = kept.split(":")
-    wanted = base64.b64decode(digest)
-    return hmac.compare_digest(_scrypt(password, base64.b64decode(salt), int(n), int(r), int(p)), wanted)
-
-
-def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
-    return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=256 * n * r, dklen=_LENGTH)
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-_NOBODY = f"scrypt:{_N}:{_R}:{_P}:{_text(bytes(16))}:{_text(bytes(_LENGTH))}"

@@ -149,7 +149,7 @@ async def test_any_json_object_will_do_where_no_schema_was_given() -> None:
 
 
 async def test_a_schema_that_is_not_understood_judges_nothing() -> None:
-    form = {"type": "json_schema", "json_schema": {"schema": {"unevaluatedItems": False}}}
+    form = {"type": "json_schema", "json_schema": {"schema": {"type": "thing"}}}
     judged = await JsonValidityJudge().judge(prompt="?", answer="x", reference_answer="1", response_format=form)
 
     assert judged.no_worse is None
