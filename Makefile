@@ -70,9 +70,9 @@ test-gpu:
 
 # Kernels, then models of true shape with random weights, on a CUDA device; STAGES="8b-int4-one-stream …" for some of them.
 bench-gpu:
-	$(PYTHON) -m inference_core.triton_kernels.benchmark
-	$(PYTHON) -m inference_core.triton_kernels.linear_benchmark
-	$(PYTHON) -m inference_core.bench.device $(STAGES)
+	$(PYTHON) -m benchmarks.kernels.device_kernels
+	$(PYTHON) -m benchmarks.kernels.device_linears
+	$(PYTHON) -m benchmarks.core.device $(STAGES)
 
 test-slow: install
 	$(BIN)/pytest -m "slow"

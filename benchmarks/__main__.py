@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from benchmarks.evidence import evidence_table
+from benchmarks.classifier.evidence import evidence_table
+from benchmarks.classifier.utility import ERROR, ROUTED, read_customers, table
 from benchmarks.replay.checks import checks
 from benchmarks.replay.demo import demo as run_demo
 from benchmarks.replay.deployment import Conditions
@@ -14,7 +15,6 @@ from benchmarks.replay.plans import own_plans, recorded_plans
 from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers, marked_answers
 from benchmarks.replay.report import report
 from benchmarks.replay.timeline import Life, Look, Plan, live
-from benchmarks.utility import ERROR, ROUTED, read_customers, table
 from classifier.training.data.dataset import data_folder
 
 

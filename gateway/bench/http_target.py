@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from inference_core.bench.report import Timing
-from inference_core.bench.target import AskError, BenchTarget
-from inference_core.bench.workload import Job
+from gateway.bench.report import Timing
+from gateway.bench.target import AskError, BenchTarget
+from gateway.bench.workload import Job
 
 # A kept connection that has been idle for longer may be closed at the other end by now.
 _STALE_SECONDS = 2.0

@@ -5,7 +5,7 @@ _EXPECTED = {
     "gateway.settings": {"SettingsError"},
     "tiers.errors": {"CatalogError", "TierUnavailableError"},
     "inference_core.errors": {"ModelFileError", "MemoryPlanError", "CoreGoneError", "CoreError", "InvalidRequestError"},
-    "inference_core.bench.trace_file": {"TraceError"},
+    "gateway.fleet.trace_file": {"TraceError"},
     "classifier.errors": {
         "ArtefactError",
         "TrainingDataError",
@@ -21,7 +21,7 @@ _EXPECTED = {
     "quality.evaluation.tier_value": {"ReportFileError"},
     "quality.retraining.subprocess": {"TrainingProcessError"},
     "gateway.backtesting.log": {"BacktestLogError"},
-    "gateway.bench.mixed_workload": {"MixError"},
+    "benchmarks.gateway.mixed_workload": {"MixError"},
     "gateway.tenancy.errors": {"TenancyError"},
     "gateway.errors": {"ApiError"},
     "gateway.fleet.errors": {"PlanError"},

@@ -38,8 +38,8 @@ def report(
     """
     if context.invoked_subcommand is not None:
         return
+    from benchmarks.report.measurement import MeasurementError
     from gateway.reporting.report import report as made
-    from inference_core.bench.measurement import MeasurementError
 
     live = _live(days, given) if is_live or given["database_url"] else None
     try:

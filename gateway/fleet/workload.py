@@ -9,7 +9,7 @@ from statistics import fmean, pvariance
 import msgspec
 
 from gateway.fleet.errors import PlanError
-from inference_core.bench.trace_file import Arrival
+from gateway.fleet.trace_file import Arrival
 
 SECONDS_PER_DAY = 86_400
 

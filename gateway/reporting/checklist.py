@@ -157,7 +157,7 @@ ITEMS = (
         row="CK-07",
         area="validation",
         item="load tests with bursts",
-        tests=("inference_core/bench/test_bench_workload.py",),
+        tests=("gateway/bench/test_bench_workload.py",),
         measurements=("sweep.jsonl", "peers.jsonl"),
     ),
     ChecklistItem(
@@ -171,7 +171,7 @@ ITEMS = (
         row="CK-08",
         area="order",
         item="one technique at a time, kept only if it pays",
-        tests=("inference_core/bench/test_ablation.py",),
+        tests=("benchmarks/core/test_ablation.py",),
         measurements=("ablation.jsonl",),
     ),
     ChecklistItem(

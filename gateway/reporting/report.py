@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.report.page import parts_of
 from gateway.reporting.features import ENGINE_FEATURES, ENGINES, SERVER_FEATURES, SERVERS, Feature
 from gateway.reporting.live import Live, dollars, traffic_rows
 from gateway.reporting.stages import TOKENS, Stage, stages
-from inference_core.bench.page import parts_of
 
 NOT_MEASURED = "not measured"
 # Source 001, as stated.

@@ -42,7 +42,7 @@ def text_digest(text: str) -> str:
 def calibration_text(paths: Sequence[Path]) -> CalibrationText:
     """The files one after another, or the prose that ships with the package. Raises QuantizationError."""
     if not paths:
-        return CalibrationText(files("inference_core.bench").joinpath("prose.txt").read_text("utf-8"), SHIPPED)
+        return CalibrationText(files("gateway.bench").joinpath("prose.txt").read_text("utf-8"), SHIPPED)
     try:
         parts = [path.read_text("utf-8") for path in paths]
     except (OSError, UnicodeDecodeError) as error:

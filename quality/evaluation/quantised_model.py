@@ -6,8 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from inference_core.bench.comparison import Side, compare_on_text, greedy_continuations, same_ids
-from inference_core.bench.quality import prose
+from benchmarks.core.quality import prose
 from inference_core.errors import InvalidRequestError
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.model_path import resolve_model_path
@@ -26,6 +25,7 @@ from inference_core.quantization.quality_report import (
 )
 from inference_core.quantization.record import read_record
 from inference_core.tokenization.tokenizer import Tokenizer
+from quality.evaluation.model_outputs import Side, compare_on_text, greedy_continuations, same_ids
 from quality.statistics.mcnemar import better_p_value
 from quality.statistics.rouge_bleu import bleu, rouge_l
 from tiers.policies.final_answer import final_number
@@ -154,7 +154,7 @@ def _on_text(
 
 def short_questions() -> list[str]:
     """Everyday questions of a few words, one line each, written for this project."""
-    return files("inference_core.bench").joinpath("short_questions.txt").read_text("utf-8").splitlines()
+    return files("gateway.bench").joinpath("short_questions.txt").read_text("utf-8").splitlines()
 
 
 def _first_tokens(

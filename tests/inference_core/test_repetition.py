@@ -9,10 +9,10 @@ from hypothesis import given
 
 from inference_core.core import Core
 from inference_core.errors import InvalidRequestError
-from inference_core.fake_runner import HashModelRunner, hash_core
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
 from inference_core.sampling.repetition import goes_round
 from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence
+from tests.inference_core.hash_model import HashModelRunner, hash_core
 
 LONG = SamplingParams(temperature=0, max_tokens=200)
 

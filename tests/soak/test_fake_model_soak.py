@@ -7,10 +7,10 @@ import pytest
 from traffic import Traffic, resident_bytes
 
 from inference_core.core import Core
-from inference_core.fake_runner import HashModelRunner, VirtualClock
 from inference_core.protocol import AddRequest, Knobs, SequenceOutput
 from inference_core.scheduling.sequence import choice_seed
 from inference_core.step_plan import StepPlan, StepResult
+from tests.inference_core.hash_model import HashModelRunner, VirtualClock
 
 REQUESTS = 20_000
 WARM_UP = 5_000

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from inference_core.errors import CoreGoneError
-from inference_core.fake_runner import hash_core
 from inference_core.transport.core_thread import ThreadCoreClient
+from tests.inference_core.hash_model import hash_core
 from tiers.local.core_health import CoreWatch
 
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from inference_core.bench.quality import prose
+from benchmarks.core.quality import prose
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import load_core
 from inference_core.protocol import SamplingParams

@@ -11,41 +11,68 @@ from gateway.cli.group import LazyGroup
 from gateway.cli.options import Command
 
 if TYPE_CHECKING:
-    from inference_core.bench import Progress
+    from gateway.bench import Progress
 
 bench = LazyGroup(
     name="bench",
     help="Measure parts of AIO on this machine.",
     commands={
         "core": ("gateway.cli.bench.core:core", "Throughput and latency of the inference core."),
-        "cluster": ("gateway.cli.bench.cluster:cluster", "A core on a cluster beside the same one here; recovery."),
+        "cluster": (
+            "benchmarks.commands.gateway.cluster:cluster",
+            "A core on a cluster beside the same one here; recovery.",
+        ),
         "serve": ("gateway.cli.bench.serve:serve", "The same over HTTP, or of another server's."),
-        "sweep": ("gateway.cli.bench.sweep:sweep", "The latency-throughput curve of the core, and its knee."),
-        "handover": ("gateway.cli.bench.handover:handover", "Keys and values from core to core, or computed anew."),
-        "interference": ("gateway.cli.bench.interference:interference", "What requests do to each other's latency."),
-        "ablation": ("gateway.cli.bench.ablation:ablation", "What each technique of the core is worth."),
-        "batch": ("gateway.cli.bench.batch:batch", "Lines per second through the queue of batches."),
-        "lists": ("gateway.cli.bench.lists:lists", "Pages of the admin API over a million rows, by any filters."),
-        "mix": ("gateway.cli.bench.mix:mix", "Prompts that routing sends to the tiers in given shares."),
-        "monitor": ("gateway.cli.bench.monitor:monitor", "What the quality monitor adds to a request."),
-        "overhead": ("gateway.cli.bench.overhead:overhead", "Python per token between the core and the wire."),
-        "quality": ("gateway.cli.bench.quality:quality", "How far quantised arithmetic strays from float32."),
-        "quantisers": ("gateway.cli.bench.quantisers:quantisers", "What each way of quantising loses."),
-        "kernels": ("gateway.cli.bench.kernels:kernels", "The linear kernels beside the machine's bounds."),
-        "edge": ("gateway.cli.bench.edge:edge", "First tokens on the fast path for short prompts."),
-        "route": ("gateway.cli.bench.route:route", "CPU and wall-clock time of a routing decision, by stage."),
-        "scheduling": ("gateway.cli.bench.scheduling:scheduling", "What a step costs besides the model."),
-        "semantic-cache": ("gateway.cli.bench.semantic_cache:semantic_cache", "Hits and false hits of near prompts."),
-        "step": ("gateway.cli.bench.step:step", "Where the time of one step of a model goes."),
-        "speculation": ("gateway.cli.bench.speculation:speculation", "What drafted tokens are worth."),
-        "lora": ("gateway.cli.bench.lora:lora", "What it costs that streams go through different adapters."),
-        "peers": ("gateway.cli.bench.peers:peers", "Other engines and ours under the same loads, in turn."),
-        "report": ("gateway.cli.bench.report:report", "Tables and plots of kept measurements."),
-        "memory": ("gateway.cli.bench.memory:memory", "Whether a gateway takes more memory the longer it serves."),
-        "proxy": ("gateway.cli.bench.proxy:proxy", "What a request through the gateway costs, beside a peer."),
-        "start": ("gateway.cli.bench.start:start", "Time to ready and memory of server processes."),
-        "viewers": ("gateway.cli.bench.viewers:viewers", "What live updates of the dashboard cost requests."),
-        "structured": ("gateway.cli.bench.structured:structured", "What a JSON schema costs in speed."),
+        "sweep": ("benchmarks.commands.core.sweep:sweep", "The latency-throughput curve of the core, and its knee."),
+        "handover": (
+            "benchmarks.commands.core.handover:handover",
+            "Keys and values from core to core, or computed anew.",
+        ),
+        "interference": (
+            "benchmarks.commands.core.interference:interference",
+            "What requests do to each other's latency.",
+        ),
+        "ablation": ("benchmarks.commands.core.ablation:ablation", "What each technique of the core is worth."),
+        "batch": ("benchmarks.commands.gateway.batch:batch", "Lines per second through the queue of batches."),
+        "lists": (
+            "benchmarks.commands.gateway.lists:lists",
+            "Pages of the admin API over a million rows, by any filters.",
+        ),
+        "mix": ("benchmarks.commands.gateway.mix:mix", "Prompts that routing sends to the tiers in given shares."),
+        "monitor": ("benchmarks.commands.gateway.monitor:monitor", "What the quality monitor adds to a request."),
+        "overhead": (
+            "benchmarks.commands.gateway.overhead:overhead",
+            "Python per token between the core and the wire.",
+        ),
+        "quality": ("benchmarks.commands.core.quality:quality", "How far quantised arithmetic strays from float32."),
+        "quantisers": ("benchmarks.commands.core.quantisers:quantisers", "What each way of quantising loses."),
+        "kernels": ("benchmarks.commands.core.kernels:kernels", "The linear kernels beside the machine's bounds."),
+        "edge": ("benchmarks.commands.gateway.edge:edge", "First tokens on the fast path for short prompts."),
+        "route": (
+            "benchmarks.commands.gateway.route:route",
+            "CPU and wall-clock time of a routing decision, by stage.",
+        ),
+        "scheduling": ("benchmarks.commands.core.scheduling:scheduling", "What a step costs besides the model."),
+        "semantic-cache": (
+            "benchmarks.commands.gateway.semantic_cache:semantic_cache",
+            "Hits and false hits of near prompts.",
+        ),
+        "step": ("benchmarks.commands.core.step:step", "Where the time of one step of a model goes."),
+        "speculation": ("benchmarks.commands.core.speculation:speculation", "What drafted tokens are worth."),
+        "lora": ("benchmarks.commands.core.lora:lora", "What it costs that streams go through different adapters."),
+        "peers": ("benchmarks.commands.gateway.peers:peers", "Other engines and ours under the same loads, in turn."),
+        "report": ("benchmarks.commands.report:report", "Tables and plots of kept measurements."),
+        "memory": (
+            "benchmarks.commands.gateway.memory:memory",
+            "Whether a gateway takes more memory the longer it serves.",
+        ),
+        "proxy": (
+            "benchmarks.commands.gateway.proxy:proxy",
+            "What a request through the gateway costs, beside a peer.",
+        ),
+        "start": ("benchmarks.commands.gateway.start:start", "Time to ready and memory of server processes."),
+        "viewers": ("benchmarks.commands.gateway.viewers:viewers", "What live updates of the dashboard cost requests."),
+        "structured": ("benchmarks.commands.core.structured:structured", "What a JSON schema costs in speed."),
         "tiers": ("gateway.cli.bench.tiers:tiers", "What each tier gets right, and which are worth their price."),
     },
 )

@@ -11,7 +11,7 @@ from gateway.cli.bench import ManyNumbers, load_options, show_progress
 from gateway.cli.options import cache_dir_option, catalog_option, json_option, settings_from
 
 if TYPE_CHECKING:
-    from inference_core.bench import BenchOptions
+    from gateway.bench import BenchOptions
 
 
 @click.command(cls=ManyNumbers)
@@ -33,7 +33,7 @@ def core(
 
     Example: aio bench core --concurrency 1 8 32 --prompt-tokens 128 --output-tokens 64 --json
     """
-    from inference_core.bench import BenchOptions
+    from gateway.bench import BenchOptions
 
     try:
         options = BenchOptions(**given)
@@ -53,8 +53,8 @@ def _knob_changes(given: tuple[str, ...]) -> dict[str, Any]:
 async def _run(
     settings: Any, model: str | None, changes: dict[str, Any], options: "BenchOptions", as_json: bool
 ) -> None:
-    from inference_core.bench import row_text, run_bench
-    from inference_core.bench.opening import core_target, model_of
+    from gateway.bench import row_text, run_bench
+    from gateway.bench.open_core import core_target, model_of
     from inference_core.engine.live_knobs import changed_knobs, start_knobs
     from tiers.catalog.load import load_catalog
 

@@ -13,7 +13,7 @@ from gateway.cli.bench import ManyNumbers, load_options, show_progress
 from gateway.cli.options import cache_dir_option, catalog_option, json_option, settings_from
 
 if TYPE_CHECKING:
-    from inference_core.bench import BenchOptions
+    from gateway.bench import BenchOptions
 
 
 @click.command(cls=ManyNumbers)
@@ -28,7 +28,7 @@ def serve(model: str, url: str | None, catalog: str | None, cache_dir: str | Non
 
     Example: aio bench serve --concurrency 1 8 32 --json
     """
-    from inference_core.bench import BenchOptions
+    from gateway.bench import BenchOptions
 
     try:
         options = BenchOptions(**given)
@@ -40,8 +40,8 @@ def serve(model: str, url: str | None, catalog: str | None, cache_dir: str | Non
 
 
 async def _run(settings: Any, url: str | None, model: str, options: "BenchOptions", as_json: bool) -> None:
+    from gateway.bench import row_text, run_bench
     from gateway.bench.http_target import HttpTarget
-    from inference_core.bench import row_text, run_bench
 
     async with _server(settings, url) as address:
         target = HttpTarget(address, model)

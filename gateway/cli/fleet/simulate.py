@@ -65,7 +65,7 @@ def simulate(
     from gateway.fleet.simulated.comparison_tables import comparison_text, write_between
     from gateway.fleet.simulated.scoring import ServiceObjectives, Setting
     from gateway.fleet.simulated.simulation import FleetSettings
-    from inference_core.bench.trace_file import read_trace
+    from gateway.fleet.trace_file import read_trace
 
     profile = replica_profile(replica)
     fleet = FleetSettings(

@@ -49,8 +49,8 @@ def split(
     from gateway.fleet.replica_profile import replica_profile
     from gateway.fleet.simulated.disaggregated import Split, Transfer, best_split, kv_bytes_of, requests_at
     from gateway.fleet.simulated.scoring import ServiceObjectives
+    from gateway.fleet.trace_file import read_trace
     from gateway.fleet.workload import spread
-    from inference_core.bench.trace_file import read_trace
 
     path = trace or data_folder() / "traces/mooncake_conversation.jsonl"
     arrivals = spread(read_trace(path, "ms" if trace_unit == "ms" else "s"))

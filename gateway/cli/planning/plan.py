@@ -71,8 +71,8 @@ def plan(
     from gateway.fleet.capacity import Objectives, cheapest
     from gateway.fleet.knob_profiles import knob_profile
     from gateway.fleet.replica_profile import replica_profile
+    from gateway.fleet.trace_file import read_trace
     from gateway.fleet.workload import Workload, per_second, trace_workload
-    from inference_core.bench.trace_file import read_trace
 
     if sources:
         _sources(as_json)

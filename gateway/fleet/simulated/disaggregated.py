@@ -15,7 +15,7 @@ from gateway.fleet.scaling import FixedRule, ScalingRule
 from gateway.fleet.simulated.scoring import ServiceObjectives
 from gateway.fleet.simulated.simulated_replica import SimulatedRequest
 from gateway.fleet.simulated.simulation import FleetRun, FleetSettings, FleetSimulation
-from inference_core.bench.trace_file import Arrival
+from gateway.fleet.trace_file import Arrival
 from inference_core.kv_cache.layout import kv_bytes_per_token
 from inference_core.loaders.known_shapes import shape
 

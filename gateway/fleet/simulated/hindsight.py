@@ -8,7 +8,7 @@ from gateway.fleet.replica_profile import ReplicaProfile
 from gateway.fleet.scaling import FixedRule, Observation, replicas_for
 from gateway.fleet.simulated.scoring import Setting, score
 from gateway.fleet.simulated.simulation import FleetRun, FleetSettings
-from inference_core.bench.trace_file import Arrival
+from gateway.fleet.trace_file import Arrival
 
 # Over how many answers a step's base is spread; the share `busy` absorbs what is wrong with it.
 _BATCH = 8

@@ -12,8 +12,8 @@ from gateway.fleet.replica_profile import ReplicaProfile
 from gateway.fleet.scaling import ScalingRule
 from gateway.fleet.simulated.simulated_replica import SimulatedRequest
 from gateway.fleet.simulated.simulation import FleetRun, FleetSettings, FleetSimulation
+from gateway.fleet.trace_file import Arrival
 from gateway.fleet.workload import Workload
-from inference_core.bench.trace_file import Arrival
 
 
 class ServiceObjectives(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from benchmarks.commands.gateway.route import TimedClassifier
 from classifier.decision import Decision, PolicyInputs, Prediction
 from classifier.features.routing_input import routing_input_of_text
 from classifier.policy.decide import decide
 from gateway.cli import main
-from gateway.cli.bench.route import TimedClassifier
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.settings import Settings
 from quality.records.record import Record, Timings

@@ -10,13 +10,13 @@ import msgspec
 from gateway.cluster.announced import Announced, Role
 from gateway.cluster.replicated_core import ReplicatedCore
 from inference_core.errors import CoreGoneError
-from inference_core.fake_runner import hash_core
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput
 from inference_core.transport.heartbeat import SILENT_SECONDS
 from inference_core.transport.server import CoreServer
 from inference_core.transport.tcp import TcpCoreClient, TcpDoor
 from tests.gateway.cluster.silent_relay import SilentRelay
 from tests.gateway.running_gateway import PausedCore
+from tests.inference_core.hash_model import hash_core
 from tests.polling import eventually
 
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from gateway.cluster.merged_stats import merged
-from inference_core.fake_runner import hash_core
 from inference_core.protocol import Knobs, SamplingParams
 from tests.gateway.cluster.core_fleet import CoreFleet, answer, request, tokens_of, until_connected
+from tests.inference_core.hash_model import hash_core
 from tests.polling import eventually
 
 pytestmark = pytest.mark.timeout(60)

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.bench.upstream import proxied_catalogue
+from benchmarks.gateway.upstream import proxied_catalogue
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.served_process import ServedProcess, served
 from tests.tiers.loopback_server import Call, LoopbackServer

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.bench.mixed_workload import MixError, counts_of, mixed_workload
+from benchmarks.gateway.mixed_workload import MixError, counts_of, mixed_workload
 from gateway.cli import main
 from gateway.routing.router import RoutingService
 from tests.gateway.api.test_disconnects import only_record

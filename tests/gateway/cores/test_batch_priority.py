@@ -9,7 +9,6 @@ import msgspec
 
 from gateway.settings import Settings
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
-from inference_core.fake_runner import hash_core
 from inference_core.protocol import AddRequest, Knobs, SequenceOutput
 from inference_core.transport.core_thread import ThreadCoreClient
 from migrations.tables import verifications
@@ -18,6 +17,7 @@ from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings
 from quality.verification.verifier import BATCH_PRIORITY
 from tests.gateway.running_gateway import running_gateway
+from tests.inference_core.hash_model import hash_core
 from tests.quality.store.records import make_record
 
 NAMES = ("smollm2-int4", "smollm2-bf16")

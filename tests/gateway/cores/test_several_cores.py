@@ -14,7 +14,6 @@ from gateway.cores.engine import Engine
 from gateway.settings import Settings
 from inference_core.core import Core
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
-from inference_core.fake_runner import hash_core
 from inference_core.protocol import Knobs
 from inference_core.transport.core_thread import ThreadCoreClient
 from inference_core.transport.listener import UnixDoor
@@ -23,6 +22,7 @@ from inference_core.transport.unix_socket import SocketCoreClient
 from tests.gateway.device_catalog import CARD_MODEL, CPU_MODEL, write_catalog
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.scripted_tier import ScriptedTier
+from tests.inference_core.hash_model import hash_core
 from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError
 

@@ -15,8 +15,8 @@ from gateway.fleet.errors import PlanError
 from gateway.fleet.knob_profiles import KNOB_PROFILES, knob_profile
 from gateway.fleet.replica_profile import profiles, replica_profile
 from gateway.fleet.simulated.cases import VOICE, cases, edge_nodes, voice_rows
+from gateway.fleet.trace_file import Arrival
 from gateway.fleet.workload import Workload, per_second, spread, trace_workload
-from inference_core.bench.trace_file import Arrival
 
 L4 = "llama-3.1-8b/awq-int4/l4"
 MEASUREMENTS = Path(__file__).parents[3] / "docs" / "measurements"

@@ -8,7 +8,7 @@ from gateway.fleet.scaling import FixedRule
 from gateway.fleet.simulated.disaggregated import Transfer, best_split, kv_bytes_of, requests_at, run_apart
 from gateway.fleet.simulated.scoring import ServiceObjectives
 from gateway.fleet.simulated.simulation import FleetSettings
-from inference_core.bench.trace_file import Arrival
+from gateway.fleet.trace_file import Arrival
 
 PROFILE = replica_profile("llama-3.1-8b/awq-int4/l4")
 FAST = Transfer(bytes_per_token=kv_bytes_of(PROFILE), bytes_per_s=50e9)

@@ -10,7 +10,7 @@ from gateway.fleet.simulated.comparison import FITTED, REACTIVE, compare, fewest
 from gateway.fleet.simulated.comparison_tables import comparison_text, write_between
 from gateway.fleet.simulated.scoring import Score, ServiceObjectives, Setting
 from gateway.fleet.simulated.simulation import FleetSettings
-from inference_core.bench.trace_file import Arrival
+from gateway.fleet.trace_file import Arrival
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from gateway.fleet.simulated.hindsight import ScheduleRule, cheapest_schedule
 from gateway.fleet.simulated.scoring import ServiceObjectives, Setting, score
 from gateway.fleet.simulated.simulated_replica import SimulatedReplica, SimulatedRequest
 from gateway.fleet.simulated.simulation import FleetSettings, FleetSimulation
+from gateway.fleet.trace_file import Arrival
 from gateway.fleet.workload import Workload
-from inference_core.bench.trace_file import Arrival
 from tests.examples import examples
 
 PROFILE = msgspec.structs.replace(replica_profile("smollm2-135m-int4-cpu"), prompt_pair_s=0.0, context_token_s=0.0)

@@ -7,9 +7,9 @@ from threading import Event, Thread
 from typing import Any
 
 from inference_core.core import Core
-from inference_core.fake_runner import hash_core
 from inference_core.protocol import AddRequest
 from inference_core.transport.server import serve_core
+from tests.inference_core.hash_model import hash_core
 
 DEADLY_TOKENS = 13
 

@@ -14,10 +14,10 @@ import pytest_asyncio
 from gateway.embedding.core_embedder import CoreEmbedder
 from gateway.http import worker_app
 from inference_core.errors import CoreLostError
-from inference_core.fake_runner import hash_core
 from tests.gateway.embedding_catalog import TEXTS, TOKEN_USD, embedding_settings
 from tests.gateway.jobs.batching import made, outcome, request_line
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.inference_core.hash_model import hash_core
 from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.errors import TierLostError
 from tiers.tier import UsageMeter

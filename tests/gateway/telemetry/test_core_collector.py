@@ -1,8 +1,8 @@
 """What a core's snapshot says is what Prometheus scrapes."""
 
 from gateway.telemetry.metrics_export.core_collector import CoreCollector
-from inference_core.fake_runner import hash_core
 from inference_core.protocol import HandoverStats, SwapStats
+from tests.inference_core.hash_model import hash_core
 
 
 def test_handovers_are_told_by_what_became_of_them() -> None:

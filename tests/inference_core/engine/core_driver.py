@@ -8,11 +8,11 @@ from letters import know_grammars, matcher_of
 from inference_core.core import Core
 from inference_core.errors import BadLogitsError, QueueFullError
 from inference_core.execution.runner import OverlappingRunner
-from inference_core.fake_runner import GREEDY, HashModelRunner, VirtualClock
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput, TokenLogprob
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 from inference_core.scheduling.sequence import choice_seed
 from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence, StepPlan, StepResult
+from tests.inference_core.hash_model import GREEDY, HashModelRunner, VirtualClock
 
 BLOCK = 4
 SLAB_BYTES = 1024  # 16 blocks of 4 tokens at width 1, 5 at width 3

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from inference_core.core import Core
-from inference_core.fake_runner import HashModelRunner, VirtualClock
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
+from tests.inference_core.hash_model import HashModelRunner, VirtualClock
 
 SLAB_BYTES = 1 << 16
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from inference_core.core import Core
 from inference_core.errors import InvalidRequestError
-from inference_core.fake_runner import GREEDY, HashModelRunner
 from inference_core.grammar.limits import Limits
 from inference_core.grammar.remote import RemoteMatcher
 from inference_core.grammar.server_process import own_server
@@ -20,6 +19,7 @@ from inference_core.protocol import AddRequest, Grammar, Knobs, SamplingParams, 
 from tests.examples import examples
 from tests.inference_core.grammar.byte_vocabulary import SIZE, ByteVocabulary
 from tests.inference_core.grammar.hostile_grammars import LATE, as_text, intersection
+from tests.inference_core.hash_model import GREEDY, HashModelRunner
 from tests.polling import until
 from tests.process_tree import children, cpu_seconds, lives
 

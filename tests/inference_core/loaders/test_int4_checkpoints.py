@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inference_core.bench.quality import Variant, window_logits
+from benchmarks.core.quality import Variant, window_logits
 from inference_core.errors import ModelFileError
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize

@@ -2,7 +2,7 @@
 
 import torch
 
-from inference_core.bench.quantisers import weights
+from benchmarks.core.quantisers import weights
 from inference_core.model_config import ModelConfig
 from inference_core.quantization.activation_statistics import ActivationStatistics
 from inference_core.quantization.layer import SITES, LayerTensors, Site, layer_forward

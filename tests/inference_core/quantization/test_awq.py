@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference_core.bench.quantisers import activations, weights
+from benchmarks.core.quantisers import activations, weights
 from inference_core.models.rotary import rotary_table
 from inference_core.quantization.activation_statistics import output_error
 from inference_core.quantization.awq import AWQ, search_scales, search_shrink

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference_core.bench.quantisers import activations
+from benchmarks.core.quantisers import activations
 from inference_core.models.rotary import rotary_table
 from inference_core.quantization.folding import fold, tied_to_values
 from inference_core.quantization.layer import ATTENTION_OUTPUT, SITES, Site, layer_forward

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from inference_core.bench.quantisers import weights
+from benchmarks.core.quantisers import weights
 from inference_core.loaders.scaled_blocks import E4M3
 from inference_core.quantization.fp8 import BLOCK, fp8_blocks, fp8_rows, spread
 

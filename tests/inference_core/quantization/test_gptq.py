@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference_core.bench.quantisers import activations, weights
+from benchmarks.core.quantisers import activations, weights
 from inference_core.errors import QuantizationError
 from inference_core.quantization.gptq import gptq_codes
 from inference_core.quantization.int4_grid import int4_grid

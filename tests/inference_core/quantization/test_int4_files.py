@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from inference_core.bench.quantisers import weights
+from benchmarks.core.quantisers import weights
 from inference_core.loaders.int4_groups import Int4Format
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.quantization.int4_files import awq_parts, gptq_parts

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference_core.bench.quantisers import activations, weights
+from benchmarks.core.quantisers import activations, weights
 from inference_core.quantization.smoothquant import int8_rows, smoothing_scales, w8a8_outputs
 
 

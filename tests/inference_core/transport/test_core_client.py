@@ -7,8 +7,8 @@ import pytest
 from scripted_core import ScriptedCore, expected_tokens
 
 from inference_core.errors import CoreGoneError, CoreLostError, InvalidRequestError
-from inference_core.fake_runner import HashModelRunner, hash_core
 from inference_core.protocol import Knobs
+from tests.inference_core.hash_model import HashModelRunner, hash_core
 from tests.polling import eventually
 
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from inference_core.errors import CoreGoneError
-from inference_core.fake_runner import hash_core
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.transport.core_thread import ThreadCoreClient
+from tests.inference_core.hash_model import hash_core
 from tests.inference_core.transport.scripted_core import ScriptedCore
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inference_core.errors import InvalidRequestError, QueueFullError
-from inference_core.fake_runner import hash_core
+from tests.inference_core.hash_model import hash_core
 
 
 async def test_an_embedded_prompt_is_the_mean_of_its_hidden_states(connect):

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from inference_core.errors import CoreGoneError, HandoverError, InvalidRequestError
-from inference_core.fake_runner import hash_core
 from inference_core.protocol import SamplingParams
 from inference_core.protocol.evidence import EvidenceRequest
 from inference_core.transport import remote_prefill as handover
@@ -15,6 +14,7 @@ from inference_core.transport.core_thread import ThreadCoreClient
 from inference_core.transport.remote_prefill import chain_of, hand_over, hands_over, require_alike
 from inference_core.transport.server import CoreServer
 from inference_core.transport.tcp import TcpCoreClient, TcpDoor
+from tests.inference_core.hash_model import hash_core
 
 PROMPT = list(range(700))
 FULL = 43  # blocks of 16 tokens

@@ -7,10 +7,10 @@ import threading
 import pytest
 from scripted_core import ScriptedCore
 
-from inference_core.fake_runner import VirtualClock
 from inference_core.protocol import CoreHealth
 from inference_core.transport.event_client import EventClient
 from inference_core.transport.watchdog import Watchdog
+from tests.inference_core.hash_model import VirtualClock
 
 
 class Reports(list[str | None]):

@@ -1,0 +1,1 @@
+"""What routing and answer checks are worth on recorded answers."""

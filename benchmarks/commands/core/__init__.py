@@ -1,0 +1,1 @@
+"""Commands that measure a core, its models and kernels."""

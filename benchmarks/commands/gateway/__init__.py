@@ -1,0 +1,1 @@
+"""Commands that measure a gateway and its parts."""

@@ -1,0 +1,66 @@
+"""`aio bench proxy`: what the gateway adds to an upstream that answers at once, beside a peer in front of it."""
+
+import asyncio
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from gateway.cli.options import json_option, settings_from
+
+
+@click.command()
+@click.option("--concurrency", type=click.IntRange(min=1), multiple=True, default=(1, 8), show_default=True)
+@click.option("--rate", type=click.FloatRange(min=0), default=200.0, show_default=True, help="Poisson arrivals per s.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Of every round.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--upstream", help="Upstream to proxy to, up to /v1; a peer has to use the same.  [launches one]")
+@click.option("--peer", metavar="URL", help="A gateway that runs already, to take turns with.")
+@click.option("--peer-model", default="mock", show_default=True)
+@click.option("--cache", is_flag=True, help="Also what the response cache costs where it misses, and saves.")
+@json_option
+def proxy(upstream: str | None, peer: str | None, peer_model: str, cache: bool, as_json: bool, **given: Any) -> None:
+    """Requests per second and latency through one gateway process: keys, routing, limits and the ledger on.
+
+    Example: aio bench proxy --upstream http://127.0.0.1:9001/v1 --peer http://127.0.0.1:4000
+    """
+    asyncio.run(_run(upstream, peer, peer_model, cache, as_json, **given))
+
+
+async def _run(
+    upstream: str | None, peer: str | None, peer_model: str, cache: bool, as_json: bool, **given: Any
+) -> None:
+    from contextlib import AsyncExitStack
+
+    from benchmarks.gateway.proxy import Target, TargetError, bench_proxy, require_answer
+    from benchmarks.gateway.upstream import proxied_catalogue, running_upstream
+    from gateway.processes.server_process import running_server
+
+    key = secrets.token_urlsafe(24)
+    # A gateway without its upstream is never ready, and whoever is asked waits for the whole answer.
+    for option, given_url, model in (("--upstream", upstream, "mock"), ("--peer", peer, peer_model)):
+        if given_url is not None:
+            try:
+                await require_answer(Target(option, given_url.removesuffix("/v1"), model))
+            except TargetError as error:
+                raise click.ClickException(f"{option} {given_url}: {error}") from error
+    with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
+        async with AsyncExitStack() as stack:
+            url = upstream if upstream is not None else await stack.enter_async_context(running_upstream())
+            catalogue = Path(folder) / "catalogue.toml"
+            catalogue.write_text(proxied_catalogue(url), encoding="utf-8")
+            settings = settings_from(catalog=str(catalogue), data_dir=folder)
+            environment = {"AIO_API_KEYS": f"bench={key}"}
+            server = await stack.enter_async_context(running_server(settings, environment, "gateway"))
+            targets = [Target("direct", url.removesuffix("/v1"), "mock"), Target("aio", server.url, "auto", key)]
+            if cache:
+                targets.append(Target("aio, miss", server.url, "auto", key, cache="use"))
+                targets.append(Target("aio, hit", server.url, "auto", key, cache="use", repeats=True))
+            if peer is not None:
+                targets.append(Target("peer", peer, peer_model))
+            async for row in bench_proxy(targets, **given):
+                values = msgspec.structs.asdict(row)
+                click.echo(msgspec.json.encode(row) if as_json else "  ".join(f"{k}={v}" for k, v in values.items()))

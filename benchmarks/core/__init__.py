@@ -1,0 +1,1 @@
+"""Benchmarks of a core by itself: models, scheduling, decoding features."""

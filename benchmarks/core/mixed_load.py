@@ -1,0 +1,33 @@
+"""A load that gives every technique something to do: shared prefixes, long prompts, answers of different lengths."""
+
+import random
+
+from gateway.bench.workload import Job, Prompts
+
+PREFIX_WORDS = 256
+LONG_WORDS = 1024
+ANSWER_LIMIT = 256
+_ANSWER_LEAST = 8
+_ANSWER_MEAN = 48
+
+
+def mixed_jobs(seed: int, count: int) -> list[Job]:
+    """`count` jobs: half share a prefix of `PREFIX_WORDS`, one in sixteen has `LONG_WORDS`, the rest 32 to 256 words.
+
+    Answers are exponential in length around 48 tokens; every job declares that it may be `ANSWER_LIMIT` long.
+
+    Which job is of which kind depends on its place alone, so that every load of a multiple of 16 has the same mixture.
+    """
+    draw = random.Random(seed)
+    shared, own = Prompts(seed, PREFIX_WORDS), Prompts(seed + 1, 0)
+    jobs = []
+    for place in range(count):
+        length = min(ANSWER_LIMIT, _ANSWER_LEAST + round(draw.expovariate(1 / (_ANSWER_MEAN - _ANSWER_LEAST))))
+        if place % 2 == 0:
+            prompt = shared.draw(draw.randint(16, 64))
+        elif place % 16 == 9:
+            prompt = own.draw(LONG_WORDS)
+        else:
+            prompt = own.draw(draw.randint(32, 256))
+        jobs.append(Job(prompt, length, limit=ANSWER_LIMIT))
+    return jobs

@@ -1,0 +1,1 @@
+"""Benchmarks of the gateway: what its parts cost, on real processes."""

@@ -1,0 +1,78 @@
+"""How fast a server is ready and how much memory it keeps: measured on real processes from outside."""
+
+import asyncio
+import statistics
+from collections.abc import AsyncIterator, Callable
+from itertools import islice
+from typing import Any
+
+import httpx
+
+from gateway.bench.workload import Prompts
+from gateway.processes.server_process import ServerProcess, running_cores, running_server
+from gateway.settings import Settings
+
+MODELS = ("tier-1", "tier-2", "tier-1", "tier-3", "tier-1", "tier-4")
+IN_FLIGHT = 8
+Progress = Callable[[str, float], None]
+
+
+async def bench_start(
+    settings: Settings, *, starts: int, requests: int, samples: int, progress: Progress
+) -> AsyncIterator[dict[str, Any]]:
+    """Rows: time until ready per role over `starts` warm starts, then memory over `requests` requests.
+
+    Every start but the first, which is not counted, finds repacked weights and compiled Python. Resident bytes are
+    read `samples` times, evenly over the requests, of prompts that all differ, streamed and whole, on all tiers.
+    """
+    environment = {"AIO_LOG_LEVEL": "error", "AIO_MONITOR": "false"}
+    yield await _ready_row(settings, environment, "all", starts, progress)
+    async with running_cores(settings):
+        yield await _ready_row(settings, environment, "gateway", starts, progress)
+    async with running_server(settings, environment) as server:
+        yield {"measure": "memory", "requests": 0, "resident_mb": round(server.resident_bytes() / 1e6, 1)}
+        async for done in _served(server, requests, max(1, requests // samples), progress):
+            yield {"measure": "memory", "requests": done, "resident_mb": round(server.resident_bytes() / 1e6, 1)}
+
+
+async def _ready_row(
+    settings: Settings, environment: dict[str, str], role: str, starts: int, progress: Progress
+) -> dict[str, Any]:
+    seconds = []
+    for number in range(starts + 1):
+        async with running_server(settings, environment, role) as server:
+            seconds.append(server.ready_seconds)
+        progress(f"starting role {role}", (number + 1) / (starts + 1))
+    warm = sorted(seconds[1:])
+    named = {"min": warm[0], "median": statistics.median(warm), "max": warm[-1]}
+    row: dict[str, Any] = {"measure": "ready", "role": role, "starts": starts}
+    return row | {f"seconds_{name}": round(value, 3) for name, value in named.items()}
+
+
+async def _served(server: ServerProcess, requests: int, every: int, progress: Progress) -> AsyncIterator[int]:
+    """Send requests a few at a time; yields the count done after each `every`."""
+    prompts = Prompts(seed=11, shared_prefix=0)
+    async with httpx.AsyncClient(base_url=server.url, timeout=600) as client:
+
+        async def one(number: int) -> None:
+            body = {
+                "model": MODELS[number % len(MODELS)],
+                "messages": [{"role": "user", "content": prompts.draw(20 + number % 100)}],
+                "max_tokens": 8 + number % 16,
+                "stream": number % 2 == 0,
+            }
+            (await client.post("/v1/chat/completions", json=body)).raise_for_status()
+
+        numbers = iter(range(requests))
+        done = 0
+        while batch := list(islice(numbers, every)):
+            pending = iter(batch)
+
+            async def worker(pending: Any = pending) -> None:
+                for number in pending:
+                    await one(number)
+
+            await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
+            done += len(batch)
+            progress("serving", done / requests)
+            yield done

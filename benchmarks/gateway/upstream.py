@@ -1,0 +1,118 @@
+"""An OpenAI-compatible upstream with ready answers, in a process of its own: what benchmarks of proxying proxy to."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+WORDS = ["Paris", "is", "the", "capital", "of", "France", "."]
+USAGE = {"prompt_tokens": 12, "completion_tokens": len(WORDS), "total_tokens": 12 + len(WORDS)}
+_LAUNCH = "from benchmarks.gateway.upstream import main; main()"
+
+_TIER = """
+[[tiers]]
+number = {number}
+name = "remote-{number}"
+class = "{kind}"
+price = {{ input_usd_per_million = {price}, output_usd_per_million = {price} }}
+objective = {{ ttft_ms = 500, itl_ms = 50 }}
+expected_answer_tokens = 200
+mean_latency_ms = 1000
+max_tokens = 4096
+remote = {{ base_url = "{url}", model = "{model}", max_context = 32768 }}
+"""
+
+
+def _frame(choices: list[object], kind: str) -> dict[str, object]:
+    return {"id": "mock-1", "object": kind, "created": 1, "model": "mock", "choices": choices}
+
+
+def _events(usage: bool) -> bytes:
+    deltas: list[dict[str, str]] = [{"role": "assistant", "content": ""}, *({"content": f"{w} "} for w in WORDS), {}]
+    frames = [
+        _frame([{"index": 0, "delta": d, "finish_reason": None if d else "stop"}], "chat.completion.chunk")
+        for d in deltas
+    ]
+    if usage:
+        frames.append(_frame([], "chat.completion.chunk") | {"usage": USAGE})
+    return b"".join(b"data: " + msgspec.json.encode(frame) + b"\n\n" for frame in frames) + b"data: [DONE]\n\n"
+
+
+def _answer(kind: str, body: bytes) -> bytes:
+    return f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
+_CHOICE = {"index": 0, "message": {"role": "assistant", "content": " ".join(WORDS)}, "finish_reason": "stop"}
+WHOLE = _answer("application/json", msgspec.json.encode(_frame([_CHOICE], "chat.completion") | {"usage": USAGE}))
+STREAMED = {usage: _answer("text/event-stream", _events(usage)) for usage in (False, True)}
+MODELS = _answer("application/json", b'{"object":"list","data":[{"id":"mock","object":"model"}]}')
+
+
+class Upstream(asyncio.Protocol):
+    """One kept connection; looks only for what it must know of a request."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._buffer += data
+        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
+            head = self._buffer[:end].lower()
+            at = head.find(b"\r\ncontent-length:")
+            stop = end + 4 + (int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0)
+            if len(self._buffer) < stop:
+                return
+            body, self._buffer = self._buffer[end + 4 : stop].replace(b" ", b""), self._buffer[stop:]
+            assert self._transport is not None
+            self._transport.write(_reply(head, body))
+
+
+def _reply(head: bytes, body: bytes) -> bytes:
+    if head.startswith(b"get"):
+        return MODELS
+    return STREAMED[b'"include_usage":true' in body] if b'"stream":true' in body else WHOLE
+
+
+def main() -> None:
+    """Serve on a free port of this machine, which is printed, until standard input ends."""
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Upstream, "127.0.0.1", 0, backlog=1024)
+        print(server.sockets[0].getsockname()[1], flush=True)
+        async with server:
+            await loop.run_in_executor(None, sys.stdin.read)
+
+    asyncio.run(serve())
+
+
+@asynccontextmanager
+async def running_upstream() -> AsyncIterator[str]:
+    """The base URL of an upstream that runs as long as the context does."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _LAUNCH, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        port = int(await process.stdout.readline())
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+def proxied_catalogue(url: str, model: str = "mock") -> str:
+    """A catalogue whose four tiers are all `model` of the upstream at `url`, up to /v1."""
+    kinds = ("SIMPLE", "MEDIUM", "COMPLEX", "EXPERT")
+    return 'name = "proxied"\n' + "".join(
+        _TIER.format(number=n, kind=kind, price=float(n), url=url, model=model) for n, kind in enumerate(kinds, start=1)
+    )

@@ -1,0 +1,1 @@
+"""Benchmarks of single kernels, on a CPU and on a CUDA device."""

@@ -1,0 +1,1 @@
+"""Measurement files, and the tables, plots and page made from them."""

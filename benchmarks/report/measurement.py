@@ -1,0 +1,125 @@
+"""A measurement as a file of JSON lines, written row by row: one that was cut short goes on where it stopped."""
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.report.machine import describe_machine
+
+log = logging.getLogger(__name__)
+Row = dict[str, Any]
+
+
+class MeasurementError(ValueError):
+    """A file is no measurement; the message names it and what is wrong."""
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured, with which settings, on which machine. Equal heads but for `started` may be continued."""
+
+    measurement: str
+    settings: dict[str, Any]
+    machine: dict[str, Any]
+    started: str
+
+
+class Measurement:
+    """Rows under a head, and at last the results drawn from them.
+
+    The file's first line is the head, each further line {"row": …}, the last {"results": …, "finished": …}. Without a
+    `path` nothing is written.
+    """
+
+    def __init__(self, head: Head, path: Path | None = None) -> None:
+        self.head = head
+        self.rows: list[Row] = []
+        self.results: Any = None
+        self.finished: str | None = None
+        self._path = path
+
+    @classmethod
+    def begin(
+        cls, measurement: str, settings: dict[str, Any], path: Path | None = None, *, keep: bool = False
+    ) -> "Measurement":
+        """Go on with the unfinished measurement of the same kind, settings and machine in `path`, or start it anew.
+
+        A finished one is replaced unless `keep` says that it stands; one of something else is replaced.
+        """
+        plain = msgspec.to_builtins(settings)
+        head = Head(measurement=measurement, settings=plain, machine=describe_machine(), started=_now())
+        if path is not None and path.exists():
+            try:
+                found = cls.read(path)
+            except MeasurementError as error:
+                log.warning("%s; it is replaced", error)
+            else:
+                if found._is_of(head) and (keep or found.finished is None):
+                    found._path = path
+                    if found.finished is None:
+                        found._rewrite()
+                    return found
+        begun = cls(head, path)
+        begun._rewrite()
+        return begun
+
+    @classmethod
+    def read(cls, path: Path) -> "Measurement":
+        """The measurement in `path`; a last line that was cut off is left out. Raises `MeasurementError`, `OSError`."""
+        lines = path.read_bytes().splitlines()
+        try:
+            found = cls(msgspec.json.decode(lines[0] if lines else b"", type=Head))
+        except msgspec.MsgspecError as error:
+            raise MeasurementError(f"{path} does not begin like a measurement: {error}") from error
+        for number, line in enumerate(lines[1:], 2):
+            try:
+                found._take(msgspec.json.decode(line, type=dict[str, Any]))
+            except msgspec.MsgspecError as error:
+                if number == len(lines):
+                    break
+                raise MeasurementError(f"{path}, line {number}: {error}") from error
+        return found
+
+    def find(self, **columns: Any) -> Row | None:
+        """The row with these values, if it has been measured."""
+        return next((row for row in self.rows if all(row.get(k) == v for k, v in columns.items())), None)
+
+    def add(self, row: Row) -> None:
+        """Keep a row, in the file at once."""
+        self.rows.append(row)
+        self._append({"row": row})
+
+    def finish(self, results: Any) -> None:
+        """Nothing more comes; `results` is what the rows say, as plain values. One that is finished stays so."""
+        if self.finished is not None:
+            return
+        self.results, self.finished = results, _now()
+        self._append({"results": results, "finished": self.finished})
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if "row" in line:
+            self.rows.append(line["row"])
+        elif "results" in line:
+            self.results, self.finished = line["results"], line.get("finished")
+
+    def _is_of(self, head: Head) -> bool:
+        mine, other = ({**msgspec.to_builtins(h), "started": ""} for h in (self.head, head))
+        return msgspec.json.encode(mine) == msgspec.json.encode(other)
+
+    def _rewrite(self) -> None:
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [msgspec.json.encode(self.head), *(msgspec.json.encode({"row": row}) for row in self.rows)]
+        self._path.write_bytes(b"\n".join(lines) + b"\n")
+
+    def _append(self, line: dict[str, Any]) -> None:
+        if self._path is not None:
+            with self._path.open("ab") as file:
+                file.write(msgspec.json.encode(line) + b"\n")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,226 @@
+"""Fills the marked places of a Markdown page with what measurements say, so that no figure is typed by hand."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.core.ablation import AblationResults
+from benchmarks.core.interference import InterferenceResults
+from benchmarks.core.speculation import SpeculationResults
+from benchmarks.core.sweep import SweepResults
+from benchmarks.report.measurement import Head, Measurement, MeasurementError
+from benchmarks.report.peer_tables import goals_table, results_of, systems_table
+from gateway.reporting.ablation_tables import ablation_tables
+from gateway.reporting.tables import interference_tables, markdown, number, speculation_table, sweep_table
+
+_PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+class PageError(ValueError):
+    """A page has no place for a part; the message names both."""
+
+
+def places(page: str) -> list[str]:
+    """Names of the marked places: `<!-- measured: NAME -->` to `<!-- end -->`, each on a line."""
+    return [match["name"] for match in _PLACE.finditer(page)]
+
+
+def filled(page: str, parts: Mapping[str, str]) -> str:
+    """`page` with each part between its marks; places without a part stay as they are. Raises `PageError`."""
+    if unknown := set(parts) - set(places(page)):
+        raise PageError(f"the page has no place for {', '.join(sorted(unknown))}; it has {', '.join(places(page))}")
+
+    def fill(match: re.Match[str]) -> str:
+        part = parts.get(match["name"])
+        return match[0] if part is None else f"{match[1]}\n{part}\n\n{match[3]}"
+
+    return _PLACE.sub(fill, page)
+
+
+def parts_of(folder: Path) -> dict[str, str]:
+    """The text of every part that the measurements in `folder` give, finished ones only. Raises `MeasurementError`."""
+    parts: dict[str, str] = {}
+    for name, draw in _MEASURED.items():
+        if (measurement := finished(folder, name)) is not None:
+            texts = draw(measurement, folder)
+            first = next(iter(texts))
+            parts |= texts | {first: f"{texts[first]}\n\n{machine_line(measurement.head)}"}
+    for name, listing in _LISTINGS.items():
+        path = folder / f"{name}.jsonl"
+        if path.exists():
+            parts[name] = listing.table(path)
+    for name, path, draw_file in (
+        ("route", folder / "route.json", _route),
+        ("kernels", folder / "kernels.jsonl", _kernels),
+    ):
+        if path.exists():
+            parts[name] = draw_file(path)
+    return parts
+
+
+def finished(folder: Path, name: str) -> Measurement | None:
+    """The measurement NAME.jsonl of `folder`, if it is there and finished. Raises `MeasurementError`."""
+    path = folder / f"{name}.jsonl"
+    if not path.exists():
+        return None
+    measurement = Measurement.read(path)
+    return None if measurement.finished is None else measurement
+
+
+def machine_line(head: Head) -> str:
+    """The machine and the day of a measurement, in a sentence."""
+    machine = head.machine
+    flags = ", ".join(machine.get("flags", [])) or "none of the vector extensions that matter"
+    memory = f", {machine['memory_gib']:g} GiB" if "memory_gib" in machine else ""
+    return (
+        f"Measured on {head.started[:10]}: {machine['cpus']} CPUs of {machine['processor']} ({flags}){memory}, kernels "
+        f"{machine['kernels']}, Python {machine['python']}."
+    )
+
+
+def _peers(measurement: Measurement, folder: Path) -> dict[str, str]:
+    results = results_of(measurement.rows)
+    return {"goals": f"{goals_table(results, _bounds(folder))}\n\n{_image('peers')}", "peers": systems_table(results)}
+
+
+def _bounds(folder: Path) -> dict[str, float]:
+    """What the machine allows, by name, from the rows of `aio bench kernels`; {} if they were not measured."""
+    path = folder / "kernels.jsonl"
+    rows = _rows(path) if path.exists() else []
+    found: dict[str, float] = next((row["bounds"] for row in rows if "bounds" in row), {})
+    return found
+
+
+def _kernels(path: Path) -> str:
+    """The machine's peaks and bounds, then each kernel beside its bound."""
+    rows = _rows(path)
+    peaks = [[name, _cell(value)] for row in rows for name, value in row.get("machine", {}).items()]
+    allowed = [[name, _cell(value)] for row in rows for name, value in row.get("bounds", {}).items()]
+    columns = ("scheme", "projection", "rows", "us", "gmac_s", "gb_s", "bound", "of_bound")
+    kernels = [[_cell(row.get(name)) for name in columns] for row in rows if "scheme" in row]
+    heads = (["peak of the machine", "measured"], ["bound", "tokens/s"], list(columns))
+    tables = zip(heads, (peaks, allowed, kernels), strict=True)
+    return "\n\n".join(markdown(head, cells) for head, cells in tables if cells)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """A command's JSON lines. Raises `MeasurementError`."""
+    try:
+        return [msgspec.json.decode(line, type=dict[str, Any]) for line in path.read_bytes().splitlines() if line]
+    except msgspec.MsgspecError as error:
+        raise MeasurementError(f"{path} does not hold rows as JSON lines: {error}") from error
+
+
+def _sweep(measurement: Measurement, folder: Path) -> dict[str, str]:
+    table = sweep_table(msgspec.convert(measurement.results, SweepResults))
+    return {"sweep": f"{table}\n\n{_image('sweep')}"}
+
+
+def _interference(measurement: Measurement, folder: Path) -> dict[str, str]:
+    return {"interference": interference_tables(msgspec.convert(measurement.results, InterferenceResults))}
+
+
+def _ablation(measurement: Measurement, folder: Path) -> dict[str, str]:
+    results = msgspec.convert(measurement.results, AblationResults)
+    return {"ablation": f"{ablation_tables(results)}\n\n{_image('ablation')}"}
+
+
+def _speculation(measurement: Measurement, folder: Path) -> dict[str, str]:
+    results = msgspec.convert(measurement.results, SpeculationResults)
+    name = {"prompt_lookup": "lookup", "draft_model": "draft"}[results.way]
+    return {name: speculation_table(results)}
+
+
+def _image(name: str) -> str:
+    """A plot that `plots.draw_plots` makes of the same measurement."""
+    return f"![{_PICTURED[name]}](img/{name}.png)"
+
+
+_PICTURED = {
+    "peers": "Output tokens per second of each engine at 1, 8 and 32 requests in flight",
+    "sweep": "Throughput over latency, and latencies over concurrency",
+    "ablation": "Effect of each technique alone and in the full system, and throughput as one is added to the other",
+}
+
+_MEASURED: dict[str, Callable[[Measurement, Path], dict[str, str]]] = {
+    "peers": _peers,
+    "sweep": _sweep,
+    "interference": _interference,
+    "ablation": _ablation,
+    "lookup": _speculation,
+    "draft": _speculation,
+}
+
+
+def _route(path: Path) -> str:
+    try:
+        shown = json.loads(path.read_text(encoding="utf-8"))
+        stages = [("the whole decision", shown["decision"]), *((stage["stage"], stage) for stage in shown["stages"])]
+        rows = [[name, *(f"{stage['cpu_ms'][p]:.3f}" for p in ("p50", "p90", "p99"))] for name, stage in stages]
+    except (ValueError, KeyError, TypeError) as error:
+        raise MeasurementError(f"{path} is no output of `aio bench route --json`: {error!r}") from error
+    return markdown([f"stage ({shown['prompts']:,} prompts)", "p50 ms", "p90 ms", "p99 ms"], rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A command's JSON lines as a table: columns of the rows, and their titles."""
+
+    columns: Sequence[tuple[str, str]]
+
+    def table(self, path: Path) -> str:
+        """Raises `MeasurementError` for a file of anything else."""
+        cells = [[_cell(row.get(name)) for name, _ in self.columns] for row in _rows(path)]
+        return markdown([title for _, title in self.columns], cells)
+
+
+_LISTINGS = {
+    "proxy": Listing(
+        (
+            ("target", "target"),
+            ("stream", "streamed"),
+            ("loop", "loop"),
+            ("offered", "offered"),
+            ("req_s", "answers/s"),
+            ("p50_ms", "p50 ms"),
+            ("p99_ms", "p99 ms"),
+            ("ok", "answered"),
+            ("errors", "errors"),
+        )
+    ),
+    "step": Listing(
+        (
+            ("step", "step"),
+            ("sequences", "sequences"),
+            ("tokens", "tokens"),
+            ("total_ms", "total ms"),
+            ("linears_ms", "linears"),
+            ("attention_ms", "attention"),
+            ("vocabulary_projection_ms", "vocabulary projection"),
+            ("rotary_and_cache_write_ms", "rotary embedding, cache write"),
+            ("rest_ms", "rest"),
+        )
+    ),
+    "start": Listing(
+        (
+            ("measure", "measure"),
+            ("role", "role"),
+            ("seconds_median", "seconds to ready, median"),
+            ("seconds_min", "least"),
+            ("seconds_max", "most"),
+            ("requests", "requests served"),
+            ("resident_mb", "resident MB"),
+        )
+    ),
+}
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return number(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,205 @@
+"""What a comparison with other engines says: the goals' table, and every figure behind it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from benchmarks.report.measurement import Row
+from benchmarks.report.rounds import Spread, ratio, spread
+from gateway.reporting.tables import markdown, middle, number, ranged, times
+
+OURS = "aio"
+STREAM_LOADS = ("one stream", "many streams")
+_FIGURES = ("out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p50_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One line of the goals: a figure of a load, and how many times better than the best peer it is to be.
+
+    `reach` and `aim` are ratios, above 1 where ours is better. `lower`: the smaller figure is the better one. `bound`
+    names what the machine itself could do, in `aio bench kernels`.
+    """
+
+    name: str
+    transport: str
+    load: str
+    concurrency: int
+    figure: Callable[[Row], float | None]
+    lower: bool
+    reach: float
+    aim: float | None = None
+    bound: str | None = None
+
+
+def _column(name: str) -> Callable[[Row], float | None]:
+    def value(row: Row) -> float | None:
+        found: float | None = row[name]
+        return found
+
+    return value
+
+
+def _prefill(row: Row) -> float | None:
+    """Prompt tokens per second until the first one of the answer."""
+    return row["mean_prompt"] / row["ttft_p50_ms"] * 1e3 if row["ttft_p50_ms"] and row["mean_prompt"] else None
+
+
+_SPEED, _TTFT, _TTFT_TAIL = _column("out_tok_s"), _column("ttft_p50_ms"), _column("ttft_p99_ms")
+GOALS = (
+    Goal("output tokens/s, 1 stream", "in process", "one stream", 1, _SPEED, False, 3, 3.5, "decode_1"),
+    Goal("output tokens/s, 8 streams", "in process", "many streams", 8, _SPEED, False, 2, 2.4, "closed_loop_8"),
+    Goal("output tokens/s, 32 streams", "in process", "many streams", 32, _SPEED, False, 1.5, 2, "closed_loop_32"),
+    Goal("prefill tokens/s, 1,024 in", "in process", "long prompt", 1, _prefill, False, 1.4, 1.7, "prefill_1024"),
+    Goal("TTFT p50 ms, 16 in, 1 stream", "in process", "short prompt", 1, _TTFT, True, 2.1, 3),
+    Goal("TTFT p50 ms, 32 streams", "in process", "many streams", 32, _TTFT, True, 1, 2),
+    Goal("TTFT p99 ms, 32 streams", "in process", "many streams", 32, _TTFT_TAIL, True, 2, 4),
+    Goal("output tokens/s, 1 stream", "http", "one stream", 1, _SPEED, False, 4),
+    Goal("output tokens/s, 8 streams", "http", "many streams", 8, _SPEED, False, 2.5),
+    Goal("output tokens/s, 32 streams", "http", "many streams", 32, _SPEED, False, 1.8),
+)
+
+
+class GoalResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A goal, the best peer's figure and ours, and how many times better ours is."""
+
+    name: str
+    transport: str
+    peer: str
+    peers: Spread
+    ours: Spread
+    better: Spread
+    reach: float
+    aim: float | None
+    bound: str | None
+
+
+class SystemFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """One system under one load; `busy_before` is the most that others used of the machine before any round."""
+
+    transport: str
+    load: str
+    concurrency: int
+    system: str
+    rounds: int
+    errors: int
+    busy_before: float
+    figures: dict[str, Spread | None]
+
+
+class PeerResults(msgspec.Struct, frozen=True):
+    goals: list[GoalResult]
+    systems: list[SystemFigures]
+
+
+def results_of(rows: Sequence[Row]) -> PeerResults:
+    """What the rows of all rounds say; goals whose peers were not measured are left out."""
+    found = (_goal_result(goal, rows) for goal in GOALS)
+    return PeerResults([result for result in found if result is not None], _systems(rows))
+
+
+def _goal_result(goal: Goal, rows: Sequence[Row]) -> GoalResult | None:
+    chosen = [r for r in rows if all(r[k] == getattr(goal, k) for k in ("transport", "load", "concurrency"))]
+    by_system: dict[str, list[float | None]] = {}
+    for row in sorted(chosen, key=lambda row: row["round"]):
+        by_system.setdefault(row["system"], []).append(goal.figure(row))
+    ours = by_system.pop(OURS, [])
+    spreads = {name: figure for name, values in by_system.items() if (figure := spread(values)) is not None}
+    own = spread(ours)
+    if not spreads or own is None:
+        return None
+    best = (min if goal.lower else max)(spreads, key=lambda name: spreads[name].median)
+    theirs = by_system[best]
+    better = ratio(theirs, ours) if goal.lower else ratio(ours, theirs)
+    if better is None:
+        return None
+    return GoalResult(
+        name=goal.name,
+        transport=goal.transport,
+        peer=best,
+        peers=spreads[best],
+        ours=own,
+        better=better,
+        reach=goal.reach,
+        aim=goal.aim,
+        bound=goal.bound,
+    )
+
+
+def _systems(rows: Sequence[Row]) -> list[SystemFigures]:
+    keys = dict.fromkeys((r["transport"], r["load"], r["concurrency"], r["system"]) for r in rows)
+    systems = []
+    for key in keys:
+        own = [r for r in rows if (r["transport"], r["load"], r["concurrency"], r["system"]) == key]
+        transport, load, concurrency, system = key
+        systems.append(
+            SystemFigures(
+                transport=transport,
+                load=load,
+                concurrency=concurrency,
+                system=system,
+                rounds=len(own),
+                errors=sum(row["requests"] - row["ok"] for row in own),
+                busy_before=max(row.get("busy_before") or 0.0 for row in own),
+                figures={name: spread([row[name] for row in own]) for name in _FIGURES},
+            )
+        )
+    return systems
+
+
+def goals_table(results: PeerResults, bounds: Mapping[str, float]) -> str:
+    """The goals against the best peer; `bounds` by name are in the figure's own unit."""
+    head = ["in process", "best peer", "its figure", "ours", "times better", "goal", "aim", "bound", "reached"]
+    tables = []
+    for transport, title in _HEADS.items():
+        rows = [_goal_row(goal, bounds) for goal in results.goals if goal.transport == transport]
+        if rows:
+            tables.append(markdown([title, *head[1:]], rows))
+    return "\n\n".join(tables)
+
+
+_HEADS = {"in process": "in process", "http": "over HTTP"}
+
+
+def _goal_row(goal: GoalResult, bounds: Mapping[str, float]) -> list[str]:
+    bound = bounds.get(goal.bound or "")
+    return [
+        goal.name,
+        goal.peer,
+        ranged(goal.peers),
+        ranged(goal.ours),
+        times(goal.better),
+        f"{goal.reach:g}×",
+        "–" if goal.aim is None else f"{goal.aim:g}×",
+        number(bound),
+        "–" if not bound else f"{goal.ours.median / bound:.0%}",
+    ]
+
+
+def systems_table(results: PeerResults) -> str:
+    """Every system under every load."""
+    head = ["load", "in flight", "system", "output tokens/s", "TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms"]
+    head += ["errors", "busy before"]
+    rows: list[list[Any]] = []
+    for each in results.systems:
+        figures = each.figures
+        rows.append(
+            [
+                f"{each.load}, {_HEADS[each.transport]}",
+                str(each.concurrency),
+                each.system,
+                ranged(figures["out_tok_s"]),
+                *(middle(figures[name]) for name in ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms")),
+                str(each.errors),
+                f"{each.busy_before:.2f}",
+            ]
+        )
+    return markdown(head, rows)
+
+
+def peer_tables(results: PeerResults, bounds: Mapping[str, float] | None = None) -> str:
+    """Goals, then all figures."""
+    parts = [goals_table(results, bounds or {}), systems_table(results)]
+    return "\n\n".join(part for part in parts if part)

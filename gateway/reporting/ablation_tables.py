@@ -1,0 +1,92 @@
+"""The tables of an ablation, in Markdown."""
+
+from benchmarks.core.ablation import AblationResults
+from benchmarks.report.rounds import Spread
+from gateway.reporting.tables import markdown, middle, number, ranged, times
+
+
+def ablation_tables(results: AblationResults) -> str:
+    """The ladder, effects alone and in the full system, decoding features, arithmetic, allocation."""
+    parts = (_ladder, _effects, _features, _computes, _allocation)
+    return "\n\n".join(part(results) for part in parts)
+
+
+def _ladder(results: AblationResults) -> str:
+    head = ["added", "output tokens/s", "to the row before", "TTFT p50 ms", "p99", "ITL p50 ms", "p99"]
+    head += ["running", "KV MB", "resident MB"]
+    rows = [
+        [
+            f"{rung.technique} ¹" if rung.small else rung.technique,
+            ranged(rung.figures["out_tok_s"]),
+            times(rung.step["out_tok_s"] if rung.step else None),
+            *(middle(rung.figures[name]) for name in ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms")),
+            *(middle(rung.figures[name]) for name in ("running_mean", "kv_mb_mean", "peak_resident_mb")),
+        ]
+        for rung in results.ladder
+    ]
+    return markdown(head, rows)
+
+
+def _effects(results: AblationResults) -> str:
+    head = ["technique", "throughput, alone", "in the full system", "interaction"]
+    head += ["TTFT p50, alone", "full", "TTFT p99, alone", "full", "ITL p99, alone", "full", "KV MB, alone", "full"]
+    rows = []
+    for effect in results.effects:
+        full = effect.full or {}
+        row = [f"{effect.technique} ¹" if effect.small else effect.technique]
+        row += [times(effect.alone["out_tok_s"]), times(full.get("out_tok_s")), number(effect.interaction)]
+        for name in ("ttft_p50_ms", "ttft_p99_ms", "itl_p99_ms", "kv_mb_mean"):
+            row += [_factor(effect.alone[name]), _factor(full.get(name))]
+        rows.append(row)
+    return markdown(head, rows)
+
+
+def _features(results: AblationResults) -> str:
+    head = ["decoding feature", "load", "throughput, to the same without", "TTFT p50", "ITL p50", "ITL p99"]
+    rows = [
+        [
+            effect.feature,
+            "copying, one at a time" if effect.load == "copy" else effect.load,
+            times(effect.ratios["out_tok_s"]),
+            *(_factor(effect.ratios[name]) for name in ("ttft_p50_ms", "itl_p50_ms", "itl_p99_ms")),
+        ]
+        for effect in results.features
+    ]
+    return markdown(head, rows)
+
+
+def _factor(figure: Spread | None) -> str:
+    return "–" if figure is None else f"{figure.median:.2f}×"
+
+
+def _computes(results: AblationResults) -> str:
+    head = ["arithmetic", "weights MB", "output tokens/s", "to float32", "TTFT p50 ms", "ITL p50 ms"]
+    rows = [
+        [
+            variant.compute,
+            number(variant.weights_mb),
+            ranged(variant.figures["out_tok_s"]),
+            times(variant.ratios["out_tok_s"]),
+            middle(variant.figures["ttft_p50_ms"]),
+            middle(variant.figures["itl_p50_ms"]),
+        ]
+        for variant in results.computes
+    ]
+    return markdown(head, rows)
+
+
+def _allocation(results: AblationResults) -> str:
+    head = ["allocator", "requests at once (mean)", "(most)", "memory that holds tokens", "reserved, unused"]
+    head += ["free", "steps", "preempted"]
+    rows = [
+        [
+            name,
+            number(figures.running_mean),
+            str(figures.running_most),
+            *(f"{share:.0%}" for share in (figures.stored_share, figures.unused_share, figures.free_share)),
+            str(figures.steps),
+            str(figures.preemptions),
+        ]
+        for name, figures in results.allocation.items()
+    ]
+    return markdown(head, rows)

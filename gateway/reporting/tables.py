@@ -1,0 +1,117 @@
+"""Tables in Markdown of what measurements say; the command line shows the same."""
+
+from collections.abc import Sequence
+
+from benchmarks.core.interference import InterferenceResults
+from benchmarks.core.speculation import SpeculationResults
+from benchmarks.core.sweep import SweepResults
+from benchmarks.report.rounds import Spread
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table with padded cells: the first column to the left, figures to the right."""
+    cells = [list(head), *(list(row) for row in rows)]
+    widths = [max(3, *(len(row[column]) for row in cells)) for column in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        figures = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        return f"| {' | '.join([row[0].ljust(widths[0]), *figures])} |"
+
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join([line(cells[0]), line(rule), *(line(row) for row in cells[1:])])
+
+
+def number(value: float | None) -> str:
+    """Three figures or the whole number, whichever is more."""
+    if value is None:
+        return "–"
+    size = abs(value)
+    decimals = 0 if size >= 100 else 1 if size >= 10 else 2
+    return f"{value:,.{decimals}f}"
+
+
+def ranged(figure: Spread | None) -> str:
+    """Median (low to high)."""
+    if figure is None:
+        return "–"
+    if number(figure.low) == number(figure.high):
+        return number(figure.median)
+    return f"{number(figure.median)} ({number(figure.low)} to {number(figure.high)})"
+
+
+def middle(figure: Spread | None) -> str:
+    """The median alone."""
+    return number(None if figure is None else figure.median)
+
+
+def times(figure: Spread | None) -> str:
+    """A ratio [least to most within a round]."""
+    if figure is None:
+        return "–"
+    if f"{figure.low:.2f}" == f"{figure.high:.2f}":
+        return f"{figure.median:.2f}×"
+    return f"{figure.median:.2f}× [{figure.low:.2f} to {figure.high:.2f}]"
+
+
+def sweep_table(results: SweepResults) -> str:
+    """One row per concurrency, and the knee."""
+    head = ["in flight", "output tokens/s", "TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms", "E2E p50 ms"]
+    rows = [
+        [
+            str(point.concurrency),
+            ranged(point.figures["out_tok_s"]),
+            *(
+                middle(point.figures[name])
+                for name in ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p50_ms")
+            ),
+        ]
+        for point in results.points
+    ]
+    bend = f"The knee is at {results.knee} in flight; the asymptotes meet at {number(results.saturation)}."
+    return f"{markdown(head, rows)}\n\n{bend}"
+
+
+def interference_tables(results: InterferenceResults) -> str:
+    """The long prompt, joining a busy batch, the shared prefix."""
+    prefix = results.shared_prefix
+    beside: list[list[str]] = []
+    for long in results.long_prompts:
+        knobs = "auto-tuned" if long.tuned else "knobs as they are"
+        beside.append([f"nothing else, {knobs}", middle(long.quiet_p50), ranged(long.quiet_p99), "1", "–"])
+        loaded = [middle(long.beside_p50), ranged(long.beside_p99), times(long.p99_ratio), ranged(long.long_ttft)]
+        beside.append([f"the long prefill, {knobs}", *loaded])
+    return "\n\n".join(
+        [
+            markdown(
+                ["beside the streams", "their ITL p50 ms", "ITL p99 ms", "p99 ratio", "the long prompt's TTFT ms"],
+                beside,
+            ),
+            markdown(
+                ["streams decoding", "TTFT p50 ms", "TTFT p99 ms"],
+                [[str(j.streams), ranged(j.ttft_p50), ranged(j.ttft_p99)] for j in results.occupancy],
+            ),
+            markdown(
+                ["TTFT p50 ms, new prompt", "prefix cached", "times lower"],
+                [[ranged(prefix.cold), ranged(prefix.warm), times(prefix.times_lower)]],
+            ),
+        ]
+    )
+
+
+def speculation_table(results: SpeculationResults) -> str:
+    """One row per workload and level: with and without drafts."""
+    head = [results.way, "in flight", "without, output tokens/s", "with drafts", "ratio [95% interval]"]
+    head += ["drafts accepted", "tokens a step"]
+    rows = [
+        [
+            worth.workload,
+            str(worth.level),
+            ranged(worth.without),
+            ranged(worth.having),
+            times(worth.ratio),
+            "–" if worth.accepted is None else f"{worth.accepted:.0%}",
+            number(worth.per_round),
+        ]
+        for worth in results.worth
+    ]
+    return markdown(head, rows)

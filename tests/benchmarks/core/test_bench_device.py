@@ -1,0 +1,23 @@
+"""The stages for a CUDA device run end to end on a CPU with a tiny shape, and their figures add up."""
+
+import pytest
+import torch
+
+from benchmarks.core.device import STAGES, run_stage, tiny
+from benchmarks.core.device_load import DeviceLoad, _Timing, figures
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_every_stage_runs_end_to_end(name: str) -> None:
+    stage = tiny(STAGES[name])
+    rows = list(run_stage(name, stage, torch.device("cpu")))
+    assert [row["output_tokens"] for row in rows] == [3] * len(stage.loads)
+    assert all(row["out_tok_s"] > 0 and row["ttft_p50_ms"] > 0 and row["itl_p50_ms"] > 0 for row in rows)
+
+
+def test_figures_are_of_requests_and_of_gaps_between_tokens() -> None:
+    load = DeviceLoad(requests=2, concurrency=2, prompt_tokens=10, output_tokens=3)
+    row = figures([_Timing(1.0, [1.1, 1.2, 1.4]), _Timing(1.0, [1.3, 1.4, 1.5])], load, seconds=2.0)
+    assert (row["out_tok_s"], row["total_tok_s"]) == (3.0, 13.0)
+    assert (row["ttft_p50_ms"], row["ttft_p99_ms"]) == (pytest.approx(300), pytest.approx(300))
+    assert row["itl_mean_ms"] == pytest.approx(125)

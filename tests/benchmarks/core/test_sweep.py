@@ -1,0 +1,90 @@
+"""The sweep measures every level in every round once, across interruptions, and draws its curve from medians."""
+
+import pytest
+
+from benchmarks.core.sweep import SweepOptions, results_of, sweep
+from benchmarks.report.measurement import Measurement
+from gateway.bench import CoreTarget
+from inference_core.transport.core_thread import ThreadCoreClient
+from tests.gateway.bench.word_tokenizer import WordTokenizer
+from tests.inference_core.hash_model import hash_core
+
+OPTIONS = SweepOptions(levels=(1, 2, 4), rounds=2, requests=3, prompt_tokens=5, output_tokens=3)
+
+
+@pytest.fixture(autouse=True)
+def no_look_at_the_machine(monkeypatch):
+    async def share():
+        return 0.25
+
+    monkeypatch.setattr("benchmarks.core.sweep.busy_share", share)
+
+
+@pytest.fixture
+async def target():
+    client = ThreadCoreClient(lambda: hash_core("m"))
+    await client.start()
+    yield CoreTarget(client, WordTokenizer(), "m")
+    await client.close()
+
+
+async def test_every_level_is_measured_in_every_round_with_its_requests(target):
+    measurement = Measurement.begin("sweep", {})
+
+    results = await sweep(target, OPTIONS, measurement)
+
+    seen = [(row["round"], row["concurrency"], row["ok"]) for row in measurement.rows]
+    assert seen == [(0, 1, 3), (0, 2, 4), (0, 4, 8), (1, 1, 3), (1, 2, 4), (1, 4, 8)]
+    assert [point.concurrency for point in results.points] == [1, 2, 4]
+    assert results.knee in (1, 2, 4)
+
+
+async def test_a_sweep_that_was_cut_short_measures_only_what_it_lacks(target, tmp_path):
+    path = tmp_path / "sweep.jsonl"
+    await sweep(target, OPTIONS, Measurement.begin("sweep", {}, path))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:5]))  # the head and four rows
+    labels = []
+
+    await sweep(target, OPTIONS, Measurement.begin("sweep", {}, path), lambda now: labels.append(now.label))
+
+    assert list(dict.fromkeys(labels)) == ["concurrency=2", "concurrency=4"]
+    assert Measurement.read(path).results["points"][0]["concurrency"] == 1
+
+
+async def test_no_prompt_is_sent_twice(target, monkeypatch):
+    prompts = []
+    ask = target.ask
+
+    async def remembering(job, due, timing):
+        prompts.append(job.prompt)
+        await ask(job, due, timing)
+
+    monkeypatch.setattr(target, "ask", remembering)
+
+    await sweep(
+        target, SweepOptions(levels=(1, 2, 4), rounds=2, requests=8, prompt_tokens=20), Measurement.begin("s", {})
+    )
+
+    assert len(prompts) == len(set(prompts)) == 2 + 2 * 3 * 8
+
+
+def test_the_curve_is_of_medians_and_keeps_the_range():
+    def row(level, speed, latency):
+        rest = dict.fromkeys(("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms"))
+        return {"concurrency": level, "out_tok_s": speed, "e2e_p50_ms": latency, **rest}
+
+    rows = [row(1, s, 100.0) for s in (90.0, 100.0, 500.0)]
+    rows += [row(4, 400.0, 100.0), row(16, 410.0, 400.0), row(64, 405.0, 1600.0)]
+
+    results = results_of(rows)
+
+    speed = results.points[0].figures["out_tok_s"]
+    assert (speed.median, speed.low, speed.high) == (100, 90, 500)
+    assert (results.knee, results.saturation) == (4, pytest.approx(4.1))
+
+
+@pytest.mark.parametrize(("field", "value"), [("levels", (1, 2)), ("levels", (0, 1, 2)), ("rounds", 0)])
+def test_options_out_of_range_are_refused_by_name(field, value):
+    with pytest.raises(ValueError, match=f"{field} (is|are)"):
+        SweepOptions(**{field: value})

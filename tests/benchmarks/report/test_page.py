@@ -1,0 +1,131 @@
+"""Pages are filled from finished measurements, and nothing else of them changes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.core.sweep import COLUMNS
+from benchmarks.report.measurement import Measurement, MeasurementError
+from benchmarks.report.page import PageError, filled, parts_of, places
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "performance.md"
+RESULTS = ROOT / "docs" / "measurements"
+
+TEXT = """# Title
+
+<!-- measured: sweep -->
+old
+<!-- end -->
+
+between
+
+<!-- measured: peers -->
+<!-- end -->
+"""
+
+
+def sweep_in(folder, *, finish=True):
+    measurement = Measurement.begin("sweep", {}, folder / "sweep.jsonl")
+    spread = {"median": 2.0, "low": 1.0, "high": 3.0}
+    points = [{"concurrency": level, "figures": dict.fromkeys(COLUMNS, spread)} for level in (1, 2, 4)]
+    if finish:
+        measurement.finish({"points": points, "knee": 2, "saturation": 1.5})
+
+
+def test_a_part_replaces_what_stood_between_its_marks_and_nothing_else():
+    page = filled(TEXT, {"sweep": "| new |"})
+
+    assert page == TEXT.replace("old", "\n| new |\n")
+    assert filled(page, {"sweep": "| new |"}) == page
+    assert places(TEXT) == ["sweep", "peers"]
+
+
+def test_a_part_without_a_place_is_refused_by_name():
+    with pytest.raises(PageError, match="no place for step; it has sweep, peers"):
+        filled(TEXT, {"step": "x"})
+
+
+def test_finished_measurements_become_tables_with_their_machine(tmp_path):
+    sweep_in(tmp_path)
+
+    parts = parts_of(tmp_path)
+
+    assert list(parts) == ["sweep"]
+    assert "2.00 (1.00 to 3.00)" in parts["sweep"]
+    assert "The knee is at 2 in flight" in parts["sweep"]
+    assert "Measured on 20" in parts["sweep"]
+
+
+def test_bounds_of_the_machine_stand_beside_the_goals_and_in_a_table_of_their_own(tmp_path):
+    peers = Measurement.begin("peers", {}, tmp_path / "peers.jsonl")
+    columns = ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p50_ms")
+    for system, speed in (("other", 100.0), ("aio", 300.0)):
+        where = {"transport": "in process", "load": "many streams", "concurrency": 32, "system": system}
+        counts = {"round": 0, "requests": 1, "ok": 1, "mean_prompt": 128.0, "out_tok_s": speed}
+        peers.add(where | counts | dict.fromkeys(columns, 1.0))
+    peers.finish(None)
+    lines = [{"machine": {"threads": 2, "read_gb_s_all": 50.0}}, {"model": "m", "bounds": {"closed_loop_32": 1200.0}}]
+    (tmp_path / "kernels.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+    parts = parts_of(tmp_path)
+
+    assert "1,200 |     25% |" in parts["goals"]
+    assert "read_gb_s_all" in parts["kernels"]
+
+
+def test_an_unfinished_measurement_says_nothing(tmp_path):
+    sweep_in(tmp_path, finish=False)
+
+    assert parts_of(tmp_path) == {}
+
+
+def test_rows_of_other_commands_become_tables_of_their_columns(tmp_path):
+    (tmp_path / "step.jsonl").write_text('{"step": "decode", "sequences": 8, "total_ms": 3.25, "model": "m"}\n')
+
+    table = parts_of(tmp_path)["step"]
+
+    assert [cell.strip() for cell in table.splitlines()[2].split("|")[1:5]] == ["decode", "8", "–", "3.25"]
+
+
+def test_stages_of_a_routing_decision_become_a_table_after_the_whole(tmp_path):
+    times = '{"p50": 0.5, "p90": 0.6, "p99": 0.7}'
+    text = (
+        f'{{"prompts": 1000, "decision": {{"cpu_ms": {times}}}, "stages": [{{"stage": "heads", "cpu_ms": {times}}}]}}'
+    )
+    (tmp_path / "route.json").write_text(text)
+
+    lines = parts_of(tmp_path)["route"].splitlines()
+
+    assert "1,000 prompts" in lines[0]
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["the whole decision", "heads"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"prompts": 1}'])
+def test_a_routing_file_of_something_else_is_refused_by_name(tmp_path, text):
+    (tmp_path / "route.json").write_text(text)
+
+    with pytest.raises(MeasurementError, match=r"route\.json is no output"):
+        parts_of(tmp_path)
+
+
+def test_a_file_of_something_else_is_refused_by_name(tmp_path):
+    (tmp_path / "step.jsonl").write_text("[1]\n")
+
+    with pytest.raises(MeasurementError, match=r"step\.jsonl does not hold rows"):
+        parts_of(tmp_path)
+
+
+def test_the_performance_page_says_what_the_kept_measurements_say():
+    parts = parts_of(RESULTS) if RESULTS.is_dir() else {}
+    page = PAGE.read_text(encoding="utf-8")
+
+    assert filled(page, parts) == page, "run `make bench-report`"
+
+
+def test_the_performance_page_has_a_place_for_every_part():
+    marked = set(places(PAGE.read_text(encoding="utf-8")))
+
+    parts = {"goals", "peers", "sweep", "interference", "ablation", "step", "start", "route", "kernels"}
+    assert marked == parts | {"lookup", "draft", "proxy"}
