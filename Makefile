@@ -138,29 +138,29 @@ replay: install
 # Quick tables; a look, not a measurement.
 bench: install
 	$(BIN)/aio bench core --rounds 2
-	$(BIN)/aio bench step --repeats 5
-	$(BIN)/aio bench sweep --rounds 1 --levels 1 4 16 64 --per-level 1 --requests 8
-	$(BIN)/aio bench interference --rounds 1 --levels 0 8 32 --probes 4 --pairs 2
-	$(BIN)/aio bench ablation --rounds 1 --requests 16 --concurrency 16 --small-requests 2 --small-concurrency 2
+	$(BIN)/python -m benchmarks step --repeats 5
+	$(BIN)/python -m benchmarks sweep --rounds 1 --levels 1 4 16 64 --per-level 1 --requests 8
+	$(BIN)/python -m benchmarks interference --rounds 1 --levels 0 8 32 --probes 4 --pairs 2
+	$(BIN)/python -m benchmarks ablation --rounds 1 --requests 16 --concurrency 16 --small-requests 2 --small-concurrency 2
 
 # What docs/performance.md shows, with as many rounds as it takes; best on an idle machine. If it was cut short,
 # the same command goes on; what is finished stands until its file is removed.
 bench-all: install
 	mkdir -p $(RESULTS)
-	$(BIN)/aio bench step --json > $(RESULTS)/step.part && mv $(RESULTS)/step.part $(RESULTS)/step.jsonl
-	$(BIN)/aio bench sweep --rounds 3 --keep --out $(RESULTS)/sweep.jsonl
-	$(BIN)/aio bench interference --rounds 5 --keep --out $(RESULTS)/interference.jsonl
-	$(BIN)/aio bench ablation --rounds 3 --keep --out $(RESULTS)/ablation.jsonl
-	$(BIN)/aio bench route --json > $(RESULTS)/route.part && mv $(RESULTS)/route.part $(RESULTS)/route.json
-	$(BIN)/aio bench start --json > $(RESULTS)/start.part && mv $(RESULTS)/start.part $(RESULTS)/start.jsonl
-	$(BIN)/aio bench kernels --scheme int4-int8 --threads 2 --json > $(RESULTS)/kernels.part && mv $(RESULTS)/kernels.part $(RESULTS)/kernels.jsonl
+	$(BIN)/python -m benchmarks step --json > $(RESULTS)/step.part && mv $(RESULTS)/step.part $(RESULTS)/step.jsonl
+	$(BIN)/python -m benchmarks sweep --rounds 3 --keep --out $(RESULTS)/sweep.jsonl
+	$(BIN)/python -m benchmarks interference --rounds 5 --keep --out $(RESULTS)/interference.jsonl
+	$(BIN)/python -m benchmarks ablation --rounds 3 --keep --out $(RESULTS)/ablation.jsonl
+	$(BIN)/python -m benchmarks route --json > $(RESULTS)/route.part && mv $(RESULTS)/route.part $(RESULTS)/route.json
+	$(BIN)/python -m benchmarks start --json > $(RESULTS)/start.part && mv $(RESULTS)/start.part $(RESULTS)/start.jsonl
+	$(BIN)/python -m benchmarks kernels --scheme int4-int8 --threads 2 --json > $(RESULTS)/kernels.part && mv $(RESULTS)/kernels.part $(RESULTS)/kernels.jsonl
 
 bench-peers: install
 	@test -n "$(PEERS)" || { echo "give the folder of the peers' scripts: make bench-peers PEERS=folder"; exit 2; }
-	$(BIN)/aio bench peers $(PEERS) --rounds 5 --keep --out $(RESULTS)/peers.jsonl
+	$(BIN)/python -m benchmarks peers $(PEERS) --rounds 5 --keep --out $(RESULTS)/peers.jsonl
 
 bench-report: install
-	$(BIN)/aio bench report $(RESULTS) --page docs/performance.md --images docs/img
+	$(BIN)/python -m benchmarks report $(RESULTS) --page docs/performance.md --images docs/img
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,1 +1,1 @@
-"""Measurements on recorded answers, outside of what is shipped: `python -m benchmarks`."""
+"""Benchmarks and studies of AIO; no part of what is shipped: `python -m benchmarks`."""

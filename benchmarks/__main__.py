@@ -1,137 +1,47 @@
-"""`python -m benchmarks`: the replay laboratory and the demonstration."""
+"""`python -m benchmarks NAME`: the benchmarks of this repository, which no package ships."""
 
-import asyncio
-import sys
-from pathlib import Path
+from gateway.cli.group import LazyGroup
 
-import click
+# Where each command is, under benchmarks.commands, and its line in the help.
+_COMMANDS = {
+    "sweep": ("core.sweep:sweep", "The latency-throughput curve of the core, and its knee."),
+    "interference": ("core.interference:interference", "What requests do to each other's latency."),
+    "ablation": ("core.ablation:ablation", "What each technique of the core is worth."),
+    "speculation": ("core.speculation:speculation", "What drafted tokens are worth."),
+    "structured": ("core.structured:structured", "What a JSON schema costs in speed."),
+    "lora": ("core.lora:lora", "What it costs that streams use different adapters."),
+    "handover": ("core.handover:handover", "Keys and values sent to another core, or computed there."),
+    "quality": ("core.quality:quality", "How far quantised arithmetic is from float32."),
+    "quantisers": ("core.quantisers:quantisers", "What each way of quantising loses."),
+    "kernels": ("core.kernels:kernels", "The kernels beside the machine's bounds."),
+    "step": ("core.step:step", "Where the time of one step of a model goes."),
+    "scheduling": ("core.scheduling:scheduling", "What a step costs besides the model."),
+    "overhead": ("gateway.overhead:overhead", "Python per token between the core and the wire."),
+    "route": ("gateway.route:route", "CPU and wall-clock time of a routing decision, by stage."),
+    "edge": ("gateway.edge:edge", "First tokens on the fast path for short prompts."),
+    "monitor": ("gateway.monitor:monitor", "What the quality monitor adds to a request."),
+    "semantic-cache": ("gateway.semantic_cache:semantic_cache", "Hits and false hits of near prompts."),
+    "proxy": ("gateway.proxy:proxy", "What a request through the gateway costs, beside a peer."),
+    "batch": ("gateway.batch:batch", "Lines per second through the queue of batches."),
+    "lists": ("gateway.lists:lists", "Pages of the admin API over a million rows, by any filters."),
+    "viewers": ("gateway.viewers:viewers", "What live updates of the dashboard cost requests."),
+    "start": ("gateway.start:start", "Time to ready and memory of server processes."),
+    "memory": ("gateway.memory:memory", "Whether a gateway takes more memory the longer it serves."),
+    "cluster": ("gateway.cluster:cluster", "A core on a cluster beside the same one here; recovery."),
+    "peers": ("gateway.peers:peers", "Other engines and AIO under the same loads, in turn."),
+    "mix": ("gateway.mix:mix", "Prompts that routing sends to the tiers in given shares."),
+    "report": ("report:report", "Tables and plots of kept measurements."),
+    "demo": ("replay:demo", "The whole loop in plain words, in under two minutes."),
+    "replay": ("replay:replay", "The whole gateway in front of recorded answers."),
+    "utility": ("replay:utility", "What routing is worth after so many labels."),
+    "evidence": ("replay:evidence", "How well the text of answers tells good ones from bad ones."),
+}
 
-from benchmarks.classifier.evidence import evidence_table
-from benchmarks.classifier.utility import ERROR, ROUTED, read_customers, table
-from benchmarks.replay.checks import checks
-from benchmarks.replay.demo import demo as run_demo
-from benchmarks.replay.deployment import Conditions
-from benchmarks.replay.plans import own_plans, recorded_plans
-from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers, marked_answers
-from benchmarks.replay.report import report
-from benchmarks.replay.timeline import Life, Look, Plan, live
-from classifier.training.data.dataset import data_folder
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def main() -> None:
-    """Measure the whole gateway in front of recorded answers."""
-
-
-@main.command()
-@click.option("--seed", default=0, show_default=True, help="Of the prompts.")
-def demo(seed: int) -> None:
-    """The loop once, in plain words: the first day, what labels change, a tier that gets worse. Under two minutes."""
-    if not asyncio.run(run_demo(click.echo, seed)):
-        sys.exit(1)
-
-
-@main.command()
-@click.argument("ladder", type=click.Choice(["arena", *CUSTOMER_MODELS, "own"]), default="arena")
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Folder of the recorded files.  [AIO_DATA; ../shared/data]"
+main = LazyGroup(
+    name="benchmarks",
+    help="Measure parts of AIO on this machine. `aio bench` has the benchmarks that are part of the product.",
+    commands={name: (f"benchmarks.commands.{place}", text) for name, (place, text) in _COMMANDS.items()},
 )
-@click.option(
-    "--folds", type=click.IntRange(min=2), default=5, show_default=True, help="Deployments; each holds out one."
-)
-@click.option("--only", type=click.IntRange(min=1), help="So many of the folds.  [all]")
-@click.option("--prompts", type=click.IntRange(min=50), default=1000, show_default=True, help="Of the ladder, at most.")
-@click.option("--labels", type=click.IntRange(min=1), default=80, show_default=True, help="Before each retraining.")
-@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="Retrainings before changes.")
-@click.option("--noise", type=click.FloatRange(0, 0.5), default=0.08, show_default=True, help="The judge's errors.")
-@click.option("--shuffle-labels", is_flag=True, help="Break the loop: verdicts speak of other prompts.")
-@click.option("--no-verification", is_flag=True, help="Break the loop: nothing is verified.")
-@click.option("--seed", default=0, show_default=True, help="Of the order of prompts.")
-def replay(
-    ladder: str,
-    data: Path | None,
-    folds: int,
-    only: int | None,
-    prompts: int,
-    labels: int,
-    rounds: int,
-    noise: float,
-    shuffle_labels: bool,
-    no_verification: bool,
-    seed: int,
-) -> None:
-    """The whole gateway from a cold start in front of a recorded LADDER: labels, retraining, a tier that gets worse, a
-    kind of prompts that arrives new; then its figures beside other routers'. Exits with 1 if a check fails."""
-    if ladder == "own":
-        plans = own_plans(prompts, labels=labels, rounds=rounds, seed=seed)
-    else:
-        folder = data or data_folder()
-        try:
-            known = arena(folder) if ladder == "arena" else customers(folder, ladder)
-        except FileNotFoundError as error:
-            raise click.ClickException(f"{error.filename} is missing; give its folder with --data.") from error
-        plans = recorded_plans(known, folds, prompts=prompts, labels=labels, rounds=rounds, seed=seed)[:only]
-    conditions = Conditions(judge_noise=noise, labels_shuffled=shuffle_labels, verification=not no_verification)
-    lives = [_lived(number, plan, conditions) for number, plan in enumerate(plans, start=1)]
-    found = [checks(life, labels) for life in lives]
-    click.echo(f"{ladder}: {len(plans)} deployments, the judge wrong about {noise:.0%} of the pairs\n")
-    click.echo(report(lives, found))
-    if not all(check.passed for fold in found for check in fold):
-        sys.exit(1)
-
-
-def _lived(number: int, plan: Plan, conditions: Conditions) -> Life:
-    def say(look: Look) -> None:
-        spent = look.spent
-        click.echo(f"{number}: {look.phase}, {spent.requests} requests, {spent.labels} labels", err=True)
-
-    return asyncio.run(live(plan, conditions, say))
-
-
-@main.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--weak", required=True, help="Name of the cheaper model in the file's outcomes.")
-@click.option("--strong", required=True, help="Name of the dearer model.")
-@click.option("--rate", type=click.FloatRange(0, 1), required=True, help="Price difference in units of quality.")
-@click.option("--by", type=click.Choice(["domain", "group"]), default="domain", show_default=True, help="A customer.")
-@click.option("--labels", "counts", type=click.IntRange(min=0), multiple=True, help="Own labels.  [0, 100, 300]")
-@click.option("--draws", type=click.IntRange(min=1), default=6, show_default=True, help="Of the labels, per customer.")
-@click.option("--least", type=click.IntRange(min=2), default=450, show_default=True, help="Rows of a customer.")
-@click.option("--seed", default=0, show_default=True)
-def utility(
-    file: Path, weak: str, strong: str, rate: float, by: str, counts: tuple[int, ...], draws: int, least: int, seed: int
-) -> None:
-    """What routing between two models of FILE (JSON lines, as customers.jsonl.gz) is worth after N own labels."""
-    try:
-        customers = read_customers(file, weak, strong, by, least)
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
-    click.echo(f"{len(customers)} customers, {sum(map(len, customers.values()))} rows; points of 100, 95% intervals")
-    for way, labels, points in table(customers, rate, counts or (0, 100, 300), draws, seed):
-        shown = f"{points.value:+6.2f} [{points.low:+6.2f}, {points.high:+6.2f}]"
-        click.echo(f"{way:<14} {f'{labels} labels' if way in (*ROUTED, ERROR) else '':>10}  {shown}")
-
-
-@main.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--seed", default=0, show_default=True, help="Of the folds, the control and the bootstrap.")
-def evidence(file: Path, seed: int) -> None:
-    """How well the text of recorded answers in FILE (as replay_arena.jsonl.gz) separates good ones from bad ones."""
-    try:
-        ladder = marked_answers(file)
-    except (OSError, KeyError, ValueError) as error:
-        raise click.ClickException(f"{file}: {type(error).__name__}: {error}") from error
-    tiers, lines = evidence_table(ladder, seed)
-    click.echo(f"{len(ladder.prompts)} prompts; AUC within a category, more than by p alone, cost of the cascade\n")
-    for one in tiers:
-        gate = "better than p alone by its standard error" if one.is_better else "no better than p alone"
-        click.echo(f"tier {one.tier} ({one.model}): {one.good:.1%} good, {one.checkable} to check; {gate}")
-    for tier, way, found, more, cost in lines:
-        name = f"tier {tier}" if tier else "mean"
-        spent = "" if cost is None else f"{cost.value:.2f} [{cost.low:.2f}, {cost.high:.2f}]"
-        shown = f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
-        click.echo(f"{name:<7} {way:<42} {shown}  {more.value:+.3f} [{more.low:+.3f}, {more.high:+.3f}]  {spent}")
-
 
 if __name__ == "__main__":
     main(prog_name="python -m benchmarks")

@@ -7,8 +7,14 @@ from typing import Any, TypeVar
 
 import click
 
-from gateway.cli.bench import keep_option, out_option
 from gateway.cli.options import Command, cache_dir_option, catalog_option, echo_json, json_option, settings_from
+
+keep_option = click.option("--keep", is_flag=True, help="Leave a finished measurement in --out as it is.")
+out_option = click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the measurement here as JSON lines; one that was cut short goes on.",
+)
 
 Options = TypeVar("Options")
 Results = TypeVar("Results")

@@ -1,4 +1,4 @@
-"""`aio bench report`: tables and plots of measurements, put into the page that documents them."""
+"""`python -m benchmarks report`: tables and plots of measurements, put into the page that documents them."""
 
 from pathlib import Path
 
@@ -18,10 +18,10 @@ import click
 def report(results: Path, page: Path | None, images: Path | None) -> None:
     """Write down what the finished measurements in the folder RESULTS say.
 
-    Example: aio bench report docs/measurements --page docs/performance.md --images docs/img
+    Example: python -m benchmarks report docs/measurements --page docs/performance.md --images docs/img
     """
-    from benchmarks.report.measurement import MeasurementError
     from benchmarks.report.page import PageError, filled, parts_of
+    from gateway.reporting.measured import MeasurementError
 
     try:
         parts = parts_of(results)

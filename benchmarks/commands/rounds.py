@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from benchmarks.report.rounds import Spread
+    from gateway.reporting.measured import Spread
 
 
 def show_round(done: int, total: int) -> None:

@@ -9,9 +9,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.core.ablation_worker import ArmTask, LoadKind, run_in_process
-from benchmarks.core.allocation_study import AllocationFigures, CacheDemand, study_allocation
-from benchmarks.core.mixed_load import mixed_jobs
+from benchmarks.core.ablation_worker import ArmTask, run_in_process
 from benchmarks.core.techniques import (
     COMPUTES,
     FEATURES,
@@ -28,8 +26,8 @@ from benchmarks.core.techniques import (
     of_feature,
 )
 from benchmarks.report.measurement import Measurement, Row
-from benchmarks.report.rounds import Spread, ratio, spread
-from inference_core.kv_cache.layout import KVLayout
+from benchmarks.report.rounds import ratio, spread
+from gateway.reporting.measured import AblationResults, Effect, FeatureEffect, Rung, Spread, Variant
 from inference_core.model_spec import ModelSpec
 
 COLUMNS = (
@@ -42,8 +40,6 @@ COLUMNS = (
     "kv_mb_mean",
     "peak_resident_mb",
 )
-
-_STUDIED = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,58 +65,6 @@ class AblationOptions:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
 
-class Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """Ratios with / without, by column: over the baseline alone, and in the full system.
-
-    `interaction`: the effect on throughput in the full system, over the effect alone. Above 1 the rest of the system
-    makes the technique worth more, below 1 it does part of its work.
-    """
-
-    technique: str
-    small: bool
-    alone: dict[str, Spread | None]
-    full: dict[str, Spread | None] | None
-    interaction: float | None
-
-
-class FeatureEffect(msgspec.Struct, frozen=True, kw_only=True):
-    """Ratios with / without a decoding feature in the full system, by column."""
-
-    feature: str
-    load: LoadKind
-    without: str
-    ratios: dict[str, Spread | None]
-
-
-class Rung(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of the ladder: figures of the system with this technique and all before it, ratios to the rung before."""
-
-    technique: str
-    small: bool
-    configuration: str
-    figures: dict[str, Spread | None]
-    step: dict[str, Spread | None] | None
-
-
-class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """The full system computing in another arithmetic; ratios to float32."""
-
-    compute: str
-    weights_mb: float
-    figures: dict[str, Spread | None]
-    ratios: dict[str, Spread | None]
-
-
-class AblationResults(msgspec.Struct, frozen=True, kw_only=True):
-    """`allocation`: requests and waste by allocator, in equal memory (see `study_allocation`)."""
-
-    ladder: list[Rung]
-    effects: list[Effect]
-    features: list[FeatureEffect]
-    computes: list[Variant]
-    allocation: dict[str, AllocationFigures]
-
-
 RunArm = Callable[[ArmTask], Awaitable[dict[str, Any]]]
 
 
@@ -130,7 +74,6 @@ async def ablate(
     measurement: Measurement,
     *,
     cache_dir: Path,
-    layout: KVLayout,
     slab_bytes: int,
     threads: int | None,
     progress: Callable[[str, int, int], None] = lambda label, done, total: None,
@@ -138,7 +81,7 @@ async def ablate(
 ) -> AblationResults:
     """Measure every arm in every round, odd rounds backwards, as far as `measurement` lacks it, and finish it.
 
-    `layout` is the model's in BF16, for the study of allocators. Raises `ArmError`.
+    Raises `ArmError`.
     """
     wanted = [(turn, arm) for turn in range(options.rounds) for arm in (arms()[::-1] if turn % 2 else arms())]
     for done, (turn, arm) in enumerate(wanted):
@@ -159,20 +102,12 @@ async def ablate(
             )
             measurement.add({"round": turn, "arm": arm.label} | await run_arm(task))
     progress("done", len(wanted), len(wanted))
-    results = results_of(measurement.rows, allocation_of(options, layout))
+    results = results_of(measurement.rows)
     measurement.finish(msgspec.to_builtins(results))
     return results
 
 
-def allocation_of(options: AblationOptions, layout: KVLayout) -> dict[str, AllocationFigures]:
-    """Contiguous and paged allocation of more of the mixed load, words counted as tokens; memory alone limits both."""
-    jobs = mixed_jobs(options.seed, _STUDIED)
-    demands = [CacheDemand(len(job.prompt.split()), job.output_tokens, job.limit or job.output_tokens) for job in jobs]
-    capacity = options.arena_mb * 2**20 // layout.bytes_per_token
-    return study_allocation(demands, capacity=capacity, block_size=layout.block_size, concurrency=len(jobs))
-
-
-def results_of(rows: Sequence[Row], allocation: dict[str, AllocationFigures]) -> AblationResults:
+def results_of(rows: Sequence[Row]) -> AblationResults:
     """What the rows of all rounds say."""
     table = _Table(rows)
     rungs = ladder()
@@ -190,7 +125,6 @@ def results_of(rows: Sequence[Row], allocation: dict[str, AllocationFigures]) ->
         effects=[_effect(table, technique) for technique in TECHNIQUES],
         features=[_feature(table, feature) for feature in FEATURES],
         computes=[_variant(table, compute) for compute in COMPUTES],
-        allocation=allocation,
     )
 
 

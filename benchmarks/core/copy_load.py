@@ -1,11 +1,10 @@
 """Work with something to copy: a passage, and the request for the same passage again, word for word."""
 
 from functools import cache
-from pathlib import Path
 
 from gateway.bench.workload import Job
+from inference_core.quantization.text_metrics import prose
 
-_PROSE = Path(__file__).parent / "prose.txt"
 _PASSAGE_WORDS = 120
 
 
@@ -24,4 +23,4 @@ def copy_jobs(seed: int, count: int, output_tokens: int = 96) -> list[Job]:
 
 @cache
 def _words() -> list[str]:
-    return _PROSE.read_text(encoding="utf-8").split()
+    return prose().split()

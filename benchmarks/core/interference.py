@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 
 from benchmarks.report.measurement import Measurement, Row
-from benchmarks.report.rounds import Spread, ratio, spread
+from benchmarks.report.rounds import ratio, spread
 from gateway.bench.report import Timing, percentile
 from gateway.bench.target import AskError, CoreTarget
 from gateway.bench.workload import Job, Prompts
+from gateway.reporting.measured import Spread
 
 LONG_PROMPT, OCCUPANCY, SHARED_PREFIX = "long prompt", "occupancy", "shared prefix"
 # Long enough to outlast whatever is measured beside it; streams are ended from outside.

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.report.rounds import Spread, ratio, spread
+from benchmarks.report.rounds import ratio, spread
 from gateway.bench.workload import Prompts
+from gateway.reporting.measured import Spread
 from inference_core.errors import CoreError
 from inference_core.lora.random_adapter import write_random_adapter
 from inference_core.model_config import ModelConfig

@@ -13,8 +13,9 @@ import msgspec
 
 from benchmarks.core.copy_load import copy_prompt
 from benchmarks.report.measurement import Measurement, Row
-from benchmarks.report.rounds import Spread, spread
+from benchmarks.report.rounds import spread
 from gateway.bench.run import busy_share
+from gateway.reporting.measured import Spread
 from inference_core.errors import CoreError
 from inference_core.protocol import AddRequest, KnobValue, SamplingParams, SpeculationStats
 from inference_core.tokenization.tokenizer import Tokenizer

@@ -10,8 +10,9 @@ from itertools import count
 
 import msgspec
 
-from benchmarks.report.rounds import Spread, ratio, spread
+from benchmarks.report.rounds import ratio, spread
 from gateway.bench.workload import Prompts
+from gateway.reporting.measured import Spread
 from inference_core.grammar.compiler import GrammarCompiler
 from inference_core.grammar.masks import TokenMask
 from inference_core.grammar.trie import token_trie

@@ -8,12 +8,13 @@ import msgspec
 
 from benchmarks.core.knee import OperatingPoint, knee, saturation
 from benchmarks.report.measurement import Measurement, Row
-from benchmarks.report.rounds import Spread, spread
+from benchmarks.report.rounds import spread
 from gateway.bench.options import BenchOptions
 from gateway.bench.report import summary
 from gateway.bench.run import LoadRun, ProgressHook, busy_share
 from gateway.bench.target import BenchTarget
 from gateway.bench.workload import Load, Prompts, jobs_of
+from gateway.reporting.measured import SweepPoint, SweepResults
 
 COLUMNS = ("out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p50_ms")
 
@@ -39,21 +40,6 @@ class SweepOptions:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if len(set(self.levels)) < 3 or min(self.levels) < 1:
             raise ValueError(f"levels are {self.levels}; a curve needs 3 different ones of 1 and more")
-
-
-class SweepPoint(msgspec.Struct, frozen=True):
-    """Medians and ranges over the rounds at one concurrency, by column."""
-
-    concurrency: int
-    figures: dict[str, Spread | None]
-
-
-class SweepResults(msgspec.Struct, frozen=True):
-    """The curve, the concurrency at its knee and the one at which its asymptotes meet (see `knee`)."""
-
-    points: list[SweepPoint]
-    knee: int
-    saturation: float
 
 
 async def sweep(

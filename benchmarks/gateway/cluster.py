@@ -11,11 +11,12 @@ from functools import partial
 import msgspec
 
 from benchmarks.core.speculation import geometric_interval
-from benchmarks.report.rounds import Spread, spread
+from benchmarks.report.rounds import spread
 from gateway.cluster import fleet
 from gateway.cluster.local_cluster import LocalCluster
 from gateway.cluster.replicated_core import Discover, ReplicatedCore
 from gateway.core_factory import core_factory
+from gateway.reporting.measured import Spread
 from gateway.settings import Settings
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, SamplingParams

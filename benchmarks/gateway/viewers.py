@@ -10,8 +10,8 @@ import msgspec
 
 from benchmarks.core.speculation import geometric_interval
 from benchmarks.gateway.proxy import Target, one_round
-from benchmarks.report.rounds import Spread
 from gateway.processes.server_process import ServerProcess
+from gateway.reporting.measured import Spread
 
 EVENTS = "/admin/overview/events"
 # As the events tell browsers to.

@@ -8,22 +8,10 @@ from typing import Any
 import msgspec
 
 from benchmarks.report.machine import describe_machine
+from gateway.reporting.measured import Head, MeasurementError
 
 log = logging.getLogger(__name__)
 Row = dict[str, Any]
-
-
-class MeasurementError(ValueError):
-    """A file is no measurement; the message names it and what is wrong."""
-
-
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured, with which settings, on which machine. Equal heads but for `started` may be continued."""
-
-    measurement: str
-    settings: dict[str, Any]
-    machine: dict[str, Any]
-    started: str
 
 
 class Measurement:

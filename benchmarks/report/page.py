@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.core.ablation import AblationResults
 from benchmarks.core.interference import InterferenceResults
 from benchmarks.core.speculation import SpeculationResults
-from benchmarks.core.sweep import SweepResults
-from benchmarks.report.measurement import Head, Measurement, MeasurementError
+from benchmarks.report.measurement import Measurement
 from benchmarks.report.peer_tables import goals_table, results_of, systems_table
-from gateway.reporting.ablation_tables import ablation_tables
-from gateway.reporting.tables import interference_tables, markdown, number, speculation_table, sweep_table
+from benchmarks.report.tables import interference_tables, speculation_table
+from gateway.reporting.measured import MeasurementError, machine_line
+from gateway.reporting.measured_tables import measured_tables
+from gateway.reporting.tables import markdown, number
 
 _PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -44,7 +44,7 @@ def filled(page: str, parts: Mapping[str, str]) -> str:
 
 def parts_of(folder: Path) -> dict[str, str]:
     """The text of every part that the measurements in `folder` give, finished ones only. Raises `MeasurementError`."""
-    parts: dict[str, str] = {}
+    parts = measured_tables(folder)
     for name, draw in _MEASURED.items():
         if (measurement := finished(folder, name)) is not None:
             texts = draw(measurement, folder)
@@ -72,24 +72,17 @@ def finished(folder: Path, name: str) -> Measurement | None:
     return None if measurement.finished is None else measurement
 
 
-def machine_line(head: Head) -> str:
-    """The machine and the day of a measurement, in a sentence."""
-    machine = head.machine
-    flags = ", ".join(machine.get("flags", [])) or "none of the vector extensions that matter"
-    memory = f", {machine['memory_gib']:g} GiB" if "memory_gib" in machine else ""
-    return (
-        f"Measured on {head.started[:10]}: {machine['cpus']} CPUs of {machine['processor']} ({flags}){memory}, kernels "
-        f"{machine['kernels']}, Python {machine['python']}."
-    )
+_PEERS = "![Output tokens per second of each engine at 1, 8 and 32 requests in flight](img/peers.png)"
 
 
 def _peers(measurement: Measurement, folder: Path) -> dict[str, str]:
     results = results_of(measurement.rows)
-    return {"goals": f"{goals_table(results, _bounds(folder))}\n\n{_image('peers')}", "peers": systems_table(results)}
+    goals = f"{goals_table(results, _bounds(folder))}\n\n{_PEERS}"
+    return {"goals": goals, "peers": systems_table(results)}
 
 
 def _bounds(folder: Path) -> dict[str, float]:
-    """What the machine allows, by name, from the rows of `aio bench kernels`; {} if they were not measured."""
+    """What the machine allows, by name, as `python -m benchmarks kernels` measured it; {} if it was not."""
     path = folder / "kernels.jsonl"
     rows = _rows(path) if path.exists() else []
     found: dict[str, float] = next((row["bounds"] for row in rows if "bounds" in row), {})
@@ -116,18 +109,8 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         raise MeasurementError(f"{path} does not hold rows as JSON lines: {error}") from error
 
 
-def _sweep(measurement: Measurement, folder: Path) -> dict[str, str]:
-    table = sweep_table(msgspec.convert(measurement.results, SweepResults))
-    return {"sweep": f"{table}\n\n{_image('sweep')}"}
-
-
 def _interference(measurement: Measurement, folder: Path) -> dict[str, str]:
     return {"interference": interference_tables(msgspec.convert(measurement.results, InterferenceResults))}
-
-
-def _ablation(measurement: Measurement, folder: Path) -> dict[str, str]:
-    results = msgspec.convert(measurement.results, AblationResults)
-    return {"ablation": f"{ablation_tables(results)}\n\n{_image('ablation')}"}
 
 
 def _speculation(measurement: Measurement, folder: Path) -> dict[str, str]:
@@ -136,22 +119,9 @@ def _speculation(measurement: Measurement, folder: Path) -> dict[str, str]:
     return {name: speculation_table(results)}
 
 
-def _image(name: str) -> str:
-    """A plot that `plots.draw_plots` makes of the same measurement."""
-    return f"![{_PICTURED[name]}](img/{name}.png)"
-
-
-_PICTURED = {
-    "peers": "Output tokens per second of each engine at 1, 8 and 32 requests in flight",
-    "sweep": "Throughput over latency, and latencies over concurrency",
-    "ablation": "Effect of each technique alone and in the full system, and throughput as one is added to the other",
-}
-
 _MEASURED: dict[str, Callable[[Measurement, Path], dict[str, str]]] = {
     "peers": _peers,
-    "sweep": _sweep,
     "interference": _interference,
-    "ablation": _ablation,
     "lookup": _speculation,
     "draft": _speculation,
 }
@@ -163,7 +133,7 @@ def _route(path: Path) -> str:
         stages = [("the whole decision", shown["decision"]), *((stage["stage"], stage) for stage in shown["stages"])]
         rows = [[name, *(f"{stage['cpu_ms'][p]:.3f}" for p in ("p50", "p90", "p99"))] for name, stage in stages]
     except (ValueError, KeyError, TypeError) as error:
-        raise MeasurementError(f"{path} is no output of `aio bench route --json`: {error!r}") from error
+        raise MeasurementError(f"{path} is no output of `python -m benchmarks route --json`: {error!r}") from error
     return markdown([f"stage ({shown['prompts']:,} prompts)", "p50 ms", "p90 ms", "p99 ms"], rows)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.report.measurement import Row
-from benchmarks.report.rounds import Spread, ratio, spread
+from benchmarks.report.rounds import ratio, spread
+from gateway.reporting.measured import Spread
 from gateway.reporting.tables import markdown, middle, number, ranged, times
 
 OURS = "aio"
@@ -20,7 +21,7 @@ class Goal:
     """One line of the goals: a figure of a load, and how many times better than the best peer it is to be.
 
     `reach` and `aim` are ratios, above 1 where ours is better. `lower`: the smaller figure is the better one. `bound`
-    names what the machine itself could do, in `aio bench kernels`.
+    names what the machine itself could do, in `python -m benchmarks kernels`.
     """
 
     name: str

@@ -3,15 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-import msgspec
-
-
-class Spread(msgspec.Struct, frozen=True):
-    """The median of some rounds, and the smallest and largest value."""
-
-    median: float
-    low: float
-    high: float
+from gateway.reporting.measured import Spread
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:

@@ -21,7 +21,6 @@ _EXPECTED = {
     "quality.evaluation.tier_value": {"ReportFileError"},
     "quality.retraining.subprocess": {"TrainingProcessError"},
     "gateway.backtesting.log": {"BacktestLogError"},
-    "benchmarks.gateway.mixed_workload": {"MixError"},
     "gateway.tenancy.errors": {"TenancyError"},
     "gateway.errors": {"ApiError"},
     "gateway.fleet.errors": {"PlanError"},

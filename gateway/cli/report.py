@@ -38,7 +38,7 @@ def report(
     """
     if context.invoked_subcommand is not None:
         return
-    from benchmarks.report.measurement import MeasurementError
+    from gateway.reporting.measured import MeasurementError
     from gateway.reporting.report import report as made
 
     live = _live(days, given) if is_live or given["database_url"] else None

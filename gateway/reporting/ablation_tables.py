@@ -1,13 +1,12 @@
 """The tables of an ablation, in Markdown."""
 
-from benchmarks.core.ablation import AblationResults
-from benchmarks.report.rounds import Spread
+from gateway.reporting.measured import AblationResults, Spread
 from gateway.reporting.tables import markdown, middle, number, ranged, times
 
 
 def ablation_tables(results: AblationResults) -> str:
-    """The ladder, effects alone and in the full system, decoding features, arithmetic, allocation."""
-    parts = (_ladder, _effects, _features, _computes, _allocation)
+    """The ladder, effects alone and in the full system, decoding features, arithmetic."""
+    parts = (_ladder, _effects, _features, _computes)
     return "\n\n".join(part(results) for part in parts)
 
 
@@ -71,22 +70,5 @@ def _computes(results: AblationResults) -> str:
             middle(variant.figures["itl_p50_ms"]),
         ]
         for variant in results.computes
-    ]
-    return markdown(head, rows)
-
-
-def _allocation(results: AblationResults) -> str:
-    head = ["allocator", "requests at once (mean)", "(most)", "memory that holds tokens", "reserved, unused"]
-    head += ["free", "steps", "preempted"]
-    rows = [
-        [
-            name,
-            number(figures.running_mean),
-            str(figures.running_most),
-            *(f"{share:.0%}" for share in (figures.stored_share, figures.unused_share, figures.free_share)),
-            str(figures.steps),
-            str(figures.preemptions),
-        ]
-        for name, figures in results.allocation.items()
     ]
     return markdown(head, rows)

@@ -138,7 +138,7 @@ ITEMS = (
         row="CK-05",
         area="scale",
         item="edge first, below 20 ms",
-        gap="no edge device was measured; `aio bench edge` can (docs/routing.md), the planner counts edge nodes",
+        gap="no edge device was measured; `benchmarks edge` can (docs/routing.md), the planner counts edge nodes",
     ),
     ChecklistItem(
         row="CK-06",

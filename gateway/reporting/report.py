@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.report.page import parts_of
 from gateway.reporting.features import ENGINE_FEATURES, ENGINES, SERVER_FEATURES, SERVERS, Feature
 from gateway.reporting.live import Live, dollars, traffic_rows
+from gateway.reporting.measured_tables import measured_tables
 from gateway.reporting.stages import TOKENS, Stage, stages
 
 NOT_MEASURED = "not measured"
@@ -23,7 +23,7 @@ _BEFORE_AFTER = (
 
 def report(measurements: Path, live: Live | None = None) -> str:
     """The page, from a folder of measurements and what a ledger says. Raises `MeasurementError` for a damaged one."""
-    parts = parts_of(measurements)
+    parts = measured_tables(measurements)
     sections = [
         ("A 100-token answer, stage by stage", stage_section(stages(measurements))),
         *([] if live is None else [("As served", _as_served(live))]),

@@ -3,10 +3,10 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from inference_core.errors import QuantizationError
+from inference_core.quantization.text_metrics import prose
 from inference_core.tokenization.tokenizer import Tokenizer
 
 SHIPPED = "the package's prose"
@@ -42,7 +42,7 @@ def text_digest(text: str) -> str:
 def calibration_text(paths: Sequence[Path]) -> CalibrationText:
     """The files one after another, or the prose that ships with the package. Raises QuantizationError."""
     if not paths:
-        return CalibrationText(files("gateway.bench").joinpath("prose.txt").read_text("utf-8"), SHIPPED)
+        return CalibrationText(prose(), SHIPPED)
     try:
         parts = [path.read_text("utf-8") for path in paths]
     except (OSError, UnicodeDecodeError) as error:

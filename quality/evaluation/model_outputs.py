@@ -9,16 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.core.quality import (
-    Agreement,
-    AgreementTally,
-    Logits,
-    Variant,
-    normalised_dot,
-    teacher_forced_logits,
-)
 from inference_core.errors import ModelFileError
+from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.kv_cache.arena import allocate_arena
+from inference_core.kv_cache.layout import CpuKVDtype
 from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
 from inference_core.linear.linear import Linear
 from inference_core.linear.panels import pack
@@ -27,17 +21,27 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loading.load_core import check_kernels, layout_of, load_core, runner_over
-from inference_core.model_spec import CoreSpec, ModelSpec
+from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.models.decoder import Decoder
 from inference_core.models.weights import load_decoder
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, SamplingParams
+from inference_core.quantization.text_metrics import Agreement, AgreementTally, Logits, normalised_dot
+from inference_core.step_plan import ScheduledSequence
 from inference_core.tokenization.loading import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 
 Hidden = NDArray[np.float32]
 Progress = Callable[[float], None]
 _TOGETHER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way of computing a model: its arithmetic and the encoding of its KV cache."""
+
+    compute: Compute
+    kv_dtype: CpuKVDtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,14 @@ def window_outputs(side: Side, cache_dir: Path, windows: list[list[int]]) -> Ite
     for part in windows:
         outputs = teacher_forced_logits(runner, part)
         yield outputs[:, :hidden], outputs[:, hidden:]
+
+
+def teacher_forced_logits(runner: LogitsRunner, token_ids: list[int]) -> Logits:
+    """Logits [tokens, vocabulary] after each token of one sequence that fills the arena's first blocks."""
+    table = list(range(-(-len(token_ids) // runner.layout.block_size)))
+    sequence = ScheduledSequence("text", token_ids, 0, table, None)
+    logits: Logits = runner.logits([sequence], list(range(len(token_ids)))).numpy().copy()
+    return logits
 
 
 def with_hidden_states(decoder: Decoder) -> Decoder:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.core.quality import prose
 from inference_core.errors import InvalidRequestError
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.model_path import resolve_model_path
@@ -24,6 +23,7 @@ from inference_core.quantization.quality_report import (
     judged,
 )
 from inference_core.quantization.record import read_record
+from inference_core.quantization.text_metrics import prose
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.evaluation.model_outputs import Side, compare_on_text, greedy_continuations, same_ids
 from quality.statistics.mcnemar import better_p_value
@@ -154,7 +154,7 @@ def _on_text(
 
 def short_questions() -> list[str]:
     """Everyday questions of a few words, one line each, written for this project."""
-    return files("gateway.bench").joinpath("short_questions.txt").read_text("utf-8").splitlines()
+    return files("quality.evaluation").joinpath("short_questions.txt").read_text("utf-8").splitlines()
 
 
 def _first_tokens(

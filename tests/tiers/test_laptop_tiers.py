@@ -7,10 +7,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from benchmarks.core.quality import prose
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import load_core
 from inference_core.protocol import SamplingParams
+from inference_core.quantization.text_metrics import prose
 from inference_core.sampling.repetition import goes_round
 from inference_core.tokenization.loading import load_tokenizer
 from inference_core.transport.core_thread import ThreadCoreClient

@@ -1,4 +1,4 @@
-"""`aio bench ablation`: what each technique of the core is worth, alone and in the full system."""
+"""`python -m benchmarks ablation`: what each technique of the core is worth, alone and in the full system."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,8 @@ import click
 from benchmarks.commands.kept import kept_options, show_measurement
 
 if TYPE_CHECKING:
-    from benchmarks.core.ablation import AblationOptions, AblationResults
+    from benchmarks.core.ablation import AblationOptions
+    from gateway.reporting.measured import AblationResults
 
 
 @click.command()
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def ablation(**given: Any) -> None:
     """Every technique off in turn, alone, and one on top of the other, on a load that gives each something to do.
 
-    Example: aio bench ablation --rounds 5 --out ablation.jsonl
+    Example: python -m benchmarks ablation --rounds 5 --out ablation.jsonl
     """
     from benchmarks.core.ablation import AblationOptions
     from gateway.reporting.ablation_tables import ablation_tables
@@ -39,7 +40,7 @@ async def _run(
 ) -> "AblationResults":
     from benchmarks.core.ablation import ablate
     from benchmarks.report.measurement import Measurement
-    from gateway.bench.open_core import layout_in, model_of
+    from gateway.bench.open_core import model_of
     from tiers.catalog.load import load_catalog
 
     core = load_catalog(settings.catalog).core
@@ -52,7 +53,6 @@ async def _run(
         spec,
         measurement,
         cache_dir=settings.cache_path,
-        layout=layout_in(spec, settings.cache_path),
         slab_bytes=core.slab_bytes,
         threads=core.threads,
         progress=_show,

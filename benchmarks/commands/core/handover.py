@@ -1,4 +1,4 @@
-"""`aio bench handover`: what it takes to hand a prompt's keys and values to another core, beside computing them."""
+"""`python -m benchmarks handover`: sending a prompt's keys and values to another core, beside computing them there."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from gateway.cli.options import (
 
 if TYPE_CHECKING:
     from benchmarks.core.kv_transfer import HandoverFigures
-    from benchmarks.report.rounds import Spread
+    from gateway.reporting.measured import Spread
 
 
 @click.command(cls=ManyNumbers)

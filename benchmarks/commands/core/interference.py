@@ -1,4 +1,4 @@
-"""`aio bench interference`: what a long prompt, a busy batch and a shared prefix do to latency."""
+"""`python -m benchmarks interference`: what a long prompt, a busy batch and a shared prefix do to latency."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 def interference(**given: Any) -> None:
     """ITL of streams beside a long prefill, TTFT of joining a busy batch, TTFT with a cached prefix.
 
-    Example: aio bench interference --rounds 5 --out interference.jsonl
+    Example: python -m benchmarks interference --rounds 5 --out interference.jsonl
     """
     from benchmarks.core.interference import InterferenceOptions
-    from gateway.reporting.tables import interference_tables
+    from benchmarks.report.tables import interference_tables
 
     show_measurement(given, InterferenceOptions, _run, interference_tables)
 
@@ -50,9 +50,10 @@ def interference(**given: Any) -> None:
 async def _run(
     settings: Any, model: str | None, options: "InterferenceOptions", out: Path | None, keep: bool
 ) -> "InterferenceResults":
+    from benchmarks.core.core_memory import roomy
     from benchmarks.core.interference import interfere
     from benchmarks.report.measurement import Measurement
-    from gateway.bench.open_core import core_target, model_of, roomy
+    from gateway.bench.open_core import core_target, model_of
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)

@@ -1,4 +1,4 @@
-"""`aio bench kernels`: the linear and attention kernels on a model's shapes, beside the machine's bounds."""
+"""`python -m benchmarks kernels`: the linear and attention kernels on a model's shapes, beside the machine's bounds."""
 
 from dataclasses import asdict
 from typing import Any
@@ -30,7 +30,7 @@ def kernels(
 ) -> None:
     """First the machine's peaks and what they allow the model, in tokens per second; then one row per kernel and size.
 
-    Example: aio bench kernels --scheme int4-int8 --rows 1 8 64 --json
+    Example: python -m benchmarks kernels --scheme int4-int8 --rows 1 8 64 --json
     """
     from benchmarks.kernels.attention_kernels import bench_attention
     from benchmarks.kernels.linear_kernels import SCHEMES, bench_kernels

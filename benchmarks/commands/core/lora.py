@@ -1,4 +1,4 @@
-"""`aio bench lora`: what it costs when every stream goes through an adapter of its own."""
+"""`python -m benchmarks lora`: what it costs when every stream goes through an adapter of its own."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def lora(model: str | None, catalog: str | None, cache_dir: str | None, as_json: bool, **given: Any) -> None:
     """Tokens per second of streams with random adapters, and of the model alone, on one core in alternating rounds.
 
-    Example: aio bench lora --streams 8 --adapters 8 --rank 8
+    Example: python -m benchmarks lora --streams 8 --adapters 8 --rank 8
     """
     from benchmarks.core.lora import LoraOptions
 

@@ -1,4 +1,4 @@
-"""`aio bench quality`: every arithmetic and cache encoding of a model against float32, on real text."""
+"""`python -m benchmarks quality`: every arithmetic and cache encoding of a model against float32, on real text."""
 
 from pathlib import Path
 from typing import Any

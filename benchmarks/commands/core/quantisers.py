@@ -1,4 +1,4 @@
-"""`aio bench quantisers`: what each way of quantising loses on synthetic layers at full precision."""
+"""`python -m benchmarks quantisers`: what each way of quantising loses on synthetic layers at full precision."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`aio bench scheduling`: what a step of the core costs besides the model."""
+"""`python -m benchmarks scheduling`: what a step of the core costs besides the model."""
 
 import click
 import msgspec

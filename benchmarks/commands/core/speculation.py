@@ -1,4 +1,4 @@
-"""`aio bench speculation`: what drafts are worth, on text that copies and on open chat."""
+"""`python -m benchmarks speculation`: what drafts are worth, on text that copies and on open chat."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 def speculation(**given: Any) -> None:
     """The same requests without and with drafts, in turn, on text to be copied and on open chat.
 
-    Example: aio bench speculation --way draft_model --levels 1 --rounds 7
+    Example: python -m benchmarks speculation --way draft_model --levels 1 --rounds 7
     """
     from benchmarks.core.speculation import SpeculationOptions
-    from gateway.reporting.tables import speculation_table
+    from benchmarks.report.tables import speculation_table
 
     show_measurement(given, SpeculationOptions, _run, speculation_table)
 

@@ -1,4 +1,4 @@
-"""`aio bench step`: one step of a model, taken apart."""
+"""`python -m benchmarks step`: one step of a model, taken apart."""
 
 from typing import Any
 

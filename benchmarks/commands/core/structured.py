@@ -1,4 +1,4 @@
-"""`aio bench structured`: what it costs to hold streams to a JSON schema."""
+"""`python -m benchmarks structured`: what it costs to hold streams to a JSON schema."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def structured(model: str | None, catalog: str | None, cache_dir: str | None, as_json: bool, **given: Any) -> None:
     """Tokens per second of streams that follow a schema, and of free ones, on one core in alternating rounds.
 
-    Example: aio bench structured --streams 8
+    Example: python -m benchmarks structured --streams 8
     """
     from benchmarks.core.structured import StructuredOptions
 

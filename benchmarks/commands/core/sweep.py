@@ -1,4 +1,4 @@
-"""`aio bench sweep`: the core's latency-throughput curve from one request in flight to hundreds, and its knee."""
+"""`python -m benchmarks sweep`: the core's latency-throughput curve from one request to hundreds, and its knee."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,8 @@ from benchmarks.commands.kept import kept_options, show_measurement
 from gateway.cli.bench import ManyNumbers, numbers_of, show_progress
 
 if TYPE_CHECKING:
-    from benchmarks.core.sweep import SweepOptions, SweepResults
+    from benchmarks.core.sweep import SweepOptions
+    from gateway.reporting.measured import SweepResults
 
 
 @click.command(cls=ManyNumbers)
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 def sweep(**given: Any) -> None:
     """A closed loop at every level, in rounds, with room for all of them to run at once.
 
-    Example: aio bench sweep --levels 1 8 64 --rounds 3 --out sweep.jsonl
+    Example: python -m benchmarks sweep --levels 1 8 64 --rounds 3 --out sweep.jsonl
     """
     from benchmarks.core.sweep import SweepOptions
     from gateway.reporting.tables import sweep_table
@@ -45,9 +46,10 @@ async def _run(
     settings: Any, model: str | None, options: "SweepOptions", out: Path | None, keep: bool
 ) -> "SweepResults":
 
+    from benchmarks.core.core_memory import roomy
     from benchmarks.core.sweep import sweep as run_sweep
     from benchmarks.report.measurement import Measurement
-    from gateway.bench.open_core import core_target, model_of, roomy
+    from gateway.bench.open_core import core_target, model_of
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)

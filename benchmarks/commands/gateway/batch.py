@@ -1,4 +1,4 @@
-"""`aio bench batch`: what the queue of batches costs, with a tier that costs nothing."""
+"""`python -m benchmarks batch`: what the queue of batches costs, with a tier that costs nothing."""
 
 import asyncio
 import tempfile

@@ -1,4 +1,4 @@
-"""`aio bench cluster`: what the way through a cluster costs, and how fast a lost core is back."""
+"""`python -m benchmarks cluster`: what the way through a cluster costs, and how fast a lost core is back."""
 
 import tempfile
 from typing import TYPE_CHECKING, Any

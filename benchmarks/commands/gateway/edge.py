@@ -1,4 +1,4 @@
-"""`aio bench edge`: decisions and first tokens on the fast path for short prompts, beside the ordinary route."""
+"""`python -m benchmarks edge`: decisions and first tokens on the fast path for short prompts and without it."""
 
 import asyncio
 import sys

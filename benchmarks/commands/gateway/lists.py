@@ -1,4 +1,4 @@
-"""`aio bench lists`: pages of the admin API over many rows, by every combination of filters."""
+"""`python -m benchmarks lists`: pages of the admin API over many rows, by every combination of filters."""
 
 import asyncio
 import sys

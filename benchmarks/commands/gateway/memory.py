@@ -1,4 +1,4 @@
-"""`aio bench memory`: whether a gateway takes more memory the longer it serves."""
+"""`python -m benchmarks memory`: whether a gateway takes more memory the longer it serves."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""`aio bench mix`: a workload whose prompts go to the tiers in given shares."""
+"""`python -m benchmarks mix`: a workload whose prompts go to the tiers in given shares."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def mix(
     """
     import msgspec
 
-    from benchmarks.gateway.mixed_workload import mixed_workload
+    from benchmarks.gateway.mixed_workload import MixError, mixed_workload
     from classifier.training.data.dataset import data_folder, load_outcomes
     from gateway.backtesting.log import read_log
     from gateway.routing.dry_run import dry_routing
@@ -46,7 +46,10 @@ def mix(
         texts = [row.last_user_text for row in read_log(prompts)]
     else:
         texts = [row.prompt for row in load_outcomes(data or data_folder())]
-    made = mixed_workload(dry_routing(settings_from(**given)), texts, mix, rows, seed)
+    try:
+        made = mixed_workload(dry_routing(settings_from(**given)), texts, mix, rows, seed)
+    except MixError as error:
+        raise click.ClickException(str(error)) from error
     with atomic_file(output) as file:
         for one in made:
             file.write(msgspec.json.encode(one) + b"\n")

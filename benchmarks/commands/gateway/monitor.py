@@ -1,4 +1,4 @@
-"""`aio bench monitor`: what the quality monitor adds to a request."""
+"""`python -m benchmarks monitor`: what the quality monitor adds to a request."""
 
 import asyncio
 import tempfile

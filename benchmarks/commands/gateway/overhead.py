@@ -1,4 +1,4 @@
-"""`aio bench overhead`: microseconds of Python per token between the core and the wire."""
+"""`python -m benchmarks overhead`: microseconds of Python per token between the core and the wire."""
 
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""`aio bench peers`: other engines and ours under the same loads, in turn."""
+"""`python -m benchmarks peers`: other engines and ours under the same loads, in turn."""
 
 import asyncio
 import signal
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.bench import keep_option, out_option
+from benchmarks.commands.kept import keep_option, out_option
 from gateway.cli.options import cache_dir_option, catalog_option, settings_from
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def peers(
 ) -> None:
     """Compare with the engines whose scripts are in the folder SCRIPTS (see docs/performance.md).
 
-    Example: aio bench peers ./peers-scripts --rounds 5 --out peers.jsonl
+    Example: python -m benchmarks peers ./peers-scripts --rounds 5 --out peers.jsonl
     """
     from benchmarks.gateway.peers import LOADS, PEERS, QUICK, PeerLoad, PeersError
     from benchmarks.report.measurement import Measurement

@@ -1,4 +1,4 @@
-"""`aio bench proxy`: what the gateway adds to an upstream that answers at once, beside a peer in front of it."""
+"""`python -m benchmarks proxy`: what the gateway adds to an upstream that answers at once, beside a peer."""
 
 import asyncio
 import secrets
@@ -25,7 +25,7 @@ from gateway.cli.options import json_option, settings_from
 def proxy(upstream: str | None, peer: str | None, peer_model: str, cache: bool, as_json: bool, **given: Any) -> None:
     """Requests per second and latency through one gateway process: keys, routing, limits and the ledger on.
 
-    Example: aio bench proxy --upstream http://127.0.0.1:9001/v1 --peer http://127.0.0.1:4000
+    Example: python -m benchmarks proxy --upstream http://127.0.0.1:9001/v1 --peer http://127.0.0.1:4000
     """
     asyncio.run(_run(upstream, peer, peer_model, cache, as_json, **given))
 

@@ -1,4 +1,4 @@
-"""`aio bench route`: what a routing decision costs, as a whole and stage by stage."""
+"""`python -m benchmarks route`: what a routing decision costs, as a whole and stage by stage."""
 
 import itertools
 import random

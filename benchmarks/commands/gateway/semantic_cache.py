@@ -1,4 +1,4 @@
-"""`aio bench semantic-cache`: what a cache that answers from near prompts gets right and wrong, and what it costs."""
+"""`python -m benchmarks semantic-cache`: right and wrong answers of a cache of near prompts, and what it costs."""
 
 import asyncio
 from pathlib import Path

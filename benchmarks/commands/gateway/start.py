@@ -1,4 +1,4 @@
-"""`aio bench start`: start-up time and memory of real server processes."""
+"""`python -m benchmarks start`: start-up time and memory of real server processes."""
 
 import asyncio
 import tempfile

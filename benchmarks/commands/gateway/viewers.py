@@ -1,4 +1,4 @@
-"""`aio bench viewers`: what live updates of the dashboard cost the requests that are served meanwhile."""
+"""`python -m benchmarks viewers`: what live updates of the dashboard cost the requests that are served meanwhile."""
 
 import asyncio
 import secrets

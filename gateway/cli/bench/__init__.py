@@ -13,66 +13,26 @@ from gateway.cli.options import Command
 if TYPE_CHECKING:
     from gateway.bench import Progress
 
-bench = LazyGroup(
+
+class BenchGroup(LazyGroup):
+    """`aio bench`; the other benchmarks are part of the repository, not of the package."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command. Raises UsageError that says where the other benchmarks are."""
+        command = super().get_command(ctx, cmd_name)
+        if command is None:
+            raise click.UsageError(
+                f"No such command {cmd_name!r}. In the repository's folder, run: python -m benchmarks {cmd_name}", ctx
+            )
+        return command
+
+
+bench = BenchGroup(
     name="bench",
-    help="Measure parts of AIO on this machine.",
+    help="Measure the core, a server and the tiers on this machine.",
     commands={
         "core": ("gateway.cli.bench.core:core", "Throughput and latency of the inference core."),
-        "cluster": (
-            "benchmarks.commands.gateway.cluster:cluster",
-            "A core on a cluster beside the same one here; recovery.",
-        ),
         "serve": ("gateway.cli.bench.serve:serve", "The same over HTTP, or of another server's."),
-        "sweep": ("benchmarks.commands.core.sweep:sweep", "The latency-throughput curve of the core, and its knee."),
-        "handover": (
-            "benchmarks.commands.core.handover:handover",
-            "Keys and values from core to core, or computed anew.",
-        ),
-        "interference": (
-            "benchmarks.commands.core.interference:interference",
-            "What requests do to each other's latency.",
-        ),
-        "ablation": ("benchmarks.commands.core.ablation:ablation", "What each technique of the core is worth."),
-        "batch": ("benchmarks.commands.gateway.batch:batch", "Lines per second through the queue of batches."),
-        "lists": (
-            "benchmarks.commands.gateway.lists:lists",
-            "Pages of the admin API over a million rows, by any filters.",
-        ),
-        "mix": ("benchmarks.commands.gateway.mix:mix", "Prompts that routing sends to the tiers in given shares."),
-        "monitor": ("benchmarks.commands.gateway.monitor:monitor", "What the quality monitor adds to a request."),
-        "overhead": (
-            "benchmarks.commands.gateway.overhead:overhead",
-            "Python per token between the core and the wire.",
-        ),
-        "quality": ("benchmarks.commands.core.quality:quality", "How far quantised arithmetic strays from float32."),
-        "quantisers": ("benchmarks.commands.core.quantisers:quantisers", "What each way of quantising loses."),
-        "kernels": ("benchmarks.commands.core.kernels:kernels", "The linear kernels beside the machine's bounds."),
-        "edge": ("benchmarks.commands.gateway.edge:edge", "First tokens on the fast path for short prompts."),
-        "route": (
-            "benchmarks.commands.gateway.route:route",
-            "CPU and wall-clock time of a routing decision, by stage.",
-        ),
-        "scheduling": ("benchmarks.commands.core.scheduling:scheduling", "What a step costs besides the model."),
-        "semantic-cache": (
-            "benchmarks.commands.gateway.semantic_cache:semantic_cache",
-            "Hits and false hits of near prompts.",
-        ),
-        "step": ("benchmarks.commands.core.step:step", "Where the time of one step of a model goes."),
-        "speculation": ("benchmarks.commands.core.speculation:speculation", "What drafted tokens are worth."),
-        "lora": ("benchmarks.commands.core.lora:lora", "What it costs that streams go through different adapters."),
-        "peers": ("benchmarks.commands.gateway.peers:peers", "Other engines and ours under the same loads, in turn."),
-        "report": ("benchmarks.commands.report:report", "Tables and plots of kept measurements."),
-        "memory": (
-            "benchmarks.commands.gateway.memory:memory",
-            "Whether a gateway takes more memory the longer it serves.",
-        ),
-        "proxy": (
-            "benchmarks.commands.gateway.proxy:proxy",
-            "What a request through the gateway costs, beside a peer.",
-        ),
-        "start": ("benchmarks.commands.gateway.start:start", "Time to ready and memory of server processes."),
-        "viewers": ("benchmarks.commands.gateway.viewers:viewers", "What live updates of the dashboard cost requests."),
-        "structured": ("benchmarks.commands.core.structured:structured", "What a JSON schema costs in speed."),
         "tiers": ("gateway.cli.bench.tiers:tiers", "What each tier gets right, and which are worth their price."),
     },
 )
@@ -146,14 +106,6 @@ def load_options(command: Command) -> Command:
     for option in reversed(LOAD_OPTIONS):
         command = option(command)
     return command
-
-
-keep_option = click.option("--keep", is_flag=True, help="Leave a finished measurement in --out as it is.")
-out_option = click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep the measurement here as JSON lines; one that was cut short goes on.",
-)
 
 
 def show_progress(now: "Progress") -> None:

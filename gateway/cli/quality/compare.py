@@ -68,9 +68,8 @@ def compare(
     unless the candidate may be used for something.
     A catalogue asks for the report with [core.models.quality].
     """
-    from benchmarks.core.quality import Variant
     from inference_core.quantization.quality_report import write_report
-    from quality.evaluation.model_outputs import Side
+    from quality.evaluation.model_outputs import Side, Variant
     from quality.evaluation.quantised_model import ComparisonError, Effort, compare_models, read_questions
 
     limits = _limits(changed)

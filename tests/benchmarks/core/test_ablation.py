@@ -20,11 +20,10 @@ from benchmarks.core.techniques import (
     of_feature,
 )
 from benchmarks.report.measurement import Measurement
-from inference_core.kv_cache.layout import KVLayout
 from inference_core.model_spec import ModelSpec
 
 MODEL = ModelSpec(name="m", path="nowhere", compute="int4-int8")
-LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=64, block_size=16, dtype="bfloat16")
+
 OPTIONS = AblationOptions(rounds=2, requests=32, concurrency=8, arena_mb=1)
 
 
@@ -94,7 +93,6 @@ async def measured(machine, measurement):
         MODEL,
         measurement,
         cache_dir="nowhere",
-        layout=LAYOUT,
         slab_bytes=2**20,
         threads=None,
         run_arm=machine,
@@ -150,14 +148,6 @@ async def test_after_a_failure_only_what_is_missing_is_measured(tmp_path):
 
     assert len(machine.tasks) == 2 * len(arms()) - 5
     assert Measurement.read(path).finished
-
-
-async def test_both_allocators_are_studied_on_the_load_that_was_measured():
-    results = await measured(Machine(), Measurement.begin("ablation", {}))
-
-    contiguous, paged = results.allocation["contiguous"], results.allocation["paged"]
-    assert paged.running_mean > contiguous.running_mean
-    assert paged.stored_share > contiguous.stored_share
 
 
 def test_options_out_of_range_are_refused_by_name():

@@ -7,7 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.core.quality import agreement, bench_quality, prose
+from benchmarks.core.quality import bench_quality
+from inference_core.quantization.text_metrics import agreement, prose
 
 
 def test_equal_logits_agree_entirely() -> None:

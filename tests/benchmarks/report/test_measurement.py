@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.report.measurement import Measurement, MeasurementError
+from benchmarks.report.measurement import Measurement
+from gateway.reporting.measured import MeasurementError
 
 SETTINGS = {"levels": [1, 2]}
 

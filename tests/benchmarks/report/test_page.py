@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.core.sweep import COLUMNS
-from benchmarks.report.measurement import Measurement, MeasurementError
+from benchmarks.report.measurement import Measurement
 from benchmarks.report.page import PageError, filled, parts_of, places
+from gateway.reporting.measured import MeasurementError
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "performance.md"

@@ -1,6 +1,7 @@
 """Medians, ranges and ratios of rounds."""
 
-from benchmarks.report.rounds import Spread, ratio, spread
+from benchmarks.report.rounds import ratio, spread
+from gateway.reporting.measured import Spread
 
 
 def test_a_spread_is_the_median_and_the_range_of_what_there_is():

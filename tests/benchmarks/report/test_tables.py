@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.report.rounds import Spread
+from gateway.reporting.measured import Spread
 from gateway.reporting.tables import markdown, number, ranged, times
 
 

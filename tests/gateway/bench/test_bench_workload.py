@@ -2,8 +2,9 @@
 
 import pytest
 
-from gateway.bench import BenchOptions, TraceError
+from gateway.bench import BenchOptions
 from gateway.bench.workload import Prompts, loads, warmup_jobs
+from gateway.fleet.trace_file import TraceError
 
 GOLDEN_PROMPTS = [
     "family art parent home student car woman house area",

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.core.quality import Variant, window_logits
+from benchmarks.core.quality import window_logits
 from inference_core.errors import ModelFileError
 from inference_core.loaders.opening import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.model_spec import Compute
 from inference_core.native import cpu
+from quality.evaluation.model_outputs import Variant
 from tests.inference_core.loaders.int4_checkpoints import (
     Model,
     packed_tensors,

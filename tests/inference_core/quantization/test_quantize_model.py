@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.core.quality import Variant
 from inference_core.errors import QuantizationError
 from inference_core.loaders.hf_config import read_config, read_layer_format
 from inference_core.loaders.model_path import resolve_model_path
@@ -28,7 +27,7 @@ from inference_core.quantization.quantize_model import Quantized, quantize_model
 from inference_core.quantization.record import read_record
 from inference_core.quantization.smoothquant import SmoothQuant
 from inference_core.tokenization.loading import load_tokenizer
-from quality.evaluation.model_outputs import Side, compare_on_text, greedy_continuations, window_outputs
+from quality.evaluation.model_outputs import Side, Variant, compare_on_text, greedy_continuations, window_outputs
 from tests.inference_core.quantization.tiny_model import HIDDEN, INNER, LAYERS, TEXT, write_tiny_model
 
 CALIBRATION = CalibrationText(TEXT, "a novel")

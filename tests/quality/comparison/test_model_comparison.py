@@ -9,7 +9,6 @@ import torch
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
-from benchmarks.core.quality import Variant
 from inference_core.errors import ModelFileError
 from inference_core.quantization.calibration import CalibrationText
 from inference_core.quantization.quality_report import (
@@ -22,7 +21,7 @@ from inference_core.quantization.quality_report import (
 )
 from inference_core.quantization.quantize_model import quantize_model
 from inference_core.quantization.smoothquant import SmoothQuant
-from quality.evaluation.model_outputs import Side
+from quality.evaluation.model_outputs import Side, Variant
 from quality.evaluation.quantised_model import (
     ComparisonError,
     Effort,
