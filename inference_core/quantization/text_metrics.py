@@ -35,7 +35,7 @@ class Agreement:
 
 def prose() -> str:
     """Some pages of English novels and essays in the public domain."""
-    return files("gateway.bench").joinpath("prose.txt").read_text("utf-8")
+    return files("inference_core.quantization").joinpath("prose.txt").read_text("utf-8")
 
 
 def agreement(windows: list[list[int]], reference: Iterable[Logits], given: Iterable[Logits]) -> Agreement:
