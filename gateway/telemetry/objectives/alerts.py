@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.settings import Settings
 from gateway.telemetry.objectives.alert_rules import RULES, AlertRule, Figure
-from gateway.telemetry.told_url import told_url
+from gateway.telemetry.telemetry_url import telemetry_url
 from tiers.remote.http_transport import transport_to
 
 log = logging.getLogger(__name__)
@@ -121,5 +121,5 @@ async def keep_looking(
 
 
 def webhook_url(settings: Settings) -> httpx.URL:
-    """Where events go. Raises `SettingsError` as `told_url` does."""
-    return told_url("AIO_ALERT_WEBHOOK", settings.alert_webhook)
+    """Where events go. Raises `SettingsError` as `telemetry_url` does."""
+    return telemetry_url("AIO_ALERT_WEBHOOK", settings.alert_webhook)

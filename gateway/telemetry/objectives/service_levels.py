@@ -20,7 +20,7 @@ SLICES = 10
 SLICE_SECONDS = 30.0
 
 
-class TierFigures(msgspec.Struct):
+class TierServiceLevels(msgspec.Struct):
     """Of one tier in a stretch of time. Seconds; `ttft_share`: times to the first token in units of what their class
     allows. `speed`: tokens per second of decoding. `gaps`: between tokens, by bucket of `request_metrics.SECONDS`.
     `failed`: for a reason that is ours. `kept` and `classes`: requests of a class that kept its time, and all of them.
@@ -73,7 +73,7 @@ class TierFigures(msgspec.Struct):
         for place, count in gaps.items():
             _count(self.gaps, place, count)
 
-    def merge(self, other: "TierFigures") -> None:
+    def merge(self, other: "TierServiceLevels") -> None:
         """Count all that `other` has counted."""
         self.requests += other.requests
         self.failed += other.failed
@@ -109,7 +109,7 @@ def _count(counts: dict[Key, int], key: Key, more: int) -> None:
     counts[key] = counts.get(key, 0) + more
 
 
-Figures = dict[int, TierFigures]
+Figures = dict[int, TierServiceLevels]
 
 
 class ServiceLevels:
@@ -135,7 +135,7 @@ class ServiceLevels:
         figures = self._slices[-1][1]
         tier = figures.get(record.tier)
         if tier is None:
-            tier = figures[record.tier] = TierFigures()
+            tier = figures[record.tier] = TierServiceLevels()
         tier.observe(answer, record, gaps)
 
     def figures(self) -> Figures:
@@ -149,5 +149,5 @@ def merged(parts: Iterable[Figures]) -> Figures:
     whole: Figures = {}
     for part in parts:
         for tier, figures in part.items():
-            whole.setdefault(tier, TierFigures()).merge(figures)
+            whole.setdefault(tier, TierServiceLevels()).merge(figures)
     return whole
