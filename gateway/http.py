@@ -20,7 +20,7 @@ from gateway.api.budgets_admin import delete_budget, list_budgets, put_budget
 from gateway.api.cache_admin import change_cache, show_cache
 from gateway.api.chat import chat_completions
 from gateway.api.chat_socket import chat_socket
-from gateway.api.classifier_orders import begin_trial, end_trial, promote_version, roll_back
+from gateway.api.classifier_commands import begin_trial, end_trial, promote_version, roll_back
 from gateway.api.completions import completions
 from gateway.api.costs import show_costs
 from gateway.api.docs_page import DocsPage

@@ -12,7 +12,7 @@ from msgspec import Meta
 from classifier.errors import ArtefactError
 from classifier.policy.experiment_split import Arm
 from classifier.registry.registry import ArtefactRegistry
-from gateway.api.classifier_orders import Reason, VersionOrder, check_version
+from gateway.api.classifier_commands import Reason, VersionOrder, check_version
 from gateway.api.generating import read_body
 from gateway.api.guard import OPERATOR, actor_of
 from gateway.api.operations import describe

@@ -10,7 +10,7 @@ from litestar.response import Response
 from classifier.errors import ArtefactError
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
-from gateway.api.classifier_orders import (
+from gateway.api.classifier_commands import (
     TrialOrder,
     VersionsNow,
     order_end_of_trial,

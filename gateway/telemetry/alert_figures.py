@@ -2,17 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 
-from gateway.telemetry.alerts import Figures
+from gateway.telemetry.alerts import AlertInputs
 from gateway.telemetry.gpus import GpuReading
-from gateway.telemetry.service_levels import Figures as Levels
-from gateway.telemetry.service_levels import TierFigures
+from gateway.telemetry.service_levels import LevelsByTier, TierServiceLevels
 from gateway.telemetry.slo import LEAST_REQUESTS
 from inference_core.protocol import CoreStats
 
 
-def alert_figures(levels: Levels, cores: Mapping[str, CoreStats], gpus: Iterable[GpuReading]) -> Figures:
+def alert_figures(levels: LevelsByTier, cores: Mapping[str, CoreStats], gpus: Iterable[GpuReading]) -> AlertInputs:
     """`levels` of the window; `cores` that answer, by name. Of a window with few requests nothing is too high."""
-    every = TierFigures()
+    every = TierServiceLevels()
     for one in levels.values():
         every.merge(one)
     enough = every.requests >= LEAST_REQUESTS

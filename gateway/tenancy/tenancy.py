@@ -17,7 +17,7 @@ from gateway.stores.retries import background, until_it_works
 from gateway.tenancy.admission import Door
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import Directory
-from gateway.tenancy.key_orders import create_first_admin_key
+from gateway.tenancy.key_commands import create_first_admin_key
 from gateway.tenancy.lease_book import LeaseBook
 from gateway.tenancy.orders import Order
 from gateway.tenancy.purse import Purse

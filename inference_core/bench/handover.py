@@ -20,7 +20,7 @@ from inference_core.transport.tcp import TcpCoreClient, TcpDoor
 Progress = Callable[[str, float], None]
 
 
-class HandoverFigures(msgspec.Struct, frozen=True, kw_only=True):
+class HandoverTimings(msgspec.Struct, frozen=True, kw_only=True):
     """Of prompts of `prompt_tokens`, of which `handed_tokens` were handed over in `num_bytes`: seconds, medians and
     extremes of the rounds.
 
@@ -75,7 +75,7 @@ class _TimedCore:
 
 async def bench_handover(
     make_core: Callable[[], Core], model: str, lengths: Sequence[int], *, rounds: int, progress: Progress
-) -> list[HandoverFigures]:
+) -> list[HandoverTimings]:
     """Two cores of `make_core` behind TCP, idle but for one prompt of random tokens at a time; each length in `rounds`
     rounds after one more."""
     async with contextlib.AsyncExitStack() as stack:
@@ -150,13 +150,13 @@ async def _first_token(client: TcpCoreClient, request: AddRequest) -> float:
     return time.perf_counter() - began
 
 
-def _figures(length: int, rounds: list[_Round]) -> HandoverFigures:
+def _figures(length: int, rounds: list[_Round]) -> HandoverTimings:
     def of(name: str) -> Spread:
         found = spread([getattr(one, name) for one in rounds])
         assert found is not None
         return found
 
-    return HandoverFigures(
+    return HandoverTimings(
         prompt_tokens=length,
         handed_tokens=rounds[0].handed_tokens,
         num_bytes=rounds[0].num_bytes,

@@ -14,13 +14,13 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import use_threads
 from inference_core.quantization.calibration import text_digest
 from inference_core.quantization.quality_report import (
-    FirstTokenFigures,
-    GenerationFigures,
+    FirstTokenMetrics,
+    GenerationMetrics,
     MeasuredModel,
     QualityLimits,
     QualityReport,
-    QuestionFigures,
-    TextFigures,
+    QuestionMetrics,
+    TextMetrics,
     Use,
     judged,
 )
@@ -132,13 +132,13 @@ def _measured(side: Side, cache_dir: Path) -> MeasuredModel:
 
 def _on_text(
     reference: Side, candidate: Side, cache_dir: Path, ids: list[int], text: str, window: int, progress: Progress
-) -> TextFigures:
+) -> TextMetrics:
     pieces = [ids[begin : begin + window] for begin in range(0, len(ids), window)]
     windows = [piece for piece in pieces if len(piece) > 1]
     if not windows:
         raise ComparisonError(f"the text has {len(ids)} tokens in windows of {window}; at least 2 are needed")
     found, cosines = compare_on_text(reference, candidate, cache_dir, windows, lambda share: progress("text", share))
-    return TextFigures(
+    return TextMetrics(
         tokens=sum(map(len, windows)),
         sha256=text_digest(text),
         reference_perplexity=found.perplexity / found.perplexity_ratio,
@@ -159,19 +159,19 @@ def short_questions() -> list[str]:
 
 def _first_tokens(
     reference: Side, candidate: Side, cache_dir: Path, count: int, progress: Progress
-) -> FirstTokenFigures | None:
+) -> FirstTokenMetrics | None:
     tokenizer = reference.tokenizer()
     prompts = [_prompt(tokenizer, question) for question in short_questions()[:count]]
     if not prompts:
         return None
     expected, said = _both(reference, candidate, cache_dir, prompts, 1, "first tokens", progress)
     same = sum(a == b for a, b in zip(expected, said, strict=True))
-    return FirstTokenFigures(short_questions=len(prompts), same_first_token=same)
+    return FirstTokenMetrics(short_questions=len(prompts), same_first_token=same)
 
 
 def _generations(
     reference: Side, candidate: Side, cache_dir: Path, ids: list[int], effort: Effort, progress: Progress
-) -> GenerationFigures | None:
+) -> GenerationMetrics | None:
     """Continuations of pieces of the text, which lie evenly over it."""
     starts = range(0, len(ids) - PROMPT_TOKENS + 1, max(PROMPT_TOKENS, len(ids) // max(effort.generations, 1)))
     prompts = [ids[begin : begin + PROMPT_TOKENS] for begin in starts][: effort.generations]
@@ -180,7 +180,7 @@ def _generations(
     expected, said = _both(reference, candidate, cache_dir, prompts, effort.generation_tokens, "generations", progress)
     tokenizer = reference.tokenizer()
     texts, others = ([tokenizer.decode(tokens) for tokens in answers] for answers in (said, expected))
-    return GenerationFigures(
+    return GenerationMetrics(
         prompts=len(prompts),
         max_tokens=effort.generation_tokens,
         rouge_l=sum(map(rouge_l, texts, others)) / len(prompts),
@@ -197,7 +197,7 @@ def _answers(
     questions: Sequence[Question],
     max_tokens: int,
     progress: Progress,
-) -> QuestionFigures | None:
+) -> QuestionMetrics | None:
     if not questions:
         return None
     tokenizer = reference.tokenizer()
@@ -210,7 +210,7 @@ def _answers(
     )  # fmt: skip
     lost = sum(a and not b for a, b in zip(expected, right, strict=True))
     won = sum(b and not a for a, b in zip(expected, right, strict=True))
-    return QuestionFigures(
+    return QuestionMetrics(
         questions=len(questions),
         max_tokens=max_tokens,
         reference_right=sum(expected),

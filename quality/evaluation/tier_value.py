@@ -72,7 +72,7 @@ def _compare(cheap: TierAccuracy, dear: TierAccuracy, cheap_cost: float, dear_co
     )
 
 
-def worthless_tiers(comparisons: list[TierComparison]) -> list[TierComparison]:
+def overpriced_tiers(comparisons: list[TierComparison]) -> list[TierComparison]:
     """One comparison per tier that is not better than every cheaper tier: the one with the cheapest it does not beat.
 
     A tier must beat all cheaper ones, each at `LEVEL` (an intersection-union test, Berger 1982), so that many
@@ -98,7 +98,7 @@ def warnings_of(report: AccuracyReport, catalog: Catalog) -> list[str]:
     """A line for each tier of `catalog` that is not worth its price by `report`."""
     return [
         warning_of(comparison, report.tiers[0].accuracy.total)
-        for comparison in worthless_tiers(compare_tiers(report, catalog))
+        for comparison in overpriced_tiers(compare_tiers(report, catalog))
     ]
 
 

@@ -5,7 +5,7 @@ import re
 import warnings
 from typing import Any
 
-from quality.judges.judge import Judge, Verdict
+from quality.judges.judge import Judge, JudgeVerdict
 
 _ASKS_FOR_CODE = re.compile(
     r"\b(?:write|implement|complete|create|define|code|fix|refactor|rewrite|give me)\b[^?!\n]{0,80}"
@@ -29,22 +29,22 @@ class CodeJudge(Judge):
 
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
-    ) -> Verdict:
+    ) -> JudgeVerdict:
         """Score 1 where both are the same program or the reference does not parse, 0 where only the answer does not."""
         if response_format is not None or not _ASKS_FOR_CODE.search(prompt) or not _PYTHON.search(prompt):
-            return Verdict(no_worse=None, reason="the prompt does not ask for Python code")
+            return JudgeVerdict(no_worse=None, reason="the prompt does not ask for Python code")
         if max(len(answer), len(reference_answer)) > _MOST_CHARS:
-            return Verdict(no_worse=None, reason=f"an answer is longer than {_MOST_CHARS} characters")
+            return JudgeVerdict(no_worse=None, reason=f"an answer is longer than {_MOST_CHARS} characters")
         given, expected = _program(answer), _program(reference_answer)
         if given is None and expected is not None:
-            return Verdict(
+            return JudgeVerdict(
                 no_worse=False, score=0.0, reason="the answer's code does not parse, the strongest tier's does"
             )
         if expected is None:
-            return Verdict(no_worse=True, score=1.0, reason="the strongest tier's code does not parse")
+            return JudgeVerdict(no_worse=True, score=1.0, reason="the strongest tier's code does not parse")
         if given == expected:
-            return Verdict(no_worse=True, score=1.0, reason="both answers are the same program")
-        return Verdict(no_worse=None, reason="both answers are programs that parse and differ")
+            return JudgeVerdict(no_worse=True, score=1.0, reason="both answers are the same program")
+        return JudgeVerdict(no_worse=None, reason="both answers are programs that parse and differ")
 
 
 def _program(text: str) -> str | None:

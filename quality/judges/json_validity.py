@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from quality.judges.json_schema import UnsupportedSchemaError, is_valid, same
-from quality.judges.judge import Judge, Verdict
+from quality.judges.judge import Judge, JudgeVerdict
 
 _ASKS_FOR_JSON = re.compile(r"\bjson\b", re.IGNORECASE)
 _ABOUT_JSON = re.compile(
@@ -26,23 +26,25 @@ class JsonValidityJudge(Judge):
 
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
-    ) -> Verdict:
+    ) -> JudgeVerdict:
         """Score 1 where the answer holds the reference's values or only the reference is invalid, else 0."""
         if response_format is None and (not _ASKS_FOR_JSON.search(prompt) or _ABOUT_JSON.search(prompt)):
-            return Verdict(no_worse=None, reason="the prompt does not ask for JSON")
+            return JudgeVerdict(no_worse=None, reason="the prompt does not ask for JSON")
         try:
             given, expected = (_checked(text, response_format) for text in (answer, reference_answer))
         except UnsupportedSchemaError as error:
-            return Verdict(no_worse=None, reason=f"the request's schema cannot be checked: {error}")
+            return JudgeVerdict(no_worse=None, reason=f"the request's schema cannot be checked: {error}")
         wanted = "JSON by the request's schema" if _schema(response_format) is not None else "valid JSON"
         if given is _INVALID and expected is not _INVALID:
-            return Verdict(no_worse=False, score=0.0, reason=f"the answer is not {wanted}, the strongest tier's is")
+            return JudgeVerdict(
+                no_worse=False, score=0.0, reason=f"the answer is not {wanted}, the strongest tier's is"
+            )
         if expected is _INVALID:
             # Nobody is better off with an equally unusable answer from a dearer tier.
-            return Verdict(no_worse=True, score=1.0, reason=f"the strongest tier's answer is not {wanted}")
+            return JudgeVerdict(no_worse=True, score=1.0, reason=f"the strongest tier's answer is not {wanted}")
         if same(given, expected):
-            return Verdict(no_worse=True, score=1.0, reason="both answers hold the same JSON value")
-        return Verdict(no_worse=None, reason=f"both answers are {wanted} with different values")
+            return JudgeVerdict(no_worse=True, score=1.0, reason="both answers hold the same JSON value")
+        return JudgeVerdict(no_worse=None, reason=f"both answers are {wanted} with different values")
 
 
 def _checked(text: str, response_format: dict[str, Any] | None) -> Any:

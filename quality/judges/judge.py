@@ -8,7 +8,7 @@ import msgspec
 from tiers.tier import Usage
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class JudgeVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What one judge says. `no_worse` None is an abstention or a mere signal: no label can come of it.
 
     `score` in [0, 1] is the judge's own measure of agreement, None if it has none. `usage` is what asking models cost.
@@ -32,7 +32,7 @@ class Judge(ABC):
     @abstractmethod
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
-    ) -> Verdict:
+    ) -> JudgeVerdict:
         """Compare `answer` with `reference_answer`, the strongest tier's (or the known right one), for `prompt`.
 
         `response_format`: the request's own, as OpenAI writes it, None where the answer was free.

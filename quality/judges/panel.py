@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from quality.judges.calibration import Calibration
-from quality.judges.judge import Judge, Verdict
+from quality.judges.judge import Judge, JudgeVerdict
 from tiers.tier import Usage
 
 
@@ -39,7 +39,7 @@ class Panel:
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
     ) -> Finding:
         """Compare `answer` with `reference_answer`; `response_format` as for `Judge.judge`."""
-        verdicts: dict[str, Verdict] = {}
+        verdicts: dict[str, JudgeVerdict] = {}
         for judge in self.judges:
             verdict = await judge.judge(
                 prompt=prompt, answer=answer, reference_answer=reference_answer, response_format=response_format
@@ -67,7 +67,12 @@ class Panel:
         )
 
     def _finding(
-        self, name: str | None, verdict: Verdict | None, label: bool | None, verdicts: dict[str, Verdict], reason: str
+        self,
+        name: str | None,
+        verdict: JudgeVerdict | None,
+        label: bool | None,
+        verdicts: dict[str, JudgeVerdict],
+        reason: str,
     ) -> Finding:
         calibration = self.calibrations.get(name) if name is not None else None
         return Finding(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quality.judges.judge import Judge, Verdict
+from quality.judges.judge import Judge, JudgeVerdict
 from tiers.policies.final_answer import normalised
 
 Embed = Callable[[str], Awaitable[NDArray[np.float32]]]
@@ -31,13 +31,13 @@ class SimilarityJudge(Judge):
 
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
-    ) -> Verdict:
+    ) -> JudgeVerdict:
         """Always abstains; `score` is the similarity in [0, 1]."""
         if _numbers(answer) != _numbers(reference_answer):
-            return Verdict(no_worse=None, score=0.0, reason="the answers hold different numbers")
+            return JudgeVerdict(no_worse=None, score=0.0, reason="the answers hold different numbers")
         similarity = await self._similarity(answer, reference_answer)
         relation = "at least" if similarity >= self.threshold else "below"
-        return Verdict(
+        return JudgeVerdict(
             no_worse=None,
             score=similarity,
             reason=f"similarity {similarity:.3f} is {relation} {self.threshold}: a signal, no label",

@@ -1,6 +1,6 @@
 """A lint of the project's prose: it refuses words that do not belong in plain technical English.
 
-`python -m tests.lint.language PATH ...` prints `file:line: word: the line` for each hit and exits with 1 if there is one.
+`python -m tests.lint.language PATH ...` prints `file:line: word: the line` for each hit; with hits it exits with 1.
 Prose is: comments, docstrings and string literals of Python; names of test functions; Markdown outside code; HTML
 templates; comments of C++, JavaScript, CSS, TOML, YAML, shell and Make. In `tests/` only docstrings count among the
 string literals: the others are test data, such as prompts.

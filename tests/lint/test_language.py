@@ -29,7 +29,7 @@ def test_a_refused_word_in_prose_is_reported(path: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("a.py", "told = in_force = 1\n"),
+        ("a.py", "told = active = 1\n"),
         ("tests/test_a.py", 'PROMPT = "The king told his son."\n'),
         ("a.md", "Set `told` so:\n\n```python\nwhom = 1\n```\n"),
         ("a.cpp", 'const char* told = "told";\n'),

@@ -13,8 +13,7 @@ from inference_core.errors import IntegrityError
 from inference_core.kv_cache import prefix_hash
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.kv_cache.slab_arena import SlabArena
-from inference_core.scheduling import commit as settlement
-from inference_core.scheduling import scheduler, sequence
+from inference_core.scheduling import commit, scheduler, sequence
 from inference_core.scheduling.in_flight import Passenger
 from inference_core.speculation.draft_model import DraftModel
 from inference_core.step_plan import StepPlan
@@ -146,7 +145,7 @@ def keep_pending_tokens(patch: pytest.MonkeyPatch) -> None:
 
 def keep_the_blocks_of_drafts(patch: pytest.MonkeyPatch) -> None:
     """What only rejected drafts were written to is not given back."""
-    patch.setattr(settlement.Settlement, "_take_back_drafted_blocks", lambda self, sequence: None)
+    patch.setattr(commit.Settlement, "_take_back_drafted_blocks", lambda self, sequence: None)
 
 
 def count_drafts_as_computed(patch: pytest.MonkeyPatch) -> None:

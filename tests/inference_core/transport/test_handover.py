@@ -10,7 +10,7 @@ from inference_core.errors import CoreGoneError, HandoverError, InvalidRequestEr
 from inference_core.fake_runner import hash_core
 from inference_core.protocol import SamplingParams
 from inference_core.protocol.evidence import EvidenceRequest
-from inference_core.transport import remote_prefill as handover
+from inference_core.transport import remote_prefill
 from inference_core.transport.core_thread import ThreadCoreClient
 from inference_core.transport.remote_prefill import chain_of, hand_over, hands_over, require_alike
 from inference_core.transport.server import CoreServer
@@ -64,7 +64,7 @@ async def answer(client, asked):
 
 
 async def test_a_prompt_that_was_handed_over_is_cached_there(pair, asked, monkeypatch):
-    monkeypatch.setattr(handover, "FRAME_BYTES", 10 * 256)
+    monkeypatch.setattr(remote_prefill, "FRAME_BYTES", 10 * 256)
 
     done = await hand_over(asked, pair.source, pair.target)
     outputs = await answer(pair.target, asked)
@@ -81,7 +81,7 @@ async def test_only_the_blocks_that_lack_travel(pair, asked):
     held = await pair.target.import_blocks(chain_of(asked))
 
     with pytest.raises(HandoverError, match="given up"):
-        await handover.copy_blocks(chain_of(asked), pair.source, pair.target, held)
+        await remote_prefill.copy_blocks(chain_of(asked), pair.source, pair.target, held)
     assert held == FULL
     assert (await stats(pair.source)).handover.out_blocks == 0
 

@@ -13,9 +13,9 @@ import pytest
 from gateway.app import create_app
 from gateway.processes.server import first_cause
 from gateway.settings import Settings, SettingsError
-from gateway.telemetry import told_url
+from gateway.telemetry import telemetry_url
 from gateway.telemetry.sentry import sentry_sender
-from gateway.telemetry.told_url import refuse_metadata_behind
+from gateway.telemetry.telemetry_url import refuse_metadata_behind
 
 NAME = "collector.example"
 Look = Callable[[], list[str]]
@@ -83,7 +83,7 @@ def test_a_name_that_does_not_resolve_is_left_to_the_exporter(names: NameServer,
 def test_a_name_server_that_is_silent_does_not_hold_up_the_start(
     names: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(told_url, "LOOKUP_SECONDS", 0.01)
+    monkeypatch.setattr(telemetry_url, "LOOKUP_SECONDS", 0.01)
     over = threading.Event()
 
     def silent() -> list[str]:

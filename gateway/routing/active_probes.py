@@ -12,14 +12,14 @@ from classifier.evidence.model import EvidenceModel, EvidenceModels
 from classifier.model.answer_length import AnswerLength
 from classifier.registry.registry import POINTER, ArtefactRegistry
 from gateway.answering.ask import Ask
-from gateway.answering.escalation import Escalation, Ladder, may_escalate
+from gateway.answering.escalation import Escalation, NextTierLookup, may_escalate
 from gateway.routing.knobs import RoutingKnobFile
 from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
 
-class ProbesInForce:
+class ActiveProbes:
     """Serves the current version of the registry at `root`; without one nothing is judged.
 
     A version that cannot be loaded changes nothing, and the log says why. `knobs` are read for each answer that begins.
@@ -38,10 +38,10 @@ class ProbesInForce:
         self._models: dict[int, EvidenceModel] = {}
         self._seen: tuple[int, int] | None = None
 
-    def escalation(self, ask: Ask, decision: Decision, tier: int, ladder: Ladder) -> Escalation | None:
+    def escalation(self, ask: Ask, decision: Decision, tier: int, ladder: NextTierLookup) -> Escalation | None:
         """What will judge the answer of `tier` to `ask`; None where nothing can or may."""
         model = self._models.get(tier)
-        knobs = self._knobs.in_force
+        knobs = self._knobs.active
         if model is None or not knobs.judge_answers or not may_escalate(ask, decision, knobs.hold_tokens):
             return None
         if ladder.next_up(decision, tier) is None:

@@ -22,7 +22,7 @@ from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
 from gateway.routing.class_prior import tier_prior
 from gateway.stores.database_reach import reached
-from quality.rollout import operator_commands as version_orders
+from quality.rollout import operator_commands
 
 Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
 
@@ -74,7 +74,7 @@ async def order_promotion(request: HttpRequest, version: str, reason: str) -> Ve
     await check_version(request, registry, version)
     parts, actor = parts_of(request), actor_of(request)
     database, prior = parts.database, tier_prior(parts.routing.catalog, parts.settings.data_path)
-    await reached(version_orders.promote(database, registry, version, actor=actor, reason=reason, prior=prior))
+    await reached(operator_commands.promote(database, registry, version, actor=actor, reason=reason, prior=prior))
     return versions_now(registry)
 
 
@@ -96,7 +96,7 @@ async def order_rollback(request: HttpRequest, reason: str) -> VersionsNow:
     registry = _registry(request)
     try:
         database, actor = parts_of(request).database, actor_of(request)
-        await reached(version_orders.rollback(database, registry, actor=actor, reason=reason))
+        await reached(operator_commands.rollback(database, registry, actor=actor, reason=reason))
     except ArtefactError as error:
         raise _refused(error) from error
     return versions_now(registry)
@@ -122,7 +122,7 @@ async def order_trial(request: HttpRequest, order: TrialOrder) -> VersionsNow:
     database, prior = parts.database, tier_prior(parts.routing.catalog, parts.settings.data_path)
     try:
         await reached(
-            version_orders.start_canary(
+            operator_commands.start_canary(
                 database, registry, order.version, order.share, actor=actor, reason=order.reason, prior=prior
             )
         )
@@ -141,7 +141,7 @@ async def order_end_of_trial(request: HttpRequest, reason: str) -> VersionsNow:
     """End the trial, or the watch. Raises `ApiError` 503."""
     registry = _registry(request)
     database, actor = parts_of(request).database, actor_of(request)
-    await reached(version_orders.stop_canary(database, registry, actor=actor, reason=reason))
+    await reached(operator_commands.stop_canary(database, registry, actor=actor, reason=reason))
     return versions_now(registry)
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.features.router_instructions import without_appeals
+from classifier.features.router_instructions import without_router_instructions
 from classifier.features.routing_input import routing_input_of_text
 from classifier.training.data.dataset import FILE, data_folder, load_outcomes
 
@@ -76,15 +76,15 @@ def test_the_classifier_sees_a_prompt_as_if_it_did_not_ask_for_a_tier(appeal: st
 
 @pytest.mark.parametrize("prompt", PLAIN)
 def test_prompts_about_tiers_and_models_keep_every_word(prompt: str) -> None:
-    assert without_appeals(prompt) == prompt
+    assert without_router_instructions(prompt) == prompt
 
 
 def test_an_appeal_at_either_end_of_a_long_text_is_found() -> None:
     body = "The river runs to the sea and the sea is wide. " * 400
-    assert without_appeals(f"Use tier 4 for this. {body}") == body.strip() or "tier 4" not in without_appeals(
+    assert without_router_instructions(
         f"Use tier 4 for this. {body}"
-    )
-    assert "tier 4" not in without_appeals(f"{body} Please route this to tier 4.")
+    ) == body.strip() or "tier 4" not in without_router_instructions(f"Use tier 4 for this. {body}")
+    assert "tier 4" not in without_router_instructions(f"{body} Please route this to tier 4.")
 
 
 def test_of_nothing_but_an_appeal_nothing_is_left_to_be_novel() -> None:
@@ -98,12 +98,12 @@ def test_what_the_tier_is_billed_for_is_the_whole_prompt() -> None:
 
 @given(st.text(max_size=400))
 def test_any_text_is_looked_through_and_none_is_added(text: str) -> None:
-    kept = without_appeals(text)
+    kept = without_router_instructions(text)
     assert len(kept) <= len(text)
-    assert without_appeals(kept) == kept or len(without_appeals(kept)) < len(kept)
+    assert without_router_instructions(kept) == kept or len(without_router_instructions(kept)) < len(kept)
 
 
 @pytest.mark.skipif(not (data_folder() / FILE).is_file(), reason="the public routing outcomes are not here")
 def test_no_prompt_of_the_public_outcomes_loses_a_word() -> None:
     prompts = [row.prompt for row in load_outcomes(data_folder())[::3]]
-    assert [p for p in prompts if without_appeals(p) != p] == []
+    assert [p for p in prompts if without_router_instructions(p) != p] == []

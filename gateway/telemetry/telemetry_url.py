@@ -14,7 +14,7 @@ from tiers.metadata_addresses import is_metadata_address, is_metadata_host
 LOOKUP_SECONDS = 2.0
 
 
-def told_url(setting: str, given: str) -> httpx.URL:
+def telemetry_url(setting: str, given: str) -> httpx.URL:
     """What `setting` names. Raises `SettingsError` unless it is http or https with a host that is no cloud's metadata;
     what was given is not repeated, since it may hold a key."""
     try:
@@ -42,7 +42,7 @@ def refuse_metadata_behind(setting: str, url: httpx.URL) -> None:
 
 
 def _addresses_of(host: str) -> list[str]:
-    """None where the host is an address already: that one `told_url` has judged."""
+    """None where the host is an address already: that one `telemetry_url` has judged."""
     found: list[str] = []
 
     def look_up() -> None:

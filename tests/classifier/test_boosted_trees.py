@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from classifier.encoders import boosted_trees as trees_module
+from classifier.encoders import boosted_trees
 from classifier.encoders.boosted_trees import TreeArrays, Trees
 from classifier.training.fitting import trees as trees_fit
 from classifier.training.fitting.trees import fit_trees
@@ -38,7 +38,7 @@ def test_one_row_gets_what_many_rows_get(kernels: bool, monkeypatch: pytest.Monk
     features, labels, fold = rows()
     found, _ = fit_trees(features, labels, fold, rounds=9)
     if not kernels:
-        monkeypatch.setattr(trees_module, "KERNELS", None)
+        monkeypatch.setattr(boosted_trees, "KERNELS", None)
     features[0, :] = np.nan  # goes right everywhere
     for row, wanted in zip(features[:50], found.logits(features[:50]), strict=True):
         logits = np.array([1.0, -1.0], np.float32)

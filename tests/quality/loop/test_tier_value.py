@@ -13,10 +13,10 @@ from quality.evaluation.tier_value import (
     ReportFileError,
     compare_tiers,
     mean_cost_usd,
+    overpriced_tiers,
     store_report,
     stored_report,
     warnings_of,
-    worthless_tiers,
 )
 from quality.statistics.mcnemar import better_p_value
 from tiers.catalog.catalog import Catalog
@@ -58,7 +58,7 @@ def priced(*prices: float) -> Catalog:
 
 def flagged(report: AccuracyReport, catalog: Catalog = LAPTOP) -> dict[int, int]:
     """Flagged tier → the cheaper tier that it is no better than."""
-    return {found.dearer: found.cheaper for found in worthless_tiers(compare_tiers(report, catalog))}
+    return {found.dearer: found.cheaper for found in overpriced_tiers(compare_tiers(report, catalog))}
 
 
 def test_a_ladder_on_which_every_rung_is_better_is_not_flagged() -> None:

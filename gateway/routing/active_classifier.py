@@ -55,7 +55,7 @@ class Serving(msgspec.Struct, frozen=True):
         return self.canary
 
 
-class ClassifierInForce:
+class ActiveClassifier:
     """Serves the registry's current version, or the one that ships with the package while nothing was promoted.
 
     A version that is not accepted changes nothing: the one before it goes on, and `refusal` and the log say why; a
@@ -134,14 +134,14 @@ class ClassifierInForce:
     def load(self) -> None:
         """Load what the pointer names now; never raises."""
         self._seen = self._pointer_state()
-        self._put_in_force(*self._read())
+        self._activate(*self._read())
 
     async def serve_catalogue(self, fingerprint: str, prior: ClassTable | None) -> None:
         """Go on for a catalogue of other answers, whose outcomes may not have been measured."""
         self._fingerprint, self._prior = fingerprint, prior
         serving = self._serving
         if serving is None or self._must_be_measured:
-            self._put_in_force(*await asyncio.to_thread(self._read))
+            self._activate(*await asyncio.to_thread(self._read))
             return
         now = {id(version): version.for_catalogue(fingerprint, prior) for version in serving.versions}
         renewed = msgspec.structs.replace(
@@ -150,7 +150,7 @@ class ClassifierInForce:
             canary=None if serving.canary is None else now[id(serving.canary)],
             arms={name: now[id(version)] for name, version in serving.arms.items()},
         )
-        self._put_in_force(renewed, [])
+        self._activate(renewed, [])
 
     async def follow(self, seconds: float) -> None:
         """Look at the registry's pointer every `seconds` and load what it names when it has changed."""
@@ -158,7 +158,7 @@ class ClassifierInForce:
             await asyncio.sleep(seconds)
             if self._pointer_state() != self._seen:
                 self._seen = self._pointer_state()
-                self._put_in_force(*await asyncio.to_thread(self._read))
+                self._activate(*await asyncio.to_thread(self._read))
 
     def _read(self) -> tuple[Serving | None, list[str]]:
         """What the pointer names, with the reasons of refusals; what serves already is not loaded again."""
@@ -203,7 +203,7 @@ class ClassifierInForce:
             model.encoder.warm()
         return model
 
-    def _put_in_force(self, serving: Serving | None, problems: list[str]) -> None:
+    def _activate(self, serving: Serving | None, problems: list[str]) -> None:
         """One assignment: a request holds the old versions or the new ones, whichever thread routes it."""
         self.refusal = "; ".join(problems)
         for problem in problems:

@@ -19,7 +19,7 @@ from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.answering.ask import Ask
-from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.router import RoutingService
 from gateway.routing.rule import class_rule
 from inference_core.protocol import SamplingParams
@@ -47,8 +47,8 @@ def changes() -> list[str]:
     return []
 
 
-def in_force(root: Path, changes: list[str]) -> ClassifierInForce:
-    classifier = ClassifierInForce(root, "some catalogue", lambda serving: changes.append(serving.current.version))
+def active_classifier(root: Path, changes: list[str]) -> ActiveClassifier:
+    classifier = ActiveClassifier(root, "some catalogue", lambda serving: changes.append(serving.current.version))
     classifier.load()
     return classifier
 
@@ -60,7 +60,7 @@ def seeded(root: Path) -> ArtefactRegistry:
 
 
 def test_the_shipped_artefact_serves_while_nothing_was_promoted(tmp_path: Path, changes: list[str]) -> None:
-    classifier = in_force(tmp_path, changes)
+    classifier = active_classifier(tmp_path, changes)
     prediction = classifier.predict(PROMPT)
     assert changes == [prediction.classifier_version] == [load_manifest(default_artefact()).version]
     assert prediction.kind == "prior"
@@ -77,7 +77,7 @@ def test_the_quality_target_is_the_threshold() -> None:
 
 def test_an_artefact_of_outcome_heads_for_this_very_catalogue_serves_by_class_as_a_prior(tmp_path: Path) -> None:
     """As releases before this one trained them: with heads, memory and curves, measured on the catalogue."""
-    classifier = ClassifierInForce(tmp_path, load_manifest(default_artefact()).catalogue_fingerprint)
+    classifier = ActiveClassifier(tmp_path, load_manifest(default_artefact()).catalogue_fingerprint)
     classifier.load()
     prediction = classifier.predict(PROMPT)
     assert (prediction.kind, sum(prediction.classes)) == ("prior", pytest.approx(1, abs=1e-3))
@@ -88,7 +88,7 @@ def test_a_table_of_another_number_of_tiers_than_the_catalogues_is_a_prior(tmp_p
     descendant(registry, "v1-child", adequacy=[[0.9, 0.9]] * 4, catalogue_fingerprint="ours")
     registry.promote("v1-child")
     for tiers, kind in ((3, "measured"), (4, "prior"), (2, "prior")):
-        classifier = ClassifierInForce(tmp_path, "ours", prior=prior_table(like_of(tiers)))
+        classifier = ActiveClassifier(tmp_path, "ours", prior=prior_table(like_of(tiers)))
         classifier.load()
         prediction = classifier.predict(PROMPT)
         assert (prediction.kind, len(prediction.p_ok)) == (kind, tiers)
@@ -96,7 +96,7 @@ def test_a_table_of_another_number_of_tiers_than_the_catalogues_is_a_prior(tmp_p
 
 async def test_a_promotion_is_picked_up_while_serving(tmp_path: Path) -> None:
     loaded: asyncio.Queue[str] = asyncio.Queue()
-    classifier = ClassifierInForce(
+    classifier = ActiveClassifier(
         tmp_path, "some catalogue", lambda serving: loaded.put_nowait(serving.current.version)
     )
     classifier.load()
@@ -113,7 +113,7 @@ async def test_a_promotion_is_picked_up_while_serving(tmp_path: Path) -> None:
 async def test_a_broken_promotion_leaves_the_old_version_serving(
     tmp_path: Path, changes: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    classifier = in_force(tmp_path, changes)
+    classifier = active_classifier(tmp_path, changes)
     registry = seeded(tmp_path)
     version = changes[0]
     (tmp_path / version / "model.safetensors").write_bytes(b"broken")
@@ -127,7 +127,7 @@ async def test_a_broken_promotion_leaves_the_old_version_serving(
 
 def test_without_any_artefact_every_call_says_why(tmp_path: Path, changes: list[str]) -> None:
     (tmp_path / "current.json").write_text('{"current": "v9", "previous": null}')
-    classifier = in_force(tmp_path, changes)
+    classifier = active_classifier(tmp_path, changes)
     with pytest.raises(ArtefactError, match="v9"):
         classifier.predict(PROMPT)
     assert changes == []
@@ -153,19 +153,19 @@ def trial(tmp_path: Path) -> ArtefactRegistry:
 def test_a_canary_decides_about_its_share_and_the_same_requests_every_time(
     trial: ArtefactRegistry, changes: list[str]
 ) -> None:
-    classifier = in_force(trial.root, changes)
+    classifier = active_classifier(trial.root, changes)
     ids = [f"chatcmpl-{i}" for i in range(1000)]
     mine = [i for i in ids if classifier.model_for(i).on_trial]
     assert 280 < len(mine) < 390
-    again = in_force(trial.root, changes)
+    again = active_classifier(trial.root, changes)
     assert [i for i in ids if again.model_for(i).on_trial] == mine, "every gateway process draws alike"
     trial.start_canary("v1-child", 2 / 3)
-    more = in_force(trial.root, changes)
+    more = active_classifier(trial.root, changes)
     assert set(mine) <= {i for i in ids if more.model_for(i).on_trial}, "a larger share keeps its requests"
 
 
 def test_a_canarys_decisions_carry_its_version_and_say_so(trial: ArtefactRegistry, changes: list[str]) -> None:
-    classifier = in_force(trial.root, changes)
+    classifier = active_classifier(trial.root, changes)
     service = RoutingService(CATALOG, {}, classifier, None)
     decisions = [service.route(ask(f"chatcmpl-{i}")) for i in range(60)]
     versions = {d.inputs.canary: d.inputs.prediction.classifier_version for d in decisions}
@@ -177,13 +177,13 @@ def test_a_canary_that_is_refused_gets_no_requests_and_the_reason_is_kept(
     trial: ArtefactRegistry, changes: list[str]
 ) -> None:
     (trial.root / "v1-child" / "model.safetensors").write_bytes(b"broken")
-    classifier = in_force(trial.root, changes)
+    classifier = active_classifier(trial.root, changes)
     assert not any(classifier.model_for(f"r{i}").on_trial for i in range(100))
     assert "the canary gets no requests" in classifier.refusal
 
 
 def test_an_artefact_of_another_catalogue_is_refused_where_a_prior_is_not_wanted(tmp_path: Path) -> None:
-    classifier = ClassifierInForce(tmp_path, "some catalogue", must_be_measured=True)
+    classifier = ActiveClassifier(tmp_path, "some catalogue", must_be_measured=True)
     classifier.load()
     with pytest.raises(ArtefactError, match="a prior is not wanted here"):
         classifier.predict(PROMPT)
@@ -196,7 +196,7 @@ def test_swaps_under_load_show_no_error_and_no_mixed_version(tmp_path: Path) -> 
     registry.promote(first)
     descendant(registry, "v1-child")
     descendant(registry, "v1-other", adequacy=[[0.81, 0.82, 0.83]] * 4, catalogue_fingerprint="ours")
-    classifier = ClassifierInForce(tmp_path, "ours", prior=prior_table(tuple(Complexity)))
+    classifier = ActiveClassifier(tmp_path, "ours", prior=prior_table(tuple(Complexity)))
     classifier.load()
     service = RoutingService(CATALOG, {}, classifier, None)
     usual = classifier.predict(PROMPT).p_ok
@@ -234,7 +234,7 @@ def test_the_arms_of_an_experiment_are_decided_by_their_versions(trial: Artefact
     split = Split(experiment_id="x", share=0.5, a=Arm(version=shipped), b=Arm(version="v1-child"))
     trial.stop_canary()
     trial.set_experiment(split)
-    service = RoutingService(CATALOG, {}, in_force(trial.root, changes), None)
+    service = RoutingService(CATALOG, {}, active_classifier(trial.root, changes), None)
     decisions = {f"chatcmpl-{i}": service.route(ask(f"chatcmpl-{i}")) for i in range(60)}
     versions = {None: shipped, "a": shipped, "b": "v1-child"}
     for request_id, decision in decisions.items():
@@ -249,6 +249,6 @@ def test_an_experiment_with_an_arm_that_is_refused_gets_no_requests(
     split = Split(experiment_id="x", share=1.0, a=Arm(tier=1), b=Arm(version="v1-child"))
     trial.set_experiment(split)
     (trial.root / "v1-child" / "model.safetensors").write_bytes(b"broken")
-    classifier = in_force(trial.root, changes)
+    classifier = active_classifier(trial.root, changes)
     assert classifier.split() is None
     assert "the experiment gets no requests" in classifier.refusal

@@ -13,7 +13,7 @@ from tiers.tier import GenerationRequest
 _ENDS_OF_SENTENCES = (".", "!", "?")
 
 
-class SettledThought:
+class AnswerConvergence:
     """Probes of one thought: short greedy answers to what has been thought so far, in the same core, whose prefix cache
     spares them all but the last tokens (Fu et al. 2025, "Reasoning without self-doubt"; Liu and Wang 2025, "Answer
     convergence as a signal for early stopping in reasoning").
@@ -37,7 +37,7 @@ class SettledThought:
         self._probed_at = 0
 
     @classmethod
-    def of(cls, decoder: Decoder, request: GenerationRequest, spec: ChainOfThoughtSpec) -> "SettledThought | None":
+    def of(cls, decoder: Decoder, request: GenerationRequest, spec: ChainOfThoughtSpec) -> "AnswerConvergence | None":
         """For a choice of `request`; None where the policy does not probe or the answer cannot be compared."""
         if not spec.settled_probes:
             return None
@@ -54,7 +54,7 @@ class SettledThought:
             return False
         return "\n" in said or said.rstrip().endswith(_ENDS_OF_SENTENCES)
 
-    async def probe(self, prompt_ids: list[int], thought: list[int]) -> bool:
+    async def has_converged(self, prompt_ids: list[int], thought: list[int]) -> bool:
         """Ask for the answer that follows from `thought`; True once the last probes agree."""
         self._probed_at = len(thought)
         text = ""

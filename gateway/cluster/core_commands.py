@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 Changes = dict[str, KnobValue]
 
 
-class CoreOrders:
+class CoreCommands:
     """Knobs as they were set last, and the adapters that are loaded."""
 
     def __init__(self) -> None:

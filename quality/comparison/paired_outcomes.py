@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.prior import adequacies, like_of
 from classifier.model.outcome_model import OutcomeModel
-from classifier.policy.utility import COST_WEIGHT, most_worth, reference_prices, utility
+from classifier.policy.utility import COST_WEIGHT, highest_utility, reference_prices, utility
 from migrations.tables import training_rows
 from quality.statistics import betting
 from quality.verification.training_rows import ANY_CLASS
@@ -22,7 +22,7 @@ MOST = 1.0 + COST_WEIGHT
 Float = npt.NDArray[np.floating]
 
 
-class Probes(NamedTuple):
+class LadderOutcomes(NamedTuple):
     """Full-ladder probes, oldest first: P of the prompts' complexity `classes` [n, 4], and `no_worse` [n, tiers] of 0
     and 1."""
 
@@ -30,7 +30,7 @@ class Probes(NamedTuple):
     no_worse: Float
 
 
-Choice = Callable[[Probes], npt.NDArray[np.intp]]
+Choice = Callable[[LadderOutcomes], npt.NDArray[np.intp]]
 """Column [n] of the tier that a way of routing gives each probe to."""
 
 
@@ -53,7 +53,9 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True):
     benefit: float = 1.0
 
 
-async def probes_since(engine: AsyncEngine, since: float, tiers: int, *, newest: int | None = None) -> Probes:
+async def ladder_outcomes_since(
+    engine: AsyncEngine, since: float, tiers: int, *, newest: int | None = None
+) -> LadderOutcomes:
     """Those stored after `since` (epoch seconds) on which each of `tiers` has an outcome; at most the `newest`. Those
     of a catalogue with another number of tiers are left out."""
     query = (
@@ -65,7 +67,7 @@ async def probes_since(engine: AsyncEngine, since: float, tiers: int, *, newest:
     async with engine.connect() as connection:
         found = (await connection.execute(query)).all()
     rows = [row for row in reversed(found) if None not in row.no_worse and len(row.no_worse) == tiers]
-    return Probes(
+    return LadderOutcomes(
         np.array([row.classes or ANY_CLASS for row in rows], np.float64).reshape(-1, len(ANY_CLASS)),
         np.array([row.no_worse for row in rows], np.float64).reshape(-1, tiers),
     )
@@ -85,10 +87,10 @@ def table_of(model: OutcomeModel, tiers: int, prior: Sequence[Sequence[float]] =
 def choice_of(table: Float) -> Choice:
     """What a version with this `table` [4, tiers - 1] chooses at the exchange rate of the yardstick: a version whose
     probabilities are nearer to the truth then never loses by them, whatever target is served."""
-    return lambda probes: most_worth(p_ok_of(table, probes), reference_prices(table.shape[1] + 1))
+    return lambda probes: highest_utility(p_ok_of(table, probes), reference_prices(table.shape[1] + 1))
 
 
-def p_ok_of(table: Float, probes: Probes) -> Float:
+def p_ok_of(table: Float, probes: LadderOutcomes) -> Float:
     """P(good enough) [n, tiers] that `table` [4, tiers - 1] gives the probes; the strongest tier's is 1."""
     return np.hstack([probes.classes @ table, np.ones((len(probes.classes), 1))])
 
@@ -98,15 +100,15 @@ def tier_choice(tier: int) -> Choice:
     return lambda probes: np.full(len(probes.no_worse), tier - 1)
 
 
-def compare(probes: Probes, new: Choice, old: Choice, *, margin: float) -> Paired:
+def compare(probes: LadderOutcomes, new: Choice, old: Choice, *, margin: float) -> Paired:
     """`new` against `old`."""
     n = len(probes.no_worse)
     if not n:
         return Paired()
     prices = reference_prices(probes.no_worse.shape[1])
     each, ours, theirs = np.arange(n), new(probes), old(probes)
-    worth = utility(probes.no_worse, prices)
-    gain = worth[each, ours] - worth[each, theirs]
+    utilities = utility(probes.no_worse, prices)
+    gain = utilities[each, ours] - utilities[each, theirs]
     worse = probes.no_worse[each, theirs] - probes.no_worse[each, ours]
     cost = (prices[ours] - prices[theirs]) / prices[-1]
     return Paired(
