@@ -1,4 +1,4 @@
-"""Whether a JSON value is valid by a JSON schema: the part of the standard that `response_format` schemas use."""
+"""Validate a JSON value by a JSON schema: the part of the standard that `response_format` schemas use."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -15,11 +15,12 @@ _DEEPEST = 64
 
 
 class UnsupportedSchemaError(ValueError):
-    """The schema uses a keyword that is not understood here: nothing can be said of any value."""
+    """The schema uses an unsupported keyword, so no value can be validated."""
 
 
 def is_valid(value: Any, schema: Any) -> bool:
-    """Whether `value` (as `json.loads` gives it) obeys `schema`, by JSON Schema 2020-12; `format` is an annotation.
+    """Return whether `value` (as from `json.loads`) is valid by `schema`, JSON Schema 2020-12; `format` is an
+    annotation.
 
     Raises `UnsupportedSchemaError` for keywords beyond types, enumerations, bounds, objects, arrays, combinations,
     conditions and references within the schema.
@@ -86,7 +87,7 @@ def _is_of(value: Any, name: str) -> bool:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality of JSON values: 1 equals 1.0, but neither equals true."""
+    """Compare JSON values: 1 equals 1.0, but neither equals true."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -97,7 +98,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _bound(kind: type | tuple[type, ...], measure: Callable[[Any], Any], holds: Callable[[Any, Any], bool]) -> _Check:
-    """A keyword that limits a measure of values of one kind; booleans are no numbers."""
+    """Check a keyword that limits a measure of one kind of value; booleans are not numbers."""
     return lambda value, limit, schema, sub: (
         not isinstance(value, kind) or isinstance(value, bool) or holds(measure(value), limit)
     )
