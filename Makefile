@@ -121,9 +121,13 @@ sanitize-threads:
 		inference_core/native/thread_pool.cpp -o build/thread_pool_stress
 	TSAN_OPTIONS=halt_on_error=1 build/thread_pool_stress
 
+# The parts whose prose the language lint reads.
+PLAIN := tests/lint
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.lint.language $(PLAIN)
 
 types: install
 	$(BIN)/mypy

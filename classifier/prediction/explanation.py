@@ -17,8 +17,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt explained. `tier` and `reason`: the policy's at the default target and reference prices.
 
     `classes`: P of the four complexity classes, from which `p_ok` by tier follows. `features`: the surface features
-    that are not 0. `looked_at` of `characters` are seen by the classifier; `router_instructions` are words to the router, passed
-    over.
+    that are not 0. `looked_at` of `characters` are seen by the classifier; `router_instructions`: sentences addressed
+    to the router, which it ignores.
     """
 
     id: str | int

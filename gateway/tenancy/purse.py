@@ -110,8 +110,8 @@ class Purse:
         return self._clock.now()
 
     async def hold(self, budgets: Sequence[BudgetRef], amount: int) -> Hold:
-        """Hold `amount` micro-dollars of every budget. Raises `BudgetExceededError` or `BudgetsUnavailableError`, and then
-        nothing is held."""
+        """Hold `amount` micro-dollars of every budget, or nothing if it raises `BudgetExceededError` or
+        `BudgetsUnavailableError`."""
         hold = Hold([], amount)
         try:
             for budget in budgets:

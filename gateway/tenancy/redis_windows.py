@@ -76,7 +76,8 @@ return 1
 
 
 class RedisWindows(Windows):
-    """See `Windows`. While Redis is away every process counts by itself; `closed`: it then raises `RedisUnavailableError`."""
+    """See `Windows`. While Redis is unavailable each process counts alone, or raises `RedisUnavailableError` if
+    `closed`."""
 
     def __init__(self, store: RedisStore, *, closed: bool = False) -> None:
         self._scripts, self._closed = RedisScripts(store), closed

@@ -1,4 +1,4 @@
-"""The cost-quality curve of a version on full-ladder probes: of this catalogue's own tiers, over the thresholds."""
+"""The cost-quality curve of a classifier version over decision thresholds, measured on full-ladder probes."""
 
 import asyncio
 
@@ -19,8 +19,9 @@ Float = npt.NDArray[np.floating]
 
 
 class CostQualityPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the cheapest tier whose P(good enough) reaches `threshold` answers: the share of answers no worse than the
-    strongest tier's, and the cost relative to it at reference prices."""
+    """One threshold: route each prompt to the cheapest tier whose P(good enough) reaches `threshold`. `no_worse` is the
+    share of answers no worse than the strongest tier's, `cost_share` the cost relative to that tier at reference
+    prices."""
 
     threshold: float
     no_worse: float
@@ -28,14 +29,14 @@ class CostQualityPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CostQualityCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the newest `probes`; no points of none."""
+    """The curve on the newest `probes`; `points` is empty without probes."""
 
     probes: int
     points: list[CostQualityPoint]
 
 
 class CostQualityCurves:
-    """The curve of the version asked for, which is drawn again only after another probe was stored."""
+    """Computes the curve of a version and caches it until another probe is stored."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -43,8 +44,7 @@ class CostQualityCurves:
         self._curve = CostQualityCurve(probes=0, points=[])
 
     async def of(self, version: str, table: Float) -> CostQualityCurve:
-        """What `version`, which knows `table` [4, tiers - 1] of the tiers, would have chosen for the newest probes, and
-        what that would have come to."""
+        """Return the curve of `version`, whose table by class is `table` [4, tiers - 1], on the newest probes."""
         newest = (
             select(training_rows.c.training_row_id)
             .where(training_rows.c.source == "probe")

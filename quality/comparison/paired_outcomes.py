@@ -1,4 +1,4 @@
-"""Two ways of routing, compared on the same full-ladder probes: whatever either would choose, its outcome is known."""
+"""Compare two routing policies on the same full-ladder probes, where the outcome of every possible choice is known."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -16,15 +16,15 @@ from migrations.tables import training_rows
 from quality.statistics import betting
 from quality.verification.training_rows import ANY_CLASS
 
-# What an answer is worth differs by no more: an answer more, for the price of the strongest tier.
+# The largest possible difference of utility: one more good answer, at the price of the strongest tier.
 MOST = 1.0 + COST_WEIGHT
 
 Float = npt.NDArray[np.floating]
 
 
 class LadderOutcomes(NamedTuple):
-    """Full-ladder probes, oldest first: P of the prompts' complexity `classes` [n, 4], and `no_worse` [n, tiers] of 0
-    and 1."""
+    """Full-ladder probes, oldest first: P of the prompts' complexity `classes` [n, 4] and `no_worse` [n, tiers], 0 or
+    1."""
 
     classes: Float
     no_worse: Float
@@ -35,12 +35,12 @@ Choice = Callable[[LadderOutcomes], npt.NDArray[np.intp]]
 
 
 class Paired(msgspec.Struct, frozen=True, kw_only=True):
-    """What probes say of one way of routing against another.
+    """One routing policy against another on the same probes.
 
-    `gain`: mean difference of utility, the share no worse minus 0.1 of the cost share; `worse` and `cost`: its parts,
-    the differences of the share of worse answers and of the cost relative to the strongest tier's. `harm`: evidence
-    that the gain is below 0; `harmless`: that it is above `-margin`; `benefit`: that it is above 0. All of it may be
-    looked at after every probe.
+    `gain`: mean difference of utility, which is the share no worse minus 0.1 of the cost share. `worse` and `cost` are
+    its parts: the differences of the share of worse answers and of the cost relative to the strongest tier's. `harm`:
+    evidence that the gain is below 0; `harmless`: that it is above `-margin`; `benefit`: that it is above 0. All
+    evidence is anytime-valid: it may be checked after every probe.
     """
 
     probes: int = 0
@@ -56,8 +56,8 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True):
 async def ladder_outcomes_since(
     engine: AsyncEngine, since: float, tiers: int, *, newest: int | None = None
 ) -> LadderOutcomes:
-    """Those stored after `since` (epoch seconds) on which each of `tiers` has an outcome; at most the `newest`. Those
-    of a catalogue with another number of tiers are left out."""
+    """Return the probes stored after `since` (epoch seconds) with an outcome for each of `tiers`, at most the `newest`
+    ones. Probes of a catalogue with another number of tiers are left out."""
     query = (
         select(training_rows.c.classes, training_rows.c.no_worse)
         .where(training_rows.c.source == "probe", training_rows.c.created_at > since)
@@ -74,8 +74,11 @@ async def ladder_outcomes_since(
 
 
 def table_of(model: OutcomeModel, tiers: int, prior: Sequence[Sequence[float]] = ()) -> Float:
-    """[4, tiers - 1]: what a version says of `tiers` tiers by class without own labels: the table that it learned of as
-    many tiers, else `prior` [4][tiers], else that of tiers spread evenly."""
+    """Return a version's P(good enough) by class [4, tiers - 1] without own labels.
+
+    This is the table that the version learned if it was learned for `tiers` tiers, else `prior` [4][tiers], else the
+    default for evenly spread tiers.
+    """
     learned = model.adequacy
     if learned is not None and learned.shape[1] == tiers - 1:
         return learned
@@ -85,23 +88,25 @@ def table_of(model: OutcomeModel, tiers: int, prior: Sequence[Sequence[float]] =
 
 
 def choice_of(table: Float) -> Choice:
-    """What a version with this `table` [4, tiers - 1] chooses at the exchange rate of the yardstick: a version whose
-    probabilities are nearer to the truth then never loses by them, whatever target is served."""
+    """Return the choice of a version with this `table` [4, tiers - 1] that maximises utility.
+
+    The quality target that is served plays no part: better probabilities then never lose.
+    """
     return lambda probes: highest_utility(p_ok_of(table, probes), reference_prices(table.shape[1] + 1))
 
 
 def p_ok_of(table: Float, probes: LadderOutcomes) -> Float:
-    """P(good enough) [n, tiers] that `table` [4, tiers - 1] gives the probes; the strongest tier's is 1."""
+    """Return P(good enough) [n, tiers] of the probes by `table` [4, tiers - 1]; the strongest tier's is 1."""
     return np.hstack([probes.classes @ table, np.ones((len(probes.classes), 1))])
 
 
 def tier_choice(tier: int) -> Choice:
-    """The same tier for all."""
+    """Return the choice of one fixed tier."""
     return lambda probes: np.full(len(probes.no_worse), tier - 1)
 
 
 def compare(probes: LadderOutcomes, new: Choice, old: Choice, *, margin: float) -> Paired:
-    """`new` against `old`."""
+    """Compare `new` with `old`."""
     n = len(probes.no_worse)
     if not n:
         return Paired()

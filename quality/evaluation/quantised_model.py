@@ -1,4 +1,4 @@
-"""A quantised model against full precision: figures on text, generations and questions, and a verdict per use."""
+"""Compare a quantised model with full precision on text, generations and questions; one gate result per use."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
@@ -35,19 +35,19 @@ PROMPT_TOKENS = 48
 
 
 class ComparisonError(ValueError):
-    """The comparison as asked for would not say anything. The message says what would."""
+    """The comparison would not be valid; the message says what would be."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A row of a JSON-lines file: a prompt whose right answer is one number."""
+    """A row of a JSON-lines file: a prompt whose correct answer is one number."""
 
     prompt: str
     answer: str
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is read and said: tokens of text in windows, short questions for a first token, and continuations and
-    answers of so many tokens."""
+    """How much to measure: windows of text in tokens, short questions for the first token, and the number and length of
+    continuations and answers."""
 
     text_tokens: int = 2048
     window: int = 512
@@ -68,9 +68,9 @@ def compare_models(
     effort: Effort | None = None,
     progress: Progress = lambda stage, share: None,
 ) -> QualityReport:
-    """Measure, and judge by `limits`. `text` None is the prose that ships with the package.
+    """Measure and compare with `limits`. Without `text` the prose shipped with the package is used.
 
-    Raises ComparisonError for a text that is too short, or that the candidate was calibrated on, and ModelFileError.
+    Raises ComparisonError for a text that is too short or was used for calibration, and ModelFileError.
     """
     use_threads(None)
     effort = effort or Effort()
@@ -89,7 +89,7 @@ def compare_models(
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
-    """The first `limit` rows of a JSON-lines file with `prompt` and `answer`. Raises ComparisonError."""
+    """Read the first `limit` rows of a JSON-lines file with `prompt` and `answer`. Raises ComparisonError."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -112,7 +112,7 @@ def _question(line: bytes, where: str) -> Question:
 
 
 def _refuse_calibration_text(candidate: Side, text: str) -> None:
-    """What a model was fitted to says nothing about other text."""
+    """Refuse a text that the model was calibrated on: it says nothing about other text."""
     record = read_record(resolve_model_path(candidate.path))
     if record is not None and record.calibration is not None and record.calibration.sha256 == text_digest(text):
         raise ComparisonError(
@@ -172,7 +172,7 @@ def _first_tokens(
 def _generations(
     reference: Side, candidate: Side, cache_dir: Path, ids: list[int], effort: Effort, progress: Progress
 ) -> GenerationMetrics | None:
-    """Continuations of pieces of the text, which lie evenly over it."""
+    """Return continuations of pieces of the text, spaced evenly over it."""
     starts = range(0, len(ids) - PROMPT_TOKENS + 1, max(PROMPT_TOKENS, len(ids) // max(effort.generations, 1)))
     prompts = [ids[begin : begin + PROMPT_TOKENS] for begin in starts][: effort.generations]
     if not prompts:
@@ -231,7 +231,7 @@ def _both(
     stage: str,
     progress: Progress,
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """What the reference and what the candidate says."""
+    """Return the output of the reference and of the candidate."""
     first = greedy_continuations(
         reference, cache_dir, prompts, max_tokens, lambda share: progress(f"{stage} of the reference", share)
     )
@@ -242,7 +242,7 @@ def _both(
 
 
 def _prompt(tokenizer: Tokenizer, question: str) -> list[int]:
-    """As a chat where the model has a template for one."""
+    """Format as a chat if the model has a chat template."""
     try:
         return tokenizer.encode_chat([{"role": "user", "content": question}])
     except InvalidRequestError:
@@ -250,5 +250,5 @@ def _prompt(tokenizer: Tokenizer, question: str) -> list[int]:
 
 
 def _agreeing(a: list[int], b: list[int]) -> int:
-    """Tokens before two texts part."""
+    """Count the leading tokens that two texts share."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -1,4 +1,4 @@
-"""The judge of verifiable answers: option letters, final numbers, and texts that were asked for to the letter."""
+"""The judge for verifiable answers: option letters, final numbers, and texts requested verbatim."""
 
 import re
 from typing import Any
@@ -18,10 +18,10 @@ _CLOSED_WORDS = 40
 
 
 class ExactJudge(Judge):
-    """Decides only where the prompt has one right answer and both texts give one clearly; otherwise it abstains.
+    """Decides if the prompt has one correct answer and both texts state one clearly; otherwise it abstains.
 
-    Whether it applies depends on the prompt and on both texts having an answer, not on their agreeing: a judge
-    that spoke only on agreement would teach the classifier that open questions are always answered well.
+    Whether it applies depends on the prompt and on both texts having an answer, not on their agreement: a judge that
+    decided only on agreement would teach the classifier that open questions are always answered well.
     """
 
     name = "exact"
@@ -56,7 +56,7 @@ class ExactJudge(Judge):
         return _compared(given == expected, str(given), str(expected))
 
     def _same_words(self, answer: str, reference: str) -> JudgeVerdict | None:
-        """Texts of the same words stand or fall with their numbers (SPEC QM-03)."""
+        """Texts with the same words are compared by their numbers (SPEC QM-03)."""
         given, expected = _DIGITS.findall(normalised(answer)), _DIGITS.findall(normalised(reference))
         if not given or len(given) != len(expected):
             return None

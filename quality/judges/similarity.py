@@ -1,4 +1,4 @@
-"""The similarity signal: how alike two answers sound, which is never enough for a label."""
+"""Similarity of two answers: a signal that never makes a label."""
 
 import re
 from collections import Counter
@@ -20,7 +20,7 @@ _WORD = re.compile(r"[^\W\d_]+|\d+(?:[.,:]\d+)*")
 class SimilarityJudge(Judge):
     """Cosine of two embeddings, or of word and letter-trigram counts without an encoder; a signal (SPEC QM-03).
 
-    Embeddings hardly see numbers, so texts with different numbers score 0 however alike they sound.
+    Embeddings hardly represent numbers, so texts with different numbers score 0.
     """
 
     name = "similarity"
@@ -32,7 +32,7 @@ class SimilarityJudge(Judge):
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
     ) -> JudgeVerdict:
-        """Always abstains; `score` is the similarity in [0, 1]."""
+        """Abstain; `score` is the similarity in [0, 1]."""
         if _numbers(answer) != _numbers(reference_answer):
             return JudgeVerdict(no_worse=None, score=0.0, reason="the answers hold different numbers")
         similarity = await self._similarity(answer, reference_answer)

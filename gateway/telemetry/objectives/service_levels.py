@@ -109,7 +109,7 @@ def _count(counts: dict[Key, int], key: Key, more: int) -> None:
     counts[key] = counts.get(key, 0) + more
 
 
-Figures = dict[int, TierServiceLevels]
+LevelsByTier = dict[int, TierServiceLevels]
 
 
 class ServiceLevels:
@@ -122,7 +122,7 @@ class ServiceLevels:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.window_seconds = slices * slice_seconds
-        self._slices: deque[tuple[int, Figures]] = deque(maxlen=slices)
+        self._slices: deque[tuple[int, LevelsByTier]] = deque(maxlen=slices)
         self._slice_seconds, self._clock = slice_seconds, clock
 
     def observe(self, answer: Answer, record: Record, gaps: Mapping[int, int]) -> None:
@@ -138,15 +138,15 @@ class ServiceLevels:
             tier = figures[record.tier] = TierServiceLevels()
         tier.observe(answer, record, gaps)
 
-    def figures(self) -> Figures:
+    def figures(self) -> LevelsByTier:
         """By tier, of the window that ends now."""
         oldest = int(self._clock() / self._slice_seconds) - (self._slices.maxlen or 0)
         return merged(figures for number, figures in self._slices if number > oldest)
 
 
-def merged(parts: Iterable[Figures]) -> Figures:
+def merged(parts: Iterable[LevelsByTier]) -> LevelsByTier:
     """By tier, of all parts together, which stay as they are."""
-    whole: Figures = {}
+    whole: LevelsByTier = {}
     for part in parts:
         for tier, figures in part.items():
             whole.setdefault(tier, TierServiceLevels()).merge(figures)

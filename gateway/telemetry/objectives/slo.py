@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.answering.slo_class import SLO_CLASSES
 from gateway.telemetry.metrics_export.request_metrics import SECONDS
-from gateway.telemetry.objectives.service_levels import STAGES, Figures, Stage, TierServiceLevels
+from gateway.telemetry.objectives.service_levels import STAGES, LevelsByTier, Stage, TierServiceLevels
 from gateway.telemetry.objectives.sketch import Sketch
 
 State = Literal["green", "amber", "red", "unknown"]
@@ -105,7 +105,7 @@ class SloReport(msgspec.Struct, frozen=True, kw_only=True):
     tiers: list[TierLevel]
 
 
-def slo_report(figures: Figures, window_seconds: float, models: dict[int, str]) -> SloReport:
+def slo_report(figures: LevelsByTier, window_seconds: float, models: dict[int, str]) -> SloReport:
     """The report on the tiers of `models`, by number, whether they had requests or not."""
     every = TierServiceLevels()
     for one in figures.values():
