@@ -1,9 +1,9 @@
 """Which models' linear layers can be stored in 8 bits."""
 
 from inference_core.errors import QuantizationError
-from inference_core.loaders.scaled_blocks import ELEMENTS
+from inference_core.loaders.huggingface.scaled_blocks import ELEMENTS
 from inference_core.model_config import ModelConfig
-from inference_core.quantization.method import linear_inputs
+from inference_core.quantization.methods.method import linear_inputs
 
 
 def check_eight_bit_shapes(config: ModelConfig) -> None:

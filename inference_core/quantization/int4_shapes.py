@@ -1,9 +1,9 @@
 """Which groups of inputs a model's linear layers can be cut into."""
 
 from inference_core.errors import QuantizationError
-from inference_core.loaders.int4_groups import PER_INT
+from inference_core.loaders.huggingface.int4_groups import PER_INT
 from inference_core.model_config import ModelConfig
-from inference_core.quantization.method import linear_inputs, linear_outputs
+from inference_core.quantization.methods.method import linear_inputs, linear_outputs
 
 GROUP_SIZES = (128, 64, 32)
 
