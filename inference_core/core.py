@@ -20,7 +20,7 @@ from inference_core.engine.step_statistics import StepStatistics
 from inference_core.errors import CoreError, HandoverError, IntegrityError, InvalidRequestError, QueueFullError
 from inference_core.execution.runner import ModelRunner
 from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabulary_of_file
-from inference_core.grammar.matcher_seam import MakeMatcher
+from inference_core.grammar.matcher_interface import MakeMatcher
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.kv_cache.prefix_hash import root_digest, shareable_blocks
 from inference_core.kv_cache.slab_arena import SlabArena

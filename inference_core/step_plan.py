@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from inference_core.grammar.matcher_seam import Matcher
+from inference_core.grammar.matcher_interface import Matcher
 from inference_core.protocol import SamplingParams, TokenLogprob
 from inference_core.protocol.evidence import TokenEvidence
 

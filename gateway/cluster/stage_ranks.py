@@ -8,8 +8,8 @@ import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from inference_core.parallel.environment import RankEnvironment
-from inference_core.parallel.local_ranks import LocalRanks, RankPlaces
+from inference_core.parallel.ranks.local_ranks import LocalRanks, RankPlaces
+from inference_core.parallel.topology.environment import RankEnvironment
 
 
 def stage_places() -> RankPlaces:

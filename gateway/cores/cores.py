@@ -16,7 +16,7 @@ from tiers.catalog.quality_gate import require_quality
 from tiers.errors import CatalogError
 
 if TYPE_CHECKING:
-    from inference_core.parallel.local_ranks import RankPlaces
+    from inference_core.parallel.ranks.local_ranks import RankPlaces
     from inference_core.transport.core_thread import CoreFactory, SteppingCore
 
 
@@ -96,7 +96,7 @@ def core_factory(catalog: Catalog, settings: Settings, core: str, places: "RankP
         return load_cpu
 
     def load_gpus() -> "SteppingCore":
-        from inference_core.parallel.load_group import load_group
+        from inference_core.parallel.leader.load_group import load_group
 
         spec = group_spec(catalog, core)
         if places is None:

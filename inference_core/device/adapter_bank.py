@@ -11,8 +11,8 @@ from inference_core.lora.adapter import PROJECTIONS, Adapter, LowRank, Projectio
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
-from inference_core.triton_kernels import low_rank_ops
-from inference_core.triton_kernels.low_rank_slots import LowRankRows, LowRankSlots
+from inference_core.triton_kernels.lora import low_rank_ops
+from inference_core.triton_kernels.lora.low_rank_slots import LowRankRows, LowRankSlots
 
 _MOST_PARTS = 3
 

@@ -9,9 +9,9 @@ from numpy.typing import DTypeLike, NDArray
 from inference_core.device.adapter_rows import TILE_NUMBERS, adapter_tiles, slots_of_rows
 from inference_core.device.block_tables import BlockTables, TableUpdate
 from inference_core.step_plan import PENDING, ScheduledSequence
-from inference_core.triton_kernels.draw_laws import LAW_FIELDS, law_columns
-from inference_core.triton_kernels.low_rank_tiles import NO_SLOT as NO_ADAPTER
-from inference_core.triton_kernels.low_rank_tiles import most_tiles, most_tiles_up_to
+from inference_core.triton_kernels.lora.low_rank_tiles import NO_SLOT as NO_ADAPTER
+from inference_core.triton_kernels.lora.low_rank_tiles import most_tiles, most_tiles_up_to
+from inference_core.triton_kernels.sampling.draw_params import LAW_FIELDS, law_columns
 
 NO_ROW = -1  # in `pending`: the token is known
 NO_SLOT = -1  # in `slots`: nothing is written

@@ -11,7 +11,7 @@ from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.kv_cache.block_io import HostBlockBytes
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.reference import TorchAdapterBank
-from inference_core.models.decoder import Decoder
+from inference_core.models.transformer import Decoder
 from inference_core.protocol import ModelInfo
 from inference_core.step_plan import ScheduledSequence
 

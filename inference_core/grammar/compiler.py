@@ -9,9 +9,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from inference_core.errors import InvalidRequestError
+from inference_core.grammar.failing_subschema import failing_place
 from inference_core.grammar.json_style import JSON_STYLE
 from inference_core.grammar.matcher import GrammarMatcher
-from inference_core.grammar.schema_place import failing_place
 from inference_core.protocol import Grammar
 
 _LONGEST_REASON = 400

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from llguidance import LLMatcher, LLTokenizer
 
 from inference_core.errors import InvalidRequestError
-from inference_core.grammar.matcher_seam import left_of
+from inference_core.grammar.matcher_interface import left_of
 
 _FINE_ENDS = ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence")
 

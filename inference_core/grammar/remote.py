@@ -16,7 +16,7 @@ from weakref import ReferenceType, WeakSet, ref
 
 from inference_core.errors import CoreError, GrammarServerError, InvalidRequestError
 from inference_core.grammar.limits import Limits
-from inference_core.grammar.matcher_seam import left_of
+from inference_core.grammar.matcher_interface import left_of
 from inference_core.grammar.vocabulary import Vocabulary
 from inference_core.grammar.wire import (
     Answer,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.fingerprint import file_fingerprint
+from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor, dequantize
-from inference_core.loaders.safetensors_file import SafetensorsFile
 from inference_core.lora.adapter import Adapter, LowRank, Place, places
 from inference_core.lora.adapter_config import CONFIG_FILE, AdapterConfig, read_adapter_config
 from inference_core.model_config import ModelConfig

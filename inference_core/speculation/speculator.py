@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from inference_core.grammar.matcher_seam import Matcher, ask_forced
+from inference_core.grammar.matcher_interface import Matcher, ask_forced
 from inference_core.protocol import Knobs, SpeculationStats
 from inference_core.scheduling.scheduler import Scheduler
 from inference_core.scheduling.sequence import Sequence

@@ -13,6 +13,7 @@ from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import use_threads
 from inference_core.quantization.calibration import text_digest
+from inference_core.quantization.files.record import read_record
 from inference_core.quantization.quality_report import (
     FirstTokenFigures,
     GenerationFigures,
@@ -24,7 +25,6 @@ from inference_core.quantization.quality_report import (
     Use,
     judged,
 )
-from inference_core.quantization.record import read_record
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.statistics.mcnemar import better_p_value
 from quality.statistics.rouge_bleu import bleu, rouge_l

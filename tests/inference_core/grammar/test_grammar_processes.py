@@ -14,7 +14,7 @@ import pytest
 
 from inference_core.errors import CoreError, GrammarServerError, InvalidRequestError
 from inference_core.grammar.limits import Limits
-from inference_core.grammar.matcher_seam import MakeMatcher, Matcher
+from inference_core.grammar.matcher_interface import MakeMatcher, Matcher
 from inference_core.grammar.server_process import GrammarServer
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.protocol import Grammar, GrammarKind, ModelInfo

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_core.errors import CoreError, InvalidRequestError, QueueFullError
-from inference_core.grammar.matcher_seam import MakeMatcher
+from inference_core.grammar.matcher_interface import MakeMatcher
 from inference_core.grammar.wire import Channel, Compiled, Ended, Refused, Start
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.protocol import Grammar, ModelInfo

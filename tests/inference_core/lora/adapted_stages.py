@@ -7,20 +7,20 @@ import torch
 from inference_core.device.block_tables import BlockTables
 from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.graphs import Graphs, NoGraphs
-from inference_core.device.loading import device_layout
+from inference_core.device.load_device_core import device_layout
 from inference_core.device.spec import Activations, DeviceModelSpec
 from inference_core.device.step_inputs import Capacity
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.model_spec import DeviceScheme
-from inference_core.parallel.collectives import TensorGroup
-from inference_core.parallel.device_shares import load_share
-from inference_core.parallel.device_stage import DeviceStage
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.mesh_spec import MeshTerms
-from inference_core.parallel.rank_adapters import RankAdapters
-from inference_core.parallel.rank_shares import DividedModel, divide_model
-from inference_core.parallel.shard_checkpoint import ShardCheckpoint
+from inference_core.parallel.communication.collectives import TensorGroup
+from inference_core.parallel.ranks.rank_adapters import RankAdapters
+from inference_core.parallel.shards.device_shards import load_share
+from inference_core.parallel.shards.rank_shards import DividedModel, divide_model
+from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint
+from inference_core.parallel.stages.device_stage import DeviceStage
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.mesh_spec import MeshTerms
 
 SLAB, SLABS = 1 << 20, 8
 CPU = torch.device("cpu")

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from inference_core.errors import RankLostError
-from inference_core.parallel.control import Followers, LeaderLink
-from inference_core.parallel.leading import no_look
-from inference_core.parallel.messages import (
+from inference_core.parallel.communication.control import Followers, LeaderLink
+from inference_core.parallel.communication.messages import (
     CopyBlocks,
     Failed,
     Joined,
@@ -20,6 +19,7 @@ from inference_core.parallel.messages import (
     Stop,
     UseThreads,
 )
+from inference_core.parallel.leader.leader import no_look
 from inference_core.transport.framing import FrameError, FrameWriter
 
 HOST = "127.0.0.1"

@@ -9,18 +9,18 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from inference_core.device.memory_profile import MemoryProfile
+from inference_core.device.memory.memory_profile import MemoryProfile
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.errors import MemoryPlanError, RankLostError
-from inference_core.parallel.collectives import TensorGroup
-from inference_core.parallel.control import Followers, LeaderLink
-from inference_core.parallel.device_shares import DeviceShares, largest_step
-from inference_core.parallel.environment import RankEnvironment
-from inference_core.parallel.leading import no_look
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.mesh_spec import DeviceMeshSpec, MeshSpec, decode_mesh_spec
-from inference_core.parallel.messages import Divided, Failed, Joined, Ready, Room, RunStep
-from inference_core.parallel.rank_runner import RankModel
+from inference_core.parallel.communication.collectives import TensorGroup
+from inference_core.parallel.communication.control import Followers, LeaderLink
+from inference_core.parallel.communication.messages import Divided, Failed, Joined, Ready, Room, RunStep
+from inference_core.parallel.leader.leader import no_look
+from inference_core.parallel.ranks.rank_runner import RankModel
+from inference_core.parallel.shards.device_shards import DeviceShares, largest_step
+from inference_core.parallel.topology.environment import RankEnvironment
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.mesh_spec import DeviceMeshSpec, MeshSpec, decode_mesh_spec
 from inference_core.transport.framing import FrameWriter
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.parallel.device_meshes import SLAB, device_core, device_mesh_spec

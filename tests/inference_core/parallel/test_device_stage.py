@@ -9,7 +9,7 @@ import torch
 from inference_core.device.block_tables import BlockTables
 from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.graphs import Graphs, NoGraphs
-from inference_core.device.loading import device_layout
+from inference_core.device.load_device_core import device_layout
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.device.step_inputs import Capacity
 from inference_core.kv_cache.arena import allocate_arena
@@ -18,13 +18,13 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loading.load_core import runner_of
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import CoreSpec, ModelSpec
-from inference_core.parallel.collectives import TensorGroup
-from inference_core.parallel.device_shares import load_share
-from inference_core.parallel.device_stage import DeviceStage
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.mesh_spec import MeshTerms
-from inference_core.parallel.rank_shares import DividedModel, divide_model
-from inference_core.parallel.shard_checkpoint import ShardCheckpoint
+from inference_core.parallel.communication.collectives import TensorGroup
+from inference_core.parallel.shards.device_shards import load_share
+from inference_core.parallel.shards.rank_shards import DividedModel, divide_model
+from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint
+from inference_core.parallel.stages.device_stage import DeviceStage
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.mesh_spec import MeshTerms
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.device.tiny_device import RecordingGraphs
 from tests.inference_core.parallel.meshes import share

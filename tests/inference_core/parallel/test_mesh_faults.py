@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from inference_core.errors import MemoryPlanError, MeshError, ModelFileError, RankLostError
-from inference_core.parallel.cpu_shares import check_share_memory, divide_models
-from inference_core.parallel.environment import RankEnvironment
-from inference_core.parallel.local_mesh import LocalMesh
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.messages import RunStep
+from inference_core.parallel.communication.messages import RunStep
+from inference_core.parallel.leader.local_mesh import LocalMesh
+from inference_core.parallel.shards.cpu_shards import check_share_memory, divide_models
+from inference_core.parallel.topology.environment import RankEnvironment
+from inference_core.parallel.topology.mesh import Mesh
 from inference_core.protocol import AddRequest, Event, SamplingParams, SequenceOutput
 from inference_core.transport.core_thread import CoreLoop
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.errors import RankLostError
-from inference_core.parallel import table_deltas
-from inference_core.parallel.messages import Order, RunStep, SequenceShare, StepOrder
-from inference_core.parallel.table_deltas import ReceivedTables, SentTables
+from inference_core.parallel.communication import table_deltas
+from inference_core.parallel.communication.messages import Order, RunStep, SequenceShare, StepOrder
+from inference_core.parallel.communication.table_deltas import ReceivedTables, SentTables
 from inference_core.step_plan import ScheduledSequence
 
 NAMES = "abcdefg"

@@ -10,7 +10,7 @@ from tokenizers import pre_tokenizers
 
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, Disguise
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.inference_core.tokenization.vocabularies import train_byte_level, write_byte_level, write_vocabulary
 

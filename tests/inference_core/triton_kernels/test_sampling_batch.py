@@ -9,7 +9,13 @@ import torch
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import SamplingParams
 from inference_core.step_plan import SampleSpec
-from inference_core.triton_kernels.sampling_batch import EditTables, draw_laws, is_penalised, row_bias, row_uses
+from inference_core.triton_kernels.sampling.sampling_batch import (
+    EditTables,
+    draw_laws,
+    is_penalised,
+    row_bias,
+    row_uses,
+)
 
 
 def spec(prompt: list[int], output: list[int], eos: tuple[int, ...] = (), **params: Any) -> SampleSpec:

@@ -13,6 +13,7 @@ from inference_core.bench.comparison import Side
 from inference_core.bench.quality import Variant
 from inference_core.errors import ModelFileError
 from inference_core.quantization.calibration import CalibrationText
+from inference_core.quantization.methods.smoothquant import SmoothQuant
 from inference_core.quantization.quality_report import (
     DEFAULT_LIMITS,
     FirstTokenFigures,
@@ -22,7 +23,6 @@ from inference_core.quantization.quality_report import (
     write_report,
 )
 from inference_core.quantization.quantize_model import quantize_model
-from inference_core.quantization.smoothquant import SmoothQuant
 from quality.evaluation.quantised_model import (
     ComparisonError,
     Effort,
