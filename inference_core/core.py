@@ -20,7 +20,7 @@ from inference_core.engine.step_statistics import StepStatistics
 from inference_core.errors import CoreError, HandoverError, IntegrityError, InvalidRequestError, QueueFullError
 from inference_core.execution.runner import ModelRunner
 from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabulary_of_file
-from inference_core.grammar.matcher_interface import MakeMatcher
+from inference_core.grammar.matcher_interface import MatcherFactory
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.kv_cache.prefix_hash import root_digest, shareable_blocks
 from inference_core.kv_cache.slab_arena import SlabArena
@@ -155,7 +155,7 @@ class Core:
         else:
             self._grammars.add(request, runner.info, request.sampling.grammar)
 
-    def _admit(self, request: AddRequest, make_matcher: MakeMatcher | None) -> None:
+    def _admit(self, request: AddRequest, make_matcher: MatcherFactory | None) -> None:
         scheduler, runner = self._schedulers[request.model], self._runners[request.model]
         now = self._clock()
         adapter_digest = scheduler.adapters.require(request.adapter).digest if request.adapter else b""

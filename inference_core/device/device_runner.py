@@ -39,7 +39,7 @@ from inference_core.triton_kernels import decoder_ops  # noqa: F401  they regist
 from inference_core.triton_kernels.sampling import sampling_ops  # noqa: F401  they register the custom ops
 
 # Rows of inputs and results that are in use at the same time: those of the step under way, and of the next one.
-_TURNS = 2
+_STAGING_BUFFERS = 2
 
 
 @dataclass(slots=True, frozen=True)
@@ -90,16 +90,20 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         self.blocks = DeviceBlockBytes(arena, self._tables.byte_offsets, layout.block_bytes)
         self._edits = EditedRows(capacity.sequences, decoder.config.vocab_size, self.device)
         pinned = self.device.type == "cuda"
-        self._memory = [torch.zeros(bytes_of(capacity), dtype=torch.uint8, pin_memory=pinned) for _ in range(_TURNS)]
+        self._memory = [
+            torch.zeros(bytes_of(capacity), dtype=torch.uint8, pin_memory=pinned) for _ in range(_STAGING_BUFFERS)
+        ]
         self._inputs = [StepInputs(capacity, memory.numpy()) for memory in self._memory]
-        self._results = [torch.zeros(capacity.draws, dtype=torch.int64, pin_memory=pinned) for _ in range(_TURNS)]
+        self._results = [
+            torch.zeros(capacity.draws, dtype=torch.int64, pin_memory=pinned) for _ in range(_STAGING_BUFFERS)
+        ]
         tables = torch.zeros(capacity.sequences * longest, dtype=torch.int64, device=self.device)
         self._device_inputs = DeviceInputs(capacity, torch.zeros_like(self._memory[0], device=self.device), tables)
         # Row by row what this step draws, and what the one before it drew; -1 where nothing could be drawn.
         self._drawn = torch.zeros(capacity.draws, dtype=torch.int64, device=self.device)
         self._drawn_before = torch.zeros_like(self._drawn)
         self._rows_of_last: dict[str, int] = {}
-        self._turn = 0
+        self._staging_index = 0
 
     def draws_ahead(self, spec: SampleSpec) -> bool:
         return fits_tables(spec)
@@ -113,7 +117,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
             self._forget()
             raise
         finished = self._note()
-        result = self._results[self._turn]
+        result = self._results[self._staging_index]
 
         def land() -> StepResult:
             try:
@@ -137,7 +141,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
             self._forget()
             raise
 
-    def rehearse(self) -> None:
+    def profile_step(self) -> None:
         """The largest step of the capacity, with padding alone: takes all the memory that a step can take at once."""
         largest = self._inputs[0].fill_with_padding()
         self._device_inputs.memory.copy_(self._memory[0])
@@ -149,7 +153,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         draws = StepDraws(plan.sequences)
         scored = scored_rows(plan.sequences, self.device)
         logits, swapped = self._compute_plan(plan, draws, scored)
-        self._results[self._turn][: len(draws)].copy_(self._drawn[: len(draws)], non_blocking=True)
+        self._results[self._staging_index][: len(draws)].copy_(self._drawn[: len(draws)], non_blocking=True)
         draws.bring(logits)
         logprobs = LogProbabilities(logits, self._drawn, draws.logprobs)
         scores = None if scored is None else PromptScores(plan.sequences, logits[len(logits) - len(scored) :])
@@ -161,8 +165,8 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         """As `_compute`, with everything that a plan begins with; and what its copies took, once it is done."""
         sequences = plan.sequences
         bucket = self._bucket_of(sequences) if scored is None else None
-        self._turn = (self._turn + 1) % _TURNS
-        inputs, memory = self._inputs[self._turn], self._memory[self._turn]
+        self._staging_index = (self._staging_index + 1) % _STAGING_BUFFERS
+        inputs, memory = self._inputs[self._staging_index], self._memory[self._staging_index]
         edits = self._edits.place(draws.owners, draws.specs, self._rows_of_last)
         shape = inputs.fill(
             sequences,

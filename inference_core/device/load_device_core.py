@@ -93,13 +93,13 @@ def load_device_core(
         m.name: _decoder(m, checkpoints[m.name], placeholder, spec.slab_bytes, cache_dir, linears) for m in spec.models
     }
     # All of them stand there while each is rehearsed: what stays of one is no room for another.
-    rehearsals = [runner(m, decoders[m.name], placeholder, make_graphs()) for m in spec.models]
-    profiles = [profile(device, rehearsal.rehearse) for rehearsal in rehearsals]
+    profiled_runners = [runner(m, decoders[m.name], placeholder, make_graphs()) for m in spec.models]
+    profiles = [profile(device, profiled.profile_step) for profiled in profiled_runners]
     largest = max(profiles, key=lambda p: p.activations)
-    for line in (*_weight_lines(spec, rehearsals), *largest.lines(spec.memory_utilization, spec.slab_bytes)):
+    for line in (*_weight_lines(spec, profiled_runners), *largest.lines(spec.memory_utilization, spec.slab_bytes)):
         logger.info("%s: %s", title or device, line)
     arena_bytes = largest.arena_bytes(spec.memory_utilization, spec.slab_bytes)
-    del rehearsals, placeholder
+    del profiled_runners, placeholder
     arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=device)
     runners = {m.name: runner(m, decoders[m.name], arena, make_graphs()) for m in spec.models}
     knobs = device_knobs(spec, {name: made.layout for name, made in runners.items()}, knobs_file)

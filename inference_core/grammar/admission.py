@@ -5,7 +5,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
 from inference_core.errors import InvalidRequestError
-from inference_core.grammar.matcher_interface import MakeMatcher
+from inference_core.grammar.matcher_interface import MatcherFactory
 from inference_core.grammar.vocabulary import Vocabulary
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.loaders.model_path import resolve_model_path
@@ -20,7 +20,7 @@ class Compiled:
     """
 
     request: AddRequest
-    matchers: Future[MakeMatcher]
+    matchers: Future[MatcherFactory]
     aborted: list[int] = field(default_factory=list)
 
 

@@ -10,7 +10,7 @@ _MAPPINGS = ("$defs", "definitions", "properties", "patternProperties", "depende
 _MOST_TRIALS = 500
 
 
-def failing_place(schema: Any, error_of: Callable[[Any], str | None]) -> tuple[str, str | None]:
+def failing_subschema(schema: Any, error_of: Callable[[Any], str | None]) -> tuple[str, str | None]:
     """Where in a schema that fails the failure is, as `.properties.age`, and what `error_of` says of that part.
 
     A part that cannot be compiled by itself either is where to look further; ("", its error) if no part fails alone.

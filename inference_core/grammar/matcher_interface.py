@@ -44,7 +44,7 @@ class Matcher(Protocol):
         """
 
 
-MakeMatcher = Callable[[], Matcher]
+MatcherFactory = Callable[[], Matcher]
 
 
 def ask_forced(matchers: Iterable[Matcher]) -> None:
@@ -56,6 +56,6 @@ def ask_forced(matchers: Iterable[Matcher]) -> None:
         matcher.send()
 
 
-def left_of(forced: list[int], token_id: int) -> list[int] | None:
+def remaining_forced(forced: list[int], token_id: int) -> list[int] | None:
     """What is still forced after `token_id`; None if that has to be found out again."""
     return forced[1:] if len(forced) > 1 and forced[0] == token_id else None

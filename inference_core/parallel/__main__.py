@@ -66,16 +66,16 @@ def run_rank(options: argparse.Namespace) -> int:
 
 def _lead(environment: RankEnvironment, store: object, spec: AnyMeshSpec, cache_dir: Path, socket: str | None) -> None:
     from inference_core.core import Core
-    from inference_core.parallel.leader.leader import LedMesh
+    from inference_core.parallel.leader.leader import MeshLeader
     from inference_core.transport.server import serve_core
 
     replica = spec.mesh.position(environment.rank).replica
     if socket is None:
         raise MeshError("a leader serves a core: say where with --socket PATH")
-    led: list[LedMesh] = []
+    led: list[MeshLeader] = []
 
     def core() -> Core:
-        led.append(LedMesh(environment, store, spec, cache_dir))
+        led.append(MeshLeader(environment, store, spec, cache_dir))
         return led[0].core
 
     path = socket if replica == 0 else f"{socket}.{replica}"

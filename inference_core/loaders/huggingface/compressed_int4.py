@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from inference_core.errors import ModelFileError
 from inference_core.io.span import Span
 from inference_core.loaders.huggingface.int4_groups import PER_INT, unpack_codes
-from inference_core.loaders.huggingface.quantized_layer import Files, check_borders
+from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
 from inference_core.loaders.huggingface.zero_point_blocks import ELEMENTS, q4_0_blocks, q4_z_blocks
 from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to_float32
 
@@ -39,7 +39,7 @@ class CompressedInt4Layer:
 
     def cut(self, path: Path, rows: Span, columns: Span) -> PackedTensor:
         """Those outputs and inputs alone. Raises ModelFileError if a border parts a group."""
-        check_borders(path, self, rows, columns)
+        check_boundaries(path, self, rows, columns)
         groups = self._groups(path)[columns.slice]
         runs = groups.reshape(-1, ELEMENTS) if columns.size % ELEMENTS == 0 else None
         if runs is None or (runs != runs[:, :1]).any():

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from inference_core.errors import ModelFileError
 from inference_core.io.span import Span
 from inference_core.loaders.huggingface.int4_groups import PER_INT, Int4Format
-from inference_core.loaders.huggingface.quantized_layer import Files, check_borders
+from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.huggingface.zero_point_blocks import ELEMENTS
 from inference_core.loaders.packed_tensor import PackedTensor
@@ -35,7 +35,7 @@ class Int4Layer:
 
     def cut(self, path: Path, rows: Span, columns: Span) -> PackedTensor:
         """Those outputs and inputs alone. Raises ModelFileError if a border parts a group."""
-        check_borders(path, self, rows, columns)
+        check_boundaries(path, self, rows, columns)
         return self.form.tensor(path, self.name, self.form.cut(self._parts(), rows, columns))
 
     @property

@@ -39,7 +39,7 @@ class QuantizedLayer(Protocol):
         """Inputs that are packed together or share a scale with no others; a scale of all inputs is every part's."""
 
 
-def check_borders(path: Path, layer: QuantizedLayer, rows: Span, columns: Span) -> None:
+def check_boundaries(path: Path, layer: QuantizedLayer, rows: Span, columns: Span) -> None:
     """Raises ModelFileError if a border lies inside a unit, or outside of the layer."""
     parts = ((rows, layer.row_unit, layer.shape[0], "outputs"), (columns, layer.column_unit, layer.shape[1], "inputs"))
     for span, unit, total, what in parts:

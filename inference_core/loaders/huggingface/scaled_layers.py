@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
 from inference_core.io.span import Span
-from inference_core.loaders.huggingface.quantized_layer import Files, check_borders
+from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
 from inference_core.loaders.huggingface.scaled_blocks import ELEMENTS, scaled_blocks
 from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to_float32
 
@@ -39,7 +39,7 @@ class ScaledLayer:
             raise ModelFileError(
                 f"{path}: '{self.name}' has {self.shape[1]} inputs; 8-bit layers need a multiple of {ELEMENTS}"
             )
-        check_borders(path, self, rows, columns)
+        check_boundaries(path, self, rows, columns)
         dtype = self.files["weight"].entries[f"{self.name}.weight"].dtype
         kind: Kind = "S8" if dtype == "I8" else "F8"
         return PackedTensor(kind, (rows.size, columns.size), lambda: self._blocks(rows, columns))

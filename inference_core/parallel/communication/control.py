@@ -14,20 +14,20 @@ from collections.abc import Callable, Iterable, Mapping
 from inference_core.errors import RankLostError
 from inference_core.parallel.communication.messages import (
     AdapterRead,
+    ArenaCapacity,
+    Command,
     Divided,
     Failed,
     Joined,
-    Order,
     Ready,
     Report,
-    Room,
 )
 from inference_core.transport.framing import FrameError, FrameReader, FrameWriter
 
 _CHUNK = 1 << 16
-_LOOK_SECONDS = 0.25
-_INTRODUCTION_SECONDS = 5.0
-_LAST_WORDS_SECONDS = 0.5
+_POLL_SECONDS = 0.25
+_HANDSHAKE_SECONDS = 5.0
+_FAILURE_REPORT_SECONDS = 0.5
 # A machine that fell silent is noticed after 5 + 3 x 5 seconds, also while nothing is to be done.
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
@@ -58,18 +58,22 @@ class Followers:
         self._writer = FrameWriter()
         self._divided: dict[int, Divided] = {}
         self._ready: dict[int, Ready] = {}
-        self._rooms: dict[int, Room] = {}
+        self._capacities: dict[int, ArenaCapacity] = {}
         self._adapters: dict[int, AdapterRead] = {}
         self._lost: dict[int, Failed | None] = {}
 
-    def accept(self, seconds: float, look: Callable[[], None]) -> None:
-        """Wait until all ranks have joined; strangers are turned away. `look` is called now and then, to raise."""
+    def accept(self, seconds: float, check_ranks: Callable[[], None]) -> None:
+        """Wait until all ranks have joined; refuse connections without the token.
+
+        `check_ranks` is called about every 0.25 s and raises if a rank is known to have ended. Raises RankLostError
+        after `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while missing := self._expected - self._connections.keys():
-            look()
+            check_ranks()
             if time.monotonic() > deadline:
                 raise RankLostError(f"rank(s) {_listed(missing)} did not join within {seconds:.0f} seconds")
-            self._listener.settimeout(_LOOK_SECONDS)
+            self._listener.settimeout(_POLL_SECONDS)
             try:
                 connection, _ = self._listener.accept()
             except TimeoutError:
@@ -79,7 +83,7 @@ class Followers:
 
     def _admit(self, connection: socket.socket) -> None:
         reader = FrameReader(Report, max_bytes=_CHUNK)
-        connection.settimeout(_INTRODUCTION_SECONDS)
+        connection.settimeout(_HANDSHAKE_SECONDS)
         try:
             reports = list(reader.feed(connection.recv(_CHUNK)))
         except (OSError, FrameError):
@@ -96,9 +100,9 @@ class Followers:
         else:
             connection.close()
 
-    def tell(self, order: Order, seconds: float = 60.0) -> None:
-        """Send `order` to all ranks. Raises FrameError, and sends nothing, for one that is too large."""
-        frame = self._writer.frame(order)
+    def send(self, command: Command, seconds: float = 60.0) -> None:
+        """Send `command` to all ranks. Raises FrameError, and sends nothing, for one that is too large."""
+        frame = self._writer.frame(command)
         self.check()
         for rank, connection in self._connections.items():
             connection.settimeout(seconds)
@@ -117,10 +121,10 @@ class Followers:
         self._wait_for(self._ready, "load", seconds)
         return list(self._ready.values())
 
-    def wait_rooms(self, seconds: float) -> list[Room]:
+    def wait_capacities(self, seconds: float) -> list[ArenaCapacity]:
         """Wait until every rank knows how much memory it has for keys and values."""
-        self._wait_for(self._rooms, "finish the largest step", seconds)
-        return list(self._rooms.values())
+        self._wait_for(self._capacities, "finish the largest step", seconds)
+        return list(self._capacities.values())
 
     def wait_adapter(self, seconds: float) -> list[AdapterRead]:
         """Wait until every rank has read its part of the adapter that it was told of last; what they say of it."""
@@ -142,15 +146,15 @@ class Followers:
 
         Raises RankLostError naming the rank that failed, in its own words if it had time for them.
         """
-        self._take_in(patience)
+        self._receive(patience)
         if not self._lost:
             return
         # Whoever speaks first may only suffer from the rank that is really lost.
-        while self._take_in(_LAST_WORDS_SECONDS):
+        while self._receive(_FAILURE_REPORT_SECONDS):
             pass
-        raise RankLostError(self._verdict())
+        raise RankLostError(self._failure_message())
 
-    def _take_in(self, patience: float) -> bool:
+    def _receive(self, patience: float) -> bool:
         """Read what has arrived within `patience` seconds; whether there was anything."""
         ranks = {c.fileno(): rank for rank, c in self._connections.items() if rank not in self._lost}
         if not ranks:
@@ -184,12 +188,12 @@ class Followers:
                 self._divided[rank] = report
             case Ready():
                 self._ready[rank] = report
-            case Room():
-                self._rooms[rank] = report
+            case ArenaCapacity():
+                self._capacities[rank] = report
             case AdapterRead():
                 self._adapters[rank] = report
 
-    def _verdict(self) -> str:
+    def _failure_message(self) -> str:
         silent = [rank for rank, report in self._lost.items() if report is None]
         reports = [report for report in self._lost.values() if report is not None]
         causes = [report for report in reports if not report.consequence]
@@ -218,8 +222,8 @@ class LeaderLink:
             raise RankLostError(f"the leader does not answer at {host}:{port}: {error}") from error
         self._connection.settimeout(None)
         self._writer = FrameWriter()
-        self._reader = FrameReader(Order)
-        self._orders: list[Order] = []
+        self._reader = FrameReader(Command)
+        self._commands: list[Command] = []
         self.report(Joined(rank, token))
 
     def report(self, report: Report) -> None:
@@ -228,17 +232,17 @@ class LeaderLink:
         except OSError as error:
             raise RankLostError(f"the leader is gone: {error}") from error
 
-    def next_order(self) -> Order:
+    def next_command(self) -> Command:
         """Wait for the next order, however long. Raises RankLostError when the leader is gone."""
-        while not self._orders:
+        while not self._commands:
             try:
                 data = self._connection.recv(_CHUNK)
-                self._orders += self._reader.feed(data)
+                self._commands += self._reader.feed(data)
             except (OSError, FrameError) as error:
                 raise RankLostError(f"the leader is gone: {error}") from error
             if not data:
                 raise RankLostError("the leader is gone: it closed the connection")
-        return self._orders.pop(0)
+        return self._commands.pop(0)
 
     def wait_until_gone(self) -> None:
         """Return when the leader has closed its end; reads nothing, so that another thread may."""

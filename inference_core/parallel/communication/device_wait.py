@@ -7,30 +7,30 @@ import torch
 
 from inference_core.errors import RankLostError
 
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _PAUSE_SECONDS = 20e-6
 
 
-def settle(device: torch.device, look: Callable[[], None], seconds: float) -> None:
+def wait_for_device(device: torch.device, check_ranks: Callable[[], None], seconds: float) -> None:
     """Wait until `device` has done what it was given so far; on the CPU it has already.
 
-    `look` is called now and then, to raise. Raises RankLostError after `seconds`.
+    `check_ranks` is called now and then, to raise. Raises RankLostError after `seconds`.
     """
     if device.type == "cuda":
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(device))
-        wait_until(event.query, look, seconds)
+        wait_until(event.query, check_ranks, seconds)
 
 
 def wait_until(
     done: Callable[[], bool],
-    look: Callable[[], None],
+    check_ranks: Callable[[], None],
     seconds: float,
     *,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Ask `done` until it is; see `settle`."""
+    """Ask `done` until it is; see `wait_for_device`."""
     began = looked = clock()
     while not done():
         now = clock()
@@ -38,7 +38,7 @@ def wait_until(
             raise RankLostError(
                 f"the device did not finish within {seconds:g} seconds; a rank may hang, see their logs"
             )
-        if now - looked > _LOOK_SECONDS:
+        if now - looked > _POLL_SECONDS:
             looked = now
-            look()
+            check_ranks()
         pause(_PAUSE_SECONDS)

@@ -26,7 +26,7 @@ class SequenceShare(msgspec.Struct, frozen=True, array_like=True):
     adapter: int = -1
 
 
-class StepOrder(msgspec.Struct, frozen=True, tag="run", array_like=True):
+class StepCommand(msgspec.Struct, frozen=True, tag="run", array_like=True):
     """Compute a `RunStep`."""
 
     model: str
@@ -41,11 +41,11 @@ class CopyBlocks(msgspec.Struct, frozen=True, tag="copy", array_like=True):
     copies: list[tuple[int, int]]
 
 
-class Rehearse(msgspec.Struct, frozen=True, tag="rehearse", array_like=True):
+class ProfileMemory(msgspec.Struct, frozen=True, tag="rehearse", array_like=True):
     """All weights are loaded: compute the largest step, together, and report how much room it leaves."""
 
 
-class TakeArena(msgspec.Struct, frozen=True, tag="arena", array_like=True):
+class AllocateArena(msgspec.Struct, frozen=True, tag="arena", array_like=True):
     """All ranks have room for this: keep keys and values in an arena of `arena_bytes`."""
 
     arena_bytes: int
@@ -107,8 +107,18 @@ class Stop(msgspec.Struct, frozen=True, tag="stop", array_like=True):
     """End the process in good order."""
 
 
-AdapterOrder = ReadAdapter | InstallAdapter | ClearSlot | ForgetAdapter
-Order = StepOrder | CopyBlocks | OffloadBlocks | RestoreBlocks | AdapterOrder | Rehearse | TakeArena | UseThreads | Stop
+AdapterCommand = ReadAdapter | InstallAdapter | ClearSlot | ForgetAdapter
+Command = (
+    StepCommand
+    | CopyBlocks
+    | OffloadBlocks
+    | RestoreBlocks
+    | AdapterCommand
+    | ProfileMemory
+    | AllocateArena
+    | UseThreads
+    | Stop
+)
 
 
 class Joined(msgspec.Struct, frozen=True, tag="joined"):
@@ -131,7 +141,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     weight_bytes: dict[str, int] = {}
 
 
-class Room(msgspec.Struct, frozen=True, tag="room"):
+class ArenaCapacity(msgspec.Struct, frozen=True, tag="room"):
     """The rank has `arena_bytes` for keys and values."""
 
     rank: int
@@ -153,4 +163,4 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     consequence: bool = False
 
 
-Report = Joined | Divided | Ready | Room | AdapterRead | Failed
+Report = Joined | Divided | Ready | ArenaCapacity | AdapterRead | Failed

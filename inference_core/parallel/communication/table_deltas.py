@@ -3,7 +3,7 @@
 from typing import Any
 
 from inference_core.errors import RankLostError
-from inference_core.parallel.communication.messages import RunStep, SequenceShare, StepOrder
+from inference_core.parallel.communication.messages import RunStep, SequenceShare, StepCommand
 from inference_core.step_plan import ScheduledSequence
 
 # Sequences whose tables both ends remember; who was in no step for longest is forgotten first, on both alike.
@@ -16,11 +16,11 @@ class SentTables:
     def __init__(self) -> None:
         self._known: dict[str, tuple[list[int], int]] = {}
 
-    def order(self, step: RunStep) -> StepOrder:
+    def command(self, step: RunStep) -> StepCommand:
         """`step` for ranks that have been given every order so far."""
         shares = [self._share(sequence) for sequence in step.sequences]
         _forget_oldest(self._known)
-        return StepOrder(step.model, shares, step.rows)
+        return StepCommand(step.model, shares, step.rows)
 
     def forget(self) -> None:
         """Lists were changed in the middle, or an order has not arrived: every table travels again."""
@@ -43,15 +43,15 @@ class ReceivedTables:
     def __init__(self) -> None:
         self._tables: dict[str, list[int]] = {}
 
-    def step(self, order: StepOrder) -> RunStep:
+    def step(self, command: StepCommand) -> RunStep:
         sequences = [
             ScheduledSequence(
                 share.sequence_id, share.token_ids, share.start, self._table(share), None, adapter=share.adapter
             )
-            for share in order.sequences
+            for share in command.sequences
         ]
         _forget_oldest(self._tables)
-        return RunStep(order.model, sequences, order.rows)
+        return RunStep(command.model, sequences, command.rows)
 
     def _table(self, share: SequenceShare) -> list[int]:
         table = self._tables.pop(share.sequence_id, [])

@@ -6,7 +6,7 @@ from typing import Literal
 
 from inference_core.device.spec import DeviceCoreSpec
 from inference_core.parallel.leader.local_mesh import LocalMesh
-from inference_core.parallel.ranks.local_ranks import HERE, RankPlaces
+from inference_core.parallel.ranks.local_ranks import THIS_MACHINE, RankHosts
 from inference_core.parallel.topology.mesh import Mesh
 from inference_core.parallel.topology.mesh_spec import DeviceMeshSpec
 
@@ -20,9 +20,9 @@ def load_device_mesh(
     card_bytes: int | None = None,
     mesh: Mesh | None = None,
     knobs_file: Path | None = None,
-    places: RankPlaces = HERE,
+    hosts: RankHosts = THIS_MACHINE,
 ) -> LocalMesh:
-    """`core` over devices number `cards` of every machine of `places`: each but the first gets a process of its own.
+    """`core` over devices number `cards` of every machine of `hosts`: each but the first gets a process of its own.
 
     Call it on the thread that will step `core` of what it returns, whose `close` ends the other processes. A process
     leads one mesh at a time. `mesh` has as many ranks as there are cards in all; None shares every layer among them.
@@ -36,10 +36,10 @@ def load_device_mesh(
     """
     spec = DeviceMeshSpec(
         core=core,
-        mesh=mesh or Mesh(tensor=len(cards) * places.nodes),
+        mesh=mesh or Mesh(tensor=len(cards) * hosts.nodes),
         device=device,
         devices=list(cards),
         host_bytes=card_bytes,
         uneven_splits=True,
     )
-    return LocalMesh(spec, cache_dir, knobs_file=knobs_file, places=places)
+    return LocalMesh(spec, cache_dir, knobs_file=knobs_file, hosts=hosts)

@@ -15,8 +15,8 @@ from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.loading.load_adapters import load_adapters
 from inference_core.parallel.communication.connections import own_address
 from inference_core.parallel.communication.control import Followers
-from inference_core.parallel.communication.messages import Rehearse, TakeArena
-from inference_core.parallel.leader.mesh_runner import Leader, MeshRunner
+from inference_core.parallel.communication.messages import AllocateArena, ProfileMemory
+from inference_core.parallel.leader.mesh_runner import MeshRunner, ReplicaExecutor
 from inference_core.parallel.ranks.rank import Rank
 from inference_core.parallel.topology.environment import RankEnvironment
 from inference_core.parallel.topology.mesh_spec import AnyMeshSpec
@@ -36,17 +36,16 @@ def publish(store: Any, spec: AnyMeshSpec) -> None:
     store.set(SPEC_KEY, msgspec.json.encode(spec))
 
 
-def no_look() -> None:
+def no_check() -> None:
     """Nobody to look after: others start the ranks, and say when one has ended."""
 
 
-class LedMesh:
-    """A replica whose leader is this process. `core` is driven as any other; `close` when it is not needed any more.
+class MeshLeader:
+    """A replica whose leader is this process. Drive `core` like any other Core; call `close` at the end.
 
-    Raises MeshError, ModelFileError or MemoryPlanError for what cannot be loaded, adapters aside before any rank is
-    waited for, and
-    RankLostError if a rank does not come or fails to load. `look` is called while ranks are awaited, to raise the
-    same when one is known to have ended.
+    Raises MeshError, ModelFileError or MemoryPlanError for what cannot be loaded: before it waits for any rank, except
+    for adapters. Raises RankLostError if a rank does not join or fails to load. `check_ranks` is called while waiting
+    for ranks and raises RankLostError if one is known to have ended.
     """
 
     def __init__(
@@ -56,17 +55,17 @@ class LedMesh:
         spec: AnyMeshSpec,
         cache_dir: Path,
         *,
-        look: Callable[[], None] = no_look,
+        check_ranks: Callable[[], None] = no_check,
         knobs_file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         drafts = paired_drafts(spec.core.models)
         rank = Rank(environment, spec, cache_dir)
-        knobs = rank.shares.knobs(knobs_file)
+        knobs = rank.loader.knobs(knobs_file)
         self._followers = Followers(spec.mesh.followers(environment.rank), own_address(environment))
         try:
             store.set(leader_key(spec.mesh.position(environment.rank).replica), self._followers.address)
-            self._followers.accept(spec.join_seconds, look)
+            self._followers.accept(spec.join_seconds, check_ranks)
             self._followers.wait_divided(spec.join_seconds)
             rank.connect(store)
         except BaseException:
@@ -75,13 +74,13 @@ class LedMesh:
         self._connections = rank.connections
         try:
             weight_bytes = self._load(rank, store, spec.load_seconds)
-            arena_bytes = self._take_arena(rank, spec.load_seconds)
+            arena_bytes = self._allocate_arena(rank, spec.load_seconds)
         except BaseException:
             self._followers.close()
             self._connections.abandon()
             raise
         self.rank = rank.runner
-        self.leader = Leader(rank, self._followers, spec.step_seconds)
+        self.leader = ReplicaExecutor(rank, self._followers, spec.step_seconds)
         self.group = self._connections.group
         self.runners = {
             m.spec.name: MeshRunner(
@@ -89,16 +88,16 @@ class LedMesh:
                 m.config,
                 m.layout,
                 self.leader,
-                most_drafts=rank.shares.most_drafts,
+                most_drafts=rank.loader.most_drafts,
                 slots=self.rank.models[m.spec.name].stage.adapters,
             )
-            for m in rank.shares.models
+            for m in rank.loader.models
         }
         runners: dict[str, ModelRunner] = dict(self.runners)
         self.core = Core(
             runners,
             arena_bytes=arena_bytes,
-            slab_bytes=rank.shares.slab_bytes,
+            slab_bytes=rank.loader.slab_bytes,
             knobs=knobs,
             clock=clock,
             use_threads=self.leader.use_threads,
@@ -116,20 +115,20 @@ class LedMesh:
         others = self._followers.wait_ready(seconds)
         return {name: size + sum(ready.weight_bytes[name] for ready in others) for name, size in own.items()}
 
-    def _take_arena(self, rank: Rank, seconds: float) -> int:
+    def _allocate_arena(self, rank: Rank, seconds: float) -> int:
         """As much as the rank with the least memory has, on all of them: block tables are the same everywhere."""
-        self._followers.tell(Rehearse())
+        self._followers.send(ProfileMemory())
         try:
-            own = rank.room(self._followers.check)
+            own = rank.arena_capacity(self._followers.check)
         except RankLostError:
             self._followers.check(patience=1.0)  # who broke the collective may have said why
             raise
-        rooms = [own, *(room.arena_bytes for room in self._followers.wait_rooms(seconds))]
-        logger.info("arenas of %s on each rank: the least of %s", format_bytes(min(rooms)),
-                    ", ".join(map(format_bytes, rooms)))  # fmt: skip
-        self._followers.tell(TakeArena(min(rooms)))
-        rank.take_arena(min(rooms))
-        return min(rooms)
+        capacities = [own, *(report.arena_bytes for report in self._followers.wait_capacities(seconds))]
+        logger.info("arenas of %s on each rank: the least of %s", format_bytes(min(capacities)),
+                    ", ".join(map(format_bytes, capacities)))  # fmt: skip
+        self._followers.send(AllocateArena(min(capacities)))
+        rank.allocate_arena(min(capacities))
+        return min(capacities)
 
     def close(self) -> None:
         """End all ranks of the replica in good order; idempotent."""

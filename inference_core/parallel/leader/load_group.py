@@ -18,17 +18,17 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import available_memory
 from inference_core.parallel.leader.device_mesh import load_device_mesh
-from inference_core.parallel.ranks.local_ranks import HERE, RankPlaces
+from inference_core.parallel.ranks.local_ranks import THIS_MACHINE, RankHosts
 from inference_core.parallel.topology.mesh import Mesh
 
 logger = logging.getLogger(__name__)
 
 
 def load_group(
-    spec: DeviceGroupSpec, cache_dir: Path, *, knobs_file: Path | None = None, places: RankPlaces = HERE
+    spec: DeviceGroupSpec, cache_dir: Path, *, knobs_file: Path | None = None, hosts: RankHosts = THIS_MACHINE
 ) -> Core:
     """The group's models over its cards, on the calling thread, which is to drive the core too. The cards are on the
-    machines of `places`, as many on each.
+    machines of `hosts`, as many on each.
 
     `knobs_file` is where changed knobs that shall outlast the process are kept. `Core.close` ends the ranks of a group
     of several cards. Raises ModelFileError, MeshError, or MemoryPlanError with the arithmetic.
@@ -36,7 +36,7 @@ def load_group(
     try:
         if spec.cards == 1:
             return _on_one_card(spec, cache_dir, knobs_file)
-        return _on_several_cards(spec, cache_dir, knobs_file, places)
+        return _on_several_cards(spec, cache_dir, knobs_file, hosts)
     except MemoryPlanError as error:
         raise MemoryPlanError(f"{spec.name}: {error}") from None
     except torch.OutOfMemoryError as error:
@@ -76,8 +76,8 @@ def _on_one_card(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None
     )
 
 
-def _on_several_cards(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None, places: RankPlaces) -> Core:
-    here = spec.cards // places.nodes
+def _on_several_cards(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None, hosts: RankHosts) -> Core:
+    here = spec.cards // hosts.nodes
     if spec.device == "cpu":
         _require_host_memory(replace(spec, cards=here))
     mesh = load_device_mesh(
@@ -88,7 +88,7 @@ def _on_several_cards(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path |
         card_bytes=spec.card_bytes,
         mesh=Mesh(tensor=spec.cards // spec.pipeline, pipeline=spec.pipeline),
         knobs_file=knobs_file,
-        places=places,
+        hosts=hosts,
     )
     mesh.core.call_at_close(mesh.close)
     return mesh.core

@@ -9,14 +9,14 @@ import msgspec
 from inference_core.core import Core
 from inference_core.errors import MeshError
 from inference_core.parallel.communication.connections import open_store
-from inference_core.parallel.leader.leader import LedMesh, publish
-from inference_core.parallel.ranks.local_ranks import HERE, LOOPBACK, RankPlaces
+from inference_core.parallel.leader.leader import MeshLeader, publish
+from inference_core.parallel.ranks.local_ranks import LOOPBACK, THIS_MACHINE, RankHosts
 from inference_core.parallel.topology.environment import RankEnvironment
 from inference_core.parallel.topology.mesh_spec import AnyMeshSpec
 
 
 class LocalMesh:
-    """One replica, in `places`, as a context manager. `core` is driven as any other Core, on the thread that made this.
+    """One replica, in `hosts`, as a context manager. `core` is driven as any other Core, on the thread that made this.
 
     `knobs_file`: where changes of knobs that are to be kept are kept. A process leads one mesh at a time.
 
@@ -25,25 +25,25 @@ class LocalMesh:
     """
 
     def __init__(
-        self, spec: AnyMeshSpec, cache_dir: Path, *, knobs_file: Path | None = None, places: RankPlaces = HERE
+        self, spec: AnyMeshSpec, cache_dir: Path, *, knobs_file: Path | None = None, hosts: RankHosts = THIS_MACHINE
     ) -> None:
         if spec.mesh.replicas > 1:
             raise MeshError(
                 f"{spec.mesh.replicas} replicas need as many leaders; start them with python -m inference_core.parallel"
             )
-        if places.master == LOOPBACK:
+        if hosts.master == LOOPBACK:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        size, each = spec.mesh.size, spec.mesh.size // places.nodes
+        size, each = spec.mesh.size, spec.mesh.size // hosts.nodes
         leader = RankEnvironment(
-            rank=0, world_size=size, local_rank=0, local_world_size=each, master=places.master, port=0
+            rank=0, world_size=size, local_rank=0, local_world_size=each, master=hosts.master, port=0
         )
         store = open_store(leader, spec.join_seconds)
         leader = msgspec.structs.replace(leader, port=store.underlying_store.port)
         publish(store, spec)
         others = [msgspec.structs.replace(leader, rank=rank, local_rank=rank % each) for rank in range(1, size)]
-        self.ranks = places.start(others, ["--cache-dir", str(cache_dir)])
+        self.ranks = hosts.start(others, ["--cache-dir", str(cache_dir)])
         try:
-            self.mesh = LedMesh(leader, store, spec, cache_dir, look=self.ranks.check, knobs_file=knobs_file)
+            self.mesh = MeshLeader(leader, store, spec, cache_dir, check_ranks=self.ranks.check, knobs_file=knobs_file)
         except BaseException:
             self.ranks.close(grace_seconds=0)
             raise

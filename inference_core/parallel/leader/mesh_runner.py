@@ -13,14 +13,14 @@ from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.parallel.communication.control import Followers
-from inference_core.parallel.communication.device_wait import settle
+from inference_core.parallel.communication.device_wait import wait_for_device
 from inference_core.parallel.communication.messages import (
     ClearSlot,
+    Command,
     CopyBlocks,
     ForgetAdapter,
     InstallAdapter,
     OffloadBlocks,
-    Order,
     ReadAdapter,
     RestoreBlocks,
     RunStep,
@@ -35,10 +35,10 @@ from inference_core.step_plan import ScheduledSequence
 
 T = TypeVar("T")
 # How long the others may take to say why, once a collective has failed.
-_LAST_WORDS_SECONDS = 2.0
+_FAILURE_REPORT_SECONDS = 2.0
 
 
-class Leader:
+class ReplicaExecutor:
     """Executes orders on all ranks of a replica, this one included; shared by the runners of all models.
 
     Whatever fails after an order was given leaves ranks waiting for each other, so the first failure ends the mesh:
@@ -56,80 +56,80 @@ class Leader:
     def run(self, step: RunStep) -> torch.Tensor:
         tables = self._tables[step.model]
         try:
-            logits = self._everywhere(tables.order(step), lambda: self._rank.runner.run(step))
+            logits = self._on_all_ranks(tables.command(step), lambda: self._rank.runner.run(step))
         except BaseException:
             tables.forget()  # the others may not have been told
             raise
         assert logits is not None  # this rank is the leader
         return logits
 
-    def copy_blocks(self, order: CopyBlocks) -> None:
-        self._tables[order.model].forget()
-        self._everywhere(order, lambda: self._rank.runner.copy_blocks(order))
+    def copy_blocks(self, command: CopyBlocks) -> None:
+        self._tables[command.model].forget()
+        self._on_all_ranks(command, lambda: self._rank.runner.copy_blocks(command))
 
     def use_threads(self, threads: int) -> None:
-        self._everywhere(UseThreads(threads), lambda: self._rank.shares.use_threads(threads))
+        self._on_all_ranks(UseThreads(threads), lambda: self._rank.loader.use_threads(threads))
 
-    def offload_blocks(self, order: OffloadBlocks) -> None:
-        self._everywhere(order, lambda: self._rank.runner.offload_blocks(order))
+    def offload_blocks(self, command: OffloadBlocks) -> None:
+        self._on_all_ranks(command, lambda: self._rank.runner.offload_blocks(command))
 
-    def restore_blocks(self, order: RestoreBlocks) -> None:
-        self._everywhere(order, lambda: self._rank.runner.restore_blocks(order))
+    def restore_blocks(self, command: RestoreBlocks) -> None:
+        self._on_all_ranks(command, lambda: self._rank.runner.restore_blocks(command))
 
-    def read_adapter(self, order: ReadAdapter) -> None:
+    def read_adapter(self, command: ReadAdapter) -> None:
         """Every rank reads its part. Raises ModelFileError, and leaves nothing of it anywhere, if one cannot."""
         if self._lost is not None:
             raise RankLostError(self._lost)
-        self._rank.runner.read_adapter(order)
+        self._rank.runner.read_adapter(command)
         try:
-            self._followers.tell(order)
+            self._followers.send(command)
             refusals = [answer for answer in self._followers.wait_adapter(self._step_seconds) if answer.error]
         except RankLostError as error:
             self._give_up(str(error))
             raise
         if refusals:
-            self.forget_adapter(ForgetAdapter(order.model, order.number))
+            self.forget_adapter(ForgetAdapter(command.model, command.number))
             raise ModelFileError("; ".join(f"rank {refusal.rank}: {refusal.error}" for refusal in refusals))
 
-    def install_adapter(self, order: InstallAdapter) -> None:
-        self._everywhere(order, lambda: self._rank.runner.install_adapter(order))
+    def install_adapter(self, command: InstallAdapter) -> None:
+        self._on_all_ranks(command, lambda: self._rank.runner.install_adapter(command))
 
-    def clear_slot(self, order: ClearSlot) -> None:
-        self._everywhere(order, lambda: self._rank.runner.clear_slot(order))
+    def clear_slot(self, command: ClearSlot) -> None:
+        self._on_all_ranks(command, lambda: self._rank.runner.clear_slot(command))
 
-    def forget_adapter(self, order: ForgetAdapter) -> None:
-        self._everywhere(order, lambda: self._rank.runner.forget_adapter(order))
+    def forget_adapter(self, command: ForgetAdapter) -> None:
+        self._on_all_ranks(command, lambda: self._rank.runner.forget_adapter(command))
 
     def stop(self) -> None:
         """Let all ranks end; a rank that has gone already is no error."""
         if self._lost is None:
             self._lost = "the mesh was stopped"
             try:
-                self._followers.tell(Stop())
+                self._followers.send(Stop())
             except RankLostError:
                 return
 
-    def _everywhere(self, order: Order, here: Callable[[], T]) -> T:
+    def _on_all_ranks(self, command: Command, here: Callable[[], T]) -> T:
         if self._lost is not None:
             raise RankLostError(self._lost)
         try:
-            self._followers.tell(order)
+            self._followers.send(command)
         except RankLostError as error:
             self._give_up(str(error))
             raise
         try:
             result = here()
-            settle(self._rank.shares.device, self._followers.check, self._step_seconds)
+            wait_for_device(self._rank.loader.device, self._followers.check, self._step_seconds)
             return result
         except Exception as error:
-            why = self._why(error)
+            why = self._failure_cause(error)
             self._give_up(why)
             raise RankLostError(why) from error
 
-    def _why(self, error: Exception) -> str:
+    def _failure_cause(self, error: Exception) -> str:
         """A broken collective says only that a connection ended; the rank that broke it may have said more."""
         try:
-            self._followers.check(patience=_LAST_WORDS_SECONDS)
+            self._followers.check(patience=_FAILURE_REPORT_SECONDS)
         except RankLostError as lost:
             return str(lost)
         return f"the leader failed while the others waited for it: {type(error).__name__}: {error}"
@@ -150,7 +150,7 @@ class MeshRunner(LogitsRunner):
         info: ModelInfo,
         config: ModelConfig,
         layout: KVLayout,
-        leader: Leader,
+        leader: ReplicaExecutor,
         *,
         most_drafts: int,
         slots: AdapterBank | None = None,

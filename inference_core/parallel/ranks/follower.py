@@ -12,6 +12,8 @@ from inference_core.errors import ModelFileError, RankLostError
 from inference_core.parallel.communication.control import LeaderLink
 from inference_core.parallel.communication.messages import (
     AdapterRead,
+    AllocateArena,
+    ArenaCapacity,
     ClearSlot,
     CopyBlocks,
     Divided,
@@ -19,18 +21,16 @@ from inference_core.parallel.communication.messages import (
     ForgetAdapter,
     InstallAdapter,
     OffloadBlocks,
+    ProfileMemory,
     ReadAdapter,
     Ready,
-    Rehearse,
     RestoreBlocks,
-    Room,
-    StepOrder,
+    StepCommand,
     Stop,
-    TakeArena,
     UseThreads,
 )
 from inference_core.parallel.communication.table_deltas import ReceivedTables
-from inference_core.parallel.leader.leader import SPEC_KEY, leader_key, no_look
+from inference_core.parallel.leader.leader import SPEC_KEY, leader_key, no_check
 from inference_core.parallel.ranks.rank import Rank
 from inference_core.parallel.topology.environment import RankEnvironment
 from inference_core.parallel.topology.mesh_spec import AnyMeshSpec, decode_mesh_spec
@@ -76,39 +76,39 @@ def _serve(environment: RankEnvironment, store: Any, spec: AnyMeshSpec, cache_di
     link.report(Ready(environment.rank, rank.load(store)))
     tables: defaultdict[str, ReceivedTables] = defaultdict(ReceivedTables)
     while True:
-        order = link.next_order()
-        match order:
-            case StepOrder():
-                rank.runner.run(tables[order.model].step(order))
+        command = link.next_command()
+        match command:
+            case StepCommand():
+                rank.runner.run(tables[command.model].step(command))
             case CopyBlocks():
-                rank.runner.copy_blocks(order)
-            case Rehearse():
-                link.report(Room(environment.rank, rank.room(no_look)))
-            case TakeArena():
-                rank.take_arena(order.arena_bytes)
+                rank.runner.copy_blocks(command)
+            case ProfileMemory():
+                link.report(ArenaCapacity(environment.rank, rank.arena_capacity(no_check)))
+            case AllocateArena():
+                rank.allocate_arena(command.arena_bytes)
             case OffloadBlocks():
-                rank.runner.offload_blocks(order)
+                rank.runner.offload_blocks(command)
             case RestoreBlocks():
-                rank.runner.restore_blocks(order)
+                rank.runner.restore_blocks(command)
             case ReadAdapter():
-                link.report(AdapterRead(environment.rank, _refusal(rank, order)))
+                link.report(AdapterRead(environment.rank, _refusal(rank, command)))
             case InstallAdapter():
-                rank.runner.install_adapter(order)
+                rank.runner.install_adapter(command)
             case ClearSlot():
-                rank.runner.clear_slot(order)
+                rank.runner.clear_slot(command)
             case ForgetAdapter():
-                rank.runner.forget_adapter(order)
+                rank.runner.forget_adapter(command)
             case UseThreads():
-                rank.shares.use_threads(order.threads)
+                rank.loader.use_threads(command.threads)
             case Stop():
                 rank.connections.close()
                 return
 
 
-def _refusal(rank: Rank, order: ReadAdapter) -> str | None:
+def _refusal(rank: Rank, command: ReadAdapter) -> str | None:
     """Why this rank cannot serve an adapter; None if it has read it."""
     try:
-        rank.runner.read_adapter(order)
+        rank.runner.read_adapter(command)
     except ModelFileError as error:
         return str(error)
     return None

@@ -85,7 +85,7 @@ class Ranks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RankPlaces:
+class RankHosts:
     """Where the ranks of a mesh run: as many on each of `nodes` machines, in their order. The first of them is the
     leader's, and `master` its address. `start` starts the others from their environments and a program's arguments."""
 
@@ -94,7 +94,7 @@ class RankPlaces:
     start: Callable[[Sequence[RankEnvironment], Sequence[str]], Ranks] = LocalRanks
 
 
-HERE = RankPlaces()
+THIS_MACHINE = RankHosts()
 
 
 def _cause(code: int) -> str:

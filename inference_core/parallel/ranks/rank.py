@@ -5,53 +5,56 @@ from pathlib import Path
 from typing import Any
 
 from inference_core.parallel.communication.connections import Connections, check_world
-from inference_core.parallel.communication.device_wait import settle
+from inference_core.parallel.communication.device_wait import wait_for_device
 from inference_core.parallel.communication.messages import RunStep
 from inference_core.parallel.ranks.rank_runner import RankModel, RankRunner
-from inference_core.parallel.shards.cpu_shards import CpuShares
-from inference_core.parallel.shards.device_shards import DeviceShares
-from inference_core.parallel.shards.rank_shards import RankShares
+from inference_core.parallel.shards.cpu_shard_loader import CpuShardLoader
+from inference_core.parallel.shards.device_shard_loader import DeviceShardLoader
+from inference_core.parallel.shards.shard_loader import RankShardLoader
 from inference_core.parallel.topology.environment import RankEnvironment
 from inference_core.parallel.topology.mesh_spec import AnyMeshSpec, DeviceMeshSpec
 
 
 class Rank:
-    """Models are divided when it is made; `connect`, `load`, `room` and `take_arena` follow, each on all ranks before
-    the next on any. Raises what dividing raises (see `CpuShares`, `DeviceShares`), before anybody is waited for."""
+    """The constructor divides the models. Then call `connect`, `load`, `arena_capacity` and `allocate_arena`, each on
+    all ranks before the next on any.
+
+    Raises what dividing raises (see `CpuShardLoader`, `DeviceShardLoader`), before it waits for other ranks.
+    """
 
     def __init__(self, environment: RankEnvironment, spec: AnyMeshSpec, cache_dir: Path) -> None:
         check_world(environment, spec.mesh)
         self._environment = environment
         self._spec = spec
-        self.shares: RankShares
+        self.loader: RankShardLoader
         if isinstance(spec, DeviceMeshSpec):
-            self.shares = DeviceShares(spec, environment, cache_dir)
+            self.loader = DeviceShardLoader(spec, environment, cache_dir)
         else:
-            self.shares = CpuShares(spec, environment, cache_dir)
+            self.loader = CpuShardLoader(spec, environment, cache_dir)
         self.connections: Connections
         self.runner: RankRunner
 
     def connect(self, store: Any) -> None:
         """Join the other ranks' process groups."""
         spec = self._spec
-        self.connections = Connections(self._environment, spec.mesh, store, self.shares.device, spec.step_seconds)
+        self.connections = Connections(self._environment, spec.mesh, store, self.loader.device, spec.step_seconds)
 
     def load(self, store: Any) -> dict[str, int]:
         """Read this rank's weights; their bytes by model."""
-        return self.shares.load(store, self.connections.group)
+        return self.loader.load(store, self.connections.group)
 
-    def room(self, look: Callable[[], None]) -> int:
-        """Bytes for keys and values beside the largest step. `look`: see `settle`."""
+    def arena_capacity(self, check_ranks: Callable[[], None]) -> int:
+        """Bytes for keys and values beside the largest step. `check_ranks`: see `wait_for_device`."""
 
-        def rehearse(models: dict[str, RankModel], step: RunStep) -> None:
+        def profile_step(models: dict[str, RankModel], step: RunStep) -> None:
             self._runner(models).run(step)
-            settle(self.shares.device, look, self._spec.load_seconds)
+            wait_for_device(self.loader.device, check_ranks, self._spec.load_seconds)
 
-        return self.shares.room(rehearse)
+        return self.loader.arena_capacity(profile_step)
 
-    def take_arena(self, arena_bytes: int) -> None:
+    def allocate_arena(self, arena_bytes: int) -> None:
         """From here on `runner` executes orders."""
-        self.runner = self._runner(self.shares.stages(arena_bytes))
+        self.runner = self._runner(self.loader.stages(arena_bytes))
 
     def _runner(self, models: dict[str, RankModel]) -> RankRunner:
         return RankRunner(

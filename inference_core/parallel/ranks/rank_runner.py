@@ -64,27 +64,27 @@ class RankRunner:
         self._min_tokens = min_micro_batch_tokens
         self.pipeline = PipelineReport(stages=mesh.pipeline)
 
-    def copy_blocks(self, order: CopyBlocks) -> None:
-        self.models[order.model].stage.copy_blocks(order.copies)
+    def copy_blocks(self, command: CopyBlocks) -> None:
+        self.models[command.model].stage.copy_blocks(command.copies)
 
-    def offload_blocks(self, order: OffloadBlocks) -> None:
-        self.models[order.model].stage.offload_blocks(order.offloads)
+    def offload_blocks(self, command: OffloadBlocks) -> None:
+        self.models[command.model].stage.offload_blocks(command.offloads)
 
-    def restore_blocks(self, order: RestoreBlocks) -> None:
-        self.models[order.model].stage.restore_blocks(order.restores)
+    def restore_blocks(self, command: RestoreBlocks) -> None:
+        self.models[command.model].stage.restore_blocks(command.restores)
 
-    def read_adapter(self, order: ReadAdapter) -> None:
+    def read_adapter(self, command: ReadAdapter) -> None:
         """Raises ModelFileError."""
-        self._adapters(order.model).read(order.number, Path(order.folder), order.digest)
+        self._adapters(command.model).read(command.number, Path(command.folder), command.digest)
 
-    def install_adapter(self, order: InstallAdapter) -> None:
-        self._adapters(order.model).install(order.slot, order.number)
+    def install_adapter(self, command: InstallAdapter) -> None:
+        self._adapters(command.model).install(command.slot, command.number)
 
-    def clear_slot(self, order: ClearSlot) -> None:
-        self._adapters(order.model).bank.clear(order.slot)
+    def clear_slot(self, command: ClearSlot) -> None:
+        self._adapters(command.model).bank.clear(command.slot)
 
-    def forget_adapter(self, order: ForgetAdapter) -> None:
-        self._adapters(order.model).forget(order.number)
+    def forget_adapter(self, command: ForgetAdapter) -> None:
+        self._adapters(command.model).forget(command.number)
 
     def _adapters(self, model: str) -> RankAdapters:
         adapters = self.models[model].adapters
@@ -94,7 +94,7 @@ class RankRunner:
     def run(self, step: RunStep) -> torch.Tensor | None:
         """Compute the step; on the leader the logits float32 [rows, vocabulary], None on all other ranks."""
         model = self.models[step.model]
-        pieces = self._pieces(step.sequences)
+        pieces = self._micro_batches(step.sequences)
         with torch.inference_mode():
             kept: list[torch.Tensor] = []
             passed = 0
@@ -110,7 +110,7 @@ class RankRunner:
             self._links.finish()
         return logits
 
-    def _pieces(self, sequences: list[ScheduledSequence]) -> list[list[ScheduledSequence]]:
+    def _micro_batches(self, sequences: list[ScheduledSequence]) -> list[list[ScheduledSequence]]:
         tokens = sum(len(s.token_ids) for s in sequences)
         count = micro_batch_count(
             tokens, self._mesh.pipeline, limit=self._max_micro_batches, min_tokens=self._min_tokens

@@ -9,7 +9,7 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.parallel.topology.environment import RankEnvironment
 
 
-def agree_on_files(
+def check_checkpoint_hashes(
     environment: RankEnvironment, store: Any, files: Iterable[tuple[str, Checkpoint]], seconds: float
 ) -> dict[str, str]:
     """The content hash of every model by its name; each machine's first rank reads the files for it, if need be.

@@ -18,10 +18,10 @@ from inference_core.triton_kernels import decoder_ops  # noqa: F401  it register
 class DeviceStage(Stage):
     """`decoder` is this rank's share over its own arena, in blocks of `layout` (its own KV heads and layers).
 
-    `tables` places blocks as all ranks do. A step travels to the device in one copy from pinned memory, of which there
-    are `turns` pieces: the host is that many micro-batches ahead at most. A step in which each sequence computes few
-    tokens, as drafts are, is padded to a size of `buckets` and repeated as `graphs`, its sums over the ranks included;
-    without sizes every step is launched kernel by kernel.
+    `tables` maps blocks to memory as on all ranks. The inputs of a step are copied to the device at once, from one of
+    `staging_buffers` pinned buffers, so the host runs at most that many micro-batches ahead. A step in which each
+    sequence computes few tokens (decodes and drafts) is padded to a size of `buckets` and replayed from `graphs`,
+    including its all-reduces; without sizes every step is launched kernel by kernel.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class DeviceStage(Stage):
         *,
         graphs: Graphs,
         buckets: DecodeBuckets,
-        turns: int,
+        staging_buffers: int,
     ) -> None:
         self.config = decoder.config
         self.dtype = decoder.dtype
@@ -46,8 +46,8 @@ class DeviceStage(Stage):
         self._host = HostBlocks(self._arena, tables.byte_offsets, layout.block_bytes)
         self._graphs = graphs
         self._buckets = buckets
-        self._turns = [_Turn(capacity, self.device) for _ in range(turns)]
-        self._turn = 0
+        self._staging = [_StagingBuffer(capacity, self.device) for _ in range(staging_buffers)]
+        self._staging_index = 0
         device_tables = torch.zeros(tables.rows * tables.row_blocks, dtype=torch.int64, device=self.device)
         memory = torch.zeros(bytes_of(capacity), dtype=torch.uint8, device=self.device)
         self._inputs = DeviceInputs(capacity, memory, device_tables)
@@ -65,7 +65,7 @@ class DeviceStage(Stage):
         if hidden is not None:
             self._received[:count].copy_(hidden)
         captured = shape.as_captured(self._tables.row_blocks * self._tables.block_size)
-        result = self._graphs.run(captured, lambda: self._repeatable(captured, first=hidden is None))
+        result = self._graphs.run(captured, lambda: self._captured_step(captured, first=hidden is None))
         # The next step of this size writes to the same memory, maybe while this one's is still being sent.
         return result[:count].clone()
 
@@ -94,13 +94,13 @@ class DeviceStage(Stage):
 
     def _send(self, sequences: list[ScheduledSequence], bucket: int | None) -> StepShape:
         """Bring a step's inputs to the device."""
-        turn = self._turns[self._turn]
-        self._turn = (self._turn + 1) % len(self._turns)
-        turn.wait()
-        shape = turn.inputs.fill(sequences, self._tables, {}, renamed=False, pad_to=bucket)
-        self._inputs.memory.copy_(turn.memory, non_blocking=True)
-        self._inputs.apply_table_updates(shape.table_updates, turn.inputs.apart)
-        turn.note()
+        buffer = self._staging[self._staging_index]
+        self._staging_index = (self._staging_index + 1) % len(self._staging)
+        buffer.wait()
+        shape = buffer.inputs.fill(sequences, self._tables, {}, renamed=False, pad_to=bucket)
+        self._inputs.memory.copy_(buffer.memory, non_blocking=True)
+        self._inputs.apply_table_updates(shape.table_updates, buffer.inputs.apart)
+        buffer.note()
         return shape
 
     def _forward(self, shape: StepShape, hidden: torch.Tensor | None) -> torch.Tensor:
@@ -108,12 +108,12 @@ class DeviceStage(Stage):
         embedded = self.decoder.embed(batch.token_ids.long()) if hidden is None else hidden
         return self.decoder.compute(embedded, batch)
 
-    def _repeatable(self, captured: StepShape, *, first: bool) -> torch.Tensor:
+    def _captured_step(self, captured: StepShape, *, first: bool) -> torch.Tensor:
         """The same for every step of this shape; doing it again changes nothing, as capturing it needs."""
         return self._forward(captured, None if first else self._received[: captured.tokens].clone())
 
 
-class _Turn:
+class _StagingBuffer:
     """Pinned memory that a step's inputs travel from, and when they have left it."""
 
     def __init__(self, capacity: Capacity, device: torch.device) -> None:

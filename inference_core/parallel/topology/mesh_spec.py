@@ -12,7 +12,7 @@ from inference_core.parallel.topology.mesh import Mesh
 Seconds = Annotated[float, Meta(gt=0)]
 
 
-class MeshTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MeshOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What meshes of every kind of device agree on.
 
     `uneven_splits` allows heads, layers, inner columns and vocabularies that the ranks do not divide.
@@ -30,14 +30,14 @@ class MeshTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     step_seconds: Seconds = 120.0
 
 
-class MeshSpec(MeshTerms, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MeshSpec(MeshOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A mesh of CPU ranks. `core.arena_bytes` is each rank's arena: block tables are the same on all of them, blocks
     hold its own heads."""
 
     core: CoreSpec
 
 
-class DeviceMeshSpec(MeshTerms, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DeviceMeshSpec(MeshOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A mesh of ranks that compute with the kernels of `inference_core.device`, each on a device of its own.
 
     `device`: "cuda", or "cpu" for the same through the kernels' references, slowly. `devices`: which CUDA devices of a

@@ -7,7 +7,7 @@ from numpy.typing import DTypeLike
 
 from inference_core.step_plan import SampleSpec
 
-LAW_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
+PARAM_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
     ("temperature", np.float64),
     ("top_k", np.int32),
     ("top_p", np.float64),
@@ -19,8 +19,8 @@ LAW_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
 _INT32 = (1 << 31) - 1
 
 
-def law_columns(specs: Sequence[SampleSpec]) -> dict[str, Sequence[float]]:
-    """A column [R] of each of `LAW_FIELDS`: `temperature` 0 is greedy, `top_k` 0 is all."""
+def param_columns(specs: Sequence[SampleSpec]) -> dict[str, Sequence[float]]:
+    """A column [R] of each of `PARAM_FIELDS`: `temperature` 0 is greedy, `top_k` 0 is all."""
     params = [spec.params for spec in specs]
     return {
         "temperature": [p.temperature for p in params],

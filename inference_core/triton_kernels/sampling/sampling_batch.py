@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import SamplingParams
 from inference_core.step_plan import SampleSpec
-from inference_core.triton_kernels.sampling.draw_params import LAW_FIELDS, law_columns
+from inference_core.triton_kernels.sampling.draw_params import PARAM_FIELDS, param_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class EditTables:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawLaws:
+class DrawParams:
     """Per row of logits [R]: how its edited logits become a law, and which point of it is drawn.
 
     `temperature` (0 is greedy), `top_p` and `min_p` float64, `top_k` int32 (0 for all), `seed` and `position` int64.
@@ -70,10 +70,10 @@ class DrawLaws:
     position: torch.Tensor
 
 
-def draw_laws(specs: Sequence[SampleSpec]) -> DrawLaws:
+def draw_params(specs: Sequence[SampleSpec]) -> DrawParams:
     """On the CPU; a runner copies them to its buffers."""
-    columns = law_columns(specs)
-    return DrawLaws(*(torch.from_numpy(np.array(columns[name], dtype)) for name, dtype in LAW_FIELDS))
+    columns = param_columns(specs)
+    return DrawParams(*(torch.from_numpy(np.array(columns[name], dtype)) for name, dtype in PARAM_FIELDS))
 
 
 def is_penalised(params: SamplingParams) -> bool:

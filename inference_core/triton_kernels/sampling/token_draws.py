@@ -224,7 +224,7 @@ def draw_tokens(
 ) -> None:
     """Write token ids to drawn int64 [R], from logits float32 [R, V] (edited already), their rows contiguous.
 
-    -1 for rows that hold NaN or +inf, or nothing but -inf. The other arguments are the fields of a `DrawLaws`. Rows
+    -1 for rows that hold NaN or +inf, or nothing but -inf. The other arguments are the fields of a `DrawParams`. Rows
     that are no sequence's may hold anything. Raises ValueError for a vocabulary whose weights could overflow.
     """
     rows, vocabulary = logits.shape

@@ -13,7 +13,7 @@ from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.parallel.communication.collectives import PipelineLinks, TensorGroup
 from inference_core.parallel.communication.messages import RunStep
 from inference_core.parallel.ranks.rank_runner import RankRunner
-from inference_core.parallel.shards.device_shards import DeviceShares
+from inference_core.parallel.shards.device_shard_loader import DeviceShardLoader
 from inference_core.parallel.topology.environment import RankEnvironment
 from inference_core.parallel.topology.mesh import Mesh
 from inference_core.parallel.topology.mesh_spec import DeviceMeshSpec
@@ -76,7 +76,7 @@ class OneRank:
             rank=0, world_size=1, local_rank=0, local_world_size=1, master="127.0.0.1", port=0
         )
         group = TensorGroup([0], 0)
-        shares = DeviceShares(spec, environment, cache)
+        shares = DeviceShardLoader(spec, environment, cache)
         shares.load(dist.HashStore(), group)
         self._runner = RankRunner(
             0,

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from inference_core.errors import MeshError
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from inference_core.parallel.shards.checkpoint_hash_check import agree_on_files
+from inference_core.parallel.shards.checkpoint_hash_check import check_checkpoint_hashes
 from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint
 from inference_core.parallel.topology.environment import RankEnvironment
 from inference_core.parallel.topology.mesh import Mesh
@@ -38,7 +38,7 @@ class Unread(Checkpoint):
 def test_only_the_first_rank_of_a_machine_reads_the_file_and_all_agree(tmp_path: Path) -> None:
     store, file = dist.HashStore(), checkpoint(tmp_path / "a")
     agreed = [
-        agree_on_files(rank(number), store, [("m", file if number % 2 == 0 else Unread(file.path, None))], 5)
+        check_checkpoint_hashes(rank(number), store, [("m", file if number % 2 == 0 else Unread(file.path, None))], 5)
         for number in range(4)
     ]
     assert agreed == [{"m": file.fingerprint}] * 4
@@ -46,9 +46,9 @@ def test_only_the_first_rank_of_a_machine_reads_the_file_and_all_agree(tmp_path:
 
 def test_a_machine_with_another_file_is_refused(tmp_path: Path) -> None:
     store = dist.HashStore()
-    agree_on_files(rank(0), store, [("m", checkpoint(tmp_path / "a"))], 5)
+    check_checkpoint_hashes(rank(0), store, [("m", checkpoint(tmp_path / "a"))], 5)
     with pytest.raises(MeshError, match="on machine 1 is not the one on machine 0"):
-        agree_on_files(rank(2), store, [("m", checkpoint(tmp_path / "b", seed=1))], 5)
+        check_checkpoint_hashes(rank(2), store, [("m", checkpoint(tmp_path / "b", seed=1))], 5)
 
 
 def test_parts_of_one_file_are_cached_under_different_names(tmp_path: Path) -> None:

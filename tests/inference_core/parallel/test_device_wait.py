@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from inference_core.errors import RankLostError
-from inference_core.parallel.communication.device_wait import settle, wait_until
+from inference_core.parallel.communication.device_wait import wait_for_device, wait_until
 
 
 class Clock:
@@ -33,7 +33,7 @@ def test_a_device_that_is_done_is_not_waited_for() -> None:
     wait_until(
         lambda: True, lambda: pytest.fail("looked"), 0.0, clock=lambda: 0.0, pause=lambda _: pytest.fail("slept")
     )
-    settle(torch.device("cpu"), lambda: pytest.fail("looked"), 0.0)
+    wait_for_device(torch.device("cpu"), lambda: pytest.fail("looked"), 0.0)
 
 
 def test_the_wait_ends_with_the_device() -> None:
@@ -44,12 +44,12 @@ def test_the_wait_ends_with_the_device() -> None:
 
 
 def test_a_rank_that_is_lost_meanwhile_ends_the_wait() -> None:
-    def look() -> None:
+    def check_ranks() -> None:
         raise RankLostError("rank(s) 3 died without a word")
 
     clock = Clock()
     with pytest.raises(RankLostError, match="3 died"):
-        wait_until(never, look, 10, clock=clock, pause=clock.pause)
+        wait_until(never, check_ranks, 10, clock=clock, pause=clock.pause)
     assert clock.now < 0.2
 
 

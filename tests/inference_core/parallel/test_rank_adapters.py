@@ -19,9 +19,9 @@ from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.models.rotary import rotary_table
 from inference_core.parallel.communication.collectives import TensorGroup
 from inference_core.parallel.ranks.rank_adapters import RankAdapters
-from inference_core.parallel.shards.cpu_shards import load_weights
-from inference_core.parallel.shards.rank_shards import DividedModel
+from inference_core.parallel.shards.cpu_shard_loader import load_weights
 from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint
+from inference_core.parallel.shards.shard_loader import DividedModel
 from inference_core.parallel.stages.cpu_stage import CpuStage
 from inference_core.parallel.stages.stage import Stage
 from inference_core.parallel.topology.mesh import Mesh

@@ -16,7 +16,7 @@ from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.models.rotary import rotary_table
 from inference_core.native import cpu
 from inference_core.parallel.communication.collectives import TensorGroup
-from inference_core.parallel.shards.cpu_shards import load_weights
+from inference_core.parallel.shards.cpu_shard_loader import load_weights
 from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint, split_units
 from inference_core.parallel.stages.cpu_stage import CpuStage
 from inference_core.parallel.topology.mesh import Mesh

@@ -20,13 +20,13 @@ from inference_core.parallel.communication.collectives import TensorGroup
 from inference_core.parallel.communication.messages import RunStep
 from inference_core.parallel.ranks.rank_runner import RankModel
 from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint, split_units
-from inference_core.parallel.topology.mesh_spec import MeshTerms
+from inference_core.parallel.topology.mesh_spec import MeshOptions
 from inference_core.parallel.topology.splits import RankShare, divide
 from inference_core.protocol import ModelInfo
 
 Spec = TypeVar("Spec", ModelSpec, DeviceModelSpec)
 # Computes a step on this and all other ranks of the replica, and waits for it.
-Rehearsal = Callable[[dict[str, RankModel], RunStep], None]
+ProfileStep = Callable[[dict[str, RankModel], RunStep], None]
 
 
 @dataclass(slots=True, frozen=True)
@@ -65,7 +65,7 @@ class DividedModel(Generic[Spec]):
 def divide_model(
     spec: Spec,
     checkpoint: Checkpoint,
-    terms: MeshTerms,
+    terms: MeshOptions,
     layout_of: Callable[[Spec, ModelConfig], KVLayout],
     slab_bytes: int,
 ) -> DividedModel[Spec]:
@@ -86,11 +86,11 @@ def held_projections(shard: ShardCheckpoint, share: RankShare) -> list[Projectio
     return [projection for projection in projections(shard) if projection.name != "head" or share.last]
 
 
-class RankShares(ABC):
+class RankShardLoader(ABC):
     """One rank's parts of a mesh's models.
 
-    Contract: dividing them, which reads no weights, is done when this is constructed; `load`, `room` and `stages` then
-    follow each other, each on all ranks of a replica before the next begins on any.
+    Contract: the constructor divides the models without reading weights. Then call `load`, `arena_capacity` and
+    `stages`, each on all ranks of a replica before the next on any.
     """
 
     device: torch.device
@@ -110,7 +110,7 @@ class RankShares(ABC):
         """
 
     @abstractmethod
-    def room(self, rehearse: Rehearsal) -> int:
+    def arena_capacity(self, profile_step: ProfileStep) -> int:
         """Bytes that this rank has for keys and values, beside what the largest step takes.
 
         Raises MemoryPlanError, with the arithmetic, if there are none.

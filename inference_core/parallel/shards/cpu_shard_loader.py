@@ -26,15 +26,15 @@ from inference_core.models.weights import load_embedding, load_layers, load_line
 from inference_core.native import cpu
 from inference_core.parallel.communication.collectives import TensorGroup
 from inference_core.parallel.ranks.rank_runner import RankModel
-from inference_core.parallel.shards.checkpoint_hash_check import agree_on_files
-from inference_core.parallel.shards.rank_shards import (
+from inference_core.parallel.shards.checkpoint_hash_check import check_checkpoint_hashes
+from inference_core.parallel.shards.shard_checkpoint import FINAL_NORM, ShardCheckpoint
+from inference_core.parallel.shards.shard_loader import (
     DividedModel,
-    RankShares,
-    Rehearsal,
+    ProfileStep,
+    RankShardLoader,
     divide_model,
     held_projections,
 )
-from inference_core.parallel.shards.shard_checkpoint import FINAL_NORM, ShardCheckpoint
 from inference_core.parallel.stages.cpu_stage import CpuStage, StageWeights
 from inference_core.parallel.topology.environment import RankEnvironment
 from inference_core.parallel.topology.mesh_spec import MeshSpec
@@ -52,8 +52,8 @@ def divide_models(spec: MeshSpec, cache_dir: Path) -> list[DividedModel[ModelSpe
     return divided
 
 
-class CpuShares(RankShares):
-    """See `RankShares`; raises what `divide_models` raises."""
+class CpuShardLoader(RankShardLoader):
+    """See `RankShardLoader`; raises what `divide_models` raises."""
 
     device = torch.device("cpu")
     most_drafts = sys.maxsize
@@ -73,9 +73,9 @@ class CpuShares(RankShares):
     def load(self, store: Any, group: TensorGroup) -> dict[str, int]:
         spec, local_ranks = self._spec, self._environment.local_world_size
         self.use_threads(0)
-        check_share_memory(spec, self._models, self._inside, local_ranks, available_memory())
+        check_shard_memory(spec, self._models, self._inside, local_ranks, available_memory())
         files = [(model.spec.name, model.checkpoint) for model in self._models]
-        fingerprints = agree_on_files(self._environment, store, files, spec.load_seconds)
+        fingerprints = check_checkpoint_hashes(self._environment, store, files, spec.load_seconds)
         sizes: dict[str, int] = {}
         for model in self._models:
             name, share = model.spec.name, model.shares[self._inside]
@@ -84,7 +84,7 @@ class CpuShares(RankShares):
             sizes[name] = linear_bytes(shard, held_projections(shard, share), model.spec.compute)
         return sizes
 
-    def room(self, rehearse: Rehearsal) -> int:
+    def arena_capacity(self, profile_step: ProfileStep) -> int:
         return self._spec.core.arena_bytes
 
     def stages(self, arena_bytes: int) -> dict[str, RankModel]:
@@ -119,7 +119,7 @@ class CpuShares(RankShares):
         use_threads(threads or part)
 
 
-def check_share_memory(
+def check_shard_memory(
     spec: MeshSpec, models: list[DividedModel[ModelSpec]], inside: int, local_ranks: int, available: int
 ) -> None:
     """Refuse what cannot fit, naming every term; `inside` is the rank's number within its replica."""

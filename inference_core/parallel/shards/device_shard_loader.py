@@ -36,15 +36,15 @@ from inference_core.models.weights import load_layers, vector
 from inference_core.parallel.communication.collectives import TensorGroup
 from inference_core.parallel.communication.messages import RunStep
 from inference_core.parallel.ranks.rank_runner import RankModel
-from inference_core.parallel.shards.checkpoint_hash_check import agree_on_files
-from inference_core.parallel.shards.rank_shards import (
+from inference_core.parallel.shards.checkpoint_hash_check import check_checkpoint_hashes
+from inference_core.parallel.shards.shard_checkpoint import FINAL_NORM, ShardCheckpoint
+from inference_core.parallel.shards.shard_loader import (
     DividedModel,
-    RankShares,
-    Rehearsal,
+    ProfileStep,
+    RankShardLoader,
     divide_model,
     held_projections,
 )
-from inference_core.parallel.shards.shard_checkpoint import FINAL_NORM, ShardCheckpoint
 from inference_core.parallel.stages.device_stage import DeviceStage
 from inference_core.parallel.topology.environment import RankEnvironment
 from inference_core.parallel.topology.mesh_spec import DeviceMeshSpec
@@ -55,8 +55,8 @@ from inference_core.triton_kernels.attention.layer_cache import LayerCache
 logger = logging.getLogger(__name__)
 
 
-class DeviceShares(RankShares):
-    """See `RankShares`. Raises ModelFileError, MeshError and MemoryPlanError for what cannot be divided or placed.
+class DeviceShardLoader(RankShardLoader):
+    """See `RankShardLoader`. Raises ModelFileError, MeshError and MemoryPlanError for what cannot be divided or placed.
 
     `profile` measures what the largest step takes; None is by the device's own means.
     """
@@ -91,22 +91,22 @@ class DeviceShares(RankShares):
     def load(self, store: Any, group: TensorGroup) -> dict[str, int]:
         self.use_threads(0)
         files = [(model.spec.name, model.checkpoint) for model in self._models]
-        fingerprints = agree_on_files(self._environment, store, files, self._spec.load_seconds)
+        fingerprints = check_checkpoint_hashes(self._environment, store, files, self._spec.load_seconds)
         for model in self._models:
             name = model.spec.name
             share = model.shares[self._inside]
             shard = ShardCheckpoint(model.checkpoint, share, fingerprints[name])
-            self._decoders[name] = load_share(model, shard, share, self.device, self._cache_dir, group)
+            self._decoders[name] = load_shard(model, shard, share, self.device, self._cache_dir, group)
         return {name: weight_bytes(decoder) for name, decoder in self._decoders.items()}
 
-    def room(self, rehearse: Rehearsal) -> int:
+    def arena_capacity(self, profile_step: ProfileStep) -> int:
         spec, slab = self._spec, self.slab_bytes
         stages = self.stages(slab)
         steps = [
             largest_step(model, spec.core.max_num_batched_tokens, spec.core.max_num_seqs, self.most_drafts)
             for model in self._models
         ]
-        profiles = [self._profile(self.device, partial(rehearse, stages, step)) for step in steps]
+        profiles = [self._profile(self.device, partial(profile_step, stages, step)) for step in steps]
         largest = max(profiles, key=lambda profile: profile.activations)
         for line in largest.lines(spec.core.memory_utilization, slab):
             logger.info("rank %d on %s: %s", self._environment.rank, self.device, line)
@@ -130,7 +130,7 @@ class DeviceShares(RankShares):
             graphs=graphs,
             buckets=buckets,
             # As many as a step has at most, so that a leader never waits within a step, which a lost rank may hang.
-            turns=spec.max_micro_batches if spec.mesh.pipeline > 1 else 1,
+            staging_buffers=spec.max_micro_batches if spec.mesh.pipeline > 1 else 1,
         )
         return RankModel(stage, share, model.vocabulary_widths(spec.mesh.tensor), model.config)
 
@@ -147,7 +147,7 @@ class DeviceShares(RankShares):
             torch.set_num_threads(threads or part)
 
 
-def load_share(
+def load_shard(
     model: DividedModel[DeviceModelSpec],
     shard: ShardCheckpoint,
     share: RankShare,
