@@ -10,7 +10,7 @@ from inference_core.triton_kernels.attention.layer_cache import LayerCache
 
 
 class TritonAttention(AttentionBackend):
-    """Blocks are head-major here (see `triton_kernels.attention.layer_cache`). `qkv` and `out` are float32, float16 or bfloat16.
+    """Head-major blocks (see `triton_kernels.attention.layer_cache`). `qkv` and `out`: float32, float16 or bfloat16.
 
     `kv_scales`: for an FP8 cache one (key, value) scale per layer; None is 1 throughout.
     """

@@ -34,7 +34,7 @@ class PackedAdapter:
     the layers of it that the adapter changes.
     """
 
-    def __init__(self, adapter: Adapter, adapter_targets: dict[str, AdapterTarget], storage: Storage) -> None:
+    def __init__(self, adapter: Adapter, targets: dict[str, AdapterTarget], storage: Storage) -> None:
         self.storage = storage
         self._dtype = _DTYPES[storage]
         self._memory = mmap.mmap(-1, max(packed_bytes(adapter, storage), 1))
@@ -44,9 +44,9 @@ class PackedAdapter:
         self.layers: list[tuple[list[PackedLayer], ...]] = [
             tuple(
                 [
-                    self._layer(low, adapter_targets[name])
+                    self._layer(low, targets[name])
                     for name, low in layer.items()
-                    if adapter_targets[name].projection == projection
+                    if targets[name].projection == projection
                 ]
                 for projection in PROJECTIONS
             )

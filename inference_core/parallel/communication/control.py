@@ -63,7 +63,11 @@ class Followers:
         self._lost: dict[int, Failed | None] = {}
 
     def accept(self, seconds: float, check_ranks: Callable[[], None]) -> None:
-        """Wait until all ranks have joined; strangers are turned away. `check_ranks` is called now and then, to raise."""
+        """Wait until all ranks have joined; refuse connections without the token.
+
+        `check_ranks` is called about every 0.25 s and raises if a rank is known to have ended. Raises RankLostError
+        after `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while missing := self._expected - self._connections.keys():
             check_ranks()

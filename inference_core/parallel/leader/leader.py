@@ -41,12 +41,11 @@ def no_check() -> None:
 
 
 class MeshLeader:
-    """A replica whose leader is this process. `core` is driven as any other; `close` when it is not needed any more.
+    """A replica whose leader is this process. Drive `core` like any other Core; call `close` at the end.
 
-    Raises MeshError, ModelFileError or MemoryPlanError for what cannot be loaded, adapters aside before any rank is
-    waited for, and
-    RankLostError if a rank does not come or fails to load. `check_ranks` is called while ranks are awaited, to raise the
-    same when one is known to have ended.
+    Raises MeshError, ModelFileError or MemoryPlanError for what cannot be loaded: before it waits for any rank, except
+    for adapters. Raises RankLostError if a rank does not join or fails to load. `check_ranks` is called while waiting
+    for ranks and raises RankLostError if one is known to have ended.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class MeshLeader:
         except RankLostError:
             self._followers.check(patience=1.0)  # who broke the collective may have said why
             raise
-        capacities = [own, *(arena_capacity.arena_bytes for arena_capacity in self._followers.wait_capacities(seconds))]
+        capacities = [own, *(report.arena_bytes for report in self._followers.wait_capacities(seconds))]
         logger.info("arenas of %s on each rank: the least of %s", format_bytes(min(capacities)),
                     ", ".join(map(format_bytes, capacities)))  # fmt: skip
         self._followers.send(AllocateArena(min(capacities)))

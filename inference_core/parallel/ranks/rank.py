@@ -16,8 +16,11 @@ from inference_core.parallel.topology.mesh_spec import AnyMeshSpec, DeviceMeshSp
 
 
 class Rank:
-    """Models are divided when it is made; `connect`, `load`, `arena_capacity` and `allocate_arena` follow, each on all ranks before
-    the next on any. Raises what dividing raises (see `CpuShardLoader`, `DeviceShardLoader`), before anybody is waited for."""
+    """The constructor divides the models. Then call `connect`, `load`, `arena_capacity` and `allocate_arena`, each on
+    all ranks before the next on any.
+
+    Raises what dividing raises (see `CpuShardLoader`, `DeviceShardLoader`), before it waits for other ranks.
+    """
 
     def __init__(self, environment: RankEnvironment, spec: AnyMeshSpec, cache_dir: Path) -> None:
         check_world(environment, spec.mesh)

@@ -89,8 +89,8 @@ def held_projections(shard: ShardCheckpoint, share: RankShare) -> list[Projectio
 class RankShardLoader(ABC):
     """One rank's parts of a mesh's models.
 
-    Contract: dividing them, which reads no weights, is done when this is constructed; `load`, `arena_capacity` and `stages` then
-    follow each other, each on all ranks of a replica before the next begins on any.
+    Contract: the constructor divides the models without reading weights. Then call `load`, `arena_capacity` and
+    `stages`, each on all ranks of a replica before the next on any.
     """
 
     device: torch.device

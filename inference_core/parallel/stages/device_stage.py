@@ -18,10 +18,10 @@ from inference_core.triton_kernels import decoder_ops  # noqa: F401  it register
 class DeviceStage(Stage):
     """`decoder` is this rank's share over its own arena, in blocks of `layout` (its own KV heads and layers).
 
-    `tables` places blocks as all ranks do. A step travels to the device in one copy from pinned memory, of which there
-    are `staging_buffers` pieces: the host is that many micro-batches ahead at most. A step in which each sequence computes few
-    tokens, as drafts are, is padded to a size of `buckets` and repeated as `graphs`, its sums over the ranks included;
-    without sizes every step is launched kernel by kernel.
+    `tables` maps blocks to memory as on all ranks. The inputs of a step are copied to the device at once, from one of
+    `staging_buffers` pinned buffers, so the host runs at most that many micro-batches ahead. A step in which each
+    sequence computes few tokens (decodes and drafts) is padded to a size of `buckets` and replayed from `graphs`,
+    including its all-reduces; without sizes every step is launched kernel by kernel.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""4-bit layers as AutoAWQ and AutoGPTQ write them: the inverse of `loaders.huggingface.int4_groups`, which says what is where."""
+"""Writes 4-bit layers as AutoAWQ and AutoGPTQ do: the inverse of `loaders.huggingface.int4_groups`."""
 
 from collections.abc import Sequence
 

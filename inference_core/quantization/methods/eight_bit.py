@@ -1,6 +1,11 @@
-"""The `quantization_config` of compressed-tensors for 8-bit weights and activations."""
+"""What the 8-bit methods share: which models they can store, and the `quantization_config` of compressed-tensors."""
 
 from typing import Any, Literal
+
+from inference_core.errors import QuantizationError
+from inference_core.loaders.huggingface.scaled_blocks import ELEMENTS
+from inference_core.model_config import ModelConfig
+from inference_core.quantization.methods.method import linear_inputs
 
 
 def compressed_tensors_config(
@@ -25,3 +30,10 @@ def compressed_tensors_config(
         "ignore": ["lm_head"],
         "kv_cache_scheme": None,
     }
+
+
+def check_eight_bit_shapes(config: ModelConfig) -> None:
+    """Raises QuantizationError for inputs that are no whole number of blocks, as our kernels read them."""
+    odd = sorted(inputs for inputs in linear_inputs(config) if inputs % ELEMENTS)
+    if odd:
+        raise QuantizationError(f"layers with {', '.join(map(str, odd))} inputs; multiples of {ELEMENTS} are needed")
