@@ -39,12 +39,12 @@ from gateway.processes.peer_records import PeerRecords
 from gateway.processes.peers import Peers
 from gateway.processes.worker_answers import worker_answers
 from gateway.processes.worker_place import WorkerPlace
+from gateway.routing.active_classifier import ActiveClassifier, Serving
 from gateway.routing.active_labels import ActiveLabels
+from gateway.routing.active_probes import ActiveProbes
 from gateway.routing.class_prior import class_prior
-from gateway.routing.classifier_in_force import ClassifierInForce, Serving
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.model import Classifier
-from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore, open_redis
@@ -52,14 +52,14 @@ from gateway.stores.retries import background, until_it_works
 from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.telemetry.metrics_export.overload_collector import OverloadCollector
 from gateway.telemetry.objectives.alert_figures import alert_figures
-from gateway.telemetry.objectives.alerts import Figures, keep_looking, webhook_url
+from gateway.telemetry.objectives.alerts import AlertInputs, keep_looking, webhook_url
 from gateway.telemetry.objectives.levels_of_all import levels_of_all
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.traces import Traces, look_up_collector, span_exporter
 from gateway.tenancy.key_secrets import ApiKeys
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
 from inference_core.transport.client import CoreClient
-from quality.comparison.cost_quality_curve import ProbeCurves
+from quality.comparison.cost_quality_curve import CostQualityCurves
 from quality.evaluation.tier_value import ReportFileError, stored_report, warnings_of
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
@@ -161,11 +161,11 @@ class Composition:
         engine = await stack.enter_async_context(
             running_engine(settings, self.catalog, self._tiers, self._cores, threads)
         )
-        self._warn_of_worthless_tiers()
+        self._warn_of_overpriced_tiers()
         classifier = await self._start_classifier(stack, engine)
         knobs = await self._start_routing_knobs(stack)
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs, threads)
-        encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ClassifierInForce) else None
+        encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ActiveClassifier) else None
         active_labels = await self._start_active_labels(stack, database, classifier)
         loop = await self._start_quality_loop(stack, database, engine, encode)
         self.sinks.append(self.metrics.requests.observe)
@@ -220,7 +220,7 @@ class Composition:
             database=database,
             quality_loop=loop,
             active_labels=active_labels,
-            probe_curves=ProbeCurves(database),
+            cost_quality_curves=CostQualityCurves(database),
             learning=learning,
             kind_names=KindNames(database),
             redis=redis,
@@ -249,7 +249,7 @@ class Composition:
     async def _start_alerts(self, stack: AsyncExitStack, engine: Engine) -> None:
         """One process behind a port looks for all of them."""
 
-        async def figures() -> Figures:
+        async def figures() -> AlertInputs:
             await self.metrics.read_cores(engine.cores)
             await self.metrics.read_gpus()
             levels = await levels_of_all(self.metrics.levels, self._peers)
@@ -258,7 +258,7 @@ class Composition:
         if self.settings.alert_webhook and (self._peers is None or self._peers.place.number == 0):
             await stack.enter_async_context(background(keep_looking(self.settings, figures)))
 
-    def _warn_of_worthless_tiers(self) -> None:
+    def _warn_of_overpriced_tiers(self) -> None:
         """By what `aio bench tiers` left in the data folder; a file that cannot be read stops nothing."""
         try:
             report = stored_report(self.settings.data_path, self.catalog)
@@ -316,7 +316,7 @@ class Composition:
         if self._classifier is not None:
             return self._classifier
         root = self.settings.registry_path
-        in_force = ClassifierInForce(
+        active = ActiveClassifier(
             root,
             self.catalog.fingerprint,
             self._show_classifier,
@@ -331,14 +331,14 @@ class Composition:
                 loop=asyncio.get_running_loop(),
             ),
         )
-        in_force.load()
-        await stack.enter_async_context(background(in_force.follow(self.settings.artefact_poll_seconds)))
-        return in_force
+        active.load()
+        await stack.enter_async_context(background(active.follow(self.settings.artefact_poll_seconds)))
+        return active
 
     async def _start_active_labels(
         self, stack: AsyncExitStack, database: AsyncEngine, classifier: Classifier
     ) -> ActiveLabels | None:
-        if not isinstance(classifier, ClassifierInForce):
+        if not isinstance(classifier, ActiveClassifier):
             return None
         labels = ActiveLabels(database, classifier, self.metrics, tiers=lambda: self.catalog.tier_fingerprints)
         await stack.enter_async_context(background(labels.follow(self.settings.artefact_poll_seconds)))
@@ -346,9 +346,9 @@ class Composition:
 
     async def _start_probes(
         self, stack: AsyncExitStack, knobs: RoutingKnobFile, classifier: Classifier
-    ) -> ProbesInForce:
-        told = (classifier.use_lengths,) if isinstance(classifier, ClassifierInForce) else ()
-        probes = ProbesInForce(self.settings.probes_path, self.catalog, knobs, *told)
+    ) -> ActiveProbes:
+        told = (classifier.use_lengths,) if isinstance(classifier, ActiveClassifier) else ()
+        probes = ActiveProbes(self.settings.probes_path, self.catalog, knobs, *told)
         probes.load()
         await stack.enter_async_context(background(probes.follow(self.settings.artefact_poll_seconds)))
         return probes

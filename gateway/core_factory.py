@@ -15,7 +15,7 @@ from tiers.catalog.quality_gate import require_quality
 from tiers.errors import CatalogError
 
 if TYPE_CHECKING:
-    from inference_core.parallel.local_ranks import RankPlaces
+    from inference_core.parallel.ranks.local_ranks import RankHosts
     from inference_core.transport.core_thread import CoreFactory, SteppingCore
 
 
@@ -79,7 +79,7 @@ def _check_machine(catalog: Catalog, settings: Settings, groups: list[str]) -> N
     require_plans(catalog, settings.cache_path, groups)
 
 
-def core_factory(catalog: Catalog, settings: Settings, core: str, places: "RankPlaces | None" = None) -> "CoreFactory":
+def core_factory(catalog: Catalog, settings: Settings, core: str, places: "RankHosts | None" = None) -> "CoreFactory":
     """Loads a core on the thread that it is called on. `places`: where the ranks of a group run if a cluster gave it
     machines, whose cards are then all its own; None is this machine."""
     knobs_file = knobs_file_of(settings, core)
@@ -95,13 +95,13 @@ def core_factory(catalog: Catalog, settings: Settings, core: str, places: "RankP
         return load_cpu
 
     def load_gpus() -> "SteppingCore":
-        from inference_core.parallel.load_group import load_group
+        from inference_core.parallel.leader.load_group import load_group
 
         spec = group_spec(catalog, core)
         if places is None:
             return load_group(spec, settings.cache_path, knobs_file=knobs_file)
         spec = msgspec.structs.replace(spec, first_card=0)  # a cluster numbers what it gives from 0
-        return load_group(spec, settings.cache_path, knobs_file=knobs_file, places=places)
+        return load_group(spec, settings.cache_path, knobs_file=knobs_file, hosts=places)
 
     return load_gpus
 

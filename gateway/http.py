@@ -48,7 +48,7 @@ from gateway.api.inference.embeddings import embeddings
 from gateway.api.inference.models import list_models, show_model
 from gateway.api.inference.responses import responses
 from gateway.api.inference.tokenize import detokenize, tokenize
-from gateway.api.quality_loop.classifier_orders import begin_trial, end_trial, promote_version, roll_back
+from gateway.api.quality_loop.classifier_commands import begin_trial, end_trial, promote_version, roll_back
 from gateway.api.quality_loop.experiments import start_experiment, stop_experiment
 from gateway.api.quality_loop.learning import show_learning
 from gateway.api.quality_loop.own_labels import reset_own_labels

@@ -27,7 +27,7 @@ from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore
 from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.tenancy.tenancy import Tenancy
-from quality.comparison.cost_quality_curve import ProbeCurves
+from quality.comparison.cost_quality_curve import CostQualityCurves
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
 from quality.records.any_record import Recorded
@@ -79,7 +79,7 @@ class Parts:
     database: AsyncEngine
     quality_loop: QualityLoop | None
     active_labels: ActiveLabels | None
-    probe_curves: ProbeCurves
+    cost_quality_curves: CostQualityCurves
     learning: LearningRecord
     kind_names: KindNames
     redis: RedisStore | None

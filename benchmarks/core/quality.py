@@ -7,11 +7,11 @@ from typing import Any, get_args
 from inference_core.kv_cache.arena import allocate_arena
 from inference_core.kv_cache.layout import CpuKVDtype
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of, load_runner, use_threads
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.quantization.text_metrics import Agreement, Logits, agreement, prose
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from quality.evaluation.model_outputs import Variant, teacher_forced_logits
 
 REFERENCE = Variant("float32", "float32")

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.page import finished
-from benchmarks.report.peer_tables import OURS, STREAM_LOADS, PeerResults, SystemFigures
+from benchmarks.report.peer_tables import OURS, STREAM_LOADS, PeerResults, SystemResult
 from benchmarks.report.peer_tables import results_of as peer_results_of
 from gateway.reporting.measured import AblationResults, Spread, SweepResults
 
@@ -118,7 +118,7 @@ def plot_peers(results: PeerResults, path: Path) -> None:
     _save(figure, path)
 
 
-def _grouped(axis: Axes, systems: Sequence[SystemFigures]) -> None:
+def _grouped(axis: Axes, systems: Sequence[SystemResult]) -> None:
     """One group of bars per concurrency, one colour per system, ours last."""
     levels = sorted({system.concurrency for system in systems})
     names = sorted({system.system for system in systems}, key=lambda name: (name == OURS, name))

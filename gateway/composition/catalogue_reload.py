@@ -10,8 +10,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.knobs.replicas import ReplicaKnobs
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.class_prior import class_prior
-from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.model import Classifier
 from gateway.routing.router import RoutingService
 from gateway.settings import Settings
@@ -73,8 +73,8 @@ class CatalogueReload:
             changed = [spec for spec, old in zip(catalog.tiers, before.tiers, strict=True) if spec != old]
             self._check(catalog, changed)
             started = await _started([spec for spec in changed if spec.model is None])
-            self._put_in_force(catalog, started)
-            if changed and isinstance(self._classifier, ClassifierInForce):
+            self._activate(catalog, started)
+            if changed and isinstance(self._classifier, ActiveClassifier):
                 prior = await asyncio.to_thread(class_prior, before, self._settings.data_path)
                 await self._classifier.serve_catalogue(before.fingerprint, prior)
             for renew in self._renewals if changed else ():
@@ -108,12 +108,12 @@ class CatalogueReload:
         if problems:
             raise CatalogError(f"the catalogue {self._settings.catalog} is not put in force: {'; '.join(problems)}")
 
-    def _put_in_force(self, catalog: Catalog, started: list[Tier]) -> None:
+    def _activate(self, catalog: Catalog, started: list[Tier]) -> None:
         """Nothing waits in here, so that every request is routed by the old catalogue or by the new one."""
         for tier in started:
             standing = self._routing.tiers[tier.number]
             assert isinstance(standing, ReloadableTier)
-            task = asyncio.create_task(_retire(standing.in_force(), self._settings.drain_seconds))
+            task = asyncio.create_task(_retire(standing.active_tier(), self._settings.drain_seconds))
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
             standing.exchange(tier)

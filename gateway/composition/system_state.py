@@ -14,7 +14,7 @@ from gateway import __version__
 from gateway.cores.reading import read_cores
 from gateway.parts import Parts
 from gateway.settings import Settings
-from gateway.stores.redis_store import RedisAwayError
+from gateway.stores.redis_store import RedisUnavailableError
 from quality.store.database import head_revision
 
 State = Literal["ok", "away", "not used"]
@@ -175,7 +175,7 @@ async def _within(work: Awaitable[Any]) -> Any:
             return await work
     except TimeoutError:
         return TimeoutError(f"no answer within {PATIENCE_SECONDS:g} s")
-    except RedisAwayError as error:
+    except RedisUnavailableError as error:
         return error
     except Exception as error:
         # What is wrong with a dependency is what this is about, whatever it is; addresses and secrets stay out of it.

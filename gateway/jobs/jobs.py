@@ -79,7 +79,7 @@ class Jobs:
             self.queue,
             self.lines,
             answer,
-            lambda: self.knobs.in_force,
+            lambda: self.knobs.active,
             self._metrics,
             self._settings.batch_concurrency,
             self._awake.set,

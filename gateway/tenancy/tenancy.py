@@ -16,7 +16,7 @@ from gateway.tenancy.admission import Door
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import Directory
 from gateway.tenancy.host_names import is_loopback_host
-from gateway.tenancy.key_orders import create_first_admin_key
+from gateway.tenancy.key_commands import create_first_admin_key
 from gateway.tenancy.key_secrets import ApiKeys
 from gateway.tenancy.lease_book import LeaseBook
 from gateway.tenancy.orders import Order

@@ -8,7 +8,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from inference_core.errors import IntegrityError
-from inference_core.kv_cache.swap_cost import SwapPrices
+from inference_core.kv_cache.swap_cost import SwapCost
 from inference_core.step_plan import SwapTimes
 
 
@@ -24,7 +24,7 @@ class SwapTotals:
     spared_seconds: float = 0.0
 
 
-class HostTier:
+class HostCache:
     """A second tier of the prefix cache (SPEC KV-09, TI-14): full blocks by digest, in `capacity` slots.
 
     A block that is evicted from the device is copied to a slot (*offloaded*) if that is worth it: blocks that a
@@ -42,7 +42,7 @@ class HostTier:
 
     def __init__(self, block_size: int) -> None:
         self.capacity = 0
-        self.prices = SwapPrices(block_size)
+        self.prices = SwapCost(block_size)
         self.totals = SwapTotals()
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()  # the coldest first
         self._free: list[int] = []  # a heap
@@ -138,7 +138,7 @@ class HostTier:
         if self._restored:
             self._restored.pop(block, None)
         if block in self._arriving:
-            self._lose(block)
+            self._drop_offload(block)
 
     def copies(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Offloads (block, slot) and restores (slot, block) of the step, whose plan is made now: what is evicted from
@@ -150,7 +150,7 @@ class HostTier:
     def lose_offloads(self) -> None:
         """The step has failed, with its offloads done or not: its restores may be repeated, its offloads not."""
         for block in list(self._arriving):
-            self._lose(block)
+            self._drop_offload(block)
 
     def end(self, *, copied: bool) -> None:
         """The runner has made the copies of the step, or it never will."""
@@ -171,7 +171,7 @@ class HostTier:
         self.prices.measure(times)
         self.totals.copying_seconds += times.out_seconds + times.back_seconds
 
-    def _lose(self, block: int) -> None:
+    def _drop_offload(self, block: int) -> None:
         digest, slot = self._arriving.pop(block)
         heapq.heappush(self._free, slot)
         self._guesses.discard(digest)

@@ -25,7 +25,7 @@ class CopySpeed:
             self._blocks = self._blocks * self._MEMORY + blocks
 
 
-class SwapPrices:
+class SwapCost:
     """Of one model, whose blocks hold `block_size` tokens. `cost`: what its steps take; None until that is known.
 
     What has not been measured yet is taken as free, and one refusal in `EXPLORE` is overruled, so that a measurement

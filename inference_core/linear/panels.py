@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.loaders.ggml_blocks import nibbles, q4_k_groups
+from inference_core.loaders.gguf_format.ggml_blocks import nibbles, q4_k_groups
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize, float32_to_bfloat16
 from inference_core.model_spec import Compute
 

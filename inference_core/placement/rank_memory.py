@@ -7,7 +7,7 @@ import msgspec
 from inference_core.kv_cache.layout import KV_ITEMSIZE, KV_SCALE_BYTES, kv_bytes_per_token
 from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.model_config import ModelConfig
-from inference_core.parallel.splits import RankShare
+from inference_core.parallel.topology.splits import RankShare
 from inference_core.placement.hardware import Device
 from inference_core.placement.machines import Workload
 from inference_core.placement.placed_draft import PlacedDraft

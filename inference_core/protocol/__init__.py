@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from inference_core.errors import HandoverFailure
+from inference_core.errors import KVTransferFailure
 from inference_core.protocol.evidence import Evidence, EvidenceRequest
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame, KVIdentity
 
@@ -406,7 +406,7 @@ class SwapStats(msgspec.Struct, frozen=True, kw_only=True):
     back_seconds_per_block: float = 0.0
 
 
-class HandoverStats(msgspec.Struct, frozen=True, kw_only=True):
+class KVTransferStats(msgspec.Struct, frozen=True, kw_only=True):
     """Prompts computed by one core for another (SPEC BS-08), since start: blocks that went `out_blocks` and came
     `in_blocks`, and frames refused. Of a core with replicas also what became of them: `outcomes` counts "done", or why
     the prompt was computed in place after all; `seconds` is what those that are done took, `tokens` what they spared.
@@ -469,7 +469,7 @@ class ModelStats(msgspec.Struct, kw_only=True):
     repetitions_ended: int = 0
     speculation: SpeculationStats | None = None
     swap: SwapStats = SwapStats()
-    handover: HandoverStats = HandoverStats()
+    handover: KVTransferStats = KVTransferStats()
     adapters: list[AdapterInfo] = []
     adapter_slots: int = 0
     adapter_installs: int = 0
@@ -512,7 +512,7 @@ class BlocksExported(msgspec.Struct, tag="blocks_exported", kw_only=True):
     query_id: str
     frame: BlockFrame | None = None
     error: str | None = None
-    reason: HandoverFailure = "refused"
+    reason: KVTransferFailure = "refused"
 
 
 class BlocksImported(msgspec.Struct, tag="blocks_imported", kw_only=True):
@@ -521,7 +521,7 @@ class BlocksImported(msgspec.Struct, tag="blocks_imported", kw_only=True):
     query_id: str
     held: int = 0
     error: str | None = None
-    reason: HandoverFailure = "refused"
+    reason: KVTransferFailure = "refused"
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,7 +40,7 @@ class BlockChain(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str = ""
 
 
-class HandedBlock(msgspec.Struct, frozen=True, array_like=True):
+class TransferredBlock(msgspec.Struct, frozen=True, array_like=True):
     """The content of one block, whose name is `digest`."""
 
     digest: bytes
@@ -54,12 +54,12 @@ class BlockFrame(msgspec.Struct, frozen=True, kw_only=True):
     kv: KVIdentity
     first: int
     parent: bytes
-    blocks: list[HandedBlock]
+    blocks: list[TransferredBlock]
 
 
-def handed(digest: bytes, content: bytes) -> HandedBlock:
+def handed(digest: bytes, content: bytes) -> TransferredBlock:
     """With its checksum."""
-    return HandedBlock(digest, checksum(digest, content), content)
+    return TransferredBlock(digest, checksum(digest, content), content)
 
 
 def checksum(digest: bytes, content: bytes) -> bytes:

@@ -27,11 +27,11 @@ class SchedulerTotals:
 
 
 @dataclass(slots=True)
-class StepDraft:
+class StepBudget:
     """A step being put together: `left` of `budget` tokens are still to hand out.
 
     `short` is set once a running sequence had to give way for memory: then nobody is admitted in this step.
-    `queue_stands` is set once the head of the queue could not be admitted: nobody overtakes it.
+    `queue_blocked` is set once the head of the queue could not be admitted: nobody overtakes it.
     `scores_left`: how many rows of prompts may still be scored.
     """
 
@@ -39,8 +39,8 @@ class StepDraft:
     left: int
     shares: dict[Sequence, ScheduledSequence] = field(default_factory=dict)
     preempted: set[Sequence] = field(default_factory=set)
-    short: bool = False
-    queue_stands: bool = False
+    memory_short: bool = False
+    queue_blocked: bool = False
     scores_left: int = MAX_SCORED_ROWS
 
     def room_for(self, sequence: Sequence) -> int:

@@ -18,7 +18,7 @@ from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import BadLogitsError
 from inference_core.execution.runner import ModelRunner
 from inference_core.grammar.masks import TokenMask, begin_masks
-from inference_core.grammar.matcher_seam import Matcher
+from inference_core.grammar.matcher_interface import Matcher
 from inference_core.kv_cache.block_io import HostBlockBytes
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.adapter import Adapter

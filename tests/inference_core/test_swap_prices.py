@@ -3,14 +3,14 @@
 import pytest
 
 from inference_core.engine.step_time_model import StepCost
-from inference_core.kv_cache.swap_cost import SwapPrices
+from inference_core.kv_cache.swap_cost import SwapCost
 from inference_core.step_plan import SwapTimes
 
 COST = StepCost(base=0.01, per_sequence=0.001, per_token=0.0001, per_pair=1e-7)
 
 
-def prices(out: float, back: float, cost: StepCost | None = COST) -> SwapPrices:
-    known = SwapPrices(block_size=16)
+def prices(out: float, back: float, cost: StepCost | None = COST) -> SwapCost:
+    known = SwapCost(block_size=16)
     known.measure(SwapTimes(10, 10 * out, 10, 10 * back))
     known.cost = cost
     return known
@@ -40,7 +40,7 @@ def test_restoring_counts_the_way_back_alone() -> None:
 
 
 def test_what_is_not_known_is_tried() -> None:
-    assert SwapPrices(16).worth_offloading(0, 1.0)
+    assert SwapCost(16).worth_offloading(0, 1.0)
     assert prices(out=9.0, back=9.0, cost=None).worth_restoring(0, 1)
     # A model of which only decodes were seen: a further token costs nothing that was measured.
     assert prices(out=9.0, back=9.0, cost=StepCost(base=0.01)).worth_restoring(0, 1)
@@ -48,7 +48,7 @@ def test_what_is_not_known_is_tried() -> None:
 
 def test_a_refusal_is_overruled_now_and_then_and_new_measurements_count() -> None:
     known = prices(out=1.0, back=1.0)
-    assert sum(known.worth_offloading(0, 1.0) for _ in range(SwapPrices.EXPLORE * 2)) == 2
+    assert sum(known.worth_offloading(0, 1.0) for _ in range(SwapCost.EXPLORE * 2)) == 2
     for _ in range(100):
         known.measure(SwapTimes(1, 0.0001, 1, 0.0001))
     assert known.worth_offloading(0, 1.0)

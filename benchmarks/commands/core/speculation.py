@@ -41,7 +41,7 @@ async def _run(
     from benchmarks.report.measurement import Measurement
     from gateway.bench.open_core import core_target, model_of
     from inference_core.loaders.model_path import resolve_model_path
-    from inference_core.tokenization.loading import load_tokenizer
+    from inference_core.tokenization.load_tokenizer import load_tokenizer
     from tiers.catalog.load import load_catalog
 
     core = load_catalog(settings.catalog).core

@@ -12,12 +12,12 @@ from litestar.handlers import BaseRouteHandler
 
 from gateway.answering.caller import CALLER, KEYLESS, Caller
 from gateway.api.access.cross_origin import READING, refuse_other_sites, refuse_unknown_hosts
-from gateway.dashboard.sign_in.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, SessionsAwayError, csrf_is_right
+from gateway.dashboard.sign_in.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, SessionsUnavailableError, csrf_is_right
 from gateway.errors import ApiError
 from gateway.parts import PARTS, HttpRequest
 from gateway.request_ids import new_request_id
 from gateway.telemetry.log_context import LOG_CONTEXT, LogContext
-from gateway.tenancy.directory import Directory, KeysAwayError, UnknownKeyError
+from gateway.tenancy.directory import Directory, KeysUnavailableError, UnknownKeyError
 
 # The `opt` of handlers whose change takes no admin, and of those that only an admin may look at.
 OPERATOR: dict[str, str] = {"role": "operator"}
@@ -108,7 +108,7 @@ async def session_caller(connection: ASGIConnection[Any, Any, Any, Any]) -> Call
     parts = connection.app.state[PARTS]
     try:
         caller: Caller | None = await parts.sessions.caller(token)
-    except SessionsAwayError:
+    except SessionsUnavailableError:
         raise ApiError(
             503, "The database is away, and with it who is signed in. Try again later.", code="database_unavailable"
         ) from None
@@ -165,7 +165,7 @@ def _known(find: Callable[[str | None], Caller], connection: ASGIConnection[Any,
         return find(connection.headers.get("authorization"))
     except UnknownKeyError as error:
         raise ApiError(401, f"{error} Send an {what} as 'Authorization: Bearer KEY'; {_ORIGIN_OF[what]}.") from None
-    except KeysAwayError:
+    except KeysUnavailableError:
         raise ApiError(503, "Keys cannot be checked yet. Try again later.", code="keys_unavailable") from None
 
 

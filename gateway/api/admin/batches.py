@@ -28,7 +28,7 @@ async def show_batches(request: HttpRequest) -> Response[Any]:
     """The knobs in force, and the queue."""
     jobs = parts_of(request).jobs
     waiting = await reached(jobs.lines.waiting(jobs.book.now()))
-    shown = BatchesShown(knobs=jobs.knobs.in_force, schemas=knob_schemas(BatchKnobs), waiting=waiting)
+    shown = BatchesShown(knobs=jobs.knobs.active, schemas=knob_schemas(BatchKnobs), waiting=waiting)
     return Response(shown, media_type="application/json")
 
 

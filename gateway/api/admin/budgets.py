@@ -16,7 +16,7 @@ from gateway.api.quality_loop.csv_export import csv_response, wants_csv
 from gateway.api.quality_loop.quality_lists import page_asked_for
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
-from gateway.tenancy.budget_orders import BudgetState, remove_budget, set_budget, states_of
+from gateway.tenancy.budget_commands import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.listings import BUDGETS
 
 # A billion dollars: far above it, micro-dollars would not be exact any more.

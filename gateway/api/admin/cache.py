@@ -32,7 +32,7 @@ async def show_cache(request: HttpRequest) -> Response[Any]:
     cache = parts_of(request).cache
     memory = cache.store if isinstance(cache.store, MemoryStore) else None
     shown = CacheShown(
-        knobs=cache.knobs.in_force,
+        knobs=cache.knobs.active,
         schemas=knob_schemas(CacheKnobs),
         store="redis" if memory is None else "memory",
         entries=None if memory is None else len(memory),

@@ -20,7 +20,15 @@ from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
 from gateway.tenancy.errors import TenancyError, UnknownSubjectError
-from gateway.tenancy.key_orders import IssuedKey, change_key, create_key, create_team, revoke_key, rotate_key, shown_key
+from gateway.tenancy.key_commands import (
+    IssuedKey,
+    change_key,
+    create_key,
+    create_team,
+    revoke_key,
+    rotate_key,
+    shown_key,
+)
 from gateway.tenancy.key_terms import KeyTerms
 from gateway.tenancy.listings import KEYS, TEAMS
 from gateway.tenancy.orders import Order

@@ -69,7 +69,7 @@ class KnobPatch:
         """Change the knobs of a file as the body of `request` says; answers `FileKnobsChanged`. Raises `ApiError`."""
         body, part = await self.read(request), knobs.part
         done = await self.carry_out(request, body, part, lambda wanted: [PartChange(part, *knobs.change(wanted))])
-        shown = FileKnobsChanged(knobs=knobs.in_force, changed=done.changed, recorded=done.recorded)
+        shown = FileKnobsChanged(knobs=knobs.active, changed=done.changed, recorded=done.recorded)
         return Response(shown, media_type="application/json")
 
     async def read(self, request: HttpRequest) -> Any:

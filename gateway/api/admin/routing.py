@@ -11,7 +11,7 @@ from gateway.api.admin.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
 from gateway.api.operations import describe
 from gateway.knobs.values import knob_schemas
 from gateway.parts import HttpRequest, Parts, parts_of
-from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.knobs import EARLIER_NAMES, RoutingKnobs
 
 
@@ -44,7 +44,7 @@ async def show_routing(request: HttpRequest) -> Response[Any]:
     """The knobs in force, the classifier's versions, and why a version is refused if one is."""
     parts = parts_of(request)
     shown = RoutingShown(
-        knobs=parts.routing.knobs.in_force,
+        knobs=parts.routing.knobs.active,
         schemas=knob_schemas(RoutingKnobs),
         classifier=_classifier(parts),
         conversations=len(parts.routing.conversations),
@@ -65,12 +65,12 @@ async def change_routing(request: HttpRequest) -> Response[Any]:
 
 
 def _classifier(parts: Parts) -> ClassifierShown:
-    in_force = parts.routing.classifier
-    if not isinstance(in_force, ClassifierInForce):
+    active = parts.routing.classifier
+    if not isinstance(active, ActiveClassifier):
         return ClassifierShown()
-    serving = in_force.serving_or_none
+    serving = active.serving_or_none
     if serving is None:
-        return ClassifierShown(refusal=in_force.refusal)
+        return ClassifierShown(refusal=active.refusal)
     model = serving.current.model
     return ClassifierShown(
         current=model.version,
@@ -78,5 +78,5 @@ def _classifier(parts: Parts) -> ClassifierShown:
         parent=model.manifest.parent,
         canary=None if serving.canary is None else serving.canary.version,
         share=serving.share,
-        refusal=in_force.refusal,
+        refusal=active.refusal,
     )

@@ -24,7 +24,7 @@ from gateway.errors import ApiError, bad_request
 from gateway.jobs.batch import Batch
 from gateway.jobs.batch_input import InputLine
 from gateway.parts import Parts
-from gateway.tenancy.directory import KeysAwayError, UnknownKeyError
+from gateway.tenancy.directory import KeysUnavailableError, UnknownKeyError
 
 _BATCH = SLO_CLASSES["batch"]
 
@@ -62,7 +62,7 @@ class LineAnswers:
             return directory.caller_of(key_id)
         except UnknownKeyError as error:
             raise ApiError(401, str(error)) from None
-        except (KeysAwayError, SQLAlchemyError, OSError):
+        except (KeysUnavailableError, SQLAlchemyError, OSError):
             raise ApiError(503, "Keys cannot be checked now.", code="keys_unavailable") from None
 
 

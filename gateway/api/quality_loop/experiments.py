@@ -15,7 +15,7 @@ from classifier.registry.registry import ArtefactRegistry
 from gateway.api.access.guard import OPERATOR, actor_of
 from gateway.api.inference.generating import read_body
 from gateway.api.operations import describe
-from gateway.api.quality_loop.classifier_orders import Reason, VersionOrder, check_version
+from gateway.api.quality_loop.classifier_commands import Reason, VersionOrder, check_version
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
 from gateway.routing.class_prior import tier_prior

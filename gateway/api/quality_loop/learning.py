@@ -9,7 +9,7 @@ from litestar.response import Response
 
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
-from gateway.api.quality_loop.routing_views import rule_at, version_in_force
+from gateway.api.quality_loop.routing_views import active_version, rule_at
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.routing.label_source import label_source
 from gateway.stores.database_reach import reached
@@ -58,8 +58,8 @@ async def show_learning(request: HttpRequest) -> Response[Any]:
 
 def learning_source(parts: Parts) -> LabelSource:
     """Of the serving version at the target in force. Raises `ApiError` 409 without one."""
-    tau = rule_at(parts, parts.routing.target_in_force).tau
-    return label_source(version_in_force(parts).model, parts.routing.catalog, parts.settings.data_path, tau)
+    tau = rule_at(parts, parts.routing.active_target).tau
+    return label_source(active_version(parts).model, parts.routing.catalog, parts.settings.data_path, tau)
 
 
 def _rows(one: Learned) -> Iterator[LearningRow]:

@@ -22,15 +22,15 @@ from quality.store.pages import Page, PageError
 from quality.verification.feedback import JUDGE, Feedback, FeedbackTaken
 from quality.verification.review_queue import reviewable
 
-Verdict = Literal["no_worse", "tie", "worse"]
-_SCORES: dict[Verdict, float] = {"no_worse": 1.0, "tie": 0.5, "worse": 0.0}
+ReviewVerdict = Literal["no_worse", "tie", "worse"]
+_SCORES: dict[ReviewVerdict, float] = {"no_worse": 1.0, "tie": 0.5, "worse": 0.0}
 _LOOKED_THROUGH = 50
 
 
 class ReviewOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The served answer beside the verifier's; `comment` is for people to read."""
 
-    verdict: Verdict
+    verdict: ReviewVerdict
     comment: Annotated[str, Meta(max_length=8192)] | None = None
 
 

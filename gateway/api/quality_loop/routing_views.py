@@ -17,7 +17,7 @@ from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
-from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.loaded_version import LoadedVersion
 from gateway.routing.model import rule_of
 from gateway.routing.preview import OperatingPoint, Preview, preview
@@ -36,7 +36,7 @@ from quality.estimates.traffic import (
     traffic,
 )
 from quality.estimates.upgrade_rate import Share
-from quality.evaluation.tier_value import ReportFileError, compare_tiers, mean_cost_usd, stored_report, worthless_tiers
+from quality.evaluation.tier_value import ReportFileError, compare_tiers, mean_cost_usd, overpriced_tiers, stored_report
 from quality.learning.kind_names import plain_name
 
 DAY = 86_400.0
@@ -58,7 +58,7 @@ class CurveShown(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     probes: int
-    in_force: RoutingRule
+    active: RoutingRule = msgspec.field(name="in_force")
     no_worse: float | None
     cost_share: float | None
     points: list[CurveRow]
@@ -188,10 +188,10 @@ async def show_tiers(request: HttpRequest) -> Response[Any]:
     return as_asked(request, "tiers", shown, TierRow.__struct_fields__, shown.tiers)
 
 
-def version_in_force(parts: Parts) -> LoadedVersion:
+def active_version(parts: Parts) -> LoadedVersion:
     """The serving version. Raises `ApiError` 409 where there is none."""
     classifier = parts.routing.classifier
-    serving = classifier.serving_or_none if isinstance(classifier, ClassifierInForce) else None
+    serving = classifier.serving_or_none if isinstance(classifier, ActiveClassifier) else None
     if serving is None:
         raise ApiError(409, "This server has no classifier of its own in force.", code="classifier_off")
     return serving.current
@@ -199,14 +199,14 @@ def version_in_force(parts: Parts) -> LoadedVersion:
 
 async def curve_shown(parts: Parts) -> CurveShown:
     """The curve with its operating point. Raises `ApiError` 409 and 503."""
-    version, rule = version_in_force(parts), rule_at(parts, parts.routing.target_in_force)
-    drawn = await reached(parts.probe_curves.of(version.version, version.table))
+    version, rule = active_version(parts), rule_at(parts, parts.routing.active_target)
+    drawn = await reached(parts.cost_quality_curves.of(version.version, version.table))
     at = [point.threshold for point in drawn.points]
     no_worse, cost_share = ([getattr(point, name) for point in drawn.points] for name in ("no_worse", "cost_share"))
     return CurveShown(
         version=version.version,
         probes=drawn.probes,
-        in_force=rule,
+        active=rule,
         no_worse=float(np.interp(rule.tau, at, no_worse)) if at else None,
         cost_share=float(np.interp(rule.tau, at, cost_share)) if at else None,
         points=[
@@ -220,7 +220,7 @@ async def preview_of(request: HttpRequest) -> Preview | None:
     """Of the query's `quality_target`. Raises `ApiError` 400 and 503."""
     parts, until = parts_of(request), time.time()
     wanted = target_of(request.query_params.get("quality_target", ""))
-    now = parts.routing.target_in_force
+    now = parts.routing.active_target
     rules = rule_at(parts, now), rule_at(parts, now if wanted is None else wanted)
     sample = await reached(sample_decisions(parts.database, until - DAY, until))
     return await asyncio.to_thread(preview, sample, parts.routing.strongest, *rules, until - DAY, until)
@@ -282,7 +282,7 @@ async def tiers_compared(parts: Parts, accepted: Acceptance) -> TiersCompared:
     except ReportFileError as error:
         problem = str(error)
     measured = {} if report is None else {one.tier: one for one in report.tiers}
-    flagged = {} if report is None else {one.dearer: one for one in worthless_tiers(compare_tiers(report, catalog))}
+    flagged = {} if report is None else {one.dearer: one for one in overpriced_tiers(compare_tiers(report, catalog))}
     rows = []
     for spec in catalog.tiers:
         one, flag = measured.get(spec.number), flagged.get(spec.number)

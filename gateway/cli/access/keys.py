@@ -77,7 +77,7 @@ def terms_options(command: Command) -> Command:
 def create(name: str, team: str | None, reason: str | None, as_json: bool, **given: Any) -> None:
     """Make a key called NAME. It is shown this once: only its hash is stored."""
     from gateway.api.admin.keys import KeyOrder
-    from gateway.tenancy.key_orders import create_key
+    from gateway.tenancy.key_commands import create_key
 
     settings, wanted = settings_from(**_database_of(given)), terms_of(given)
     checked(KeyOrder, {"name": name, "team": team})
@@ -108,8 +108,8 @@ def list_keys(limit: int, as_json: bool, **given: Any) -> None:
 @stored_options
 def show(key: str, as_json: bool, **given: Any) -> None:
     """Show one key (id or name) and its budgets."""
-    from gateway.tenancy.budget_orders import states_of
-    from gateway.tenancy.key_orders import shown_key
+    from gateway.tenancy.budget_commands import states_of
+    from gateway.tenancy.key_commands import shown_key
     from gateway.tenancy.listings import BUDGETS
 
     async def look(engine: Any) -> tuple[dict[str, Any], list[Any]]:
@@ -144,8 +144,8 @@ def show(key: str, as_json: bool, **given: Any) -> None:
 @stored_options
 def limit(key: str, reason: str | None, as_json: bool, **given: Any) -> None:
     """Change what KEY (id or name) may do and spend; what is not named stays."""
-    from gateway.tenancy.budget_orders import set_budget
-    from gateway.tenancy.key_orders import change_key
+    from gateway.tenancy.budget_commands import set_budget
+    from gateway.tenancy.key_commands import change_key
 
     budgets: dict[Any, float | None] = {period: given.pop(f"budget_{period}") for period in ("day", "month", "total")}
     settings, wanted = settings_from(**_database_of(given)), terms_of(given)
@@ -175,7 +175,7 @@ def limit(key: str, reason: str | None, as_json: bool, **given: Any) -> None:
 @stored_options
 def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **given: Any) -> None:
     """Give KEY (id or name) a new secret; the old one is good for the grace period."""
-    from gateway.tenancy.key_orders import rotate_key
+    from gateway.tenancy.key_commands import rotate_key
 
     issued = with_database(
         settings_from(**given), lambda engine: rotate_key(engine, key, grace_hours * 3600, order(reason))
@@ -192,7 +192,7 @@ def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **gi
 @stored_options
 def revoke(key: str, reason: str | None, as_json: bool, **given: Any) -> None:
     """End KEY (id or name) for good."""
-    from gateway.tenancy.key_orders import revoke_key
+    from gateway.tenancy.key_commands import revoke_key
 
     key_id = with_database(settings_from(**given), lambda engine: revoke_key(engine, key, order(reason)))
     if as_json:

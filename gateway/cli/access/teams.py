@@ -22,7 +22,7 @@ def teams() -> None:
 def create(name: str, reason: str | None, as_json: bool, **given: Any) -> None:
     """Make a team called NAME."""
     from gateway.api.admin.keys import TeamOrder
-    from gateway.tenancy.key_orders import create_team
+    from gateway.tenancy.key_commands import create_team
 
     checked(TeamOrder, {"name": name})
     team_id = with_database(settings_from(**given), lambda engine: create_team(engine, name, order(reason)))
@@ -55,8 +55,8 @@ def list_teams(limit: int, as_json: bool, **given: Any) -> None:
 @stored_options
 def budget(team: str, reason: str | None, as_json: bool, **given: Any) -> None:
     """Set what TEAM (id or name) may spend, if a bound is given, and show what it has spent."""
-    from gateway.tenancy.budget_orders import BudgetState, set_budget, states_of
-    from gateway.tenancy.key_orders import team_named
+    from gateway.tenancy.budget_commands import BudgetState, set_budget, states_of
+    from gateway.tenancy.key_commands import team_named
     from gateway.tenancy.listings import BUDGETS
 
     bounds: dict[Any, float | None] = {period: given.pop(period) for period in ("day", "month", "total")}

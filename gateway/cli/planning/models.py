@@ -121,7 +121,7 @@ def _file(model: "ModelSpec", cache: "Path") -> dict[str, Any]:
     """One model's file and what it takes; `problem` says why it cannot be used."""
     from inference_core.errors import CoreError
     from inference_core.loaders.model_path import resolve_model_path
-    from inference_core.loaders.opening import open_checkpoint
+    from inference_core.loaders.open_checkpoint import open_checkpoint
     from inference_core.loading.load_core import layout_of, weight_bytes
 
     shown: dict[str, Any] = {"name": model.name, "path": model.path, "compute": model.compute, "problem": None}

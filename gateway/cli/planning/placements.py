@@ -13,10 +13,10 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.known_shapes import SHAPES
 from inference_core.loaders.known_shapes import shape as known_shape
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import CoreSpec, ModelSpec
-from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.topology.mesh import Mesh
 from inference_core.placement.hardware import Device, read_devices
 from inference_core.placement.hardware import device as known_device
 from inference_core.placement.machines import Machines, Workload

@@ -10,7 +10,7 @@ import click
 from gateway.cli.options import cache_dir_option, echo_json, json_option, settings_from, staged_progress
 
 if TYPE_CHECKING:
-    from inference_core.quantization.method import QuantizationMethod
+    from inference_core.quantization.methods.method import QuantizationMethod
 
 # Which options a method knows; giving another is a mistake rather than ignored.
 _OPTIONS = {
@@ -116,11 +116,11 @@ def _method(name: str, given: dict[str, Any]) -> "QuantizationMethod":
     if foreign:
         known = ", ".join(_flag(option) for option in sorted(_OPTIONS[name]))
         raise click.UsageError(f"{', '.join(map(_flag, foreign))}: not for {name}, which knows {known}")
-    from inference_core.quantization.awq import AWQ
-    from inference_core.quantization.fp8 import FP8
-    from inference_core.quantization.gptq import GPTQ
-    from inference_core.quantization.nearest import RoundToNearest
-    from inference_core.quantization.smoothquant import SmoothQuant
+    from inference_core.quantization.methods.awq import AWQ
+    from inference_core.quantization.methods.fp8 import FP8
+    from inference_core.quantization.methods.gptq import GPTQ
+    from inference_core.quantization.methods.nearest import RoundToNearest
+    from inference_core.quantization.methods.smoothquant import SmoothQuant
 
     if "group_size" in given:
         given["group_size"] = int(given["group_size"])

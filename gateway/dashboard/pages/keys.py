@@ -24,8 +24,16 @@ from gateway.dashboard.pages.requests import epoch_of
 from gateway.dashboard.rendering import back_to, page
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.stores.database_reach import reached
-from gateway.tenancy.budget_orders import BudgetState, remove_budget, set_budget, states_of
-from gateway.tenancy.key_orders import IssuedKey, change_key, create_key, create_team, revoke_key, rotate_key, shown_key
+from gateway.tenancy.budget_commands import BudgetState, remove_budget, set_budget, states_of
+from gateway.tenancy.key_commands import (
+    IssuedKey,
+    change_key,
+    create_key,
+    create_team,
+    revoke_key,
+    rotate_key,
+    shown_key,
+)
 from gateway.tenancy.listings import BUDGETS, KEYS, TEAMS
 from migrations.tables import api_keys, budgets, teams
 

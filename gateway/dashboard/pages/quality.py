@@ -11,7 +11,7 @@ from classifier.errors import ArtefactError
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.api.access.guard import OPERATOR
-from gateway.api.quality_loop.classifier_orders import (
+from gateway.api.quality_loop.classifier_commands import (
     TrialOrder,
     VersionsNow,
     order_end_of_trial,

@@ -51,15 +51,15 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
         reached(reliability(parts.database, parts.routing.strongest)),
         _verified(parts),
     )
-    in_force = rule_at(parts, parts.routing.target_in_force)
+    active = rule_at(parts, parts.routing.active_target)
     return page(
         request,
         "routing.html",
         "Routing",
-        in_force=in_force,
+        active=active,
         settings=list(QUALITY_SETTINGS),
-        knobs=parts.routing.knobs.in_force,
-        wanted=in_force.quality_target if wanted is None else wanted,
+        knobs=parts.routing.knobs.active,
+        wanted=active.quality_target if wanted is None else wanted,
         asked=wanted is not None,
         preview=previewed,
         curve=curve,

@@ -15,7 +15,7 @@ from gateway.dashboard.sign_in.sessions import (
     CSRF_FIELD,
     SESSION_SECONDS,
     Holder,
-    SessionsAwayError,
+    SessionsUnavailableError,
     csrf_is_right,
     new_token,
 )
@@ -24,7 +24,7 @@ from gateway.dashboard.sign_in.users import password_is_right
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
-from gateway.tenancy.directory import KeysAwayError, UnknownKeyError
+from gateway.tenancy.directory import KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.key_secrets import PREFIX_LENGTH, digest_of
 from gateway.tenancy.known_keys import ADMINISTRATION
 
@@ -74,7 +74,7 @@ async def sign_in(request: HttpRequest) -> Response[Any]:
     try:
         token = await sessions.begin(holder)
         caller = await sessions.caller(token)
-    except SessionsAwayError:
+    except SessionsUnavailableError:
         raise ApiError(503, "The database is away. Sign in with an admin key, or try again later.") from None
     if caller is not None and caller.key_id is not None:
         await note(request, "session.begun", caller.key_id, by=means)
@@ -102,7 +102,7 @@ async def _holder(request: HttpRequest, name: str, secret: str) -> Holder | None
         caller = parts_of(request).tenancy.directory.admin_with(prefix, digest)
     except UnknownKeyError:
         return None
-    except KeysAwayError:
+    except KeysUnavailableError:
         raise ApiError(503, "Keys cannot be checked yet. Try again later.", code="keys_unavailable") from None
     if caller.scopes.isdisjoint(ADMINISTRATION):
         return None

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.answering.caller import Caller
 from gateway.dashboard.sign_in.users import SCOPES_OF
 from gateway.tenancy.database_time import DatabaseTime
-from gateway.tenancy.directory import Directory, KeysAwayError, UnknownKeyError
+from gateway.tenancy.directory import Directory, KeysUnavailableError, UnknownKeyError
 from migrations.tables import dashboard_sessions, dashboard_users
 
 COOKIE = "aio_session"
@@ -24,7 +24,7 @@ RECHECK_SECONDS = 2.0
 _MOST_KNOWN = 4096
 
 
-class SessionsAwayError(Exception):
+class SessionsUnavailableError(Exception):
     """The database is away, and this process has not seen the session before."""
 
 
@@ -53,7 +53,7 @@ class Sessions:
     async def begin(self, holder: Holder) -> str:
         """A new session; returns the token for the cookie. Forgets sessions whose time is over.
 
-        With the database away it is known to this process alone. Raises `SessionsAwayError` for a user then.
+        With the database away it is known to this process alone. Raises `SessionsUnavailableError` for a user then.
         """
         token, now = new_token(), self._clock.now()
         row = {"session_id": _id_of(token), "created_at": now, "expires_at": now + SESSION_SECONDS}
@@ -63,7 +63,7 @@ class Sessions:
                 await connection.execute(insert(dashboard_sessions).values(**row, **msgspec.structs.asdict(holder)))
         except (SQLAlchemyError, OSError) as error:
             if holder.user_name is not None:
-                raise SessionsAwayError from error
+                raise SessionsUnavailableError from error
             self._keep(_id_of(token), _Known(holder, None, now + SESSION_SECONDS, now))
         return token
 
@@ -74,7 +74,7 @@ class Sessions:
             await connection.execute(delete(dashboard_sessions).where(dashboard_sessions.c.session_id == _id_of(token)))
 
     async def caller(self, token: str) -> Caller | None:
-        """Who is signed in with this token; None if nobody is (any more). Raises `SessionsAwayError`."""
+        """Who is signed in with this token; None if nobody is (any more). Raises `SessionsUnavailableError`."""
         session_id, now = _id_of(token), self._clock.now()
         known = self._known.get(session_id)
         if known is None or now - known.looked_at >= RECHECK_SECONDS:
@@ -96,7 +96,7 @@ class Sessions:
                 row = (await connection.execute(query)).mappings().first()
         except (SQLAlchemyError, OSError) as error:
             if known is None:
-                raise SessionsAwayError from error
+                raise SessionsUnavailableError from error
             return known
         if row is None:
             return None
@@ -119,7 +119,7 @@ class Sessions:
             return None if scopes is None else Caller(key_id=f"user:{name}", name=name, scopes=scopes)
         try:
             return self._directory.admin_with(holder.key_prefix or "", bytes.fromhex(holder.key_digest or ""))
-        except (UnknownKeyError, KeysAwayError):
+        except (UnknownKeyError, KeysUnavailableError):
             return None
 
 

@@ -3,16 +3,15 @@
 from collections.abc import Iterable, Mapping
 
 from gateway.telemetry.metrics_export.gpus import GpuReading
-from gateway.telemetry.objectives.alerts import Figures
-from gateway.telemetry.objectives.service_levels import Figures as Levels
-from gateway.telemetry.objectives.service_levels import TierFigures
+from gateway.telemetry.objectives.alerts import AlertInputs
+from gateway.telemetry.objectives.service_levels import LevelsByTier, TierServiceLevels
 from gateway.telemetry.objectives.slo import LEAST_REQUESTS
 from inference_core.protocol import CoreStats
 
 
-def alert_figures(levels: Levels, cores: Mapping[str, CoreStats], gpus: Iterable[GpuReading]) -> Figures:
+def alert_figures(levels: LevelsByTier, cores: Mapping[str, CoreStats], gpus: Iterable[GpuReading]) -> AlertInputs:
     """`levels` of the window; `cores` that answer, by name. Of a window with few requests nothing is too high."""
-    every = TierFigures()
+    every = TierServiceLevels()
     for one in levels.values():
         every.merge(one)
     enough = every.requests >= LEAST_REQUESTS

@@ -16,12 +16,12 @@ import msgspec
 
 from gateway.settings import Settings
 from gateway.telemetry.objectives.alert_rules import RULES, AlertRule, Figure
-from gateway.telemetry.told_url import told_url
+from gateway.telemetry.telemetry_url import telemetry_url
 from tiers.remote.http_transport import transport_to
 
 log = logging.getLogger(__name__)
 
-Figures = Mapping[Figure, float | None]
+AlertInputs = Mapping[Figure, float | None]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 WEBHOOK_SECONDS = 10.0
@@ -50,7 +50,7 @@ class Alerts:
         self._source = source or socket.gethostname()
         self._standing = {rule.name: _Standing() for rule in rules}
 
-    async def look(self, figures: Figures) -> None:
+    async def look(self, figures: AlertInputs) -> None:
         """Tell what began and what is over."""
         for rule in self._rules:
             value = figures.get(rule.figure)
@@ -100,7 +100,7 @@ class Alerts:
 
 
 async def keep_looking(
-    settings: Settings, figures: Callable[[], Awaitable[Figures]], rules: Sequence[AlertRule] = RULES
+    settings: Settings, figures: Callable[[], Awaitable[AlertInputs]], rules: Sequence[AlertRule] = RULES
 ) -> None:
     """Look every `alert_poll_seconds` and tell `alert_webhook`. Raises `SettingsError` for what is no URL."""
     url = webhook_url(settings)
@@ -121,5 +121,5 @@ async def keep_looking(
 
 
 def webhook_url(settings: Settings) -> httpx.URL:
-    """Where events go. Raises `SettingsError` as `told_url` does."""
-    return told_url("AIO_ALERT_WEBHOOK", settings.alert_webhook)
+    """Where events go. Raises `SettingsError` as `telemetry_url` does."""
+    return telemetry_url("AIO_ALERT_WEBHOOK", settings.alert_webhook)

@@ -5,13 +5,13 @@ import logging
 import msgspec
 
 from gateway.processes.peers import Peers
-from gateway.telemetry.objectives.service_levels import Figures, ServiceLevels, merged
+from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLevels, merged
 
 log = logging.getLogger(__name__)
-_figures = msgspec.msgpack.Decoder(Figures)
+_figures = msgspec.msgpack.Decoder(LevelsByTier)
 
 
-async def levels_of_all(levels: ServiceLevels, peers: Peers | None) -> Figures:
+async def levels_of_all(levels: ServiceLevels, peers: Peers | None) -> LevelsByTier:
     """This process's figures and those of the others that answer."""
     own = levels.figures()
     if peers is None:

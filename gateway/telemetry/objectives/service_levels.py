@@ -20,7 +20,7 @@ SLICES = 10
 SLICE_SECONDS = 30.0
 
 
-class TierFigures(msgspec.Struct):
+class TierServiceLevels(msgspec.Struct):
     """Of one tier in a stretch of time. Seconds; `ttft_share`: times to the first token in units of what their class
     allows. `speed`: tokens per second of decoding. `gaps`: between tokens, by bucket of `request_metrics.SECONDS`.
     `failed`: for a reason that is ours. `kept` and `classes`: requests of a class that kept its time, and all of them.
@@ -73,7 +73,7 @@ class TierFigures(msgspec.Struct):
         for place, count in gaps.items():
             _count(self.gaps, place, count)
 
-    def merge(self, other: "TierFigures") -> None:
+    def merge(self, other: "TierServiceLevels") -> None:
         """Count all that `other` has counted."""
         self.requests += other.requests
         self.failed += other.failed
@@ -109,7 +109,7 @@ def _count(counts: dict[Key, int], key: Key, more: int) -> None:
     counts[key] = counts.get(key, 0) + more
 
 
-Figures = dict[int, TierFigures]
+LevelsByTier = dict[int, TierServiceLevels]
 
 
 class ServiceLevels:
@@ -122,7 +122,7 @@ class ServiceLevels:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.window_seconds = slices * slice_seconds
-        self._slices: deque[tuple[int, Figures]] = deque(maxlen=slices)
+        self._slices: deque[tuple[int, LevelsByTier]] = deque(maxlen=slices)
         self._slice_seconds, self._clock = slice_seconds, clock
 
     def observe(self, answer: Answer, record: Record, gaps: Mapping[int, int]) -> None:
@@ -135,19 +135,19 @@ class ServiceLevels:
         figures = self._slices[-1][1]
         tier = figures.get(record.tier)
         if tier is None:
-            tier = figures[record.tier] = TierFigures()
+            tier = figures[record.tier] = TierServiceLevels()
         tier.observe(answer, record, gaps)
 
-    def figures(self) -> Figures:
+    def figures(self) -> LevelsByTier:
         """By tier, of the window that ends now."""
         oldest = int(self._clock() / self._slice_seconds) - (self._slices.maxlen or 0)
         return merged(figures for number, figures in self._slices if number > oldest)
 
 
-def merged(parts: Iterable[Figures]) -> Figures:
+def merged(parts: Iterable[LevelsByTier]) -> LevelsByTier:
     """By tier, of all parts together, which stay as they are."""
-    whole: Figures = {}
+    whole: LevelsByTier = {}
     for part in parts:
         for tier, figures in part.items():
-            whole.setdefault(tier, TierFigures()).merge(figures)
+            whole.setdefault(tier, TierServiceLevels()).merge(figures)
     return whole

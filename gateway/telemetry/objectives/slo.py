@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.answering.slo_class import SLO_CLASSES
 from gateway.telemetry.metrics_export.request_metrics import SECONDS
-from gateway.telemetry.objectives.service_levels import STAGES, Figures, Stage, TierFigures
+from gateway.telemetry.objectives.service_levels import STAGES, LevelsByTier, Stage, TierServiceLevels
 from gateway.telemetry.objectives.sketch import Sketch
 
 State = Literal["green", "amber", "red", "unknown"]
@@ -105,20 +105,20 @@ class SloReport(msgspec.Struct, frozen=True, kw_only=True):
     tiers: list[TierLevel]
 
 
-def slo_report(figures: Figures, window_seconds: float, models: dict[int, str]) -> SloReport:
+def slo_report(figures: LevelsByTier, window_seconds: float, models: dict[int, str]) -> SloReport:
     """The report on the tiers of `models`, by number, whether they had requests or not."""
-    every = TierFigures()
+    every = TierServiceLevels()
     for one in figures.values():
         every.merge(one)
     return SloReport(
         window_seconds=window_seconds,
         overall=tier_level(every, None, None),
         requests_by_tier={tier: figures[tier].requests if tier in figures else 0 for tier in models},
-        tiers=[tier_level(figures.get(tier, TierFigures()), tier, model) for tier, model in models.items()],
+        tiers=[tier_level(figures.get(tier, TierServiceLevels()), tier, model) for tier, model in models.items()],
     )
 
 
-def tier_level(figures: TierFigures, tier: int | None, model: str | None) -> TierLevel:
+def tier_level(figures: TierServiceLevels, tier: int | None, model: str | None) -> TierLevel:
     """What the figures of a tier say."""
     e2e = quantiles(figures.e2e)
     spread = e2e.p99 / e2e.p50 if e2e.p50 and e2e.p99 is not None else None

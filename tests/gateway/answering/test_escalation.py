@@ -15,8 +15,8 @@ from classifier.registry.registry import ArtefactRegistry
 from gateway.answering.answer import Answer
 from gateway.answering.ask import Ask
 from gateway.answering.service import Service
+from gateway.routing.active_probes import ActiveProbes
 from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from quality.records.record import Record
@@ -45,7 +45,7 @@ class World:
         routing = RoutingService(CATALOG, {tier.number: tier for tier in self.tiers}, self.classifier, None)
         self.knobs = RoutingKnobFile()
         self.knobs.change(knobs)
-        self.probes = ProbesInForce(Path("none"), CATALOG, self.knobs)
+        self.probes = ActiveProbes(Path("none"), CATALOG, self.knobs)
         self.probes.use(known_probes(CATALOG))
         self.records: list[Record] = []
         self.service = Service(routing, [lambda answer, record: self.records.append(record)], self.probes)
@@ -360,7 +360,7 @@ async def test_an_artefact_of_an_earlier_version_is_skipped_with_one_line_that_s
     (tmp_path / "probes-old" / "manifest.json").write_text('{"schema_version": 1, "version": "probes-old"}')
     ArtefactRegistry(tmp_path).promote("probes-old")
     world = World()
-    world.service.probes = probes = ProbesInForce(tmp_path, CATALOG, world.knobs)
+    world.service.probes = probes = ActiveProbes(tmp_path, CATALOG, world.knobs)
     probes.load()
     (line,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
     assert "Run `aio classifier collect` into a new folder and `aio classifier probes`" in line

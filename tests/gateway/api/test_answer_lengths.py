@@ -12,9 +12,9 @@ from classifier.evidence.model import EvidenceModels
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.answer_length import AnswerLength
 from gateway.answering.ask import Ask
-from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.active_classifier import ActiveClassifier
+from gateway.routing.active_probes import ActiveProbes
 from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from tiers.catalog.load import load_catalog
@@ -27,19 +27,19 @@ FINGERPRINTS = [CATALOG.tier_fingerprint(number) for number in TIERS]
 
 
 @pytest.fixture
-def classifier(tmp_path: Path) -> ClassifierInForce:
-    found = ClassifierInForce(tmp_path / "classifier", CATALOG.fingerprint)
+def classifier(tmp_path: Path) -> ActiveClassifier:
+    found = ActiveClassifier(tmp_path / "classifier", CATALOG.fingerprint)
     found.load()
     return found
 
 
 @pytest.fixture
-def probes(tmp_path: Path, classifier: ClassifierInForce) -> ProbesInForce:
-    return ProbesInForce(tmp_path / "probes", CATALOG, RoutingKnobFile(), classifier.use_lengths)
+def probes(tmp_path: Path, classifier: ActiveClassifier) -> ActiveProbes:
+    return ActiveProbes(tmp_path / "probes", CATALOG, RoutingKnobFile(), classifier.use_lengths)
 
 
 def measured(
-    classifier: ClassifierInForce, per_tier: list[float], *, fingerprints: list[str] = FINGERPRINTS
+    classifier: ActiveClassifier, per_tier: list[float], *, fingerprints: list[str] = FINGERPRINTS
 ) -> EvidenceModels:
     """Answers of `per_tier` tokens each, twice as many for every doubling of the prompt's characters."""
     model, features = classifier.model, len(FEATURE_NAMES)
@@ -59,7 +59,7 @@ def measured(
     return EvidenceModels("known", "no_worse", [], lengths, fingerprints)
 
 
-def decision(classifier: ClassifierInForce, text: str = "Why is the sky blue?") -> Decision:
+def decision(classifier: ActiveClassifier, text: str = "Why is the sky blue?") -> Decision:
     ask = Ask(
         request_id="a",
         api="chat",
@@ -73,7 +73,7 @@ def decision(classifier: ClassifierInForce, text: str = "Why is the sky blue?") 
 
 
 def test_a_longer_predicted_answer_costs_more_and_without_lengths_the_catalogue_says(
-    classifier: ClassifierInForce, probes: ProbesInForce
+    classifier: ActiveClassifier, probes: ActiveProbes
 ) -> None:
     prior = decision(classifier)
     assert prior.inputs.prediction.predicted_tokens == []
@@ -89,7 +89,7 @@ def test_a_longer_predicted_answer_costs_more_and_without_lengths_the_catalogue_
 
 @pytest.mark.parametrize("per_tier", [[5000.0, 1.0, 1.0, 0.1], [1.0, 1.0, 1.0, 1.0], [0.01, 3.0, 0.01, 900.0]])
 def test_costs_never_fall_with_the_tier_whatever_is_predicted(
-    classifier: ClassifierInForce, probes: ProbesInForce, per_tier: list[float]
+    classifier: ActiveClassifier, probes: ActiveProbes, per_tier: list[float]
 ) -> None:
     probes.use(measured(classifier, per_tier))
     costs = decision(classifier).inputs.costs
@@ -97,7 +97,7 @@ def test_costs_never_fall_with_the_tier_whatever_is_predicted(
 
 
 def test_a_tier_that_answers_otherwise_than_when_measured_keeps_the_catalogues_length(
-    classifier: ClassifierInForce, probes: ProbesInForce
+    classifier: ActiveClassifier, probes: ActiveProbes
 ) -> None:
     probes.use(measured(classifier, [9.0] * 4, fingerprints=["another", *FINGERPRINTS[1:]]))
     inputs = decision(classifier).inputs
@@ -106,7 +106,7 @@ def test_a_tier_that_answers_otherwise_than_when_measured_keeps_the_catalogues_l
 
 
 def test_lengths_outlive_a_change_of_version_and_not_one_of_encoder(
-    classifier: ClassifierInForce, probes: ProbesInForce
+    classifier: ActiveClassifier, probes: ActiveProbes
 ) -> None:
     probes.use(measured(classifier, [9.0] * 4))
     classifier.load()

@@ -11,8 +11,8 @@ from sqlalchemy import delete, insert
 
 from classifier.decision import PolicyInputs
 from classifier.policy.decide import decide
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.active_labels import ActiveLabels
-from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.settings import Settings
 from migrations.tables import audit_events, training_rows
 from quality.verification.training_rows import encode_prompt
@@ -34,7 +34,7 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
     async with running_gateway(settings) as running:
         running.http.headers["authorization"] = f"Bearer {ADMIN}"
         parts = running.parts
-        classifier = ClassifierInForce(parts.settings.registry_path, parts.routing.catalog.fingerprint)
+        classifier = ActiveClassifier(parts.settings.registry_path, parts.routing.catalog.fingerprint)
         classifier.load()
         parts.routing.classifier = classifier
         parts.active_labels = ActiveLabels(parts.database, classifier, parts.metrics)
@@ -52,7 +52,7 @@ async def bad_outcomes(aio: RunningGateway) -> None:
 
 async def label(aio: RunningGateway, count: int, *, good: bool) -> None:
     parts, now = aio.parts, time.time()
-    assert isinstance(parts.routing.classifier, ClassifierInForce)
+    assert isinstance(parts.routing.classifier, ActiveClassifier)
     assert parts.active_labels is not None
     encoded = encode_prompt(parts.routing.classifier.model, PROMPT)
     row = {

@@ -14,7 +14,7 @@ from classifier.decision import Decision, PolicyInputs, Prediction
 from classifier.features.routing_input import routing_input_of_text
 from classifier.policy.decide import decide
 from gateway.cli import main
-from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.settings import Settings
 from quality.records.record import Record, Timings
 from quality.store.database import migrate, open_database
@@ -79,7 +79,7 @@ def test_the_route_bench_times_every_stage_of_decisions_with_or_without_the_data
 
 
 def test_the_route_bench_steps_predict_what_the_classifier_predicts(tmp_path: Path) -> None:
-    classifier = ClassifierInForce(tmp_path, "")
+    classifier = ActiveClassifier(tmp_path, "")
     classifier.load()
     given = routing_input_of_text("Explain why the sky is blue, step by step.")
     timed = TimedClassifier(classifier)

@@ -13,7 +13,7 @@ import openai
 import pytest
 from sqlalchemy import select
 
-from gateway.tenancy.key_orders import create_first_admin_key, create_key, revoke_key
+from gateway.tenancy.key_commands import create_first_admin_key, create_key, revoke_key
 from gateway.tenancy.key_terms import KeyTerms
 from gateway.tenancy.orders import Order
 from migrations.tables import api_keys, audit_events

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.stores.redis_store import REST_SECONDS, RedisAwayError, RedisStore, open_redis
+from gateway.stores.redis_store import REST_SECONDS, RedisStore, RedisUnavailableError, open_redis
 from tests.conftest import RedisServer
 
 
@@ -38,7 +38,7 @@ async def test_a_killed_redis_is_not_asked_again_before_a_rest_and_is_found_when
     assert await put() == b"1"
     redis_server.kill()
     for _ in range(3):
-        with pytest.raises(RedisAwayError):
+        with pytest.raises(RedisUnavailableError):
             await put()
     assert (asked, store.away) == (2, True)
 
@@ -51,6 +51,6 @@ async def test_a_killed_redis_is_not_asked_again_before_a_rest_and_is_found_when
 
 async def test_an_address_where_nobody_listens_is_away() -> None:
     store = RedisStore("redis://127.0.0.1:1/0")
-    with pytest.raises(RedisAwayError):
+    with pytest.raises(RedisUnavailableError):
         await store.ask(lambda redis: redis.ping())
     await store.redis.aclose()

@@ -18,12 +18,12 @@ from gateway.cache.knobs import CacheKnobs
 from gateway.cache.response_cache import ResponseCache
 from gateway.cache.stores import MemoryStore
 from gateway.knobs.file import KnobFile
+from gateway.routing.active_probes import ActiveProbes
 from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import SamplingParams
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
 from tests.gateway.routing.known_probes import known_probes
@@ -55,7 +55,7 @@ class World:
         self.knobs = RoutingKnobFile()
         self.knobs.change({"edge_max_prompt_tokens": 29, "edge_max_new_tokens": 16} | knobs)
         self.routing = RoutingService(CATALOG, {t.number: t for t in self.tiers}, self.classifier, None, self.knobs)
-        probes = ProbesInForce(Path("none"), CATALOG, self.knobs)
+        probes = ActiveProbes(Path("none"), CATALOG, self.knobs)
         probes.use(known_probes(CATALOG))
         self.records: list[Record] = []
         knobs_of_cache = KnobFile(CacheKnobs, "cache")

@@ -22,7 +22,7 @@ from classifier.training.recipes.train_hidden_state import ReadLayer, train_over
 from classifier.training.recipes.train_static import Candidate
 from gateway.answering.ask import Ask
 from gateway.cores.hidden_states import CoreStates, require_model
-from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.router import RoutingService
 from inference_core.loading.load_core import load_core
 from inference_core.protocol import SamplingParams
@@ -100,7 +100,9 @@ async def core(catalog: Catalog, folder: Path) -> AsyncIterator[ThreadCoreClient
     await client.close()
 
 
-def in_force(folder: Path, catalog: Catalog, core: ThreadCoreClient | None, seconds: float = 20.0) -> ClassifierInForce:
+def active_classifier(
+    folder: Path, catalog: Catalog, core: ThreadCoreClient | None, seconds: float = 20.0
+) -> ActiveClassifier:
     states = partial(
         CoreStates,
         catalog=catalog,
@@ -109,7 +111,7 @@ def in_force(folder: Path, catalog: Catalog, core: ThreadCoreClient | None, seco
         seconds=seconds,
         loop=asyncio.get_running_loop(),
     )
-    classifier = ClassifierInForce(folder / "registry", catalog.fingerprint, states=states)
+    classifier = ActiveClassifier(folder / "registry", catalog.fingerprint, states=states)
     classifier.load()
     return classifier
 
@@ -129,7 +131,7 @@ def ask(turn: str = TURN) -> Ask:
 async def test_a_decision_reads_the_states_of_the_core_that_serves(
     made: Candidate, folder: Path, catalog: Catalog, core: ThreadCoreClient
 ) -> None:
-    classifier = in_force(folder, catalog, core)
+    classifier = active_classifier(folder, catalog, core)
     routing = RoutingService(catalog, {}, classifier, None)
     await routing.prepare(ask())
     prediction = routing.route(ask()).inputs.prediction
@@ -146,7 +148,7 @@ async def test_a_decision_reads_the_states_of_the_core_that_serves(
 async def test_what_was_not_computed_in_time_is_routed_by_the_length_heuristic(
     made: Candidate, folder: Path, catalog: Catalog, core: ThreadCoreClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    routing = RoutingService(catalog, {}, in_force(folder, catalog, core, seconds=1e-9), None)
+    routing = RoutingService(catalog, {}, active_classifier(folder, catalog, core, seconds=1e-9), None)
     await routing.prepare(ask())
     assert routing.route(ask()).inputs.prediction.classifier_version == "heuristic"
     assert "was computed ahead" in caplog.text
@@ -158,7 +160,7 @@ async def test_a_core_that_is_gone_leaves_routing_to_the_length_heuristic(
 ) -> None:
     client = ThreadCoreClient(lambda: load_core(core_spec(catalog), folder / "cache"))
     await client.start()
-    routing = RoutingService(catalog, {}, in_force(folder, catalog, client), None)
+    routing = RoutingService(catalog, {}, active_classifier(folder, catalog, client), None)
     await client.close()
     await routing.prepare(ask())
     assert routing.route(ask()).inputs.prediction.classifier_version == "heuristic"
@@ -171,7 +173,7 @@ async def test_an_artefact_over_another_model_than_the_core_serves_is_refused(
     assert isinstance(made.model.encoder, HiddenStateEncoder)
     with pytest.raises(ArtefactError, match=r"reads hidden states of .* which the core of catalogue 'tiny' does not"):
         require_model(made.model.encoder.spec, other, folder / "cache")
-    classifier = in_force(folder, other, core)
+    classifier = active_classifier(folder, other, core)
     assert "reads hidden states of" in classifier.refusal
     assert classifier.serving_or_none is None
 
@@ -183,15 +185,15 @@ async def test_a_core_that_was_started_with_another_model_is_refused(
     client = ThreadCoreClient(lambda: load_core(core_spec(other), folder / "cache"))
     await client.start()
     try:
-        assert "it was started with another catalogue" in in_force(folder, catalog, client).refusal
-        assert "this gateway has no core" in in_force(folder, catalog, None).refusal
+        assert "it was started with another catalogue" in active_classifier(folder, catalog, client).refusal
+        assert "this gateway has no core" in active_classifier(folder, catalog, None).refusal
     finally:
         await client.close()
 
 
 async def test_a_gateway_process_reads_states_without_torch() -> None:
     program = (
-        "import sys, gateway.routing.classifier_in_force, gateway.cores.hidden_states; print('torch' in sys.modules)"
+        "import sys, gateway.routing.active_classifier, gateway.cores.hidden_states; print('torch' in sys.modules)"
     )
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -16,12 +16,12 @@ def test_what_one_process_changes_another_follows_and_a_restart_keeps(tmp_path: 
     one, other = RoutingKnobFile(path), RoutingKnobFile(path)
     before, after = one.change({"edge_tier": 3, "hold_tokens": 2})
     assert (before, after.edge_tier) == (RoutingKnobs(), 3)
-    assert other.in_force == RoutingKnobs()
+    assert other.active == RoutingKnobs()
     other.refresh()
-    assert other.in_force == after == RoutingKnobFile(path).in_force
+    assert other.active == after == RoutingKnobFile(path).active
     one.change({"edge_tier": None})
     other.refresh()
-    assert (other.in_force.edge_tier, other.in_force.hold_tokens) == (1, 2)
+    assert (other.active.edge_tier, other.active.hold_tokens) == (1, 2)
 
 
 def test_a_change_takes_nothing_back_that_another_process_has_changed_just_before(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_change_takes_nothing_back_that_another_process_has_changed_just_befor
     other.change({"observe_tier": 2})
 
     one.refresh()
-    assert one.in_force == other.in_force == RoutingKnobs(hold_tokens=3, observe_tier=2)
+    assert one.active == other.active == RoutingKnobs(hold_tokens=3, observe_tier=2)
 
 
 def test_earlier_names_of_knobs_are_taken_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -40,11 +40,11 @@ def test_earlier_names_of_knobs_are_taken_with_a_warning(tmp_path: Path, caplog:
     # As an earlier version wrote it, with its default hold of every stream.
     path.write_text('{"stage_2": true, "stage_3": false, "hold_tokens": 8, "observe_tier": 2}')
     knobs = RoutingKnobFile(path)
-    assert knobs.in_force == RoutingKnobs(judge_answers=False, hold_tokens=0, observe_tier=2)
+    assert knobs.active == RoutingKnobs(judge_answers=False, hold_tokens=0, observe_tier=2)
     assert "knob stage_2 of routing does nothing any more" in caplog.text
     assert "knob stage_3 of routing is now judge_answers" in caplog.text
     knobs.change({"stage_2": False, "stage_3": True})
-    assert knobs.in_force == RoutingKnobFile(path).in_force == RoutingKnobs(judge_answers=True, observe_tier=2)
+    assert knobs.active == RoutingKnobFile(path).active == RoutingKnobs(judge_answers=True, observe_tier=2)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_is_not_allowed_is_refused_by_name_and_changes_nothing(
     with pytest.raises(ApiError) as caught:
         knobs.change(changes)
     assert caught.value.body.param == param
-    assert knobs.in_force == RoutingKnobs()
+    assert knobs.active == RoutingKnobs()
     assert not (tmp_path / "knobs.json").exists()
 
 
@@ -83,7 +83,7 @@ def test_a_file_that_makes_no_sense_changes_nothing(
     path.unlink()
     path.write_text(content)
     knobs.refresh()
-    assert knobs.in_force.observe_tier == 2
+    assert knobs.active.observe_tier == 2
     assert "stay as they are" in caplog.text
 
 
@@ -96,10 +96,10 @@ def test_knobs_of_earlier_releases_in_a_stored_file_are_ignored_with_one_warning
         '"auto_promotion": true, "promotion_cost_share": 0.2}'
     )
     knobs = RoutingKnobFile(path)
-    assert knobs.in_force == RoutingKnobs(hold_tokens=3)
+    assert knobs.active == RoutingKnobs(hold_tokens=3)
     path.write_text('{"hold_tokens": 4, "safe_tier": 2}')
     knobs.refresh()
-    assert knobs.in_force == RoutingKnobs(hold_tokens=4)
+    assert knobs.active == RoutingKnobs(hold_tokens=4)
     warned = [record.message for record in caplog.records if "no longer exist" in record.message]
     assert len(warned) == 1
     assert "auto_promotion, novelty_fallback, novelty_threshold, promotion_cost_share, safe_tier" in warned[0]

@@ -1,13 +1,13 @@
 """What a core's snapshot says is what Prometheus scrapes."""
 
 from gateway.telemetry.metrics_export.core_collector import CoreCollector
-from inference_core.protocol import HandoverStats, SwapStats
+from inference_core.protocol import KVTransferStats, SwapStats
 from tests.inference_core.hash_model import hash_core
 
 
 def test_handovers_are_told_by_what_became_of_them() -> None:
     stats = hash_core("m").stats()
-    stats.models[0].handover = HandoverStats(
+    stats.models[0].handover = KVTransferStats(
         out_blocks=3, in_blocks=5, refused_frames=1, outcomes={"done": 2, "corrupt": 1}, seconds=0.5, tokens=80
     )
     collector = CoreCollector()

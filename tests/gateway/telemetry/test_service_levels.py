@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.answering.stamps import Stamps
 from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.telemetry.metrics_export.request_metrics import SECONDS
-from gateway.telemetry.objectives.service_levels import Figures, ServiceLevels, TierFigures, merged
+from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLevels, TierServiceLevels, merged
 from gateway.telemetry.objectives.sketch import Sketch
 from gateway.telemetry.objectives.slo import SPEED, SPREAD, TTFT, bucket_quantile, slo_report, tier_level
 from quality.records.record import Record, Timings
@@ -147,7 +147,7 @@ def test_the_window_forgets_what_is_older_than_it() -> None:
 def test_a_report_has_all_tiers_together_and_each_and_survives_the_wire() -> None:
     levels = levels_of(*(served(ttft=0.1) for _ in range(25)), *(served(ttft=0.3, tier=2) for _ in range(25)))
     figures = levels.figures()
-    again = msgspec.msgpack.decode(msgspec.msgpack.encode(figures), type=Figures)
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(figures), type=LevelsByTier)
     both = slo_report(merged([figures, again]), 300.0, MODELS | {3: "idle"})
     assert (both.overall.requests, both.requests_by_tier) == (100, {1: 50, 2: 50, 3: 0})
     assert [tier.state for tier in both.tiers] == ["green", "green", "unknown"]
@@ -164,7 +164,7 @@ def test_a_report_has_all_tiers_together_and_each_and_survives_the_wire() -> Non
 
 def test_memory_is_flat_over_a_million_figures() -> None:
     draw = random.Random(5)
-    figures = TierFigures()
+    figures = TierServiceLevels()
     answers = [served(ttft=draw.expovariate(5.0), gap=draw.expovariate(40.0), tokens=3) for _ in range(500)]
     now = [0.0]
     levels = ServiceLevels(clock=lambda: now[0])

@@ -14,7 +14,7 @@ from quality.judges.code import CodeJudge
 from quality.judges.default_panel import ENOUGH, measure, rule_based_judges, standing_panel, store_calibration
 from quality.judges.exact import ExactJudge
 from quality.judges.json_validity import JsonValidityJudge
-from quality.judges.judge import Judge, Verdict
+from quality.judges.judge import Judge, JudgeVerdict
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.similarity import SimilarityJudge
@@ -282,8 +282,8 @@ class _Fixed(Judge):
 
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: object = None
-    ) -> Verdict:
-        return Verdict(no_worse=self._no_worse, reason="fixed", score=0.5)
+    ) -> JudgeVerdict:
+        return JudgeVerdict(no_worse=self._no_worse, reason="fixed", score=0.5)
 
 
 def _calibration(judge: str, right: int, of: int) -> Calibration:
