@@ -65,6 +65,6 @@ def _swap_stats(scheduler: Scheduler) -> SwapStats:
         refused_blocks=host.totals.refused_blocks,
         copying_seconds=host.totals.copying_seconds,
         spared_seconds=host.totals.spared_seconds,
-        out_seconds_per_block=host.prices.out.seconds_per_block,
-        back_seconds_per_block=host.prices.back.seconds_per_block,
+        out_seconds_per_block=host.swap_cost.out.seconds_per_block,
+        back_seconds_per_block=host.swap_cost.back.seconds_per_block,
     )

@@ -13,9 +13,10 @@ from inference_core.execution.prompt_logprobs import ScoredRows
 from inference_core.execution.runner import DraftingRunner
 from inference_core.execution.token_evidence import StepEvidence
 from inference_core.grammar.masks import TokenMasks, begin_masks
+from inference_core.kv_cache.swap_cost import SwapTimes
 from inference_core.protocol import TokenLogprob
 from inference_core.sampling.rejection_sampling import drafts_from, draw, verification_rows
-from inference_core.step_plan import DraftLaw, SampledToken, ScheduledSequence, StepPlan, StepResult, SwapTimes
+from inference_core.step_plan import DraftLaw, SampledToken, ScheduledSequence, StepPlan, StepResult
 
 LogitsOf = Callable[[list[ScheduledSequence], list[int] | None], torch.Tensor]
 

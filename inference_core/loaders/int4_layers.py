@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.io.span import Span
 from inference_core.loaders.int4_groups import PER_INT, Int4Format
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loaders.quantized_layer import Files, check_borders
@@ -33,7 +32,7 @@ class Int4Layer:
         """The layer's weights; see `Int4Format.tensor`."""
         return self.form.tensor(path, self.name, self._parts())
 
-    def cut(self, path: Path, rows: Span, columns: Span) -> PackedTensor:
+    def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
         """Those outputs and inputs alone. Raises ModelFileError if a border parts a group."""
         check_borders(path, self, rows, columns)
         return self.form.tensor(path, self.name, self.form.cut(self._parts(), rows, columns))
