@@ -123,7 +123,7 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     plan for longer copies what it needs.
 
     The last `num_drafts` of the tokens are only proposed: `sample` says how to draw before the first of them, and the
-    step goes on drawing for as long as they are accepted (`speculation.verification`). `draft_laws`: what each was
+    step goes on drawing for as long as they are accepted (`sampling.rejection_sampling`). `draft_laws`: what each was
     drawn from, where that decides about it.
     """
 

@@ -13,9 +13,9 @@ from inference_core.bench.rounds import Spread, spread
 from inference_core.core import Core
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
-from inference_core.transport.remote_prefill import hand_over
+from inference_core.transport.remote_prefill import transfer_prefill
 from inference_core.transport.server import CoreServer
-from inference_core.transport.tcp import TcpCoreClient, TcpDoor
+from inference_core.transport.tcp import TcpCoreClient, TcpListener
 
 Progress = Callable[[str, float], None]
 
@@ -87,11 +87,11 @@ async def bench_handover(
 
         clients = []
         for _ in range(2):
-            door = TcpDoor("127.0.0.1", secrets.token_bytes(32))
-            server = CoreServer(timed, door)
+            listener = TcpListener("127.0.0.1", secrets.token_bytes(32))
+            server = CoreServer(timed, listener)
             await server.start()
             stack.push_async_callback(server.stop)
-            client = TcpCoreClient(door.address)
+            client = TcpCoreClient(listener.address)
             stack.push_async_callback(client.close)
             await client.start()
             clients.append(client)
@@ -120,7 +120,7 @@ async def _round(cores: list[_TimedCore], clients: list[TcpCoreClient], model: s
     (source_core, target_core), (source, target) = cores, clients
     handed, in_place = (_request(model, length, f"{length}-{number}-{which}") for which in ("handed", "in place"))
     exporting, taking = source_core.exporting, target_core.taking
-    done = await hand_over(handed, source, target)
+    done = await transfer_prefill(handed, source, target)
     return _Round(
         done.tokens,
         done.num_bytes,

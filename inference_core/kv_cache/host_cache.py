@@ -23,7 +23,7 @@ class SwapTotals:
     spared_seconds: float = 0.0
 
 
-class HostTier:
+class HostCache:
     """A second tier of the prefix cache (SPEC KV-09, TI-14): full blocks by digest, in `capacity` slots.
 
     A block that is evicted from the device is copied to a slot (*offloaded*) if that is worth it: blocks that a
@@ -137,7 +137,7 @@ class HostTier:
         if self._restored:
             self._restored.pop(block, None)
         if block in self._arriving:
-            self._lose(block)
+            self._drop_offload(block)
 
     def copies(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Offloads (block, slot) and restores (slot, block) of the step, whose plan is made now: what is evicted from
@@ -149,7 +149,7 @@ class HostTier:
     def lose_offloads(self) -> None:
         """The step has failed, with its offloads done or not: its restores may be repeated, its offloads not."""
         for block in list(self._arriving):
-            self._lose(block)
+            self._drop_offload(block)
 
     def end(self, *, copied: bool) -> None:
         """The runner has made the copies of the step, or it never will."""
@@ -170,7 +170,7 @@ class HostTier:
         self.swap_cost.measure(times)
         self.totals.copying_seconds += times.out_seconds + times.back_seconds
 
-    def _lose(self, block: int) -> None:
+    def _drop_offload(self, block: int) -> None:
         digest, slot = self._arriving.pop(block)
         heapq.heappush(self._free, slot)
         self._guesses.discard(digest)

@@ -45,8 +45,8 @@ from inference_core.protocol.sampling_params import (
 )
 from inference_core.protocol.stats import (
     CoreStats,
-    HandoverStats,
     JoinStats,
+    KVTransferStats,
     ModelStats,
     SpeculationStats,
     SwapStats,
@@ -71,10 +71,10 @@ __all__ = [
     "Goodbye",
     "Grammar",
     "GrammarKind",
-    "HandoverStats",
     "Hello",
     "ImportBlocks",
     "JoinStats",
+    "KVTransferStats",
     "KnobValue",
     "Knobs",
     "KnobsSet",

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from inference_core.errors import HandoverFailure
+from inference_core.errors import KVTransferFailure
 from inference_core.protocol.evidence import Evidence
 from inference_core.protocol.knobs import Knobs
 from inference_core.protocol.kv_blocks import BlockFrame
@@ -78,7 +78,7 @@ class BlocksExported(msgspec.Struct, tag="blocks_exported", kw_only=True):
     query_id: str
     frame: BlockFrame | None = None
     error: str | None = None
-    reason: HandoverFailure = "refused"
+    reason: KVTransferFailure = "refused"
 
 
 class BlocksImported(msgspec.Struct, tag="blocks_imported", kw_only=True):
@@ -87,7 +87,7 @@ class BlocksImported(msgspec.Struct, tag="blocks_imported", kw_only=True):
     query_id: str
     held: int = 0
     error: str | None = None
-    reason: HandoverFailure = "refused"
+    reason: KVTransferFailure = "refused"
 
 
 class Hello(msgspec.Struct, tag="hello", kw_only=True):

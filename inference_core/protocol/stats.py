@@ -74,7 +74,7 @@ class SwapStats(msgspec.Struct, frozen=True, kw_only=True):
     back_seconds_per_block: float = 0.0
 
 
-class HandoverStats(msgspec.Struct, frozen=True, kw_only=True):
+class KVTransferStats(msgspec.Struct, frozen=True, kw_only=True):
     """Prompts computed by one core for another (SPEC BS-08), since start: blocks that went `out_blocks` and came
     `in_blocks`, and frames refused. Of a core with replicas also what became of them: `outcomes` counts "done", or why
     the prompt was computed in place after all; `seconds` is what those that are done took, `tokens` what they spared.
@@ -121,7 +121,7 @@ class ModelStats(msgspec.Struct, kw_only=True):
     repetitions_ended: int = 0
     speculation: SpeculationStats | None = None
     swap: SwapStats = SwapStats()
-    handover: HandoverStats = HandoverStats()
+    handover: KVTransferStats = KVTransferStats()
     adapters: list[AdapterInfo] = []
     adapter_slots: int = 0
     adapter_installs: int = 0

@@ -2,12 +2,12 @@
 
 from gateway.telemetry.core_collector import CoreCollector
 from inference_core.fake_runner import hash_core
-from inference_core.protocol import HandoverStats, SwapStats
+from inference_core.protocol import KVTransferStats, SwapStats
 
 
 def test_handovers_are_told_by_what_became_of_them() -> None:
     stats = hash_core("m").stats()
-    stats.models[0].handover = HandoverStats(
+    stats.models[0].handover = KVTransferStats(
         out_blocks=3, in_blocks=5, refused_frames=1, outcomes={"done": 2, "corrupt": 1}, seconds=0.5, tokens=80
     )
     collector = CoreCollector()

@@ -17,7 +17,7 @@ from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.fake_runner import hash_core
 from inference_core.protocol import Knobs
 from inference_core.transport.core_thread import ThreadCoreClient
-from inference_core.transport.listener import UnixDoor
+from inference_core.transport.listener import UnixListener
 from inference_core.transport.server import CoreServer
 from inference_core.transport.unix_socket import SocketCoreClient
 from tests.gateway.device_catalog import CARD_MODEL, CPU_MODEL, write_catalog
@@ -181,7 +181,7 @@ async def test_a_core_process_must_say_which_of_several_cores_it_is(settings: Se
 
 async def test_a_core_that_goes_takes_only_its_tiers_with_it_until_it_is_back(settings: Settings) -> None:
     apart = Settings(data_dir=settings.data_dir, catalog=settings.catalog, monitor=False, role="gateway")
-    servers = {name: CoreServer(loader(settings, name), UnixDoor(socket_of(apart, name))) for name in MODELS}
+    servers = {name: CoreServer(loader(settings, name), UnixListener(socket_of(apart, name))) for name in MODELS}
     for server in servers.values():
         await server.start()
     cores = {name: SocketCoreClient(socket_of(apart, name)) for name in MODELS}
@@ -205,7 +205,7 @@ async def test_a_core_that_goes_takes_only_its_tiers_with_it_until_it_is_back(se
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "core_unavailable")
         assert await knob(aio, "max_waiting") == {CPU_MODEL: 1000}
 
-        servers["card"] = CoreServer(loader(settings, "card"), UnixDoor(socket_of(apart, "card")))
+        servers["card"] = CoreServer(loader(settings, "card"), UnixListener(socket_of(apart, "card")))
         await servers["card"].start()
         await until(aio, "ok")
         assert (await ask(aio, "tier-2")).json()["choices"] == before

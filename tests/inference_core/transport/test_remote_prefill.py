@@ -1,4 +1,4 @@
-"""`hand_over` between cores on threads and behind TCP: what arrives, what does not, and that nothing is held for it."""
+"""`transfer_prefill` between cores on threads and behind TCP: what arrives, and that nothing is held for it."""
 
 import asyncio
 import contextlib
@@ -6,15 +6,15 @@ import contextlib
 import msgspec
 import pytest
 
-from inference_core.errors import CoreGoneError, HandoverError, InvalidRequestError
+from inference_core.errors import CoreGoneError, InvalidRequestError, KVTransferError
 from inference_core.fake_runner import hash_core
 from inference_core.protocol import SamplingParams
 from inference_core.protocol.evidence import EvidenceRequest
-from inference_core.transport import remote_prefill as handover
+from inference_core.transport import remote_prefill
 from inference_core.transport.core_thread import ThreadCoreClient
-from inference_core.transport.remote_prefill import chain_of, hand_over, hands_over, require_alike
+from inference_core.transport.remote_prefill import chain_of, may_transfer, require_alike, transfer_prefill
 from inference_core.transport.server import CoreServer
-from inference_core.transport.tcp import TcpCoreClient, TcpDoor
+from inference_core.transport.tcp import TcpCoreClient, TcpListener
 
 PROMPT = list(range(700))
 FULL = 43  # blocks of 16 tokens
@@ -31,12 +31,12 @@ class Pair:
         if self.kind == "thread":
             client = ThreadCoreClient(lambda: hash_core(name))
         else:
-            door = TcpDoor("127.0.0.1", b"secret")
-            server = CoreServer(lambda: hash_core(name), door)
+            listener = TcpListener("127.0.0.1", b"secret")
+            server = CoreServer(lambda: hash_core(name), listener)
             await server.start()
             self.servers.append(server)
             self.stack.push_async_callback(server.stop)
-            client = TcpCoreClient(door.address)
+            client = TcpCoreClient(listener.address)
         self.stack.push_async_callback(client.close)
         await client.start()
         return client
@@ -64,9 +64,9 @@ async def answer(client, asked):
 
 
 async def test_a_prompt_that_was_handed_over_is_cached_there(pair, asked, monkeypatch):
-    monkeypatch.setattr(handover, "FRAME_BYTES", 10 * 256)
+    monkeypatch.setattr(remote_prefill, "FRAME_BYTES", 10 * 256)
 
-    done = await hand_over(asked, pair.source, pair.target)
+    done = await transfer_prefill(asked, pair.source, pair.target)
     outputs = await answer(pair.target, asked)
 
     assert (done.tokens, done.computed, done.num_bytes) == (FULL * 16, FULL * 16, FULL * 256)
@@ -80,8 +80,8 @@ async def test_only_the_blocks_that_lack_travel(pair, asked):
     await answer(pair.target, asked)
     held = await pair.target.import_blocks(chain_of(asked))
 
-    with pytest.raises(HandoverError, match="given up"):
-        await handover.copy_blocks(chain_of(asked), pair.source, pair.target, held)
+    with pytest.raises(KVTransferError, match="given up"):
+        await remote_prefill.copy_blocks(chain_of(asked), pair.source, pair.target, held)
     assert held == FULL
     assert (await stats(pair.source)).handover.out_blocks == 0
 
@@ -90,14 +90,14 @@ async def test_two_at_once_from_one_source_both_arrive(pair, ask):
     lock = asyncio.Lock()
     both = [ask(f"r{token}", prompt=[token, *PROMPT]) for token in (1, 2)]
 
-    done = await asyncio.gather(*(hand_over(one, pair.source, pair.target, copying=lock) for one in both))
+    done = await asyncio.gather(*(transfer_prefill(one, pair.source, pair.target, copying=lock) for one in both))
 
     assert [one.tokens for one in done] == [FULL * 16] * 2
     assert [await pair.target.import_blocks(chain_of(one)) for one in both] == [FULL] * 2
 
 
 async def test_cancelling_frees_what_it_held(pair, asked):
-    task = asyncio.create_task(hand_over(asked, pair.source, pair.target))
+    task = asyncio.create_task(transfer_prefill(asked, pair.source, pair.target))
     for _ in range(3):
         await asyncio.sleep(0)
     task.cancel()
@@ -112,7 +112,7 @@ async def test_a_source_that_goes_says_so_and_the_target_serves_on(pair, asked):
     await pair.source.close()
 
     with pytest.raises(CoreGoneError):
-        await hand_over(asked, pair.source, pair.target)
+        await transfer_prefill(asked, pair.source, pair.target)
     assert (await answer(pair.target, asked))[-1].cached_tokens == 0
 
 
@@ -125,7 +125,7 @@ async def test_cores_that_differ_are_told_apart_before_anything_is_computed(pair
     require_alike("m", pair.source, pair.target)
     other = await pair.client("n")
 
-    with pytest.raises(HandoverError, match="cannot be handed over") as caught:
+    with pytest.raises(KVTransferError, match="cannot be handed over") as caught:
         require_alike("m", pair.source, other)
     assert caught.value.reason == "incompatible"
 
@@ -142,4 +142,4 @@ async def test_cores_that_differ_are_told_apart_before_anything_is_computed(pair
     ],
 )
 def test_prompts_that_have_to_be_computed_in_full_are_not_handed_over(ask, fields, may):
-    assert hands_over(msgspec.structs.replace(ask(), **fields)) is may
+    assert may_transfer(msgspec.structs.replace(ask(), **fields)) is may

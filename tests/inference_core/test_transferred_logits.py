@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from inference_core.core import Core
-from inference_core.errors import HandoverError
+from inference_core.errors import KVTransferError
 from inference_core.kv_cache.layout import KVDtype
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import load_core
@@ -83,7 +83,7 @@ def test_another_arithmetic_or_another_cache_is_refused(prompt: list[int], weigh
     others: list[tuple[Compute, KVDtype]] = [("bfloat16", "bfloat16"), ("int4-int8", "int8")]
     for compute, kv_dtype in others:
         other = core_of(compute, kv_dtype, weight_cache)
-        with pytest.raises(HandoverError) as caught:
+        with pytest.raises(KVTransferError) as caught:
             other.import_blocks(chain, frame)
         assert caught.value.reason == "incompatible"
         assert answer(other, prompt)[2] == 0

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import chisquare
 
 from inference_core.protocol import SamplingParams
-from inference_core.sampling import rejection_sampling as verification
+from inference_core.sampling import rejection_sampling
 from inference_core.sampling.reference_sampler import distribution
 from inference_core.sampling.rejection_sampling import draw, draw_draft, verification_rows
 from inference_core.sampling.sampler import sample
@@ -79,7 +79,7 @@ def test_what_follows_an_accepted_draft_has_the_law_given_that_token(params: Sam
 
 
 def test_without_the_residual_the_law_would_be_another(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(verification, "residual", lambda p, q: p)
+    monkeypatch.setattr(rejection_sampling, "residual", lambda p, q: p)
     target, draft = logits_of(1, 2), logits_of(2, 1)
     counts = Counter(drawn_by_rejection(LAWS[0], seed, target, draft)[0] for seed in range(SAMPLES))
 

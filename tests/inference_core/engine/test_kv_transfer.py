@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 from core_driver import BLOCK, CoreDriver, greedy
-from handing_machine import damaged
+from kv_transfer_machine import damaged
 
-from inference_core.errors import HandoverError, InvalidRequestError
+from inference_core.errors import InvalidRequestError, KVTransferError
 from inference_core.protocol import Knobs
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 
@@ -34,7 +34,7 @@ def frame_of(prompt: list[int] = PROMPT, **fields: object) -> BlockFrame:
 
 def assert_refused(driver: CoreDriver, reason: str, asked: BlockChain, frame: BlockFrame) -> None:
     """And nothing is cached or held."""
-    with pytest.raises(HandoverError) as caught:
+    with pytest.raises(KVTransferError) as caught:
         driver.core.import_blocks(asked, frame)
     assert caught.value.reason == reason
     assert driver.core.import_blocks(asked, None) == 0
@@ -102,10 +102,10 @@ def test_blocks_travel_in_frames_of_any_size_and_only_those_that_lack() -> None:
 
 def test_blocks_that_are_there_already_change_nothing() -> None:
     target = prefilled()
-    before = target.pool().match(target.core._handovers["m"]._digests(target_root(), PROMPT))
+    before = target.pool().match(target.core._kv_transfers["m"]._digests(target_root(), PROMPT))
     assert target.take(chain(), frame_of()) == FULL
     assert target.core.stats().models[0].handover.in_blocks == 0
-    assert target.pool().match(target.core._handovers["m"]._digests(target_root(), PROMPT)) == before
+    assert target.pool().match(target.core._kv_transfers["m"]._digests(target_root(), PROMPT)) == before
 
 
 def target_root() -> bytes:
@@ -126,7 +126,7 @@ def test_what_another_kind_of_core_computed_is_refused_by_what_differs(field: st
     frame = frame_of()
     other = msgspec.structs.replace(frame.kv.layout, dtype="int8") if field == "layout" else "others"
     kv = msgspec.structs.replace(frame.kv, **{field: other})
-    with pytest.raises(HandoverError, match=field):
+    with pytest.raises(KVTransferError, match=field):
         CoreDriver().core.import_blocks(chain(), msgspec.structs.replace(frame, kv=kv))
 
 
@@ -163,7 +163,7 @@ def test_blocks_of_an_adapter_are_for_adapters_of_the_same_content() -> None:
     other.core.load_adapter("m", "x", "x-2")
     assert same.core.import_blocks(chain(adapter="x"), frame) == FULL
     assert_refused(other, "refused", chain(adapter="x"), frame)
-    with pytest.raises(HandoverError, match="'y'"):
+    with pytest.raises(KVTransferError, match="'y'"):
         same.core.import_blocks(chain(adapter="y"), frame)
 
 
@@ -171,7 +171,7 @@ def test_where_no_room_is_nothing_is_taken_and_who_runs_goes_on() -> None:
     target = CoreDriver(slabs=1)
     asked = target.add([1] * 40, sampling=greedy(20))
     target.step(3)
-    with pytest.raises(HandoverError) as caught:
+    with pytest.raises(KVTransferError) as caught:
         target.core.import_blocks(chain(), frame_of())
     assert caught.value.reason == "full"
     target.drain()
@@ -187,7 +187,7 @@ def test_a_chain_does_not_push_out_its_own_head() -> None:
     target.step(2)
     size = target.pool().block_bytes
     target.take(chain(prompt), source.core.export_blocks(chain(prompt), 0, 5 * size))
-    with pytest.raises(HandoverError) as caught:
+    with pytest.raises(KVTransferError) as caught:
         target.take(chain(prompt), source.core.export_blocks(chain(prompt), 5, 8 * size))
     assert caught.value.reason == "full"
     assert target.core.import_blocks(chain(prompt), None) == 5
@@ -230,7 +230,7 @@ def test_switching_prefix_caching_off_refuses_both_ways() -> None:
     driver = CoreDriver(knobs=Knobs(prefix_caching=False))
     with pytest.raises(InvalidRequestError, match="prefix_caching"):
         driver.add(PROMPT, prefill=True)
-    assert_off = pytest.raises(HandoverError, match="prefix_caching")
+    assert_off = pytest.raises(KVTransferError, match="prefix_caching")
     with assert_off:
         driver.core.import_blocks(chain(), frame_of())
 
@@ -248,14 +248,14 @@ def test_a_prefill_that_leaves_no_block_is_refused(prompt: list[int], fields: di
 @pytest.mark.parametrize("token", [-1, 50, 1 << 32])
 def test_tokens_that_are_none_are_refused_like_those_of_a_request(token: int) -> None:
     """They must not end the core, which nobody has asked anything else of yet."""
-    with pytest.raises(HandoverError, match=f"token {token}") as caught:
+    with pytest.raises(KVTransferError, match=f"token {token}") as caught:
         CoreDriver().core.import_blocks(chain([*PROMPT, token]), None)
     assert caught.value.reason == "refused"
 
 
 def test_an_unknown_model_and_blocks_that_are_none_are_refused() -> None:
     core = prefilled().core
-    with pytest.raises(HandoverError, match="'x' is unknown"):
+    with pytest.raises(KVTransferError, match="'x' is unknown"):
         core.export_blocks(BlockChain(model="x", token_ids=PROMPT), 0, ALL)
-    with pytest.raises(HandoverError, match="block 8"):
+    with pytest.raises(KVTransferError, match="block 8"):
         core.export_blocks(chain(), FULL + 1, ALL)

@@ -9,14 +9,14 @@ from core_driver import BLOCK, CoreDriver
 from core_machine import MAX_CONTEXT, CoreMachine, prompts
 from hypothesis.stateful import rule
 
-from inference_core.errors import HandoverError, QueueFullError
-from inference_core.protocol.kv_blocks import BlockChain, BlockFrame, HandedBlock
+from inference_core.errors import KVTransferError, QueueFullError
+from inference_core.protocol.kv_blocks import BlockChain, BlockFrame, TransferredBlock
 
 
 def damaged(frame: BlockFrame, damage: str | None) -> BlockFrame:
     if damage == "content" and frame.blocks:
         last = frame.blocks[-1]
-        flipped = HandedBlock(last.digest, last.checksum, bytes([last.content[0] ^ 1]) + last.content[1:])
+        flipped = TransferredBlock(last.digest, last.checksum, bytes([last.content[0] ^ 1]) + last.content[1:])
         return msgspec.structs.replace(frame, blocks=[*frame.blocks[:-1], flipped])
     if damage == "tenant":
         return msgspec.structs.replace(frame, parent=b"another's")
@@ -25,7 +25,7 @@ def damaged(frame: BlockFrame, damage: str | None) -> BlockFrame:
     return frame
 
 
-class HandingMachine(CoreMachine):
+class KVTransferMachine(CoreMachine):
     """Prompts are computed for other cores, and blocks of theirs arrive, whole or damaged."""
 
     models: ClassVar = {"a": 1, "b": 2}
@@ -51,14 +51,14 @@ class HandingMachine(CoreMachine):
             source.drain()
         try:
             frame = source.core.export_blocks(chain, first, most_bytes)
-        except HandoverError:
+        except KVTransferError:
             assert first > (len(prompt) - 1) // BLOCK
             return
         before = self.driver.core.import_blocks(chain, None)
         held, reason = before, ""
         try:
             held = self.driver.take(chain, damaged(frame, damage))
-        except HandoverError as error:
+        except KVTransferError as error:
             reason = error.reason
         if reason:
             assert damage is not None or reason in ("missing", "full", "refused")
