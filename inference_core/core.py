@@ -20,7 +20,6 @@ from inference_core.engine.step_statistics import StepStatistics
 from inference_core.errors import CoreError, IntegrityError, InvalidRequestError, KVTransferError, QueueFullError
 from inference_core.execution.runner import ModelRunner
 from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabulary_of_file
-from inference_core.grammar.matcher_interface import MatcherFactory
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.kv_cache.prefix_hash import root_digest, shareable_blocks
 from inference_core.kv_cache.slab_arena import SlabArena
@@ -47,6 +46,7 @@ from inference_core.speculation.draft_model import DraftModel
 from inference_core.speculation.drafter import Drafter
 from inference_core.speculation.prompt_lookup import PromptLookup
 from inference_core.speculation.speculator import Speculator
+from inference_core.step_plan import MatcherFactory
 
 if TYPE_CHECKING:
     from inference_core.grammar.vocabulary import Vocabulary
@@ -457,7 +457,7 @@ class Core:
             sharing=sum(s.has_work for s in self._schedulers.values()) or 1,
             depth=outcome.depth,
         )
-        scheduler.pool.host.swap_cost.cost = tuner.model.cost if tuner.model.is_warm else None
+        scheduler.pool.host.swap_cost.seconds_per_token = tuner.model.cost.further if tuner.model.is_warm else None
         return outputs
 
     def _watch_queue(self, model: str) -> None:

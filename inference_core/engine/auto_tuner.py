@@ -1,4 +1,4 @@
-"""Tunes one model's token budget, chunk and max_seqs towards its latency objectives, from measured steps (SPEC BS-10)."""
+"""Tunes one model's token budget, prefill chunk and running sequences to its latency objectives (SPEC BS-10)."""
 
 import math
 from collections import deque

@@ -13,9 +13,10 @@ from inference_core.execution.prompt_logprobs import ScoredRows
 from inference_core.execution.runner import DraftingRunner
 from inference_core.execution.token_evidence import StepEvidence
 from inference_core.grammar.masks import TokenMasks, begin_masks
+from inference_core.kv_cache.swap_cost import SwapTimes
 from inference_core.protocol import TokenLogprob
 from inference_core.sampling.rejection_sampling import drafts_from, draw, verification_rows
-from inference_core.step_plan import DraftLaw, SampledToken, ScheduledSequence, StepPlan, StepResult, SwapTimes
+from inference_core.step_plan import DraftLaw, SampledToken, ScheduledSequence, StepPlan, StepResult
 
 LogitsOf = Callable[[list[ScheduledSequence], list[int] | None], torch.Tensor]
 
@@ -55,7 +56,7 @@ class LogitsRunner(DraftingRunner):
         scored: list[list[TokenLogprob]] = []
         with torch.inference_mode():
             layered = self.layered_forward(plan.sequences) if any(s.state is not None for s in plan.sequences) else None
-            going, logits_of = (plan.sequences, self.logits) if layered is None else (layered.sequences, layered.logits)
+            going, logits_of = (plan.sequences, self.logits) if layered is None else (layered.active, layered.logits)
             rows = verification_rows(going)
             if any(s.score is not None for s in going):
                 logits, scored = _scored(logits_of, going, rows)

@@ -353,7 +353,7 @@ class BlockPool(SlabHolder):
     # -- integrity -----------------------------------------------------------------------------
 
     def check_integrity(self, tables: Iterable[list[int]]) -> None:
-        """Every block is free, evictable or referenced, exactly once, and counts equal `tables`. Raises `IntegrityError`."""
+        """Check that every block is free, evictable or referenced as `tables` say. Raises `IntegrityError`."""
         held = Counter(block for table in tables for block in table)
         if held != self._references:
             wrong = next(b for b in held.keys() | self._references.keys() if held[b] != self._references.get(b, 0))

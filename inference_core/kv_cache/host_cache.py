@@ -8,8 +8,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from inference_core.errors import IntegrityError
-from inference_core.kv_cache.swap_cost import SwapCost
-from inference_core.step_plan import SwapTimes
+from inference_core.kv_cache.swap_cost import SwapCost, SwapTimes
 
 
 @dataclass(slots=True)
@@ -42,7 +41,7 @@ class HostCache:
 
     def __init__(self, block_size: int) -> None:
         self.capacity = 0
-        self.prices = SwapCost(block_size)
+        self.swap_cost = SwapCost(block_size)
         self.totals = SwapTotals()
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()  # the coldest first
         self._free: list[int] = []  # a heap
@@ -101,7 +100,7 @@ class HostCache:
             self._slot_of.move_to_end(digest)
             return
         waiting, position = self._wanted.get(digest, (0, 0))
-        if not self.prices.worth_offloading(position, 1.0 if waiting else self._reuse):
+        if not self.swap_cost.worth_offloading(position, 1.0 if waiting else self._reuse):
             self.totals.refused_blocks += 1
             return
         slot = self._room()
@@ -117,7 +116,7 @@ class HostCache:
         if not self._slot_of:
             return []
         run = list(takewhile(self._slot_of.__contains__, digests))
-        return run if run and self.prices.worth_restoring(first, len(run)) else []
+        return run if run and self.swap_cost.worth_restoring(first, len(run)) else []
 
     def pin(self, digests: list[bytes]) -> None:
         """These will be restored: nothing may take their slots before `end`."""
@@ -160,7 +159,7 @@ class HostCache:
             self._slot_of.update(self._arriving.values())
             self._arriving.clear()
             for _, position in self._restored.values():
-                self.totals.spared_seconds += self.prices.computing(position, 1) or 0.0
+                self.totals.spared_seconds += self.swap_cost.computing(position, 1) or 0.0
         self.lose_offloads()
         self._restored.clear()
         self._pinned.clear()
@@ -168,7 +167,7 @@ class HostCache:
 
     def measure(self, times: SwapTimes) -> None:
         """What the copies of a step took."""
-        self.prices.measure(times)
+        self.swap_cost.measure(times)
         self.totals.copying_seconds += times.out_seconds + times.back_seconds
 
     def _drop_offload(self, block: int) -> None:

@@ -41,11 +41,16 @@ class BlockChain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferredBlock(msgspec.Struct, frozen=True, array_like=True):
-    """The content of one block, whose name is `digest`."""
+    """The content of one block, which `digest` names."""
 
     digest: bytes
     checksum: bytes
     content: bytes
+
+    @classmethod
+    def of(cls, digest: bytes, content: bytes) -> Self:
+        """The block with the checksum of its content."""
+        return cls(digest, checksum(digest, content), content)
 
 
 class BlockFrame(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,11 +60,6 @@ class BlockFrame(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     parent: bytes
     blocks: list[TransferredBlock]
-
-
-def handed(digest: bytes, content: bytes) -> TransferredBlock:
-    """With its checksum."""
-    return TransferredBlock(digest, checksum(digest, content), content)
 
 
 def checksum(digest: bytes, content: bytes) -> bytes:

@@ -6,16 +6,15 @@ strictest, and without a score of final answers nothing is said for it (SPEC QZ-
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.io.atomic_file import atomic_file
+from inference_core.model_spec import QualityLimits
 
 Use = Literal["chat", "extraction", "reasoning"]
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class MeasuredModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,23 +88,6 @@ class QuestionMetrics(msgspec.Struct, frozen=True, kw_only=True):
     only_candidate_right: int
     loss: float
     p_value: float
-
-
-class QualityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds that a report must keep; None asks nothing.
-
-    `max_exact_match_loss` is in shares of all questions and asks for at least `min_reference_right` right answers of
-    the reference: who knows none of them can lose none.
-    """
-
-    max_perplexity_rise: NonNegative | None = 0.01
-    min_hidden_cosine: Share | None = 0.99
-    max_mean_kl: NonNegative | None = None
-    min_top1: Share | None = None
-    min_rouge_l: Share | None = None
-    min_bleu: Share | None = None
-    max_exact_match_loss: Share | None = None
-    min_reference_right: Annotated[int, msgspec.Meta(ge=0)] = 20
 
 
 # Seed 002: FP8 costs 0.8 to 1.4 points of reasoning where chats lose nothing that a user notices.

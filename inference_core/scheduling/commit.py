@@ -7,6 +7,7 @@ from inference_core.protocol import FinishReason, SequenceOutput
 from inference_core.scheduling.deadlines import Deadlines
 from inference_core.scheduling.in_flight import ScheduledEntry
 from inference_core.scheduling.occupancy_stats import JoinStatistics
+from inference_core.scheduling.running_set import RunningSet
 from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.scheduling.step_budget import SchedulerTotals
 from inference_core.step_plan import SampledToken, StepResult
@@ -18,7 +19,7 @@ class StepCommit:
     def __init__(
         self,
         pool: BlockPool,
-        running_set: Seats,
+        running_set: RunningSet,
         totals: SchedulerTotals,
         joins: JoinStatistics,
         deadlines: Deadlines,

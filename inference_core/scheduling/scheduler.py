@@ -54,7 +54,7 @@ class Scheduler:
         self.on_leave: Callable[[Sequence], None] = lambda sequence: None
         self._commit = StepCommit(pool, self._running_set, self.totals, self.joins, self.deadlines, self.remove)
         self._batch = Batch()
-        self._budget = StepBudget(0, 0)
+        self._budget = StepBudget(0)
 
     @property
     def running(self) -> dict[str, Sequence]:
@@ -112,8 +112,7 @@ class Scheduler:
 
     def schedule(self, step: int, now: float) -> StepPlan | None:
         """The next step's plan; None if no sequence can advance before another model's do."""
-        budget = self.knobs.max_num_batched_tokens
-        self._budget = budget = StepBudget(budget, budget)
+        self._budget = budget = StepBudget(self.knobs.max_num_batched_tokens)
         self.blocked = None
         self.pool.host.resize(self.knobs.host_cache_blocks if self.knobs.prefix_caching else 0)
         self.waiting.lift(now, self.knobs.ageing_seconds)
@@ -152,7 +151,7 @@ class Scheduler:
 
         A prompt alone has the whole budget of each step, beside D decodes the budget less D.
         """
-        budget = self._budget.budget
+        budget = self._budget.total
         if not self._running_set.prefilling and not (self.waiting and self._could_admit_one()):
             return budget
         return max(1, int(budget - budget / self.knobs.max_join_penalty))
@@ -176,7 +175,7 @@ class Scheduler:
 
     def _prefilling_in_service_order(self, now: float) -> Iterator[Sequence]:
         """Those that catch up and, until the queue stands, those that wait."""
-        draft, ageing = self._budget, self.knobs.ageing_seconds
+        budget, ageing = self._budget, self.knobs.ageing_seconds
         running: list[QueueEntry] = [(*service_order(s, now, ageing), s) for s in self._running_set.prefilling.values()]
         running.sort(reverse=True)
         if self._queue_is_open(now):
@@ -438,8 +437,8 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Between steps: the budget was kept, and seats, queue, deadlines and blocks are as they should be."""
         budget = self._budget
-        if sum(len(s.token_ids) for s in budget.shares.values()) + budget.left != budget.budget or budget.left < 0:
-            raise IntegrityError(f"{self.name}: {budget.shares} does not keep a budget of {budget.budget} tokens")
+        if sum(len(s.token_ids) for s in budget.shares.values()) + budget.left != budget.total or budget.left < 0:
+            raise IntegrityError(f"{self.name}: {budget.shares} does not keep a budget of {budget.total} tokens")
         self._running_set.check_integrity()
         for sequence in self.waiting.values():
             if sequence.status is not Status.WAITING or sequence.block_table or sequence.num_computed_tokens:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from inference_core.grammar.matcher_interface import Matcher, ask_forced
 from inference_core.protocol import Knobs, SpeculationStats
 from inference_core.scheduling.scheduler import Scheduler
 from inference_core.scheduling.sequence import Sequence
@@ -16,7 +15,7 @@ from inference_core.speculation.acceptance import Acceptance
 from inference_core.speculation.draft_lengths import Candidate, draft_lengths
 from inference_core.speculation.drafter import Drafter, Reach
 from inference_core.speculation.step_costs import StepCosts
-from inference_core.step_plan import DraftLaw, ScheduledSequence, StepPlan
+from inference_core.step_plan import DraftLaw, Matcher, ScheduledSequence, StepPlan, ask_forced
 
 
 class _Wanted(NamedTuple):

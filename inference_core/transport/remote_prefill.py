@@ -78,7 +78,8 @@ async def transfer_prefill(
 
 async def copy_blocks(chain: BlockChain, source: CoreClient, target: CoreClient, first: int) -> tuple[int, int]:
     """Copy the chain's blocks from `first` on, as far as `source` has them: how many `target` holds then, and the
-    bytes of content. One frame is read while the one before it is written. Raises `KVTransferError`, `CoreGoneError`."""
+    bytes of content. One frame is read while the one before it is written. Raises `KVTransferError` and
+    `CoreGoneError`."""
     frame = await source.export_blocks(chain, first, FRAME_BYTES)
     if not frame.blocks:
         raise KVTransferError("the blocks were given up before they could be copied", "missing")

@@ -1,4 +1,4 @@
-"""A core that other machines reach: its address, the listener that listens there, and the client that connects to it."""
+"""A core that other machines reach: its address, its listener, and the client that connects to it."""
 
 import asyncio
 import socket

@@ -10,13 +10,13 @@ from inference_core.errors import InvalidRequestError
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import use_threads
+from inference_core.model_spec import QualityLimits
 from inference_core.quantization.calibration import text_digest
 from inference_core.quantization.files.record import read_record
 from inference_core.quantization.quality_report import (
     FirstTokenMetrics,
     GenerationMetrics,
     MeasuredModel,
-    QualityLimits,
     QualityReport,
     QuestionMetrics,
     TextMetrics,

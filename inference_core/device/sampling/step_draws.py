@@ -35,7 +35,7 @@ class StepDraws:
     """The rows of a step, one sequence after another: one for each that samples, and one more for each drafted token.
 
     The device draws a row with the random number of its own position, whatever became of the drafts before it, so that
-    drafts are verified the repeatable way by comparing them with what was drawn (`sampling.rejection_sampling`). The host
+    drafts are verified the repeatable way by comparing them with what was drawn (`rejection_sampling`). The host
     draws for sequences under a grammar, for those that bias more tokens than the edit tables hold, and with drafts for
     those whose laws depend on the tokens before, or that are verified by rejection.
     """

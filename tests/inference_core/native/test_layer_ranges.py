@@ -83,9 +83,9 @@ def test_those_who_exit_leave_the_others_logits_and_get_the_states_that_they_get
     alone = models.native.layers([share(0, 37, 0)], None, 0, 10)[5:].clone()
 
     layered = LayeredForward(models.native, [early, tapped, plain])
-    got = layered.logits(layered.sequences)
+    got = layered.logits(layered.active)
 
-    assert layered.sequences == [tapped, plain]
+    assert layered.active == [tapped, plain]
     assert torch.equal(got, want)
     assert torch.equal(torch.from_numpy(layered.states[0]), alone)
     assert [len(states) for states in layered.states] == [32, 1, 0]
@@ -94,7 +94,7 @@ def test_those_who_exit_leave_the_others_logits_and_get_the_states_that_they_get
 def test_a_step_of_nobody_but_those_who_exit_has_no_logits(models):
     layered = LayeredForward(models.native, [share(0, 8, 0, sampled=False, state=StateSpec(3, 0, exits=True))])
 
-    assert layered.logits(layered.sequences).shape == (0, 49152)
+    assert layered.logits(layered.active).shape == (0, 49152)
 
 
 def test_ranges_that_are_none_are_refused(models):

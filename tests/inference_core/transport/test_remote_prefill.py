@@ -1,4 +1,4 @@
-"""`transfer_prefill` between cores on threads and behind TCP: what arrives, what does not, and that nothing is held for it."""
+"""`transfer_prefill` between cores on threads and behind TCP: what arrives, and that nothing is held for it."""
 
 import asyncio
 import contextlib
