@@ -21,8 +21,7 @@ import msgspec
 from benchmarks.core.contiguous_cache import ContiguousArena
 from benchmarks.core.copy_load import copy_jobs
 from benchmarks.core.core_memory import layout_in
-from benchmarks.core.mixed_load import mixed_jobs
-from benchmarks.core.structured import ORDERS
+from benchmarks.core.mixed_load import ORDERS, mixed_jobs
 from gateway.bench.open_core import core_target
 from gateway.bench.options import BenchOptions
 from gateway.bench.report import Timing, summary

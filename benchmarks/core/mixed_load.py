@@ -1,14 +1,31 @@
 """A load that gives every technique something to do: shared prefixes, long prompts, answers of different lengths."""
 
+import json
 import random
 
 from gateway.bench.workload import Job, Prompts
+from inference_core.protocol import Grammar
 
 PREFIX_WORDS = 256
 LONG_WORDS = 1024
 ANSWER_LIMIT = 256
 _ANSWER_LEAST = 8
 _ANSWER_MEAN = 48
+
+# A list of orders without end, so that every answer has its full length: strings, numbers, dates, names to choose from.
+ORDER = {
+    "type": "object",
+    "properties": {
+        "customer": {"type": "string", "maxLength": 40},
+        "status": {"enum": ["open", "paid", "shipped", "returned"]},
+        "total": {"type": "number", "minimum": 0},
+        "items": {"type": "array", "items": {"type": "string", "maxLength": 30}, "minItems": 1, "maxItems": 5},
+        "placed_on": {"type": "string", "format": "date"},
+    },
+    "required": ["customer", "status", "total", "items", "placed_on"],
+    "additionalProperties": False,
+}
+ORDERS = Grammar(kind="json_schema", text=json.dumps({"type": "array", "items": ORDER, "minItems": 10_000}))
 
 
 def mixed_jobs(seed: int, count: int) -> list[Job]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.__main__ import main
 from benchmarks.gateway.proxy import Target, TargetError, bench_proxy, require_answer
 from benchmarks.gateway.upstream import running_upstream
-from gateway.cli import main
 from tests.ports import held_port
 from tests.tiers.loopback_server import Call, LoopbackServer
 
@@ -49,7 +49,7 @@ def test_the_command_ends_at_once_where_nobody_listens_and_names_the_option_and_
 ) -> None:
     url = f"http://127.0.0.1:{closed_port}/v1"
 
-    said = CliRunner().invoke(main, ["bench", "proxy", option, url])
+    said = CliRunner().invoke(main, ["proxy", option, url])
 
     assert said.exit_code == 1
     assert said.output.startswith(f"Error: {option} {url}: ")
