@@ -83,7 +83,7 @@ ITEMS = (
         row="CK-02",
         area="model",
         item="a distilled model for prompts below 30 tokens",
-        gap="the fast path takes them to the tier it names (gateway/test_edge_path.py); no student was distilled",
+        gap="the fast path sends them to a named tier (gateway/routing/test_edge_path.py); no student was distilled",
     ),
     ChecklistItem(
         row="CK-03",
