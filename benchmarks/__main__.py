@@ -21,6 +21,7 @@ _COMMANDS = {
     "batch": ("gateway.batch:batch", "Lines per second through the queue of batches."),
     "lists": ("gateway.lists:lists", "Pages of the admin API over a million rows, by any filters."),
     "viewers": ("gateway.viewers:viewers", "What live updates of the dashboard cost requests."),
+    "overhead": ("gateway.overhead:overhead", "Python per token between the core and the wire."),
     "start": ("gateway.start:start", "Time to ready and memory of server processes."),
     "memory": ("gateway.memory:memory", "Whether a gateway takes more memory the longer it serves."),
     "cluster": ("gateway.cluster:cluster", "A core on a cluster beside the same one here; recovery."),

@@ -13,7 +13,7 @@ import numpy as np
 from sqlalchemy import Table, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from benchmarks.gateway.served_app import served
+from benchmarks.gateway.overhead import served
 from benchmarks.gateway.viewers import sign_in
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.experiment_split import Arm
@@ -266,7 +266,7 @@ async def bench_lists(
         await engine.dispose()
     found, admin = [], secrets.token_urlsafe(24)
     async with (
-        served(msgspec.structs.replace(settings, admin_keys=f"bench={admin}")) as port,
+        served(msgspec.structs.replace(settings, admin_keys=f"bench={admin}"), 0.02) as (port, _),
         httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{port}/admin/api", timeout=60, headers={"authorization": f"Bearer {admin}"}
         ) as http,
