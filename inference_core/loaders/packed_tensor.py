@@ -34,7 +34,7 @@ class PackedTensor:
     `data` is read-only. Plain kinds hold it in `shape`: float32, float16, or for BF16 the raw bits as uint16.
     Quantised kinds hold uint8 [..., bytes per row]: rows can be taken or permuted without decoding, since blocks run
     along the last axis. Q4_Z is for AWQ and GPTQ layers (`zero_point_blocks`); Q4_F16 is float16 multiplied out from
-    4-bit codes whose groups are no runs of inputs; S8 and F8 are INT8 and E4M3 codes (`scaled_blocks`). `source`: the
+    4-bit codes whose groups are not runs of inputs; S8 and F8 are INT8 and E4M3 codes (`scaled_blocks`). `source`: the
     data, or what makes it, anew for every use.
     """
 

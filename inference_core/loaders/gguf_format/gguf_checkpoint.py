@@ -77,7 +77,7 @@ class GGUFCheckpoint(Checkpoint):
         stored = map_entry(self.header, self._entries[name])
         head_rows = stored.shape[0] // heads
         if rows.begin % head_rows or rows.end % head_rows:
-            raise ModelFileError(f"{self.path}: rows {rows} of '{name}' part a head of {head_rows} rows")
+            raise ModelFileError(f"{self.path}: rows {rows} of '{name}' split a head of {head_rows} rows")
         part = cut(stored, rows, columns)
         return PackedTensor(part.kind, part.shape, lambda: half_split_rows(part.data, rows.size // head_rows))
 

@@ -26,7 +26,7 @@ class _Metadata:
         if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
             value = float(value[0])  # Per-layer lists whose entries all agree.
         if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            problem = "is missing" if value is None else "is no single number"
+            problem = "is missing" if value is None else "is not a single number"
             raise ModelFileError(f"{self.header.path}: metadata '{self.prefix}.{key}' {problem}")
         return value
 

@@ -91,13 +91,13 @@ class GGUFHeader:
             self._parse()
         except (struct.error, OverflowError, ValueError) as error:
             raise ModelFileError(
-                f"{path}: the header breaks off or is corrupt near byte {self._at} of {len(self.buffer)} ({error})"
+                f"{path}: the header ends early or is corrupt near byte {self._at} of {len(self.buffer)} ({error})"
             ) from error
 
     def _parse(self) -> None:
         magic, version = self._u32(), self._u32()
         if magic != GGUF_MAGIC:
-            raise ModelFileError(f"{self.path} is no GGUF file: it starts with {magic:#010x}, not {GGUF_MAGIC:#010x}")
+            raise ModelFileError(f"{self.path} is not a GGUF file: it starts with {magic:#x}, not {GGUF_MAGIC:#x}")
         if version not in SUPPORTED_VERSIONS:
             raise ModelFileError(
                 f"{self.path}: GGUF version {version} (or a big-endian file); supported are {SUPPORTED_VERSIONS}"
@@ -109,7 +109,7 @@ class GGUFHeader:
         rows = [self._directory_row() for _ in range(tensor_count)]
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-            raise ModelFileError(f"{self.path}: general.alignment is {alignment}, which is no power of two")
+            raise ModelFileError(f"{self.path}: general.alignment is {alignment}, which is not a power of two")
         data_start = -(-self._at // alignment) * alignment
         for name, dimensions, kind, offset in rows:
             if name in self.tensors:
@@ -131,7 +131,7 @@ class GGUFHeader:
             raise ModelFileError(f"{where} has the impossible shape {tuple(reversed(dimensions))}")
         if dimensions[0] % block_elements:
             raise ModelFileError(
-                f"{where}: a row of {dimensions[0]} elements is no multiple of {kind_name}'s block of {block_elements}"
+                f"{where}: a row of {dimensions[0]} elements is not a multiple of {kind_name}'s {block_elements}"
             )
         elements = 1
         for dimension in dimensions:

@@ -43,7 +43,7 @@ class CompressedInt4Layer:
         groups = self._groups(path)[columns.slice]
         runs = groups.reshape(-1, ELEMENTS) if columns.size % ELEMENTS == 0 else None
         if runs is None or (runs != runs[:, :1]).any():
-            raise ModelFileError(f"{path}: the groups of '{self.name}' are no runs of {ELEMENTS} inputs")
+            raise ModelFileError(f"{path}: the groups of '{self.name}' are not runs of {ELEMENTS} inputs")
         kind: Kind = "Q4_Z" if "weight_zero_point" in self.files else "Q4_0"
         return PackedTensor(kind, (rows.size, columns.size), lambda: self._blocks(rows, columns, runs[:, 0]))
 

@@ -114,7 +114,7 @@ def _listed(folder: Path) -> dict[str, str]:
     try:
         listed = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
     except (OSError, *JSON_ERRORS) as error:
-        raise ModelFileError(f"{index} is no safetensors index ({error})") from error
+        raise ModelFileError(f"{index} is not a safetensors index ({error})") from error
     for shard in listed.values():
         if Path(shard).name != shard:
             raise ModelFileError(f"{index} points outside the folder: '{shard}'")

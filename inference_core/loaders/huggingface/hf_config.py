@@ -137,6 +137,6 @@ def _decode(file: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except FileNotFoundError as error:
-        raise ModelFileError(f"{file.parent} has no {file.name}; it is no Hugging Face model folder") from error
+        raise ModelFileError(f"{file.parent} has no {file.name}; it is not a Hugging Face model folder") from error
     except (OSError, *JSON_ERRORS) as error:
         raise ModelFileError(f"{file} cannot be read: {error}") from error

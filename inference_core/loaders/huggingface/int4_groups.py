@@ -75,7 +75,7 @@ class Int4Format:
 
     def tensor(self, path: Path, name: str, parts: Mapping[str, NDArray[Any]]) -> PackedTensor:
         """The layer `name` from its arrays: blocks (Q4_Z, or Q4_0 if symmetric), or multiplied out (Q4_F16) where
-        groups are no runs of 32.
+        groups are not runs of 32.
 
         `parts` have the shapes of `part_shapes`; scales are float16. Raises ModelFileError for impossible groups.
         """

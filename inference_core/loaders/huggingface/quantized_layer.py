@@ -49,7 +49,7 @@ def check_boundaries(path: Path, layer: QuantizedLayer, rows: Span, columns: Spa
             )
         if any(border % unit and border != total for border in span):
             raise ModelFileError(
-                f"{path}: {what} {span.begin} to {span.end} of '{layer.name}' part a group of {unit}; "
+                f"{path}: {what} {span.begin} to {span.end} of '{layer.name}' split a group of {unit}; "
                 f"cut at multiples of {unit}"
             )
 

@@ -64,14 +64,14 @@ class SafetensorsFile(Mapping[str, NDArray[Any]]):
         if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
             raise ModelFileError(
                 f"{self.path}: the header claims {length} bytes, {max(size - 8, 0)} follow; the file is truncated "
-                "or no safetensors file"
+                "or not a safetensors file"
             )
         try:
             raw = msgspec.json.decode(self._buffer[8 : 8 + length], type=dict[str, msgspec.Raw])
             metadata = msgspec.json.decode(raw.pop("__metadata__", msgspec.Raw(b"{}")), type=dict[str, str])
             entries = {name: msgspec.json.decode(row, type=Entry) for name, row in raw.items()}
         except JSON_ERRORS as error:
-            raise ModelFileError(f"{self.path}: the header is no safetensors directory ({error})") from error
+            raise ModelFileError(f"{self.path}: the header is not a safetensors directory ({error})") from error
         for name, entry in entries.items():
             self._check(name, entry, size - 8 - length)
         self._check_overlap(entries)

@@ -102,7 +102,7 @@ def test_strangers_and_ranks_of_another_mesh_are_turned_away() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({1: None, 2: Failed(2, "a sum broke off", True)}, r"rank\(s\) 1 died without a word"),
+        ({1: None, 2: Failed(2, "a sum broke off", True)}, r"rank\(s\) 1 died without a report"),
         ({1: Failed(1, "a sum broke off", True), 2: Failed(2, "MemoryError: x")}, "rank 2 failed: MemoryError: x"),
         ({1: Failed(1, "a sum broke off", True)}, "rank 1 failed: a sum broke off"),
     ],

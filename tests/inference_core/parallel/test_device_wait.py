@@ -45,7 +45,7 @@ def test_the_wait_ends_with_the_device() -> None:
 
 def test_a_rank_that_is_lost_meanwhile_ends_the_wait() -> None:
     def check_ranks() -> None:
-        raise RankLostError("rank(s) 3 died without a word")
+        raise RankLostError("rank(s) 3 died without a report")
 
     clock = Clock()
     with pytest.raises(RankLostError, match="3 died"):

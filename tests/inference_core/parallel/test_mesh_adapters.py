@@ -120,7 +120,7 @@ def test_an_adapter_that_one_rank_cannot_read_is_refused_and_the_mesh_goes_on(
 ) -> None:
     leader = run.mesh.mesh.leader
     monkeypatch.setattr(leader._rank.runner, "read_adapter", lambda command: None)
-    with pytest.raises(ModelFileError, match=r"rank 1: .* another adapter on this machine"):
+    with pytest.raises(ModelFileError, match=r"rank 1: .* on this machine differs"):
         leader.read_adapter(ReadAdapter("m", 99, run.folders["b"], b"of another folder"))
     monkeypatch.undo()
     assert answers(run.mesh.core, run.folders).keys() == {f"{i}:{name}" for i, name in enumerate(ORDER)}

@@ -98,9 +98,9 @@ def test_scale_groups_that_the_ranks_would_part_are_refused(tmp_path: Path) -> N
         shards_of(whole, Mesh(tensor=2))
     name = "model.layers.0.mlp.down_proj.weight"
     whole.cut(name, Span(0, 128), Span(128, 256))
-    with pytest.raises(ModelFileError, match=r"inputs 0 to 64 .* part a group of 128"):
+    with pytest.raises(ModelFileError, match=r"inputs 0 to 64 .* split a group of 128"):
         whole.cut(name, Span(0, 128), Span(0, 64))
-    with pytest.raises(ModelFileError, match=r"outputs 0 to 4 .* part a group of 8"):
+    with pytest.raises(ModelFileError, match=r"outputs 0 to 4 .* split a group of 8"):
         whole.cut(name, Span(0, 4), Span(0, 128))
 
 
@@ -109,7 +109,7 @@ def test_a_column_border_inside_a_block_and_a_row_border_inside_a_head_are_refus
     whole = open_checkpoint(resolve_model_path(SMOLLM2))
     with pytest.raises(ModelFileError, match="cut blocks of 32 weights that share a scale"):
         whole.cut("model.layers.0.mlp.down_proj.weight", Span(0, 576), Span(0, 100))
-    with pytest.raises(ModelFileError, match="part a head of 64 rows"):
+    with pytest.raises(ModelFileError, match="split a head of 64 rows"):
         whole.cut("model.layers.0.self_attn.q_proj.weight", Span(0, 100))
     with pytest.raises(ModelFileError, match="lie outside"):
         whole.cut("model.layers.0.mlp.down_proj.weight", Span(0, 577))
