@@ -1,4 +1,4 @@
-"""What drawing and scheduling see of a grammar; the library behind it runs in processes of its own."""
+"""The interface of grammars for sampling and scheduling; the library behind it runs in other processes."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -7,10 +7,10 @@ from inference_core.errors import CoreError
 
 
 class Matcher(Protocol):
-    """Where one sequence is in its grammar: which tokens may come next, and which ones must.
+    """One sequence's state in its grammar: which tokens are allowed next, and which are forced.
 
-    Questions are asked, sent, and their answers fetched later, so that those of many matchers are worked on together,
-    beside the model. Answers depend on the accepted tokens alone. Not thread-safe: one thread at a time.
+    Questions are queued, sent, and their answers fetched later, so that many matchers are processed together and in
+    parallel with the model. Answers depend only on the accepted tokens. Not thread-safe.
     """
 
     num_words: int
@@ -18,29 +18,29 @@ class Matcher(Protocol):
 
     @property
     def failure(self) -> CoreError | None:
-        """Why the grammar cannot be followed any further; its masks allow nothing then."""
+        """Why the grammar can no longer be followed; its masks then allow nothing."""
 
     def accept(self, token_id: int) -> None:
-        """The sequence goes on with `token_id`, which its mask allowed."""
+        """Advance by `token_id`, which the mask allowed."""
 
     def ask_forced(self) -> None:
-        """`forced_tokens` will be fetched."""
+        """Queue the question for `forced_tokens`."""
 
     def ask_masks(self, drafts: Sequence[int]) -> None:
-        """`masks` will be fetched, with these tokens drafted."""
+        """Queue the question for `masks`, with these drafted tokens."""
 
     def send(self) -> None:
-        """Have what was asked, of this matcher and others, worked on."""
+        """Send the queued questions of this matcher and of others of its grammar."""
 
     def forced_tokens(self) -> list[int]:
-        """The next tokens, as far as the grammar leaves no choice; [] where there is one."""
+        """The next tokens as far as the grammar leaves no choice; [] if there is a choice."""
 
     def masks(self) -> list[bytes]:
-        """The masks of the next draws, one more than there are drafts: in words of 32 bits, bit `i % 32` of word
+        """The masks of the next draws, one more than there are drafts, in words of 32 bits: bit `i % 32` of word
         `i // 32` is set if token `i` is allowed.
 
-        The k-th is for the draw after the first k drafts; what follows a draft that is not allowed, or that ends the
-        answer, will not be read.
+        The k-th is for the draw after the first k drafts. Masks after a draft that is not allowed, or that ends the
+        answer, are not read.
         """
 
 
@@ -48,7 +48,7 @@ MatcherFactory = Callable[[], Matcher]
 
 
 def ask_forced(matchers: Iterable[Matcher]) -> None:
-    """Have the forced tokens of all of them worked out together."""
+    """Request the forced tokens of all matchers together."""
     asked = list(matchers)
     for matcher in asked:
         matcher.ask_forced()
@@ -57,5 +57,5 @@ def ask_forced(matchers: Iterable[Matcher]) -> None:
 
 
 def remaining_forced(forced: list[int], token_id: int) -> list[int] | None:
-    """What is still forced after `token_id`; None if that has to be found out again."""
+    """The tokens still forced after `token_id`; None if they must be requested again."""
     return forced[1:] if len(forced) > 1 and forced[0] == token_id else None

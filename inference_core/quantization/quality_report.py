@@ -1,7 +1,7 @@
-"""What `aio quality compare` found out about a quantised model, and whether that is good enough for a use. No torch.
+"""The report of `aio quality compare` on a quantised model, with a verdict per use. No torch.
 
-Reasoning loses first: one wrong step spoils all after it, where a chat hardly shows it. So its bounds are the
-strictest, and without a score of final answers nothing is said for it (SPEC QZ-09 to QZ-11).
+Reasoning degrades first: one wrong step invalidates all later ones, while a chat hardly shows it. Its limits are
+therefore the strictest, and it never passes without a score of final answers (SPEC QZ-09 to QZ-11).
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class MeasuredModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model and how it was computed; `fingerprint` is the content hash of its files."""
+    """A model and how it was computed; `fingerprint`: content hash of its files."""
 
     path: str
     fingerprint: str
@@ -28,12 +28,12 @@ class MeasuredModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Over all positions of a text that both models read.
+    """Averages over all positions of a text that both models read.
 
-    `perplexity_rise` is the candidate's perplexity over the reference's, less one. `mean_kl`: divergence of its
-    next-token law from the reference's, in nats. `top1`: share of positions with the same most likely token.
-    `logit_cosine` and `hidden_cosine`: mean normalised dot products of the logits and of the hidden states behind the
-    last norm; `lowest_hidden_cosine` is that of the worst position.
+    `perplexity_rise`: the candidate's perplexity over the reference's, minus one. `mean_kl`: divergence of its
+    next-token distribution from the reference's, in nats. `top1`: share of positions with the same most likely token.
+    `logit_cosine` and `hidden_cosine`: mean cosine similarities of the logits and of the hidden states after the last
+    norm; `lowest_hidden_cosine`: that of the worst position.
     """
 
     tokens: int
@@ -49,10 +49,10 @@ class TextFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FirstTokenFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The most likely first token of an answer to short everyday questions, asked as chats.
+    """The most likely first token of answers to short everyday questions, asked as chats.
 
-    Both models find the same one for `same_first_token` of `short_questions`. Over a text most positions are easy; here
-    many are nearly ties, and the whole answer follows from them.
+    Both models agree on `same_first_token` of `short_questions`. In a text most positions are easy; here many are
+    nearly ties, and the whole answer depends on them.
     """
 
     short_questions: int
@@ -62,8 +62,8 @@ class FirstTokenFigures(msgspec.Struct, frozen=True, kw_only=True):
 class GenerationFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Greedy continuations of the same prompts, the candidate's against the reference's.
 
-    `rouge_l` is the mean F-measure, `bleu` of the whole corpus, both 0 to 1. `same` is the share that agrees in every
-    token, `first_difference` the mean number of tokens before they part.
+    `rouge_l`: mean F-measure; `bleu`: of the whole corpus; both 0 to 1. `same`: share that agrees in every token;
+    `first_difference`: mean number of tokens before the first difference.
     """
 
     prompts: int
@@ -77,7 +77,7 @@ class GenerationFigures(msgspec.Struct, frozen=True, kw_only=True):
 class QuestionFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Greedy answers to questions with one right number.
 
-    `loss` is the fall of the share of right answers. `p_value`: how likely so many answers are lost by chance, if the
+    `loss`: decrease of the share of right answers. `p_value`: probability of losing this many answers by chance if the
     candidate is no worse (exact one-sided McNemar test).
     """
 
@@ -92,10 +92,10 @@ class QuestionFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QualityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds that a report must keep; None asks nothing.
+    """Limits for a report; None: no limit.
 
-    `max_exact_match_loss` is in shares of all questions and asks for at least `min_reference_right` right answers of
-    the reference: who knows none of them can lose none.
+    `max_exact_match_loss`: share of all questions; it requires at least `min_reference_right` right answers of the
+    reference, since a reference that answers none can lose none.
     """
 
     max_perplexity_rise: NonNegative | None = 0.01
@@ -119,7 +119,7 @@ DEFAULT_LIMITS: Mapping[Use, QualityLimits] = {
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the candidate may stand in for the reference in one use; `reasons` say what speaks against it."""
+    """Whether the candidate may replace the reference in one use; `reasons`: why not."""
 
     use: Use
     passes: bool
@@ -127,7 +127,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QualityReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One comparison. It belongs to the exact weights that it names, computed as it says."""
+    """One comparison, valid only for the exact weights and computation that it names."""
 
     reference: MeasuredModel
     candidate: MeasuredModel
@@ -140,7 +140,7 @@ class QualityReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shortfalls(report: QualityReport, limits: QualityLimits) -> list[str]:
-    """What of `limits` the report does not keep, a sentence each."""
+    """The `limits` that the report exceeds, one sentence each."""
     text, generations = report.text, report.generations
     rouge, bleu = (generations.rouge_l, generations.bleu) if generations is not None else (None, None)
     above = (("max_perplexity_rise", text.perplexity_rise), ("max_mean_kl", text.mean_kl))
@@ -153,7 +153,7 @@ def shortfalls(report: QualityReport, limits: QualityLimits) -> list[str]:
     found: list[str] = []
     for name, value in above:
         bound = getattr(limits, name)
-        # A figure that is not a number keeps no bound.
+        # NaN exceeds every limit.
         if bound is not None and not value <= bound:
             found.append(f"{name.removeprefix('max_')} is {value:.4f}, at most {bound:g} is allowed")
     for name, figure in below:
@@ -184,23 +184,23 @@ def _lost_answers(questions: QuestionFigures | None, limits: QualityLimits) -> l
 
 
 def judged(report: QualityReport, limits: Mapping[Use, QualityLimits]) -> QualityReport:
-    """The report with a verdict for every use of `limits`."""
+    """Return the report with a verdict for every use of `limits`."""
     found = {use: shortfalls(report, bounds) for use, bounds in limits.items()}
     verdicts = [Verdict(use=use, passes=not reasons, reasons=reasons) for use, reasons in found.items()]
     return msgspec.structs.replace(report, limits=dict(limits), verdicts=verdicts)
 
 
 def write_report(report: QualityReport, path: Path) -> None:
-    """As JSON, whole or not at all. Raises OSError."""
+    """Write the report as JSON, atomically. Raises OSError."""
     with atomic_file(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
 
 
 def read_report(path: Path) -> QualityReport:
-    """Raises ModelFileError for a file that is missing or no report."""
+    """Read a report. Raises ModelFileError for a file that is missing or not a report."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=QualityReport)
     except OSError as error:
         raise ModelFileError(f"quality report {path} cannot be read: {error.strerror or error}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ModelFileError(f"{path} is no quality report of `aio quality compare`: {error}") from error
+        raise ModelFileError(f"{path} is not a quality report of `aio quality compare`: {error}") from error

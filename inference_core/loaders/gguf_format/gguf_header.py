@@ -1,8 +1,8 @@
-"""The header of a GGUF file: its metadata and its tensor directory, without touching the weights.
+"""The header of a GGUF file: its metadata and its tensor directory, without reading weights.
 
-The `gguf` package's reader makes a numpy view of every vocabulary string and takes seconds for a 49k-token model;
-this one only steps over strings and decodes them when asked, so that a start costs milliseconds. Constants and block
-sizes are the `gguf` package's.
+The `gguf` package's reader makes a numpy view of every vocabulary string and takes seconds for a 49k-token model; this
+one skips strings and decodes them on access, so it takes milliseconds. Constants and block sizes are the `gguf`
+package's.
 """
 
 import itertools
@@ -39,7 +39,7 @@ MAX_DIMENSIONS = 4
 
 
 class StringArray(Sequence[str]):
-    """The strings of one metadata array, decoded on access. Vocabularies may hold bytes that are no UTF-8."""
+    """The strings of one metadata array, decoded on access. Vocabularies may have bytes that are not UTF-8."""
 
     def __init__(self, buffer: mmap.mmap, spans: list[tuple[int, int]]) -> None:
         self._buffer = buffer
@@ -79,7 +79,7 @@ class TensorEntry:
 
 
 class GGUFHeader:
-    """Parsed header of the memory-mapped file `path`. Raises ModelFileError if anything in it cannot be right."""
+    """Parsed header of the memory-mapped file `path`. Raises ModelFileError for an invalid header."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -109,7 +109,7 @@ def draw_tokens_kernel(
 
     if usable & (temperature > 0):
         zero = tl.full((), 0, tl.int64)
-        nobody, everybody = zero - 1, zero + vocabulary
+        no_ids, all_ids = zero - 1, zero + vocabulary
         top_k, top_p = tl.load(top_ks + r).to(tl.int64), tl.load(top_ps + r)
         least = least_weight(tl.load(min_ps + r))
         filter_k, filter_p = (top_k > 0) & (top_k < vocabulary), top_p < 1.0
@@ -121,10 +121,10 @@ def draw_tokens_kernel(
         # Whether all tokens that pass the filters are near the best.
         held = tl.where(filter_k, top_k <= near, tl.where(filter_p, near_mass >= wanted, least >= NEAR))
         compact = held & (near <= CAPACITY)
-        begin, end = zero, tl.where(compact, near, everybody)
+        begin, end = zero, tl.where(compact, near, all_ids)
 
         # Top-k: the largest key that at least k tokens reach.
-        key_floor, key_last = nobody, everybody
+        key_floor, key_last = no_ids, all_ids
         if filter_k:
             key_floor, above = zero, zero
             for bit in range(_KEY_BITS):
@@ -139,7 +139,7 @@ def draw_tokens_kernel(
                 key_floor = tl.where(enough, tried, key_floor)
                 above = tl.where(enough, above, reached)
             # `above` tokens are beyond the threshold; the first of those equal to it fill up to k.
-            ties, total, key_last = zero, zero, nobody
+            ties, total, key_last = zero, zero, no_ids
             for first in range(begin, end, BLOCK):
                 ids, keys, weights, real = _candidates(
                     row, near_ids, near_weights, compact, first, end, best, temperature, powers, BLOCK
@@ -151,7 +151,7 @@ def draw_tokens_kernel(
                 total += tl.sum(tl.where(real & ((keys > key_floor) | taken), weights, 0), axis=0)
 
         # Top-p: the largest weight for which all tokens that reach it have the required mass.
-        floor, last = nobody, everybody
+        floor, last = no_ids, all_ids
         if filter_p:
             mass = tl.ceil(top_p * total.to(tl.float64)).to(tl.int64)
             mass = tl.minimum(tl.maximum(mass, 1), total)
@@ -169,7 +169,7 @@ def draw_tokens_kernel(
                 floor = tl.where(enough, tried, floor)
                 beyond = tl.where(enough, beyond, reached)
             allowed = (mass - beyond + floor - 1) // floor
-            ties, last = zero, nobody
+            ties, last = zero, no_ids
             for first in range(begin, end, BLOCK):
                 ids, keys, weights, real = _candidates(
                     row, near_ids, near_weights, compact, first, end, best, temperature, powers, BLOCK
@@ -199,7 +199,7 @@ def draw_tokens_kernel(
             passed = tl.sum(tl.where(before, chunk_totals, 0), axis=0)
             begin = tl.sum(before.to(tl.int64), axis=0) * BLOCK
             end = tl.minimum(begin + BLOCK, end)
-        token = everybody
+        token = all_ids
         for first in range(begin, end, BLOCK):
             ids, keys, weights, real = _candidates(
                 row, near_ids, near_weights, compact, first, end, best, temperature, powers, BLOCK

@@ -75,26 +75,26 @@ def test_hidden_states_are_those_of_the_layers_operator_by_operator(models):
         assert torch.equal(models.native.layers(step, None, 0, layer), models.operators.layers(step, None, 0, layer))
 
 
-def test_those_who_exit_leave_the_others_logits_and_get_the_states_that_they_get_alone(models):
+def test_exiting_sequences_do_not_change_other_logits_and_get_the_same_states_as_alone(models):
     early = share(0, 37, 0, sampled=False, state=StateSpec(10, 5, exits=True))
     tapped = share(1, 20, 0, state=StateSpec(15, 19))
     plain = share(2, 11, 0)
     want = models.native.decode([share(1, 20, 0), plain])[0].clone()
     alone = models.native.layers([share(0, 37, 0)], None, 0, 10)[5:].clone()
 
-    begun = BegunStep(models.native, [early, tapped, plain])
-    got = begun.logits(begun.sequences)
+    forward = BegunStep(models.native, [early, tapped, plain])
+    got = forward.logits(forward.sequences)
 
-    assert begun.sequences == [tapped, plain]
+    assert forward.sequences == [tapped, plain]
     assert torch.equal(got, want)
-    assert torch.equal(torch.from_numpy(begun.states[0]), alone)
-    assert [len(states) for states in begun.states] == [32, 1, 0]
+    assert torch.equal(torch.from_numpy(forward.states[0]), alone)
+    assert [len(states) for states in forward.states] == [32, 1, 0]
 
 
-def test_a_step_of_nobody_but_those_who_exit_has_no_logits(models):
-    begun = BegunStep(models.native, [share(0, 8, 0, sampled=False, state=StateSpec(3, 0, exits=True))])
+def test_a_step_of_only_exiting_sequences_has_no_logits(models):
+    forward = BegunStep(models.native, [share(0, 8, 0, sampled=False, state=StateSpec(3, 0, exits=True))])
 
-    assert begun.logits(begun.sequences).shape == (0, 49152)
+    assert forward.logits(forward.sequences).shape == (0, 49152)
 
 
 def test_ranges_that_are_none_are_refused(models):

@@ -28,7 +28,7 @@ def checkpoint(folder: Path, seed: int = 0) -> Checkpoint:
 
 
 class Unread(Checkpoint):
-    """A file whose content nobody may hash."""
+    """A file that fails the test if it is hashed."""
 
     config = property(lambda self: None)  # type: ignore[assignment]
     tensors = property(lambda self: None)  # type: ignore[assignment]

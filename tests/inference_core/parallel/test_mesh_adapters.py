@@ -1,4 +1,4 @@
-"""Adapters over meshes of two processes joined by gloo, of either kind: what they say is what one process says."""
+"""Adapters over meshes of two processes joined by gloo, of either kind, give the answers of one process."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ def _step(core: Core, said: dict[str, list[int]]) -> None:
         said.setdefault(output.request_id, []).extend(output.token_ids)
 
 
-def test_a_mesh_says_with_adapters_what_one_process_says(run: Run) -> None:
+def test_a_mesh_with_adapters_gives_the_answers_of_one_process(run: Run) -> None:
     wanted = answers(run.alone, run.folders)
 
     given = answers(run.mesh.core, run.folders)

@@ -1,4 +1,4 @@
-"""When a rank dies, fails or never comes, the core ends with an error that names it, and nobody is left behind."""
+"""When a rank dies, fails or never joins, the core ends with an error that names it, and no process is left behind."""
 
 import signal
 from pathlib import Path

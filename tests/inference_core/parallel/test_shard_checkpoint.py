@@ -1,4 +1,4 @@
-"""Ranks read their own part of a model file, all parts together are the file, and nobody holds a whole tensor."""
+"""Ranks read only their part of a model file, all parts together are the file, and no rank holds a whole tensor."""
 
 import tracemalloc
 from importlib.util import find_spec
@@ -91,7 +91,7 @@ def test_packed_codes_stay_packed_in_every_part(tmp_path: Path) -> None:
     assert {shard.tensors[f"model.layers.0.mlp.{part}_proj.weight"].kind for part in ("gate", "down")} == {"Q4_Z"}
 
 
-def test_scale_groups_that_the_ranks_would_part_are_refused(tmp_path: Path) -> None:
+def test_scale_groups_that_the_ranks_would_split_are_refused(tmp_path: Path) -> None:
     """One group of 128 spans all eight heads of 16, and 256 inner columns have two."""
     whole = open_checkpoint(write_packed(tmp_path, random_model(128), "gptq", 128))
     with pytest.raises(MeshError, match="8 query heads in units of 8 cannot give each of 2 ranks a part"):
