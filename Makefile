@@ -7,7 +7,7 @@ RESULTS ?= docs/measurements
 # Tests run in so many processes, a file's tests in one of them.
 WORKERS ?= 2
 
-.PHONY: run install test lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
+.PHONY: run install test snapshots lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -28,6 +28,10 @@ $(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inferen
 test: export PYTHONHASHSEED := 0
 test: lint types check-imports
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not gpu and not mesh and not kernels and not deploy and not ray and not browser"
+
+# Rewrite tests/snapshots/*.txt (HTTP API, commands, metrics, settings, database schema) after an intended change.
+snapshots: install
+	$(BIN)/pytest tests/snapshots --update-snapshots
 
 # The dashboard in Debian's Chromium, with accessibility checks; a minute or two. AIO_REQUIRE_BROWSER=1: no browser is a failure.
 test-browser: install
@@ -79,7 +83,7 @@ test-slow: install
 
 # Two gateway processes over one PostgreSQL and one Redis, one of them killed under load; a minute or two.
 test-replicas: install
-	$(BIN)/pytest -m "slow" tests/gateway/test_two_replicas.py
+	$(BIN)/pytest -m "slow" tests/gateway/processes/test_two_replicas.py
 
 soak: install
 	$(BIN)/pytest tests/soak -m "slow"
@@ -95,7 +99,7 @@ fuzz: install
 
 # Every operation of the OpenAPI document under 500 generated requests of each kind, others each time; some minutes.
 fuzz-api: install
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/gateway/test_api_fuzz.py
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/gateway/api/test_api_fuzz.py
 
 # The extension under AddressSanitizer and UndefinedBehaviorSanitizer: every kernel test, and the real model's answers.
 # Python's own allocations are not looked at for leaks. AIO_KERNELS chooses the instruction sets, as for a plain build.
@@ -117,9 +121,13 @@ sanitize-threads:
 		inference_core/native/thread_pool.cpp -o build/thread_pool_stress
 	TSAN_OPTIONS=halt_on_error=1 build/thread_pool_stress
 
+# The parts whose prose the language lint reads.
+PLAIN := tests/lint
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.lint.language $(PLAIN)
 
 types: install
 	$(BIN)/mypy

@@ -1,13 +1,15 @@
 """Plain data between scheduler and model runner: what one step computes, and what came of it."""
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from inference_core.grammar.matcher_interface import Matcher
+from inference_core.errors import CoreError
+from inference_core.kv_cache.swap_cost import SwapTimes
 from inference_core.protocol import SamplingParams, TokenLogprob
 from inference_core.protocol.evidence import TokenEvidence
 
@@ -19,6 +21,56 @@ DraftLaw: TypeAlias = npt.NDArray[np.float64]
 
 # In `token_ids`: the token that the last step with this sequence drew, before the host has seen it.
 PENDING = -1
+
+
+class Matcher(Protocol):
+    """One sequence's state in its grammar: which tokens are allowed next, and which are forced.
+
+    Questions are queued, sent, and their answers fetched later, so that many matchers are processed together and in
+    parallel with the model. Answers depend only on the accepted tokens. Not thread-safe.
+    """
+
+    num_words: int
+    """32-bit words of a mask."""
+
+    @property
+    def failure(self) -> CoreError | None:
+        """Why the grammar can no longer be followed; its masks then allow nothing."""
+
+    def accept(self, token_id: int) -> None:
+        """Advance by `token_id`, which the mask allowed."""
+
+    def ask_forced(self) -> None:
+        """Queue the question for `forced_tokens`."""
+
+    def ask_masks(self, drafts: Sequence[int]) -> None:
+        """Queue the question for `masks`, with these drafted tokens."""
+
+    def send(self) -> None:
+        """Send the queued questions of this matcher and of others of its grammar."""
+
+    def forced_tokens(self) -> list[int]:
+        """The next tokens as far as the grammar leaves no choice; [] if there is a choice."""
+
+    def masks(self) -> list[bytes]:
+        """The masks of the next draws, one more than there are drafts, in words of 32 bits: bit `i % 32` of word
+        `i // 32` is set if token `i` is allowed.
+
+        The k-th is for the draw after the first k drafts. Masks after a draft that is not allowed, or that ends the
+        answer, are not read.
+        """
+
+
+MatcherFactory = Callable[[], Matcher]
+
+
+def ask_forced(matchers: Iterable[Matcher]) -> None:
+    """Request the forced tokens of all matchers together."""
+    asked = list(matchers)
+    for matcher in asked:
+        matcher.ask_forced()
+    for matcher in asked:
+        matcher.send()
 
 
 class SampleSpec(msgspec.Struct, eq=False):
@@ -71,7 +123,7 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     plan for longer copies what it needs.
 
     The last `num_drafts` of the tokens are only proposed: `sample` says how to draw before the first of them, and the
-    step goes on drawing for as long as they are accepted (`speculation.verification`). `draft_laws`: what each was
+    step goes on drawing for as long as they are accepted (`sampling.rejection_sampling`). `draft_laws`: what each was
     drawn from, where that decides about it.
     """
 
@@ -137,20 +189,6 @@ class SampledToken(msgspec.Struct, frozen=True, gc=False):
     token_id: int
     logprob: TokenLogprob | None = None
     evidence: TokenEvidence | None = None
-
-
-@dataclass(slots=True, frozen=True)
-class SwapTimes:
-    """What a step's `offloads` and `restores` took."""
-
-    out_blocks: int
-    out_seconds: float
-    back_blocks: int
-    back_seconds: float
-
-    @property
-    def seconds(self) -> float:
-        return self.out_seconds + self.back_seconds
 
 
 @dataclass(slots=True, frozen=True)

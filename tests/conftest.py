@@ -30,6 +30,10 @@ settings.register_profile("fuzz", deadline=None, derandomize=False, max_examples
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "reproducible"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-snapshots", action="store_true", help="Rewrite tests/snapshots/*.txt.")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Seed the generators that all share by the test's name, before its fixtures are made, whatever ran before it."""

@@ -8,7 +8,6 @@ from torch.nn import functional
 
 from inference_core.device.adapter_bank import DeviceAdapterBank
 from inference_core.device.batch import DeviceBatch
-from inference_core.io.span import Span
 from inference_core.linear.linear import Linear
 from inference_core.lora.adapter import Projection
 from inference_core.model_config import ModelConfig
@@ -44,7 +43,7 @@ class DeviceDecoder:
     final_norm: torch.Tensor | None
     head: Linear | None
     cos_sin: torch.Tensor
-    vocabulary: Span | None = None
+    vocabulary: range | None = None
     rank_sum: RankSum = of_one_rank
     adapters: DeviceAdapterBank | None = None
 
@@ -66,8 +65,8 @@ class DeviceDecoder:
         assert self.embedding is not None  # called on first stages only
         if self.vocabulary is None:
             return functional.embedding(tokens, self.embedding)
-        own = tokens - self.vocabulary.begin
-        held = (own >= 0) & (own < self.vocabulary.size)
+        own = tokens - self.vocabulary.start
+        held = (own >= 0) & (own < len(self.vocabulary))
         rows = functional.embedding(torch.where(held, own, 0), self.embedding)
         return self.rank_sum(rows.masked_fill_(~held[:, None], 0))
 

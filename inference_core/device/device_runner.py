@@ -23,6 +23,7 @@ from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, b
 from inference_core.execution.host_blocks import HostBlocks
 from inference_core.execution.runner import DraftingRunner, OverlappingRunner
 from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.swap_cost import SwapTimes
 from inference_core.protocol import ModelInfo
 from inference_core.sampling.rejection_sampling import drafts_from
 from inference_core.scheduling.step_budget import MAX_SCORED_ROWS
@@ -33,7 +34,6 @@ from inference_core.step_plan import (
     ScheduledSequence,
     StepPlan,
     StepResult,
-    SwapTimes,
 )
 from inference_core.triton_kernels import decoder_ops  # noqa: F401  they register the custom ops
 from inference_core.triton_kernels.sampling import sampling_ops  # noqa: F401  they register the custom ops

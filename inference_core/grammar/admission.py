@@ -5,11 +5,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
 from inference_core.errors import InvalidRequestError
-from inference_core.grammar.matcher_interface import MatcherFactory
 from inference_core.grammar.vocabulary import Vocabulary
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import AddRequest, Grammar, ModelInfo
+from inference_core.step_plan import MatcherFactory
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from llguidance import LLMatcher, LLTokenizer
 
 from inference_core.errors import InvalidRequestError
-from inference_core.grammar.matcher_interface import remaining_forced
+from inference_core.grammar.wire import remaining_forced
 
 _FINE_ENDS = ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence")
 

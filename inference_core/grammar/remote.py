@@ -16,7 +16,6 @@ from weakref import ReferenceType, WeakSet, ref
 
 from inference_core.errors import CoreError, GrammarServerError, InvalidRequestError
 from inference_core.grammar.limits import Limits
-from inference_core.grammar.matcher_interface import remaining_forced
 from inference_core.grammar.vocabulary import Vocabulary
 from inference_core.grammar.wire import (
     Answer,
@@ -31,6 +30,7 @@ from inference_core.grammar.wire import (
     Question,
     Questions,
     Refused,
+    remaining_forced,
 )
 from inference_core.protocol import Grammar
 

@@ -22,11 +22,11 @@ from inference_core.grammar.limits import (
     MAX_WORKERS_PER_TENANT,
     Limits,
 )
-from inference_core.grammar.matcher_interface import MatcherFactory
 from inference_core.grammar.remote import GrammarHandle, GrammarWorker
 from inference_core.grammar.server_process import GrammarServer, KnownTokens, own_server
 from inference_core.grammar.vocabulary import Vocabulary
 from inference_core.protocol import Grammar, ModelInfo
+from inference_core.step_plan import MatcherFactory
 
 logger = logging.getLogger(__name__)
 

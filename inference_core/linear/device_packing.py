@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from inference_core.linear.device import DenseLinear, EightBitLinear, Int4Linear
 from inference_core.linear.linear import Linear
-from inference_core.linear.panels import GROUP
+from inference_core.loaders.group_codes import GROUP
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.model_spec import DeviceScheme as DeviceScheme
 from inference_core.triton_kernels.linear.eight_bit import (

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from inference_core.execution.host_blocks import HostBlocks
-from inference_core.step_plan import StepPlan, SwapTimes
+from inference_core.kv_cache.swap_cost import SwapTimes
+from inference_core.step_plan import StepPlan
 
 
 class DeviceSwaps:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.io.span import Span
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import check_config, check_tensors
 from inference_core.loaders.gguf_format.ggml_blocks import BLOCK_DTYPES
@@ -67,7 +66,7 @@ class GGUFCheckpoint(Checkpoint):
     def tensors(self) -> Mapping[str, PackedTensor]:
         return _Tensors(self.header, self._entries, self._config)
 
-    def cut(self, name: str, rows: Span, columns: Span | None = None) -> PackedTensor:
+    def cut(self, name: str, rows: range, columns: range | None = None) -> PackedTensor:
         """See `Checkpoint.cut`; projections with interleaved heads are cut only between heads."""
         tensors = self.tensors
         assert isinstance(tensors, _Tensors)
@@ -76,10 +75,10 @@ class GGUFCheckpoint(Checkpoint):
             return cut(tensors[name], rows, columns)
         stored = map_entry(self.header, self._entries[name])
         head_rows = stored.shape[0] // heads
-        if rows.begin % head_rows or rows.end % head_rows:
+        if rows.start % head_rows or rows.stop % head_rows:
             raise ModelFileError(f"{self.path}: rows {rows} of '{name}' split a head of {head_rows} rows")
         part = cut(stored, rows, columns)
-        return PackedTensor(part.kind, part.shape, lambda: half_split_rows(part.data, rows.size // head_rows))
+        return PackedTensor(part.kind, part.shape, lambda: half_split_rows(part.data, len(rows) // head_rows))
 
     def _rope_factors(self) -> NDArray[np.float32] | None:
         entry = self.header.tensors.get(ROPE_FACTORS)

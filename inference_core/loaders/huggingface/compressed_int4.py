@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.io.span import Span
 from inference_core.loaders.huggingface.int4_groups import PER_INT, unpack_codes
 from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
 from inference_core.loaders.huggingface.zero_point_blocks import ELEMENTS, q4_0_blocks, q4_z_blocks
@@ -34,17 +33,17 @@ class CompressedInt4Layer:
 
     def tensor(self, path: Path) -> PackedTensor:
         """The layer as Q4_0 blocks if symmetric, else Q4_Z. Raises ModelFileError unless groups are runs of 32."""
-        return self.cut(path, Span(0, self.shape[0]), Span(0, self.shape[1]))
+        return self.cut(path, range(self.shape[0]), range(self.shape[1]))
 
-    def cut(self, path: Path, rows: Span, columns: Span) -> PackedTensor:
+    def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
         """Read only these outputs and inputs. Raises ModelFileError if a boundary splits a group."""
         check_boundaries(path, self, rows, columns)
-        groups = self._groups(path)[columns.slice]
-        runs = groups.reshape(-1, ELEMENTS) if columns.size % ELEMENTS == 0 else None
+        groups = self._groups(path)[columns.start : columns.stop]
+        runs = groups.reshape(-1, ELEMENTS) if len(columns) % ELEMENTS == 0 else None
         if runs is None or (runs != runs[:, :1]).any():
             raise ModelFileError(f"{path}: the groups of '{self.name}' are not runs of {ELEMENTS} inputs")
         kind: Kind = "Q4_Z" if "weight_zero_point" in self.files else "Q4_0"
-        return PackedTensor(kind, (rows.size, columns.size), lambda: self._blocks(rows, columns, runs[:, 0]))
+        return PackedTensor(kind, (len(rows), len(columns)), lambda: self._blocks(rows, columns, runs[:, 0]))
 
     @property
     def row_unit(self) -> int:
@@ -57,27 +56,27 @@ class CompressedInt4Layer:
         count = self.files["weight_scale"].entries[f"{self.name}.weight_scale"].shape[1]
         return ELEMENTS if count == 1 or "weight_g_idx" in self.files else lcm(ELEMENTS, -(-self.shape[1] // count))
 
-    def _blocks(self, rows: Span, columns: Span, groups: NDArray[np.intp]) -> NDArray[np.uint8]:
+    def _blocks(self, rows: range, columns: range, groups: NDArray[np.intp]) -> NDArray[np.uint8]:
         """[outputs, bytes per row], read-only. `groups`: the group of each block."""
-        words = slice(columns.begin // PER_INT, -(-columns.end // PER_INT))
-        codes = unpack_codes(self._part("weight_packed")[rows.slice, words], range(PER_INT)).reshape(rows.size, -1)[
-            :, : columns.size
-        ]
+        words = slice(columns.start // PER_INT, -(-columns.stop // PER_INT))
+        codes = unpack_codes(self._part("weight_packed")[rows.start : rows.stop, words], range(PER_INT)).reshape(
+            len(rows), -1
+        )[:, : len(columns)]
         scales = self._scales(rows)[:, groups]
         if "weight_zero_point" in self.files:
-            words = slice(rows.begin // PER_INT, -(-rows.end // PER_INT))
+            words = slice(rows.start // PER_INT, -(-rows.stop // PER_INT))
             packed = self._part("weight_zero_point")[words]
-            zeros = unpack_codes(packed, range(PER_INT)).transpose(0, 2, 1).reshape(-1, packed.shape[1])[: rows.size]
+            zeros = unpack_codes(packed, range(PER_INT)).transpose(0, 2, 1).reshape(-1, packed.shape[1])[: len(rows)]
             blocks = q4_z_blocks(codes, scales, zeros[:, groups])
         else:
             blocks = q4_0_blocks(codes, scales)
-        data = blocks.view(np.uint8).reshape(rows.size, -1)
+        data = blocks.view(np.uint8).reshape(len(rows), -1)
         data.flags.writeable = False
         return data
 
-    def _scales(self, rows: Span) -> NDArray[np.float16]:
+    def _scales(self, rows: range) -> NDArray[np.float16]:
         """[outputs, groups] as float16, which is exact for bfloat16 scales in their usual range."""
-        array = self._part("weight_scale")[rows.slice]
+        array = self._part("weight_scale")[rows.start : rows.stop]
         bits = self.files["weight_scale"].entries[f"{self.name}.weight_scale"].dtype == "BF16"
         return (bfloat16_to_float32(array) if bits else array).astype(np.float16)
 

@@ -9,7 +9,6 @@ import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
-from inference_core.io.span import Span
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import Shape, check_config, check_tensors
 from inference_core.loaders.huggingface.compressed_int4 import compressed_int4_layers
@@ -59,11 +58,11 @@ class HFCheckpoint(Checkpoint):
     def tensors(self) -> Mapping[str, PackedTensor]:
         return _Tensors(self.path, self._files, self._layers)
 
-    def cut(self, name: str, rows: Span, columns: Span | None = None) -> PackedTensor:
+    def cut(self, name: str, rows: range, columns: range | None = None) -> PackedTensor:
         layer = self._layers.get(name)
         if layer is None:
             return super().cut(name, rows, columns)
-        return layer.cut(self.path, rows, columns or Span(0, layer.shape[1]))
+        return layer.cut(self.path, rows, range(layer.shape[1]) if columns is None else columns)
 
     def column_unit(self, name: str) -> int:
         layer = self._layers.get(name)

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.io.span import Span
 from inference_core.loaders.huggingface.zero_point_blocks import ELEMENTS, q4_0_blocks, q4_z_blocks
 from inference_core.loaders.packed_tensor import Kind, PackedTensor
 
@@ -53,25 +52,25 @@ class Int4Format:
         parts["scales"] = (groups, outputs)
         return parts | ({"g_idx": (inputs,)} if self.method == "gptq" else {})
 
-    def cut(self, parts: Mapping[str, NDArray[Any]], outputs: Span, inputs: Span) -> dict[str, NDArray[Any]]:
+    def cut(self, parts: Mapping[str, NDArray[Any]], outputs: range, inputs: range) -> dict[str, NDArray[Any]]:
         """Cut a layer's parts to these outputs and inputs: views of the given arrays.
 
         Outputs are cut at multiples of 8, inputs at multiples of 8 and, without `g_idx`, of the group.
         """
-        packed_outputs = slice(outputs.begin // PER_INT, outputs.end // PER_INT)
+        packed_outputs = slice(outputs.start // PER_INT, outputs.stop // PER_INT)
         groups = slice(None)
         if "g_idx" not in parts and self.group_size:
-            groups = slice(inputs.begin // self.group_size, -(-inputs.end // self.group_size))
+            groups = slice(inputs.start // self.group_size, -(-inputs.stop // self.group_size))
         if self.method == "gptq":
-            packed = (slice(inputs.begin // PER_INT, inputs.end // PER_INT), outputs.slice)
+            packed = (slice(inputs.start // PER_INT, inputs.stop // PER_INT), slice(outputs.start, outputs.stop))
         else:
-            packed = (inputs.slice, packed_outputs)
+            packed = (slice(inputs.start, inputs.stop), packed_outputs)
         taken = {
             "qweight": parts["qweight"][packed],
             "qzeros": parts["qzeros"][groups, packed_outputs],
-            "scales": parts["scales"][groups, outputs.slice],
+            "scales": parts["scales"][groups, outputs.start : outputs.stop],
         }
-        return taken | ({"g_idx": parts["g_idx"][inputs.slice]} if "g_idx" in parts else {})
+        return taken | ({"g_idx": parts["g_idx"][inputs.start : inputs.stop]} if "g_idx" in parts else {})
 
     def tensor(self, path: Path, name: str, parts: Mapping[str, NDArray[Any]]) -> PackedTensor:
         """Build the layer `name` from its arrays: blocks (Q4_Z, or Q4_0 if symmetric), or dequantised (Q4_F16) if

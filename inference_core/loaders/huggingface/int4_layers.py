@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.io.span import Span
 from inference_core.loaders.huggingface.int4_groups import PER_INT, Int4Format
 from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
@@ -33,7 +32,7 @@ class Int4Layer:
         """The layer's weights; see `Int4Format.tensor`."""
         return self.form.tensor(path, self.name, self._parts())
 
-    def cut(self, path: Path, rows: Span, columns: Span) -> PackedTensor:
+    def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
         """Read only these outputs and inputs. Raises ModelFileError if a boundary splits a group."""
         check_boundaries(path, self, rows, columns)
         return self.form.tensor(path, self.name, self.form.cut(self._parts(), rows, columns))

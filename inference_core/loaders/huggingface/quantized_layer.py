@@ -7,7 +7,6 @@ from typing import Protocol
 import numpy as np
 
 from inference_core.errors import ModelFileError
-from inference_core.io.span import Span
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.packed_tensor import PackedTensor
 
@@ -27,7 +26,7 @@ class QuantizedLayer(Protocol):
     def tensor(self, path: Path) -> PackedTensor:
         """The layer's weights. Raises ModelFileError, naming `path`, if they cannot be read."""
 
-    def cut(self, path: Path, rows: Span, columns: Span) -> PackedTensor:
+    def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
         """Read only these outputs and inputs; see `Checkpoint.cut`."""
 
     @property
@@ -39,17 +38,17 @@ class QuantizedLayer(Protocol):
         """The number of inputs packed together or sharing a scale; a scale of all inputs does not count."""
 
 
-def check_boundaries(path: Path, layer: QuantizedLayer, rows: Span, columns: Span) -> None:
+def check_boundaries(path: Path, layer: QuantizedLayer, rows: range, columns: range) -> None:
     """Raises ModelFileError if a boundary is inside a unit or outside the layer."""
     parts = ((rows, layer.row_unit, layer.shape[0], "outputs"), (columns, layer.column_unit, layer.shape[1], "inputs"))
     for span, unit, total, what in parts:
-        if not 0 <= span.begin <= span.end <= total:
+        if not 0 <= span.start <= span.stop <= total:
             raise ModelFileError(
-                f"{path}: {what} {span.begin} to {span.end} lie outside of '{layer.name}' {layer.shape}"
+                f"{path}: {what} {span.start} to {span.stop} lie outside of '{layer.name}' {layer.shape}"
             )
-        if any(border % unit and border != total for border in span):
+        if any(border % unit and border != total for border in (span.start, span.stop)):
             raise ModelFileError(
-                f"{path}: {what} {span.begin} to {span.end} of '{layer.name}' split a group of {unit}; "
+                f"{path}: {what} {span.start} to {span.stop} of '{layer.name}' split a group of {unit}; "
                 f"cut at multiples of {unit}"
             )
 

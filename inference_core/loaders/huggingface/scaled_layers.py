@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.io.span import Span
 from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
 from inference_core.loaders.huggingface.scaled_blocks import ELEMENTS, scaled_blocks
 from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to_float32
@@ -31,9 +30,9 @@ class ScaledLayer:
 
     def tensor(self, path: Path) -> PackedTensor:
         """w = scale * code. Raises ModelFileError if the inputs are not a whole number of blocks."""
-        return self.cut(path, Span(0, self.shape[0]), Span(0, self.shape[1]))
+        return self.cut(path, range(self.shape[0]), range(self.shape[1]))
 
-    def cut(self, path: Path, rows: Span, columns: Span) -> PackedTensor:
+    def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
         """Read only these outputs and inputs. Raises ModelFileError if a boundary splits a block of inputs."""
         if self.shape[1] % ELEMENTS:
             raise ModelFileError(
@@ -42,7 +41,7 @@ class ScaledLayer:
         check_boundaries(path, self, rows, columns)
         dtype = self.files["weight"].entries[f"{self.name}.weight"].dtype
         kind: Kind = "S8" if dtype == "I8" else "F8"
-        return PackedTensor(kind, (rows.size, columns.size), lambda: self._blocks(rows, columns))
+        return PackedTensor(kind, (len(rows), len(columns)), lambda: self._blocks(rows, columns))
 
     @property
     def row_unit(self) -> int:
@@ -56,11 +55,11 @@ class ScaledLayer:
         assert block is not None  # checked when the file was opened
         return ELEMENTS if block[1] == self.shape[1] else block[1]
 
-    def _blocks(self, rows: Span, columns: Span) -> NDArray[np.uint8]:
+    def _blocks(self, rows: range, columns: range) -> NDArray[np.uint8]:
         """[outputs, bytes per row], read-only."""
-        codes = self._part("weight")[rows.slice, columns.slice]
+        codes = self._part("weight")[rows.start : rows.stop, columns.start : columns.stop]
         blocks = scaled_blocks(codes, _per_block(self._scales(), self.shape, rows, columns))
-        data = blocks.view(np.uint8).reshape(rows.size, -1)
+        data = blocks.view(np.uint8).reshape(len(rows), -1)
         data.flags.writeable = False
         return data
 
@@ -118,11 +117,11 @@ def _side(size: int, count: int) -> int:
     return 1 << (-(-size // count) - 1).bit_length()
 
 
-def _per_block(scales: NDArray[np.float32], shape: tuple[int, int], rows: Span, columns: Span) -> NDArray[np.float32]:
+def _per_block(scales: NDArray[np.float32], shape: tuple[int, int], rows: range, columns: range) -> NDArray[np.float32]:
     """The scale of every 32 inputs of the given part, [rows, columns / 32]; `shape` is the whole layer's."""
     block = _blocks_of(scales.shape, shape)
     assert block is not None
-    groups = np.arange(columns.begin, columns.end, ELEMENTS) // block[1]
-    bands = np.arange(rows.begin, rows.end) // block[0]
+    groups = np.arange(columns.start, columns.stop, ELEMENTS) // block[1]
+    bands = np.arange(rows.start, rows.stop) // block[0]
     grid = scales.reshape(-(-shape[0] // block[0]), -(-shape[1] // block[1]))
     return np.ascontiguousarray(grid[bands][:, groups])

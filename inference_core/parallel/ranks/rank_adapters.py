@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from inference_core.errors import ModelFileError
-from inference_core.io.span import Span
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loaders.tensor_cut import cut, stack
 from inference_core.lora.adapter import Adapter, LowRank
@@ -53,7 +52,7 @@ def shard_adapter(adapter: Adapter, share: RankShare, config: ModelConfig) -> Ad
     B is split if the layer is split by outputs, A if it is split by inputs. Each rank adds its part of the low-rank
     product to its part of the layer's output, so the layer's own all-reduce sums both.
     """
-    layers = adapter.layers[share.layers.begin : share.layers.end]
+    layers = adapter.layers[share.layers.start : share.layers.stop]
     parts = [{name: _part(name, low, share, config.head_dim) for name, low in layer.items()} for layer in layers]
     return Adapter(adapter.path, adapter.digest, parts)
 
@@ -73,5 +72,5 @@ def _part(name: str, low: LowRank, share: RankShare, head_dim: int) -> LowRank:
             return LowRank(_columns(low.down, share.inner), low.up, low.scale)
 
 
-def _columns(down: PackedTensor, columns: Span) -> PackedTensor:
-    return cut(down, Span(0, down.shape[0]), columns)
+def _columns(down: PackedTensor, columns: range) -> PackedTensor:
+    return cut(down, range(down.shape[0]), columns)

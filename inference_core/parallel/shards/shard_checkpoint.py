@@ -7,7 +7,6 @@ from math import lcm
 
 import msgspec
 
-from inference_core.io.span import Span
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loaders.tensor_cut import stack
@@ -61,7 +60,8 @@ class ShardCheckpoint(Checkpoint):
     @cached_property
     def fingerprint(self) -> str:
         """The file's content hash, and which part of it this is."""
-        part = hashlib.blake2b(msgspec.json.encode(self._share), digest_size=8).hexdigest()
+        share = msgspec.json.encode(self._share, enc_hook=_borders)
+        part = hashlib.blake2b(share, digest_size=8).hexdigest()
         return f"{self._file_fingerprint or self._whole.fingerprint}-part-{part}"
 
 
@@ -102,15 +102,15 @@ class _Tensors(Mapping[str, PackedTensor]):
         if name in (FINAL_NORM, HEAD):
             return self._share.last
         layer = int(name.split(".")[2])
-        return self._share.layers.begin <= layer < self._share.layers.end
+        return self._share.layers.start <= layer < self._share.layers.stop
 
     def _local(self, name: str) -> str:
         match name.split("."):
             case ["model", "layers", layer, *rest]:
-                return ".".join(["model", "layers", str(int(layer) - self._share.layers.begin), *rest])
+                return ".".join(["model", "layers", str(int(layer) - self._share.layers.start), *rest])
         return name
 
-    def _rows_of(self, heads: Span) -> Span:
+    def _rows_of(self, heads: range) -> range:
         return rows_of_heads(heads, self._whole.config.head_dim)
 
     def _query_rows(self, name: str) -> PackedTensor:
@@ -126,21 +126,25 @@ class _Tensors(Mapping[str, PackedTensor]):
         return self._whole.cut(name, self._every_row, self._share.inner)
 
     @property
-    def _every_row(self) -> Span:
-        return Span(0, self._whole.config.hidden_size)
+    def _every_row(self) -> range:
+        return range(self._whole.config.hidden_size)
 
 
-def rows_of_heads(heads: Span, head_dim: int) -> Span:
+def _borders(indices: range) -> tuple[int, int]:
+    return indices.start, indices.stop
+
+
+def rows_of_heads(heads: range, head_dim: int) -> range:
     """The output rows of a projection that belong to `heads`."""
-    return Span(heads.begin * head_dim, heads.end * head_dim)
+    return range(heads.start * head_dim, heads.stop * head_dim)
 
 
-def head_runs(heads: tuple[int, ...]) -> list[Span]:
+def head_runs(heads: tuple[int, ...]) -> list[range]:
     """Consecutive heads as spans, so that an even split is one cut: (2, 3) -> [2, 4); (0, 0, 1) -> [0, 1), [0, 2)."""
-    runs: list[Span] = []
+    runs: list[range] = []
     for head in heads:
-        if runs and runs[-1].end == head:
-            runs[-1] = Span(runs[-1].begin, head + 1)
+        if runs and runs[-1].stop == head:
+            runs[-1] = range(runs[-1].start, head + 1)
         else:
-            runs.append(Span(head, head + 1))
+            runs.append(range(head, head + 1))
     return runs

@@ -49,7 +49,7 @@ class DividedModel(Generic[Spec]):
 
     def vocabulary_widths(self, tensor_ranks: int) -> list[int]:
         """Vocabulary rows of each rank of a stage."""
-        return [share.vocabulary.size for share in self.shares[:tensor_ranks]]
+        return [len(share.vocabulary) for share in self.shares[:tensor_ranks]]
 
     def info(self, weight_bytes: int) -> ModelInfo:
         return ModelInfo(

@@ -9,7 +9,6 @@ import torch
 from inference_core.attention.backend import AttentionBackend
 from inference_core.attention.batches import BlockAddresses
 from inference_core.execution.host_blocks import HostBlocks
-from inference_core.io.span import Span
 from inference_core.linear.linear import Linear
 from inference_core.lora.reference import AdaptedRows, TorchAdapterBank
 from inference_core.model_config import ModelConfig
@@ -28,7 +27,7 @@ class StageWeights:
     """A rank's weights; parts that belong to other stages are None."""
 
     config: ModelConfig
-    vocabulary: Span
+    vocabulary: range
     embedding: Embedding | None
     layers: list[DecoderLayer]
     final_norm: torch.Tensor | None
@@ -62,12 +61,12 @@ class CpuStage(Stage):
         weights = self.weights
         assert weights.embedding is not None  # called on first stages only
         token_ids = [token for sequence in sequences for token in sequence.token_ids]
-        mine = [weights.vocabulary.begin <= token < weights.vocabulary.end for token in token_ids]
+        mine = [weights.vocabulary.start <= token < weights.vocabulary.stop for token in token_ids]
         if all(mine) and self._group.size == 1:
             return weights.embedding.rows(token_ids)
         hidden = torch.zeros(len(token_ids), self.config.hidden_size)
         if any(mine):
-            own = [token - weights.vocabulary.begin for token, held in zip(token_ids, mine, strict=True) if held]
+            own = [token - weights.vocabulary.start for token, held in zip(token_ids, mine, strict=True) if held]
             hidden[torch.tensor(mine)] = weights.embedding.rows(own)
         return self._group.all_reduce(hidden)
 
@@ -112,7 +111,7 @@ class CpuStage(Stage):
         assert weights.head is not None
         final = torch.empty_like(hidden)
         rms_norm(hidden, weights.final_norm, self.config.rms_eps, final)
-        logits = torch.empty(hidden.shape[0], weights.vocabulary.size)
+        logits = torch.empty(hidden.shape[0], len(weights.vocabulary))
         weights.head.apply(final, logits)
         return logits
 

@@ -11,7 +11,6 @@ from math import gcd, lcm
 import msgspec
 
 from inference_core.errors import MeshError
-from inference_core.io.span import Span
 from inference_core.model_config import ModelConfig
 from inference_core.parallel.topology.mesh import Mesh
 
@@ -26,7 +25,7 @@ class SplitUnits(msgspec.Struct, frozen=True, kw_only=True):
 class HeadShare(msgspec.Struct, frozen=True):
     """A rank's query heads, and the KV heads that they read, in order; a KV head repeats where a group is split."""
 
-    query: Span
+    query: range
     kv_heads: tuple[int, ...]
 
 
@@ -35,10 +34,10 @@ class RankShare(msgspec.Struct, frozen=True, kw_only=True):
 
     stage: int
     shard: int
-    layers: Span
+    layers: range
     heads: HeadShare
-    inner: Span
-    vocabulary: Span
+    inner: range
+    vocabulary: range
     first: bool
     last: bool
 
@@ -46,11 +45,11 @@ class RankShare(msgspec.Struct, frozen=True, kw_only=True):
         """The settings of this rank's decoder: those of a smaller model of the same width."""
         return msgspec.structs.replace(
             whole,
-            num_layers=self.layers.size,
-            num_heads=self.heads.query.size,
+            num_layers=len(self.layers),
+            num_heads=len(self.heads.query),
             num_kv_heads=len(self.heads.kv_heads),
-            intermediate_size=self.inner.size,
-            vocab_size=self.vocabulary.size,
+            intermediate_size=len(self.inner),
+            vocab_size=len(self.vocabulary),
         )
 
 
@@ -86,7 +85,7 @@ def divide(
     ]
 
 
-def split(total: int, parts: int, what: str, *, unit: int = 1, uneven: bool = False) -> list[Span]:
+def split(total: int, parts: int, what: str, *, unit: int = 1, uneven: bool = False) -> list[range]:
     """Split `total` into consecutive spans of whole units, the first ones larger if they cannot be equal.
 
     Raises MeshError if spans would be empty, or unequal without `uneven`.
@@ -107,7 +106,7 @@ def split(total: int, parts: int, what: str, *, unit: int = 1, uneven: bool = Fa
     for part in range(parts):
         borders.append(borders[-1] + (small + (part < larger)) * unit)
     borders[-1] = total
-    return [Span(begin, end) for begin, end in itertools.pairwise(borders)]
+    return [range(begin, end) for begin, end in itertools.pairwise(borders)]
 
 
 def split_heads(
@@ -128,11 +127,11 @@ def split_heads(
     return [HeadShare(span, _kv_heads(span, num_heads // num_kv_heads)) for span in spans]
 
 
-def _kv_heads(query: Span, group: int) -> tuple[int, ...]:
+def _kv_heads(query: range, group: int) -> tuple[int, ...]:
     """The KV heads of query heads `query`; in the whole model, `group` query heads share one."""
     pieces = [
-        (head, min(query.end, (head + 1) * group) - max(query.begin, head * group))
-        for head in range(query.begin // group, -(-query.end // group))
+        (head, min(query.stop, (head + 1) * group) - max(query.start, head * group))
+        for head in range(query.start // group, -(-query.stop // group))
     ]
     served = gcd(*(size for _, size in pieces))
     return tuple(head for head, size in pieces for _ in range(size // served))

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.linear.panels import GROUP, group_codes
+from inference_core.loaders.group_codes import GROUP, group_codes
 from inference_core.loaders.packed_tensor import PackedTensor
 
 LAYOUT = "cuda-int4-1"

@@ -4,9 +4,9 @@ from concurrent.futures import Future
 
 from inference_core.core import Core
 from inference_core.grammar.compiler import GrammarCompiler
-from inference_core.grammar.matcher_interface import Matcher, MatcherFactory
 from inference_core.grammar.trie import token_trie
 from inference_core.protocol import Grammar, ModelInfo
+from inference_core.step_plan import Matcher, MatcherFactory
 
 SIZE = 50
 EOS = SIZE - 1

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_core.errors import CoreError, InvalidRequestError, QueueFullError
-from inference_core.grammar.matcher_interface import MatcherFactory
 from inference_core.grammar.wire import Channel, Compiled, Ended, Refused, Start
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.protocol import Grammar, ModelInfo
+from inference_core.step_plan import MatcherFactory
 from tests.inference_core.grammar.byte_vocabulary import EOS, SIZE, ByteVocabulary
 from tests.polling import until
 

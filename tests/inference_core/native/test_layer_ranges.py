@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from inference_core.attention.cpu import CpuAttention
-from inference_core.execution.layered_forward import BegunStep
+from inference_core.execution.layered_forward import LayeredForward
 from inference_core.execution.native_decoder import NativeDecoder
 from inference_core.execution.torch_runner import DecoderRunner
 from inference_core.loaders.model_path import resolve_model_path
@@ -82,19 +82,19 @@ def test_exiting_sequences_do_not_change_other_logits_and_get_the_same_states_as
     want = models.native.decode([share(1, 20, 0), plain])[0].clone()
     alone = models.native.layers([share(0, 37, 0)], None, 0, 10)[5:].clone()
 
-    forward = BegunStep(models.native, [early, tapped, plain])
-    got = forward.logits(forward.sequences)
+    layered = LayeredForward(models.native, [early, tapped, plain])
+    got = layered.logits(layered.active)
 
-    assert forward.sequences == [tapped, plain]
+    assert layered.active == [tapped, plain]
     assert torch.equal(got, want)
-    assert torch.equal(torch.from_numpy(forward.states[0]), alone)
-    assert [len(states) for states in forward.states] == [32, 1, 0]
+    assert torch.equal(torch.from_numpy(layered.states[0]), alone)
+    assert [len(states) for states in layered.states] == [32, 1, 0]
 
 
 def test_a_step_of_only_exiting_sequences_has_no_logits(models):
-    forward = BegunStep(models.native, [share(0, 8, 0, sampled=False, state=StateSpec(3, 0, exits=True))])
+    layered = LayeredForward(models.native, [share(0, 8, 0, sampled=False, state=StateSpec(3, 0, exits=True))])
 
-    assert forward.logits(forward.sequences).shape == (0, 49152)
+    assert layered.logits(layered.active).shape == (0, 49152)
 
 
 def test_ranges_that_are_none_are_refused(models):
